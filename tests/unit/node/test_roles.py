@@ -17,6 +17,8 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership import registry as registry_module
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.trusted_peers import TrustedPeers
+from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.peers import PeerLinker
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.node import open_toy
@@ -74,16 +76,28 @@ async def test_worker_takes_no_stage_from_who_may_not_be_a_head() -> None:
         await transport.stop()
 
 
+@asynccontextmanager
+async def linker(transport: KeyedTransport) -> AsyncIterator[PeerLinker]:
+    """Yield what links the node ``mini`` to its neighbours."""
+    incoming = IncomingLinks(transport, "mini")
+    try:
+        async with incoming.accepting():
+            yield PeerLinker(transport, "mini", incoming, TrustedPeers(transport))
+    finally:
+        await transport.stop()
+
+
 async def test_neighbour_has_to_be_a_worker() -> None:
     transport = KeyedTransport(TransportPlan(node="mini", listen="inprocess://"), {"other": "head"})
     await transport.start()
-    neighbours = PeerLinker(transport, "mini")
-    near = InProcessTransport(TransportPlan(node="other"))
-    linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "other", "", "")))
-    await near.connect(transport.address, "mini")
-    with pytest.raises(PeerLost, match="'other' may not be a worker here"):
-        await soon(linking)
-    await transport.stop()
+    async with linker(transport) as neighbours:
+        linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "other", "", "")))
+        near = Channel(await InProcessTransport(TransportPlan(node="other")).connect(transport.address, "mini"))
+        greeting = asyncio.create_task(greet(near, "other"))
+        with pytest.raises(PeerLost, match="'other' may not be a worker here"):
+            await soon(linking)
+        greeting.cancel()
+        await asyncio.gather(greeting, return_exceptions=True)
 
 
 async def test_neighbour_that_is_not_the_one_assigned_gets_no_link() -> None:
@@ -92,18 +106,17 @@ async def test_neighbour_that_is_not_the_one_assigned_gets_no_link() -> None:
         TransportPlan(node="mini", listen="inprocess://"), {"rogue": "worker", "before": "worker"}
     )
     await transport.start()
-    neighbours = PeerLinker(transport, "mini")
-    linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "before", "", "")))
-    rogue = Channel(await InProcessTransport(TransportPlan(node="rogue")).connect(transport.address, "mini"))
-    with pytest.raises(PeerLost):
-        await soon(greet(rogue, "rogue"))
-    assert not transport.peers["rogue"].is_admitted
-    honest = Channel(await InProcessTransport(TransportPlan(node="before")).connect(transport.address, "mini"))
-    await soon(greet(honest, "before"))
-    links = await soon(linking)
-    assert links.before is not None
-    assert links.before.peer == "before"
-    await transport.stop()
+    async with linker(transport) as neighbours:
+        linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "before", "", "")))
+        rogue = Channel(await InProcessTransport(TransportPlan(node="rogue")).connect(transport.address, "mini"))
+        with pytest.raises(PeerLost):
+            await soon(greet(rogue, "rogue"))
+        assert not transport.peers["rogue"].is_admitted
+        honest = Channel(await InProcessTransport(TransportPlan(node="before")).connect(transport.address, "mini"))
+        await soon(greet(honest, "before"))
+        links = await soon(linking)
+        assert links.before is not None
+        assert links.before.peer == "before"
 
 
 async def test_stranger_may_not_send_much_before_it_has_joined() -> None:

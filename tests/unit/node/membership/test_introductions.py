@@ -19,7 +19,7 @@ class NamedLink:
 
 
 def make_members(num: int) -> list[Member]:
-    links: list[Link] = [NamedLink(f"node/{i:03}") for i in reversed(range(num))]  # type: ignore[list-item]
+    links: list[Link] = [NamedLink(f"node/{i:03}") for i in reversed(range(num))]  # type: ignore[misc]
     return [(Channel(link), Join(f"tcp://{link.peer}", (), "here", 0)) for link in links]
 
 

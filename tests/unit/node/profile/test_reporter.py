@@ -145,7 +145,7 @@ async def test_report_has_the_links_that_were_measured() -> None:
     async with connected() as (node, head):
         prober = LinkProber(InProcessTransport(TransportPlan(node="node")), "node")
         estimate = LinkEstimate().add(LinkSample(0.001, 0.002, 10**5))
-        prober.begin = lambda peer: prober._links.update(head=MeasuredLink(peer, "head", estimate))  # type: ignore[method-assign]
+        prober.begin = lambda head: prober._links.update(head=MeasuredLink(head, "head", estimate))  # type: ignore[method-assign]
         async with NodeReporter(Maker(), prober=prober).reporting(node, "inprocess://x"):
             report = await soon(head.receive())
         assert isinstance(report, NodeReport)
