@@ -56,4 +56,4 @@ async def test_nodes_are_introduced_when_another_joins() -> None:
             assert [[peer.node for peer in node.peers] for node in nodes] == [["b"], ["a"]]
             assert sum(node.peers[0].is_measured for node in nodes) == 1
             node = await soon(registry.find(lambda node: node.name == "a"))
-            assert not node.channel.is_over
+            assert not node.channel.ended.is_set()
