@@ -51,6 +51,7 @@ from parallax_core.wire.membership import Assign, Join
 
 AGAIN_S = (0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to join again; the last value repeats."""
+GIGA = 10**9
 SHUTDOWN_S = 0.5
 """Seconds that plugins have to shut down."""
 
@@ -118,10 +119,16 @@ class StageOpener:
         backends: list[Offer[BackendSpec]],
         fault: ParallaxError | None = None,
         allowed: Sequence[str] = (),
+        memory: int = 0,
     ) -> None:
         """Open stages with one of ``backends``, the best first; if there are none, raise ``fault`` instead.
 
-        ``allowed`` lists the models that may be loaded, see `AllowedModels`.
+        Args:
+            plugins: the installed plugins.
+            backends: what opens the stages.
+            fault: why there is no backend.
+            allowed: the models that may be loaded, see `AllowedModels`.
+            memory: the bytes that pages take their share of; 0: all that are free.
         """
         self._plugins = plugins
         catalog = Catalog(plugins)
@@ -129,6 +136,7 @@ class StageOpener:
         self._allowance = AllowedModels(catalog, allowed)
         self._backends = backends
         self._fault = fault
+        self._memory = memory
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -160,7 +168,7 @@ class StageOpener:
             layers=layers,
             dtype=assign.dtype,
             device=assign.device,
-            memory_fraction=assign.memory_fraction,
+            memory_fraction=self._limit_share(assign.memory_fraction),
             max_batch_tokens=assign.max_batch_tokens,
             max_running=assign.max_running,
             progress=progress,
@@ -179,7 +187,7 @@ class StageOpener:
             listed_weights=folder.listed_weights,
             dtype=assign.dtype,
             device=assign.device,
-            memory_fraction=assign.memory_fraction,
+            memory_fraction=self._limit_share(assign.memory_fraction),
             max_batch_tokens=assign.max_batch_tokens,
             max_running=assign.max_running,
             progress=progress,
@@ -201,6 +209,11 @@ class StageOpener:
         folder = self._fetcher.fetch(assign.model, layers, progress)
         return choose_backend(self._plugins, offers, read_config(folder.path)), folder
 
+    def _limit_share(self, fraction: float) -> float:
+        """Return the share of the free memory that is ``fraction`` of the memory for this node."""
+        free = self.find_memory() if self._memory else 0
+        return fraction * min(1.0, self._memory / free) if free else fraction
+
     def find_memory(self) -> int:
         """Return the bytes that a stage may use; 0: unknown, because some backend uses a device's own memory."""
         devices = [probe(offer).device for offer in self._backends]
@@ -214,8 +227,9 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
         ParallaxError: if a node started by hand has no backend that can run.
     """
     allowed = (ANYTHING,) if settings.supervised else settings.allow_model  # a server trusts its own models
+    memory = int((settings.memory or 0) * GIGA)
     try:
-        return StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed)
+        return StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed, memory)
     except ParallaxError as error:
         if not settings.supervised:
             raise
@@ -250,7 +264,7 @@ def _make_transport(plan: WorkerPlan) -> Transport:
 
 async def _serve(settings: WorkerSettings, session: WorkerSession, transport: Transport, opener: StageOpener) -> None:
     """Join, and join again whenever the head is lost, until this node leaves."""
-    memory = opener.find_memory() if settings.memory is None else int(settings.memory * 10**9)
+    memory = opener.find_memory() if settings.memory is None else int(settings.memory * GIGA)
     join = Join(transport.address, opener.names, socket.gethostname()[:256], os.getpid(), memory=memory)
     num_failures = 0
     while True:

@@ -28,7 +28,7 @@ class RunSettings(ServerSettings):
     memory: Annotated[
         float | None,
         Meta(
-            description="Gigabytes that weights and pages may take here; by default the free memory, if known.",
+            description="Gigabytes to choose layers for on this machine; by default the free memory, if known.",
             gt=0,
             extra={"metavar": "GB"},
         ),

@@ -34,7 +34,7 @@ class NodeSettings:
     memory: Annotated[
         float | None,
         Meta(
-            description="Gigabytes that weights and pages may take; by default the free memory, if known.",
+            description="Gigabytes to choose layers for; by default the free memory, if known.",
             gt=0,
             extra={"metavar": "GB"},
         ),

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from parallax_core.api import BackendSpec, Ref, Stage, StagePlan
+from parallax_core.api import Availability, BackendSpec, Machine, Ref, Stage, StagePlan
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import Epoch
 from parallax_core.cli.worker import StageOpener, make_opener
@@ -52,20 +52,28 @@ class ToyBackend:
         return Toy().open(plan.layers)
 
 
-def test_limits_that_the_head_says_reach_the_backend(tmp_path: Path) -> None:
+def probe_cpu() -> Availability:
+    """Return that a CPU computes."""
+    return Availability(ok=True, device="cpu")
+
+
+@pytest.mark.parametrize(("memory", "share"), [(0, 0.25), (2**20, 0.0625), (2**40, 0.25)])
+def test_limits_reach_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int, share: float) -> None:
+    monkeypatch.setattr(Machine, "free_memory", lambda _: 2**22)
     for name, content in {"config.json": b"{}", "tokenizer.json": b"{}", "a.safetensors": bytes(8)}.items():
         (tmp_path / name).write_bytes(content)
     factory = Ref[Any](f"{__name__}:ToyBackend")
-    spec = BackendSpec(name="toy", summary="integers", probe=factory, factory=factory)
+    probe = Ref[Any](f"{__name__}:probe_cpu")
+    spec = BackendSpec(name="toy", summary="integers", probe=probe, factory=factory)
     record = PluginRecord(name="toy", distribution="toy", version="1", module=__name__, state="loaded")
     role = StageAssignment(
         stage=0, layers=None, model=str(tmp_path), memory_fraction=0.25, max_batch_tokens=99, max_running=7
     )
     ToyBackend.plans.clear()
-    opener = StageOpener(PluginHost.discover(), [Offer(spec, record)], allowed=[ANYTHING])
+    opener = StageOpener(PluginHost.discover(), [Offer(spec, record)], allowed=[ANYTHING], memory=memory)
     opener.open_stage(role.assign(Epoch(1)), silent).close()
     [plan] = ToyBackend.plans
-    assert (plan.memory_fraction, plan.max_batch_tokens, plan.max_running) == (0.25, 99, 7)
+    assert (plan.memory_fraction, plan.max_batch_tokens, plan.max_running) == (share, 99, 7)
 
 
 def test_backend_the_head_wants_and_the_node_lacks_is_named(site: Site) -> None:
