@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Key:
 
 
 def list_keys(schema: type[Any]) -> dict[str, Key]:
-    """Return the keys of a section by name.
+    """Return the keys of a section by name: first those of its own, then those that it shares with others.
 
     Raises:
         BrokenPlugin: if ``schema`` is not a dataclass, or one of its fields has no default.
@@ -61,7 +62,9 @@ def list_keys(schema: type[Any]) -> dict[str, Key]:
     if not dataclasses.is_dataclass(schema):
         raise BrokenPlugin(f"{schema!r} is not a dataclass, so its keys are unknown", "report it to its authors")
     types = get_type_hints(schema, include_extras=True)
-    keys = [_make_key(schema, field, types[field.name]) for field in dataclasses.fields(schema)]
+    own = inspect.get_annotations(schema)
+    fields = sorted(dataclasses.fields(schema), key=lambda field: field.name not in own)
+    keys = [_make_key(schema, field, types[field.name]) for field in fields]
     return {key.name: key for key in keys}
 
 

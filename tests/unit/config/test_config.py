@@ -203,6 +203,11 @@ def test_secrets_are_not_shown() -> None:
     assert unset["api_key"] == ""
 
 
+def test_keys_of_a_section_come_before_those_that_it_shares() -> None:
+    names = list(list_keys(ServeSettings))
+    assert names.index("backend") < names.index("spares") < names.index("model") < names.index("host")
+
+
 def test_paths_to_keys_are_no_secrets() -> None:
     assert [name for name, key in list_keys(ServeSettings).items() if key.is_secret] == []
 
