@@ -97,8 +97,9 @@ class PlannedExecutor:
             try:
                 infos = await self._try(stages)
             except (NodeRefused, LoadingHung, DifferentWeights) as error:
-                self._note_fault(error.message)
-                self._planning.exclude(error.node, error.message)
+                reason = f"{error.message}; {error.hint}" if error.hint else error.message
+                self._note_fault(reason)
+                self._planning.exclude(error.node, reason)
                 await self._await_move(stages)
                 continue
             except EngineFailed:

@@ -114,7 +114,7 @@ async def test_node_that_leaves_is_replaced_without_a_loss() -> None:
 async def test_node_that_cannot_load_is_left_out() -> None:
     def refuse(assign: Assign, progress: Progress) -> Stage:
         del assign, progress
-        raise ParallaxError("there is no such backend")
+        raise ParallaxError("there is no such backend", "install it")
 
     async with coordinated() as cluster:
         nodes = {name: Node(name) for name in "abcd"}
@@ -123,7 +123,7 @@ async def test_node_that_cannot_load_is_left_out() -> None:
             await node.join(cluster.registry.address)
         await until(lambda: cluster.router.health().state == "ready")
         assert cluster.users == {"a", "c", "d"}
-        assert "there is no such backend" in cluster.coordinator.idle["b"]
+        assert "there is no such backend; install it" in cluster.coordinator.idle["b"]
         await cluster.check()
         await end(nodes)
 
