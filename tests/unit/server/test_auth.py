@@ -35,10 +35,15 @@ NEEDED = {
     "/tokenize": "user",
     "/detokenize": "user",
     "/v1/cluster": "admin",
+    "/v1/cluster/events": "admin",
     "/v1/replicas/{rank}/drain": "admin",
     "/v1/replicas/{rank}/readmit": "admin",
 }
 """The role that each route needs. Whoever adds a route decides it here, too."""
+
+
+ENDLESS = "/v1/cluster/events"
+"""A stream without an end, which this client cannot leave; `test_cluster_events` reads it."""
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -62,6 +67,8 @@ def test_key_of_another_role_is_a_403_that_names_what_is_needed(key: str, role: 
     with Site(ServerOptions(keys=KEYS)) as site:
         for route, method in list_routes(site):
             needed, path = NEEDED[route], route.replace("{rank}", "7").replace("{model_id}", "toy")
+            if route == ENDLESS and role == needed:
+                continue
             answer = site.client.request(method, path, headers=bearer(key))
             if needed in {None, role} or role == "admin":
                 assert answer.status_code not in {401, 403}, (path, answer.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from parallax_core.server.body_messages import BodyRequest, BodyResult
@@ -64,7 +65,8 @@ async def test_client_that_leaves_while_its_request_waits_to_be_read_is_forgotte
 
 
 def test_many_prompts_are_submitted_all_or_none(site: Site) -> None:
-    site.limit(max_waiting=5)
+    site.stage.before_step = lambda _: time.sleep(0.01)
+    site.limit(max_running=1, max_waiting=5)
     error_of(site.complete(["a" * 60] * 99, max_tokens=3), 429)
     assert site.complete("a", max_tokens=3).status_code == 200
     [stats] = site.engine.stats()
