@@ -58,8 +58,8 @@ class ChildServer:
         return Client(line.split()[1], key=self._key)
 
     def explain_end(self) -> str:
-        """Return the end of its log if it has ended; empty: it has not."""
-        if self._process.poll() is None:
+        """Return the end of its log if it was ready and has ended; empty: the log is shown, or it runs."""
+        if not self._is_ready or self._process.poll() is None:
             return ""
         self._copying.join(END_S)
         return b"".join(self._last).decode(errors="replace")

@@ -186,10 +186,9 @@ def list_stats(engine: Engine) -> tuple[EngineStats, ...]:
 
 def list_ranked(engine: Engine) -> Iterator[tuple[int, EngineStats]]:
     """Yield the statistics of an engine's replicas, each with its rank."""
-    if isinstance(engine, Described):
-        yield from ((each.rank, each.stats) for each in engine.describe())
-    else:
-        yield from enumerate(list_stats(engine))
+    stats = list_stats(engine)
+    ranks = [each.rank for each in engine.describe()] if isinstance(engine, Described) else range(len(stats))
+    yield from zip(ranks, stats, strict=False)  # an engine may have no statistics
 
 
 def _collect_pools(stats: Mapping[int, EngineStats]) -> Iterator[Metric]:
