@@ -19,6 +19,7 @@ from jinja2 import Environment, StrictUndefined
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.hookspecs import PLUGIN_API
+from parallax_core.plugins.remedy import normalize
 
 KINDS = {
     "backend": "a way to run the layers of a model",
@@ -75,7 +76,7 @@ def make_project(kind: str, name: str) -> Project:
     Raises:
         UsageError: if the name is invalid, or an installed distribution has it.
     """
-    spelling = re.sub(r"[-_.]+", "-", name).lower()
+    spelling = normalize(name)
     if len(spelling) > MOST_LETTERS or not NAME.fullmatch(spelling):
         message = f"{name!r} is not a valid name for a plugin"
         raise UsageError(

@@ -22,6 +22,7 @@ from parallax_core.contracts.engine_spec import EngineBuild, EngineSpec, PipStep
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.deploy.engine_environment import NOTE, EngineEnvironment, EngineNote, find_distribution, find_python
 from parallax_core.deploy.local_source import CORE, list_sources
+from parallax_core.plugins.remedy import normalize
 
 MACHINE = Machine()
 NAME = re.compile(r"^[\w.-]*")
@@ -108,7 +109,7 @@ class EngineInstall:
             return ["uninstall", "--yes", *step.options, *step.uninstall]
         release = self.spec.supported + (f",=={self.release}" if self.release else "")
         required = read_requirements(self.folder, step.as_required_by) if step.as_required_by else {}
-        wanted = (required.get(normalize_name(each), each) for each in step.install)
+        wanted = (required.get(normalize(each), each) for each in step.install)
         return ["install", *step.options, *(each.replace("{release}", release) for each in wanted)]
 
     def _run_pip(self, task: str, arguments: Sequence[str]) -> None:
@@ -165,12 +166,7 @@ def read_requirements(folder: Path, distribution: str) -> dict[str, str]:
     """Return what a distribution in an environment requires, without its extras, by normalized name."""
     found = find_distribution(folder, distribution)
     lines = (found.requires if found else None) or []
-    return {normalize_name(NAME.findall(each)[0]): each for each in lines if "extra ==" not in each}
-
-
-def normalize_name(name: str) -> str:
-    """Return the name of a distribution as indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return {normalize(NAME.findall(each)[0]): each for each in lines if "extra ==" not in each}
 
 
 def find_pip_error(lines: Sequence[str]) -> str:

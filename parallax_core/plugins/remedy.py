@@ -10,7 +10,7 @@ from parallax_core.base.errors import ParallaxError
 
 
 def normalize(distribution: str) -> str:
-    """Return the normalized name of a distribution."""
+    """Return the name of a distribution as indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
