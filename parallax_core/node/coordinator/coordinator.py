@@ -101,8 +101,9 @@ class Coordinator:
 
     def explain(self) -> str:
         """Return what the cluster waits for; empty: nothing."""
-        reasons = "; ".join(f"node {name!r}: {reason}" for name, reason in self._others.items())
-        return "; ".join(filter(None, (self.plan.waits_for, reasons if self.plan.waits_for else "")))
+        if not self.plan.waits_for:
+            return ""
+        return "; ".join([self.plan.waits_for, *(f"node {name!r}: {reason}" for name, reason in self._others.items())])
 
     def exclude(self, node: str, reason: str) -> None:
         """Plan without a node for `EXCLUDED_S`; one that leaves gets nothing anyway."""

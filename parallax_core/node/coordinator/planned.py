@@ -57,8 +57,6 @@ class PlannedExecutor:
         self._news = asyncio.Event()
         self._fault = ""
         """Why the last attempt to open the stages failed."""
-        self.is_open = False
-        """Whether the stages are open, as far as is known."""
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -69,11 +67,6 @@ class PlannedExecutor:
     def planned(self) -> Stages:
         """The stages that it is to have; empty: it waits for a plan."""
         return self._planned
-
-    @property
-    def fault(self) -> str:
-        """Why the last attempt to open the stages failed; empty if it did not."""
-        return self._fault
 
     def move(self, stages: Stages) -> None:
         """Have the pipeline consist of other stages; an empty one waits for a plan."""
@@ -90,7 +83,7 @@ class PlannedExecutor:
 
     async def open(self) -> tuple[StageInfo, ...]:
         """Open the planned stages, as soon as there are some, with as many attempts as that takes."""
-        self.is_open, backoff = False, Backoff(self._note_fault)
+        backoff = Backoff(self._note_fault)
         while True:
             stages = await self._await_plan()
             self._executor.assign([self._assign(stage, placed) for stage, placed in enumerate(stages)])
@@ -108,7 +101,7 @@ class PlannedExecutor:
                 await backoff.wait(f"the pipeline cannot be built: {error.message}")
                 continue
             if infos is not None:
-                self._opened, self._fault, self.is_open = stages, "", True
+                self._opened, self._fault = stages, ""
                 return infos
 
     async def _await_plan(self) -> Stages:
@@ -149,12 +142,11 @@ class PlannedExecutor:
 
     async def explain(self, loss: StageLost) -> StageLost:
         """Return which stage ended, and why; see `Executor.explain`."""
-        self.is_open = False
         return await self._executor.explain(loss)
 
     async def close(self) -> None:
         """Give all nodes back, with what they have loaded. Idempotent."""
-        self._planned, self.is_open = (), False
+        self._planned = ()
         self._executor.assign(())
         await self._executor.close()
 
