@@ -51,7 +51,6 @@ from parallax_core.wire.membership import Assign, Join
 
 AGAIN_S = (0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to join again; the last value repeats."""
-GIGA = 10**9
 SHUTDOWN_S = 0.5
 """Seconds that plugins have to shut down."""
 
@@ -119,7 +118,7 @@ class StageOpener:
         backends: list[Offer[BackendSpec]],
         fault: ParallaxError | None = None,
         allowed: Sequence[str] = (),
-        memory: int = 0,
+        memory: int | None = None,
     ) -> None:
         """Open stages with one of ``backends``, the best first; if there are none, raise ``fault`` instead.
 
@@ -128,7 +127,7 @@ class StageOpener:
             backends: what opens the stages.
             fault: why there is no backend.
             allowed: the models that may be loaded, see `AllowedModels`.
-            memory: the bytes that pages take their share of; 0: all that are free.
+            memory: the bytes that a stage may use, and that its pages take their share of; None: all that are free.
         """
         self._plugins = plugins
         catalog = Catalog(plugins)
@@ -211,11 +210,15 @@ class StageOpener:
 
     def _limit_share(self, fraction: float) -> float:
         """Return the share of the free memory that is ``fraction`` of the memory for this node."""
-        free = self.find_memory() if self._memory else 0
-        return fraction * min(1.0, self._memory / free) if free else fraction
+        if self._memory is None or not (free := self._find_free()):
+            return fraction
+        return fraction * min(1.0, self._memory / free)
 
     def find_memory(self) -> int:
         """Return the bytes that a stage may use; 0: unknown, because some backend uses a device's own memory."""
+        return self._find_free() if self._memory is None else self._memory
+
+    def _find_free(self) -> int:
         devices = [probe(offer).device for offer in self._backends]
         return (Machine().free_memory() or 0) if all(device.startswith("cpu") for device in devices) else 0
 
@@ -227,13 +230,12 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
         ParallaxError: if a node started by hand has no backend that can run.
     """
     allowed = (ANYTHING,) if settings.supervised else settings.allow_model  # a server trusts its own models
-    memory = int((settings.memory or 0) * GIGA)
     try:
-        return StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed, memory)
+        return StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed, settings.memory_bytes)
     except ParallaxError as error:
         if not settings.supervised:
             raise
-        return StageOpener(plugins, [], error, allowed)
+        return StageOpener(plugins, [], error, allowed, settings.memory_bytes)
 
 
 async def _work(plan: WorkerPlan) -> None:
@@ -264,8 +266,8 @@ def _make_transport(plan: WorkerPlan) -> Transport:
 
 async def _serve(settings: WorkerSettings, session: WorkerSession, transport: Transport, opener: StageOpener) -> None:
     """Join, and join again whenever the head is lost, until this node leaves."""
-    memory = opener.find_memory() if settings.memory is None else int(settings.memory * GIGA)
-    join = Join(transport.address, opener.names, socket.gethostname()[:256], os.getpid(), memory=memory)
+    memory, host = opener.find_memory(), socket.gethostname()[:256]
+    join = Join(transport.address, opener.names, host, os.getpid(), memory=memory)
     num_failures = 0
     while True:
         begun = asyncio.get_running_loop().time()

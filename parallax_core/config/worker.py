@@ -65,6 +65,11 @@ class NodeSettings:
     ] = 30.0
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory in bytes; None: all that is free."""
+        return None if self.memory is None else int(self.memory * 10**9)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings(NodeSettings):

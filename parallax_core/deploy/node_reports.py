@@ -35,8 +35,7 @@ def make_reporter(
     """Return the reporter of a worker that opens stages with the backends of ``offers``, the best first.
 
     A worker that a server started for itself measures nothing unless it is told to, since it may share the machine with
-    others that work; it reports what was measured before. ``prober`` measures
-    the links of others.
+    others that work; it reports what was measured before. The links of other workers are measured by ``prober``.
     """
     if not offers:
         return NodeReporter(lambda: None)
@@ -63,7 +62,7 @@ class ReportMaker:
         self._offer = offer
         self._measuring = measuring
         self._catalog = Catalog(plugins)
-        self._memory = None if settings.memory is None else int(settings.memory * 10**9)
+        self._memory = settings.memory_bytes
         self._is_silent = settings.supervised
         self._is_warm = False
 

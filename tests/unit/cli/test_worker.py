@@ -57,8 +57,10 @@ def probe_cpu() -> Availability:
     return Availability(ok=True, device="cpu")
 
 
-@pytest.mark.parametrize(("memory", "share"), [(0, 0.25), (2**20, 0.0625), (2**40, 0.25)])
-def test_limits_reach_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int, share: float) -> None:
+@pytest.mark.parametrize(("memory", "share"), [(None, 0.25), (2**20, 0.0625), (2**40, 0.25)])
+def test_limits_reach_the_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int | None, share: float
+) -> None:
     monkeypatch.setattr(Machine, "free_memory", lambda _: 2**22)
     for name, content in {"config.json": b"{}", "tokenizer.json": b"{}", "a.safetensors": bytes(8)}.items():
         (tmp_path / name).write_bytes(content)
