@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,6 @@ REFRESH_S = 10.0
 """Seconds between two looks at what may change, such as the free memory."""
 MEMORY_STEP, DISK_STEP = 0.02, 0.05
 """The change of the free memory, as a share of all memory, and that of the free disk that is worth a report."""
-
 LINK_STEP, LEAST_STEP_S = 0.25, 0.001
 """The change of a round trip or a bandwidth, as a share of itself, that is worth a report; and of a round trip, in
 seconds, that is worth one at all."""
@@ -69,23 +69,16 @@ class NodeReporter:
     @asynccontextmanager
     async def reporting(self, channel: Channel, address: str) -> AsyncIterator[None]:
         """Report to the head at ``address``, which this node has joined over ``channel``."""
-        tasks = [asyncio.create_task(self._run(channel))]
+        tasks = [asyncio.create_task(_log_failure(self._report(channel)))]
         if self._prober is not None:
             self._prober.begin(Peer(channel.peer, address))
-            tasks.append(asyncio.create_task(self._prober.run()))
+            tasks.append(asyncio.create_task(_log_failure(self._prober.run())))
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _run(self, channel: Channel) -> None:
-        try:
-            with suppress(PeerLost):  # the session notices, too
-                await self._report(channel)
-        except Exception:
-            logger.exception("this node cannot report what it has")
 
     async def _report(self, channel: Channel) -> None:
         sent: NodeReport | None = None
@@ -105,6 +98,14 @@ class NodeReporter:
     async def _call(self) -> NodeReport | None:
         self._thread = self._thread or StageThread("parallax-report")
         return await self._thread.call(self._make)
+
+
+async def _log_failure(reporting: Coroutine[Any, Any, None]) -> None:
+    try:
+        with suppress(PeerLost):  # the session notices, too
+            await reporting
+    except Exception:  # a node that cannot report serves all the same
+        logger.exception("this node cannot report what it has")
 
 
 def is_news(old: NodeReport, new: NodeReport) -> bool:
