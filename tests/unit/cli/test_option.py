@@ -19,7 +19,6 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.config.source import name_variable
 
 VALUES: dict[str, Any] = {
-    "model": "org/name",
     "backend": "torch",
     "backend_option": ["weights=int8", "threads=2"],
     "transport": "zmq",
@@ -30,6 +29,7 @@ VALUES: dict[str, Any] = {
     "device": ["gpu:0", "gpu:1"],
     "listen": "tcp://127.0.0.1:0",
     "python": ["torch=/usr/bin/python"],
+    "model": "org/name",
     "peer_timeout": 4.5,
     "min_peer_timeout": 1.5,
     "step_timeout": 7.5,
