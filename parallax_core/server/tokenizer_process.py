@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 GRACE_S = 5.0
 """Seconds after its time limit at which a process ends by itself, in case its parent is gone and cannot kill it."""
-END_S = 0.5
-"""Seconds to wait for the end of a killed process."""
+END_S = 5.0
+"""Seconds to wait for the end of a killed process, which takes milliseconds unless the machine is overloaded."""
 ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "RUST_BACKTRACE": "0"}
 """Settings of the tokenizers library: one thread per process, and no backtraces of panics."""
 PRIVATE = "PARALLAX_"

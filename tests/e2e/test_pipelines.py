@@ -25,6 +25,8 @@ PROMPTS = ("Once upon a time", "def fibonacci(n):", "The capital of France is", 
 LENGTH = 24
 MANY = 120
 PATIENCE_S = 60.0
+OPTIONS = ("--dtype", "float32", "--peer-timeout", "10", "--min-peer-timeout", "10")
+"""A worker that a busy machine does not let run for a while is not lost here: the tests count losses."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def serve(tiny: Path, model_home: Path, tmp_path_factory: pytest.TempPathFactory
     @contextmanager
     def serving(*args: str, **changes: str) -> Iterator[Client]:
         log = tmp_path_factory.mktemp("server") / "log"
-        server = start_server(model_home, log, "--dtype", "float32", *args, model=str(tiny), **changes)
+        server = start_server(model_home, log, *OPTIONS, *args, model=str(tiny), **changes)
         try:
             yield Client(server.url)
         finally:
