@@ -203,6 +203,7 @@ LOSING = ("width", "rows")
 def follow(client: Client, prompt: str, spoil: Callable[[], object]) -> tuple[list[str], str]:
     """Stream an answer, have a step spoilt in the middle of it, and return its tokens and the error it ends with."""
     tokens: list[str] = []
+    is_spoilt = False
     body = {"model": NAME, "prompt": prompt, "max_tokens": MANY, "temperature": 0, "logprobs": 0, "stream": True}
     for line in client.open("/completions", body):
         event = json.loads(line.removeprefix(b"data: ")) if line.startswith(b"data: {") else {}
@@ -210,9 +211,17 @@ def follow(client: Client, prompt: str, spoil: Callable[[], object]) -> tuple[li
             return tokens, event["error"]["message"]
         for choice in event.get("choices", ()):
             tokens += (choice["logprobs"] or {}).get("tokens", ())
-        if len(tokens) == LENGTH:
+        if len(tokens) >= LENGTH and not is_spoilt:
+            is_spoilt = True
             spoil()
     return tokens, ""
+
+
+def give_order(file: Path, kind: str) -> None:
+    """Write the file in one go, since the stage may read it at any time."""
+    draft = file.with_suffix(".draft")
+    draft.write_text(kind)
+    draft.replace(file)
 
 
 def test_stage_that_gives_nonsense_makes_no_token(
@@ -225,12 +234,12 @@ def test_stage_that_gives_nonsense_makes_no_token(
     ) as client:
         right = ask(client, PROMPTS[0], MANY)
         assert right[:LENGTH] == whole[0]
-        tokens, error = follow(client, PROMPTS[0], partial(order.write_text, "nan"))
+        tokens, error = follow(client, PROMPTS[0], partial(give_order, order, "nan"))
         assert "are not finite" in error
         assert LENGTH <= len(tokens) < MANY
         assert tokens == right[: len(tokens)]
         for number, kind in enumerate(LOSING, 1):
-            assert follow(client, PROMPTS[0], partial(order.write_text, kind)) == (right, "")
+            assert follow(client, PROMPTS[0], partial(give_order, order, kind)) == (right, "")
             wait_until(client.is_ready)
             assert ask(client, PROMPTS[0]) == whole[0]
             assert look(client)[0]["losses"] == number
