@@ -206,7 +206,7 @@ benchmarks/results/real-engine-kills.json: | build/engines/sglang-0.5.23/.stamp 
 benchmarks/results/engine-overhead.json: | build/engines/vllm-0.32.0/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.engine_overhead "$$($(DEV)/bin/parallax models pull smollm2-135m)" \
-		--python $(CURDIR)/build/engines/vllm-0.32.0/engines/vllm/bin/python --out $@
+		--python $(CURDIR)/build/engines/vllm-0.32.0/engines/vllm/bin/python --dtype float32 --out $@
 
 benchmarks/results/responses.json: | build/engines/vllm-0.32.0/.stamp
 	@echo "measuring $@"

