@@ -37,6 +37,7 @@ from benchmarks.clients import ROOT, make_package
 from benchmarks.record import describe_run, write_report
 from parallax_core.contracts.engine import Request
 from parallax_core.server import run
+from parallax_core.server.bind import bind_socket
 from tests.unit.server.scripted import ScriptedEngine, ScriptedSite
 
 LENGTH = 1_000_000
@@ -126,7 +127,7 @@ class Spy:
 @asynccontextmanager
 async def serving(spy: Spy) -> AsyncIterator[str]:
     """Serve on a socket of loopback, and yield the address."""
-    sock = run.bind_socket("127.0.0.1", 0)
+    sock = bind_socket("127.0.0.1", 0)
     server = run.Server(uvicorn.Config(spy, log_config=None, access_log=False, ws="none", lifespan="off"))
     task = asyncio.create_task(server.serve(sockets=[sock]))
     try:

@@ -50,13 +50,14 @@ from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from parallax_core.server.app import make_app
+from parallax_core.server.bind import bind_socket
 from parallax_core.server.body_messages import BodyReading
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
 from parallax_core.server.loop_lag import watch_lag
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.run import Server, ServerSite, bind_socket, make_config
+from parallax_core.server.run import Server, ServerSite, make_config
 from parallax_core.server.service import Service
 from parallax_core.server.tokenizer_pool import TokenizerPool
 from parallax_core.testing.sleep import SleepStage, describe_sleeper

@@ -14,9 +14,10 @@ from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cli.batch_files import ResultFile, count_requests, read_requests
 from parallax_core.cli.batch_run import BatchCount, BatchRunner
 from parallax_core.cli.child_server import run_server
-from parallax_core.cli.client import DEFAULT_URL, Client
+from parallax_core.cli.client import Client
 from parallax_core.cli.command import new_app
 from parallax_core.cli.progress import make_display
+from parallax_core.cli.server_url import UrlOption, find_url
 
 ANSWER_S = 3600.0
 """Seconds that an answer may take."""
@@ -32,7 +33,7 @@ def batch(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="The answers; by default NAME.out.jsonl beside FILE.")] = None,
     errors: Annotated[Path | None, typer.Option(help="What failed; by default NAME.errors.jsonl beside FILE.")] = None,
-    url: Annotated[str | None, typer.Option(help=f"The API of a running server; {DEFAULT_URL} by default.")] = None,
+    url: UrlOption = None,
     model: Annotated[str | None, typer.Option(help="Serve this model for the batch, instead of --url.")] = None,
     concurrency: Annotated[int, typer.Option(help="The most requests at the same time.", min=1, max=1024)] = 32,
 ) -> None:
@@ -78,7 +79,7 @@ def _connect(url: str | None, model: str | None, options: Sequence[str]) -> Iter
     if model is None and options:
         raise UsageError(f"'{options[0]}' is an option of a server to start", "name its model with --model")
     if model is None:
-        client = Client(url or DEFAULT_URL, ANSWER_S)
+        client = Client(find_url(url), ANSWER_S)
         client.model()  # a wrong address or key is one error, not one for each request
         yield client
         return

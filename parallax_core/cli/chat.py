@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.cli.client import DEFAULT_URL, AnswerPiece, Client
+from parallax_core.cli.client import AnswerPiece, Client
 from parallax_core.cli.command import new_app
 from parallax_core.cli.conversation import Conversation
+from parallax_core.cli.server_url import UrlOption, find_url
 from parallax_core.config.home import cache_folder
 
 HELP = 'Ctrl-C stops an answer, Ctrl-D ends the chat; """ begins and ends several lines; /help lists the commands'
@@ -35,7 +36,7 @@ def chat(
     message: Annotated[
         str | None, typer.Argument(help="One question to ask; without it, a conversation begins.")
     ] = None,
-    url: Annotated[str, typer.Option(help="The API of a running server.")] = DEFAULT_URL,
+    url: UrlOption = None,
     system: Annotated[str, typer.Option(help="Instructions for the model, before the conversation.")] = "",
     temperature: Annotated[float | None, typer.Option(help="0 always takes the most probable token.", min=0)] = None,
     max_tokens: Annotated[int | None, typer.Option(help="The most tokens an answer may have.", min=1)] = None,
@@ -45,7 +46,7 @@ def chat(
     Start one with `parallax serve`. A key is taken from PARALLAX_API_KEY. What comes through a pipe is one message.
     A terminal shows the reasoning of a model dimmed; elsewhere only the answer is printed.
     """
-    client = Client(url)
+    client = Client(find_url(url))
     options = {"temperature": temperature, "max_tokens": max_tokens}
     talk = Conversation(client, client.model(), {name: value for name, value in options.items() if value is not None})
     talk.begin(system)

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from parallax_core.base.errors import UsageError
-from parallax_core.cli.client import DEFAULT_URL, Client
+from parallax_core.cli.client import Client
 from parallax_core.cli.command import new_app
+from parallax_core.cli.server_url import UrlOption, find_url
 
 app = new_app()
 
@@ -17,7 +18,7 @@ app = new_app()
 @app.command()
 def complete(
     prompt: Annotated[str | None, typer.Argument(help="The text to continue; without it, standard input.")] = None,
-    url: Annotated[str, typer.Option(help="The API of a running server.")] = DEFAULT_URL,
+    url: UrlOption = None,
     temperature: Annotated[float | None, typer.Option(help="0 always takes the most probable token.", min=0)] = None,
     max_tokens: Annotated[int, typer.Option(help="The most tokens to generate.", min=1)] = 128,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
@@ -26,7 +27,7 @@ def complete(
 
     A key is taken from PARALLAX_API_KEY. Example: head -20 story.txt | parallax complete --max-tokens 200
     """
-    client = Client(url)
+    client = Client(find_url(url))
     text = _read_prompt() if prompt is None else prompt
     body = {"model": client.model(), "prompt": text, "max_tokens": max_tokens, "stop": stop or None}
     if temperature is not None:

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.cli.client import DEFAULT_URL, Client
+from parallax_core.cli.client import Client
 from parallax_core.cli.command import new_app
+from parallax_core.cli.server_url import UrlOption, find_url
 from parallax_core.cli.status import TIMEOUT_S, Cluster
 from parallax_core.cli.table import align
 from parallax_core.pages.budget import format_bytes
@@ -19,14 +20,14 @@ app = new_app()
 
 @app.command()
 def nodes(
-    url: Annotated[str, typer.Option(help="The API of a running server.")] = DEFAULT_URL,
+    url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the nodes that have joined a running server, the layers of each, and why others are idle.
 
     A key is taken from PARALLAX_API_KEY.
     """
-    cluster = Client(url, TIMEOUT_S).cluster()
+    cluster = Client(find_url(url), TIMEOUT_S).cluster()
     print(json.dumps({"nodes": cluster["nodes"], "plan": cluster["plan"]}) if as_json else "\n".join(render(cluster)))
 
 

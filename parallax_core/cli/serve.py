@@ -81,8 +81,8 @@ def run_service(
 
 
 def _serve(plan: DeploymentPlan | ClusterPlan, options: ServerOptions, plugins: PluginHost, output: TextIO) -> None:
+    from parallax_core.server.bind import bind_socket
     from parallax_core.server.event_loop import run_loop
-    from parallax_core.server.run import bind_socket
 
     with (
         bind_socket(*plan.address) as sock,
@@ -151,7 +151,7 @@ async def _run(plan: DeploymentPlan | ClusterPlan, deployment: Deployment, conte
     async with deployment.nodes_joining() as listening, replicas.running(router, listening):
         if replicas.join_command:
             print(replicas.join_command, file=context.output, flush=True)
-        site = ServerSite(app, service, context.options, drain)
+        site = ServerSite(app, service, context.options, drain, deployment.share_api)
         await run_server(site, context.sock, lambda: _announce(deployment, context, replicas.engines))
     if tracer is not None:
         tracer.close()

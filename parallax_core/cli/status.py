@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.client import DEFAULT_URL, Client
+from parallax_core.cli.client import Client
 from parallax_core.cli.command import new_app
+from parallax_core.cli.server_url import UrlOption, find_url
 from parallax_core.cli.table import align
 
 TIMEOUT_S = 10.0
@@ -30,7 +31,7 @@ app = new_app()
 
 @app.command()
 def status(
-    url: Annotated[str, typer.Option(help="The API of a running server.")] = DEFAULT_URL,
+    url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the server's JSON.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.1, max=3600, metavar="S")] = 1.0,
@@ -39,7 +40,7 @@ def status(
 
     A key is taken from PARALLAX_API_KEY. The server answers also while it loads its model.
     """
-    client = Client(url, TIMEOUT_S)
+    client = Client(find_url(url), TIMEOUT_S)
     describe = json.dumps if as_json else render
     first = describe(client.cluster())
     if not watch:

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
+from parallax_core.server.forwarder import ApiForwarder, HeadPlace, find_api_url
 from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign, Join
 
@@ -76,8 +77,22 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     run_worker(settings, settings.node or name_node(os.getpid()), config, {})
 
 
-def run_worker(settings: WorkerSettings, node: str, config: Config, heads: Mapping[str, bytes]) -> None:
-    """Run stages until this process is told to end; ``heads`` are the keys of heads to trust, by name."""
+def run_worker(
+    settings: WorkerSettings,
+    node: str,
+    config: Config,
+    heads: Mapping[str, bytes],
+    api: socket.socket | None = None,
+) -> None:
+    """Run stages until this process is told to end.
+
+    Args:
+        settings: what the user wants.
+        node: the name of this node.
+        config: the whole configuration.
+        heads: the keys of heads to trust, by name.
+        api: where clients of this machine are served, by forwarding to the head; None: nowhere.
+    """
     log.configure(verbose=settings.verbose, node=node)
     parent = os.getppid()
     if settings.supervised:
@@ -85,17 +100,18 @@ def run_worker(settings: WorkerSettings, node: str, config: Config, heads: Mappi
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes of scripts ignore it
     plugins = prepare_plugins(settings, config)
     try:
-        with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node):  # the normal way to end it
-            asyncio.run(_work(WorkerPlan(settings, node, plugins, heads, config.file)))
+        with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node, api):  # the normal way to end it
+            asyncio.run(_work(WorkerPlan(settings, node, plugins, heads, config.file, api)))
     finally:
         plugins.shutdown(SHUTDOWN_S)
         if settings.supervised:
             end_children_of_orphan(parent)
 
 
-def _recorded(settings: WorkerSettings, node: str) -> AbstractContextManager[None]:
+def _recorded(settings: WorkerSettings, node: str, api: socket.socket | None) -> AbstractContextManager[None]:
     """Return a context that keeps a record of this worker, if an operator started it."""
-    return contextlib.nullcontext() if settings.supervised else recorded(node, settings.connect)
+    url = find_api_url(api) if api is not None else ""
+    return contextlib.nullcontext() if settings.supervised else recorded(node, settings.connect, url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +123,7 @@ class WorkerPlan:
     plugins: PluginHost
     heads: Mapping[str, bytes]
     config_file: Path | None
+    api: socket.socket | None
 
 
 class StageOpener:
@@ -250,10 +267,19 @@ async def _work(plan: WorkerPlan) -> None:
     reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
     session = WorkerSession(transport, node, opener.open_stage, opener.open_engine, reporter)
     try:
-        await serve_until_signal(session, _serve(settings, session, transport, opener), settings.drain)
+        async with _forwarding(plan, transport):
+            await serve_until_signal(session, _serve(settings, session, transport, opener), settings.drain)
     finally:
         await session.close()
         await transport.stop()
+
+
+def _forwarding(plan: WorkerPlan, transport: Transport) -> AbstractAsyncContextManager[None]:
+    """Return a context in which clients of this machine are served, if they are."""
+    if plan.api is None:
+        return contextlib.nullcontext()
+    place = HeadPlace(plan.settings.connect, plan.settings.head, plan.node)
+    return ApiForwarder(transport, place).listening(plan.api)
 
 
 def _make_transport(plan: WorkerPlan) -> Transport:

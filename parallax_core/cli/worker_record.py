@@ -35,6 +35,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The name of its machine; containers that share a home have different ones."""
     connect: str
     """The address of its server."""
+    api: str = ""
+    """The URL at which it forwards requests to the API of its server; empty: it does not."""
 
     @property
     def path(self) -> Path:
@@ -80,9 +82,9 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def recorded(node: str, connect: str) -> Iterator[None]:
+def recorded(node: str, connect: str, api: str = "") -> Iterator[None]:
     """Keep a record of this process as a worker; without one, if it cannot be written, `parallax leave` fails."""
-    record = WorkerRecord(node=node, pid=os.getpid(), host=socket.gethostname(), connect=connect)
+    record = WorkerRecord(node=node, pid=os.getpid(), host=socket.gethostname(), connect=connect, api=api)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(record.keep())

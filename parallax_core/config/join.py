@@ -22,6 +22,16 @@ class JoinSettings(NodeSettings):
             extra={"is_argument": True, "metavar": "CODE|ADDRESS|-"},
         ),
     ] = "-"
+    api: Annotated[bool, Meta(description="Serve clients of this machine, by forwarding to the server.")] = True
+    port: Annotated[
+        int | None,
+        Meta(
+            description="The port of 127.0.0.1 for clients; by default 8000, or a free one if that is taken.",
+            ge=0,
+            le=65535,
+            extra={"metavar": "PORT"},
+        ),
+    ] = None
 
     def as_worker(self, *, connect: str, node: str, transport: str) -> WorkerSettings:
         """Return the settings of the worker called ``node``, for the head at ``connect``."""

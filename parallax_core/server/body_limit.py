@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from parallax_core.server.errors import error_body
+from parallax_core.server.error_body import error_body
 
 
 class BodyLimit:

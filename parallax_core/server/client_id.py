@@ -7,6 +7,9 @@ from starlette.types import Scope
 
 from parallax_core.server.api_keys import digest_key
 
+JOINED_MACHINE = "joined_machine"
+"""The name of a request's machine in its state, if it came over the link of a machine that has joined."""
+
 
 def read_key(scope: Scope) -> str:
     """Return the key of ``Authorization: Bearer KEY``, else of Anthropic's ``X-Api-Key``; empty: neither was sent."""
@@ -15,9 +18,19 @@ def read_key(scope: Scope) -> str:
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
 
+def find_joined_machine(scope: Scope) -> str:
+    """Return the machine that has joined and forwarded a request; empty: the request came over a socket."""
+    return str(scope.get("state", {}).get(JOINED_MACHINE, ""))
+
+
 def identify(scope: Scope, *, by_key: bool) -> bytes:
-    """Return an id of the client: its key if keys are checked, else its address, since any client can make up a key."""
+    """Return an id of the client: its key if keys are checked, else its address, since any client can make up a key.
+
+    Without keys, the clients of a machine that has joined count as one.
+    """
     if by_key:
         return digest_key(read_key(scope))
+    if machine := find_joined_machine(scope):
+        return machine.encode()
     client = scope.get("client")
     return str(client[0] if client else "").encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
 
 from parallax_core.base.errors import UnknownName
 from parallax_core.contracts.status import Drainable
@@ -21,9 +21,12 @@ def make_router(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/cluster", responses=describe_errors(401, 403))
-    async def show_cluster() -> ClusterReply:
+    async def show_cluster(http: Request) -> ClusterReply:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
-        return view_cluster(service)
+        cluster = view_cluster(service)
+        if cluster.plan is not None and http.state.role != "admin":  # the command holds a secret
+            cluster.plan.join_command = None
+        return cluster
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def drain_replica(rank: RankPath) -> ReplicaReply:

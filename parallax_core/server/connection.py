@@ -10,7 +10,7 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from parallax_core.server.errors import error_body
+from parallax_core.server.error_body import error_body
 
 TAKING = "takes what it is sent"
 LOOKS = 4

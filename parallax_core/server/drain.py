@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parallax_core.base.errors import SHUTTING_DOWN
-from parallax_core.server.errors import error_body
+from parallax_core.server.error_body import error_body
 
 GO_AWAY = {"Retry-After": "5", "Connection": "close"}
 

@@ -21,46 +21,23 @@ from parallax_core.base.errors import (
     UnknownName,
 )
 from parallax_core.server.body_messages import UnknownModel, UnknownPart
+from parallax_core.server.error_body import error_body
 from parallax_core.server.message_errors import convert_error, is_messages_path
 from parallax_core.server.strict_json import explain
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE = 1000
-"""The largest number of characters of an error's message."""
-
-KINDS = {
-    400: "invalid_request_error",
-    413: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    408: "timeout_error",
-    429: "rate_limit_error",
-    503: "service_unavailable_error",
-}
-"""OpenAI's error type for each status."""
 UNKNOWN: dict[type[ParallaxError], tuple[str, str]] = {
     UnknownModel: ("model", "model_not_found"),
     UnknownPart: ("input", "not_found"),
 }
 """The field and the code of errors with the status 404."""
-UNFORESEEN = "server_error"
-"""The error type for every other status."""
 GONE = 499
 """The logged status of a request whose client disconnected, as in nginx."""
 
 
 class ClientGone(Exception):
     """The client disconnected before it was answered."""
-
-
-def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """Return an error body in OpenAI's form."""
-    message = message.encode(errors="replace").decode()[:MAX_MESSAGE]  # it may quote the client
-    param = param and param.encode(errors="replace").decode()[:MAX_MESSAGE]
-    return {"error": {"message": message, "type": KINDS.get(status, UNFORESEEN), "param": param, "code": code}}
 
 
 def add_handlers(app: FastAPI) -> None:

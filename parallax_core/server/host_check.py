@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parallax_core.server.auth import OPEN_PATHS
-from parallax_core.server.errors import error_body
+from parallax_core.server.error_body import error_body
 
 HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
 """A name or an address, with an optional port (RFC 9110, section 7.2)."""

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish, Measured
 from parallax_core.contracts.status import Described
-from parallax_core.server.errors import KINDS, UNFORESEEN
+from parallax_core.server.error_body import KINDS, UNFORESEEN
 from parallax_core.server.openapi import Responses, describe_errors
 from parallax_core.server.tracing import Tracer
 

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parallax_core.server.errors import error_body
+from parallax_core.server.error_body import error_body
 
 
 class OriginCheck:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parallax_core.server.client_id import identify
-from parallax_core.server.errors import error_body
+from parallax_core.server.error_body import error_body
 from parallax_core.server.options import ServerOptions
 
 MOST_CALLERS = 10_000

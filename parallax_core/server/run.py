@@ -15,11 +15,14 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
-from parallax_core.base.errors import EngineFailed, ParallaxError
+from parallax_core.base.errors import EngineFailed
 from parallax_core.contracts.engine import Engine
+from parallax_core.node.membership.registry import ServeApi
+from parallax_core.server.bind import explain_bind_error
 from parallax_core.server.connection import make_protocol
 from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
+from parallax_core.server.forwarded import ForwardedConnections
 from parallax_core.server.loop_lag import watch_lag
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.service import Service
@@ -41,24 +44,6 @@ class Server(uvicorn.Server):
         yield
 
 
-def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a socket bound to ``host`` and ``port``, before any long work, so that a clash shows at once.
-
-    It does not listen yet: connections are refused until the server runs.
-
-    Raises:
-        ParallaxError: if the port is taken or the address is not this machine's.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError as error:
-        raise _cannot_listen(f"{host}:{port}", error) from error
-    return sock
-
-
 def settle_memory() -> None:
     """Have the garbage collector skip the objects that stay for good: modules, models, vocabularies.
 
@@ -66,11 +51,6 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _cannot_listen(place: str, error: OSError) -> ParallaxError:
-    message = f"cannot listen on {place}: {error.strerror or error}"
-    return ParallaxError(message, "choose another --port or --host, or end the program that uses it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +61,8 @@ class ServerSite:
     service: Service
     options: ServerOptions
     drain: Drain
+    share: Callable[[ServeApi], None] = lambda _: None
+    """Is given what serves the clients of machines that have joined, each over a link of its own."""
 
 
 async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[], None]) -> None:
@@ -94,6 +76,7 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
     """
     raise_limit()
     server = Server(make_config(site))
+    site.share(ForwardedConnections(server).serve)
     ending = asyncio.create_task(_wait_for_signal(site))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     starting = asyncio.create_task(_start(site, on_ready))
@@ -111,7 +94,7 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
     try:
         serving.result()
     except OSError as error:
-        raise _cannot_listen("{}:{}".format(*sock.getsockname()[:2]), error) from error
+        raise explain_bind_error("{}:{}".format(*sock.getsockname()[:2]), error) from error
 
 
 def make_config(site: ServerSite) -> uvicorn.Config:

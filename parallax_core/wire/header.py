@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from parallax_core.contracts.value import Count, Value
+from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.messages import (
     Failure,
@@ -58,6 +59,7 @@ Header = (
     | Welcome
     | Membership
     | Profile
+    | ApiData
     | EngineMessage
 )
 """A message without tensors is its own header."""

@@ -17,6 +17,7 @@ from parallax_core.base.errors import LossCause
 from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
+from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.base import Leased, Name
 from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
@@ -24,8 +25,9 @@ from parallax_core.wire.profile import NodeReport, Peers, Probe, ProbeAnswer
 
 T = TypeVar("T")
 
-Purpose = Literal["", "probe"]
-"""What a link is for: to join a head, or to carry the steps of a stage (empty), or to be measured (``probe``)."""
+Purpose = Literal["", "probe", "api"]
+"""What a link is for: to join a head, or to carry the steps of a stage (empty), to be measured (``probe``), or to carry
+a client's connection to the API of the head (``api``)."""
 
 
 class StepOf(Leased, Generic[T], frozen=True):
@@ -156,4 +158,4 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave
 Profile = NodeReport | Peers | Probe | ProbeAnswer
-Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | Profile | EngineMessage
+Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | Profile | ApiData | EngineMessage

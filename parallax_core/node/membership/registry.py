@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -33,6 +33,8 @@ MOST_GREETINGS_OF_ONE = 16
 """The same for one machine; more of its nodes are turned away."""
 LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
+ServeApi = Callable[[Channel], Awaitable[None]]
+"""Answers the requests of a client that come over a link, until it ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +97,9 @@ class NodeRegistry:
         self._room = asyncio.Semaphore(MOST_GREETINGS)
         self.attempts = count(1)
         """Numbers of attempts to assign stages, different for all executors: a reply belongs to one attempt only."""
+        self.serve_api: ServeApi | None = None
+        """Serves the clients of nodes that have joined; None: there is no API."""
+        self._tunnels: set[asyncio.Future[None]] = set()
         self.changed = asyncio.Event()
         """Set whenever a node has joined or is gone; whoever waits for it clears it."""
 
@@ -131,7 +136,7 @@ class NodeRegistry:
         """Disconnect all nodes and stop listening. Idempotent."""
         if self._introducer is not None:
             await self._introducer.stop()
-        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends)
+        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._tunnels)
         tasks = [task for task in several if task is not None]
         for task in tasks:
             task.cancel()
@@ -231,6 +236,11 @@ class NodeRegistry:
                 self._greetings[task] = machine
                 task.add_done_callback(self._note_greeting)
 
+    def _note_tunnel(self, tunnel: asyncio.Future[None]) -> None:
+        self._tunnels.discard(tunnel)
+        if not tunnel.cancelled() and (error := tunnel.exception()) is not None and not isinstance(error, PeerLost):
+            logger.error("connection of a joined machine's client ended", exc_info=error)
+
     def _note_greeting(self, task: asyncio.Task[None]) -> None:
         del self._greetings[task]
         self._room.release()
@@ -244,6 +254,9 @@ class NodeRegistry:
                     channel.check_role("worker")
                     channel.admit()
                     await answer_probes(channel)
+                    return
+                if hello.purpose == "api":
+                    self._open_tunnel(channel)
                     return
                 join = await channel.receive()
                 await self._check_join(channel, join)
@@ -264,6 +277,19 @@ class NodeRegistry:
         if self._introducer is not None:
             self._introducer.note_join()
         self.changed.set()
+
+    def _open_tunnel(self, channel: Channel) -> None:
+        """Have a client of a node served over a link of its own.
+
+        Raises:
+            PeerLost: if the node has not joined, or there is no API.
+        """
+        channel.check_role("worker")
+        if self.serve_api is None or channel.peer not in self._joined:
+            raise PeerLost(f"node {channel.peer!r} has a client, and may not have any")
+        tunnel = asyncio.ensure_future(self.serve_api(channel))
+        self._tunnels.add(tunnel)
+        tunnel.add_done_callback(self._note_tunnel)
 
     def _list_members(self) -> list[Member]:
         return [(node.channel, node.join) for node in self.joined]

@@ -76,6 +76,8 @@ class IncomingLinks:
                 await answer_greeting(channel, hello, self._node)
                 await answer_probes(channel)
                 return
+            if hello.purpose == "api":
+                raise PeerLost(f"node {channel.peer!r} looks for an API, and a worker has none")
         except (ParallaxError, TimeoutError):
             await channel.leave()
             return

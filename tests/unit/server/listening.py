@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from parallax_core.server import run
+from parallax_core.server.bind import bind_socket
 from parallax_core.server.body_messages import BodyReading
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site
@@ -22,7 +23,7 @@ class Listening:
         options = options or ServerOptions()
         self.site = Site(options, reader=reader)
         self._clients: list[Client] = []
-        self._sock = run.bind_socket("127.0.0.1", 0)
+        self._sock = bind_socket("127.0.0.1", 0)
         site = run.ServerSite(self.site.app, self.site.service, options, self.site.drain)
         self.server = run.Server(run.make_config(site))
 

@@ -16,6 +16,7 @@ from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from parallax_core.server import run
 from parallax_core.server.app import make_app
+from parallax_core.server.bind import bind_socket
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.metrics import ServerMetrics
@@ -41,7 +42,7 @@ async def test_server_whose_stage_hangs_tells_its_clients_and_ends_with_an_error
     plan = PipelineOptions(heartbeat_s=0.05, step_timeout_s=0.2)
     hanging = FaultStage(TOY.open(num_pages=200, context=400), Fault("hang", at=2))
     engine = PipelineEngine(LocalExecutor([lambda: hanging], plan), Letters().decode, plan)
-    sock, ready = run.bind_socket("127.0.0.1", 0), asyncio.Event()
+    sock, ready = bind_socket("127.0.0.1", 0), asyncio.Event()
     serving = asyncio.create_task(run.run_server(make_site(engine), sock, ready.set))
     async with asyncio.timeout(30):
         await ready.wait()
@@ -60,7 +61,7 @@ async def test_server_whose_stage_hangs_tells_its_clients_and_ends_with_an_error
 async def start_and_end(site: run.ServerSite) -> None:
     """Have a server become ready, and end."""
     ready = asyncio.Event()
-    serving = asyncio.create_task(run.run_server(site, run.bind_socket("127.0.0.1", 0), ready.set))
+    serving = asyncio.create_task(run.run_server(site, bind_socket("127.0.0.1", 0), ready.set))
     async with asyncio.timeout(30):
         await ready.wait()
         serving.cancel()

@@ -19,6 +19,7 @@ from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import Tensor, TensorSpec
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.transport import Frame
+from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.codec import WIRE_VERSION, encode
 from parallax_core.wire.engine import (
     Abort,
@@ -185,6 +186,8 @@ SAMPLES: dict[str, Message] = {
     ),
     "probe": Probe(bytes(range(8))),
     "answer to a probe": ProbeAnswer(),
+    "hello of a client": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "api"),
+    "data of a client": ApiData(b"GET /v1/models HTTP/1.1\r\n"),
     "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0, 4096, 512),
     "loading": Loading(LEASE, EPOCH, 1, "loading weights", 2**30, 2**33),
     "ready": Ready(LEASE, EPOCH, 1, INFO),

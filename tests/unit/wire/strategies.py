@@ -19,6 +19,7 @@ from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor, TensorSpec
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST
+from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.engine import (
     Abort,
     AssignEngine,
@@ -224,6 +225,7 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Peers, tuples(st.builds(Peer, shown, shown, st.binary(max_size=9), st.booleans()))),
     st.builds(Probe, st.binary(max_size=9)),
     st.builds(ProbeAnswer),
+    st.builds(ApiData, st.binary(min_size=1, max_size=9)),
     st.builds(Join, shown, tuples(shown), shown, counts, shown, counts, counts, counts),
     st.builds(
         Assign,

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from parallax_core.server import forwarded
+from parallax_core.server.options import ServerOptions
+from tests.unit.node.cluster import soon
+from tests.unit.server.forwarding import forwarding
+from tests.unit.server.listening import request
+
+
+async def test_client_without_a_key_is_a_user_and_no_administrator() -> None:
+    async with forwarding() as machine:
+        assert (await machine.ask("GET", "/v1/models"))[0] == 200
+        status, _, body = await machine.ask("POST", "/v1/replicas/0/drain")
+        assert (status, body["error"]["code"]) == (403, "insufficient_permissions")
+        assert body["error"]["message"] == "this needs an API key of the role 'admin', and this server has none"
+        assert (await machine.ask("GET", "/metrics"))[0] == 403
+        assert (await machine.ask("GET", "/v1/cluster/events"))[0] == 403
+        assert (await machine.ask("POST", "/v1/cluster"))[0] == 403
+
+
+async def test_client_without_a_key_sees_the_nodes() -> None:
+    async with forwarding() as machine:
+        status, _, cluster = await machine.ask("GET", "/v1/cluster")
+        assert (status, cluster["object"]) == (200, "cluster")
+
+
+async def test_clients_of_a_machine_count_as_one_where_there_are_no_keys() -> None:
+    async with forwarding(ServerOptions(max_per_minute=1)) as machine:
+        client = await machine.connect()
+        client.send(request(max_tokens=1))
+        assert (await soon(client.read()))[0] == 200
+        await client.close()
+        again = await machine.connect()
+        again.send(request(max_tokens=1))
+        assert (await soon(again.read()))[0] == 429
+        await again.close()
+        assert await machine.server.answers(), "a client of the server's own machine is another one"
+
+
+async def test_machine_has_only_so_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarded, "MOST_OF_ONE", 1)
+    async with forwarding() as machine:
+        first = await machine.connect()
+        first.send(request(max_tokens=1))
+        await soon(first.read())
+        status, _, body = await machine.ask("GET", "/v1/models")
+        assert (status, body["error"]["message"]) == (503, "too many connections from machines that have joined")
+        await first.close()
+
+
+async def test_server_that_ends_takes_no_more() -> None:
+    async with forwarding() as machine:
+        machine.server.server.should_exit = True
+        status, _, body = await machine.ask("GET", "/v1/models")
+        assert (status, body["error"]["message"]) == (503, "the server starts or stops")
