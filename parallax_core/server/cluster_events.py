@@ -39,11 +39,11 @@ class ClusterFeed:
         """Yield the whole state, and then each change, as events."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_UNREAD)
         state = view_cluster(self._service)
-        yield write_event("cluster", state.model_dump(mode="json"))
-        self._listeners.add(queue)
+        self._listeners.add(queue)  # at once: what changes while the client reads the state comes next
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(state))
         try:
+            yield write_event("cluster", state.model_dump(mode="json"))
             while (event := await queue.get()) is not None:
                 yield event
         finally:

@@ -108,6 +108,17 @@ async def test_clients_are_told_of_changes_and_share_one_look(site: Site) -> Non
     assert not feed._listeners
 
 
+async def test_change_while_a_client_reads_the_state_comes_next(site: Site) -> None:
+    watched = Watched(site)
+    feed = ClusterFeed(watched.service)
+    first, second = feed.listen(), feed.listen()
+    assert (await read(first))[0] == (await read(second))[0] == "cluster"
+    watched.nodes = [NODE]
+    for events in (first, second):  # the second client asks for no event before the first was told
+        assert (await read(events))[0] == "node_joined"
+        await events.aclose()  # type: ignore[attr-defined]
+
+
 async def test_client_that_reads_too_slowly_is_disconnected_and_the_others_are_not(site: Site) -> None:
     watched = Watched(site)
     feed = ClusterFeed(watched.service)
