@@ -16,7 +16,7 @@ from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.tunnel import Tunnel, end_stream
-from parallax_core.server.bind import bind_socket
+from parallax_core.server.bind import bind_socket, explain_bind_error
 from parallax_core.server.error_body import write_unavailable
 from parallax_core.wire.api_data import MOST_API_DATA
 
@@ -39,18 +39,30 @@ logger = logging.getLogger(__name__)
 
 
 def bind_api(port: int | None) -> socket.socket:
-    """Return a socket bound to a port of loopback; None: the default port, or a free one if that is taken.
+    """Return a socket that listens at a port of loopback; None: the default port, or a free one if that is taken.
+
+    It listens at once: of two programs that are only bound to a port, the second learns of the clash when it listens.
 
     Raises:
         ParallaxError: if the port is taken.
     """
     try:
-        return bind_socket(HOST, PORT if port is None else port)
+        return _listen(PORT if port is None else port)
     except ParallaxError as error:
         cause = error.__cause__
         if port is not None or not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
             raise
-    return bind_socket(HOST, 0)
+    return _listen(0)
+
+
+def _listen(port: int) -> socket.socket:
+    sock = bind_socket(HOST, port)
+    try:
+        sock.listen()
+    except OSError as error:
+        sock.close()
+        raise explain_bind_error(f"{HOST}:{port}", error) from error
+    return sock
 
 
 def find_api_url(sock: socket.socket) -> str:

@@ -173,3 +173,12 @@ def test_default_port_that_is_taken_gives_way_to_a_free_one(monkeypatch: pytest.
             port = sock.getsockname()[1]
             assert port != taken.getsockname()[1]
             assert find_api_url(sock) == f"http://127.0.0.1:{port}/v1"
+
+
+def test_two_machines_at_one_address_get_ports_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bind_api(0) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr(forwarder, "PORT", port)
+    with bind_api(None) as first, bind_api(None) as second:
+        assert first.getsockname()[1] == port
+        assert second.getsockname()[1] != port
