@@ -24,7 +24,8 @@ std::atomic<void*> job_context{nullptr};
 std::atomic<int64_t> job_done{0};
 
 std::atomic<bool> busy{false};
-std::atomic<int> wanted{1};
+std::atomic<int> size{1};     // threads that share a job, the caller's among them
+std::atomic<int> wanted{1};   // the same, but 0 while set_threads ends those that run
 std::atomic<int> started{0};  // running threads, without the caller's
 std::atomic<int> sleeping{0};
 std::atomic<bool> awaited{false};
@@ -106,7 +107,7 @@ void forget_threads() {  // in the child of a fork, which has only the thread th
   pthread_cond_init(&job_there, nullptr);
   pthread_cond_init(&job_over, nullptr);
   ticket = 0;  // a current job is the parent's, and its context may be on the stack of a thread that does not exist here
-  if (wanted == 0) wanted = 1;  // the parent was changing it
+  wanted = size.load();  // the parent may have been changing it
   busy = awaited = false;
   started = sleeping = 0;
 }
@@ -172,7 +173,7 @@ void run_range(void* context, int64_t index) {
 
 }  // namespace
 
-int count_threads() { return wanted.load(); }
+int count_threads() { return size.load(); }
 
 void set_threads(int count) {
   while (busy.exchange(true)) relax();  // wait for the current job
@@ -184,7 +185,8 @@ void set_threads(int count) {
     const timespec moment{0, 50'000};
     nanosleep(&moment, nullptr);
   }
-  wanted = std::clamp(count, 1, kMostThreads);
+  size = std::clamp(count, 1, kMostThreads);
+  wanted = size.load();
   busy = false;
 }
 

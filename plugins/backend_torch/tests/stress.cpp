@@ -18,6 +18,19 @@ static bool run_jobs(int jobs) {
   return true;
 }
 
+// Operations choose their blocks by the number of threads, and may do so while another thread changes it.
+static bool run_while_changing() {
+  std::atomic<bool> over{false};
+  std::thread changer([&] {
+    for (int i = 0; i < 300; ++i) plx::set_threads(1 + i % 4);
+    over = true;
+  });
+  bool right = true;
+  while (!over) right = plx::count_threads() > 0 && run_jobs(14) && right;
+  changer.join();
+  return right;
+}
+
 int main() {
   std::atomic<bool> right{true};
   for (int count : {1, 4, 2, 3}) {
@@ -27,6 +40,7 @@ int main() {
     for (auto& caller : callers) caller.join();
     right = run_jobs(150) && right;
   }
+  right = run_while_changing() && right;
   std::puts(right ? "right" : "wrong");
   return right ? 0 : 1;
 }
