@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from parallax_core.api import Finish, ParallaxError, Progress, Stage
+from parallax_core.api import Finish, ParallaxError, Progress, Stage, StageBatch, StageOutput
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.spares import SparePool
@@ -15,6 +16,7 @@ from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.testing.node import open_toy
+from parallax_core.testing.toy import ToyStage
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import (
     TOY,
@@ -33,6 +35,7 @@ from tests.unit.node.cluster import (
 NAMES = ("attic", "cellar", "kitchen")
 PROMPTS = ([1, 2], [3], [5, 6, 7])
 LENGTH = 200
+STEP = ToyStage.step
 
 
 @asynccontextmanager
@@ -77,6 +80,11 @@ async def check(asking: list[asyncio.Task[tuple[list[int], Finish]]]) -> None:
     for prompt, task in zip(PROMPTS, asking, strict=True):
         tokens, finish = await task
         assert (tokens, finish.reason) == (TOY.continuation(prompt, LENGTH), "length"), finish.message
+
+
+def step_slowly(stage: ToyStage, batch: StageBatch) -> StageOutput:
+    time.sleep(0.01)
+    return STEP(stage, batch)
 
 
 @pytest.mark.parametrize("stage", range(2))
@@ -160,7 +168,8 @@ async def test_node_without_a_successor_stays_until_the_requests_have_ended() ->
         await heir.kill()
 
 
-async def test_requests_that_can_move_do_not_wait_for_a_successor() -> None:
+async def test_requests_that_can_move_do_not_wait_for_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ToyStage, "step", step_slowly)  # so that no answer is complete when the node leaves
     async with three_stages(PipelineOptions(releases_requests=lambda: True)) as (engine, _, nodes, _):
         asking = await begin(engine)
         nodes[0].leave()
