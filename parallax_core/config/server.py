@@ -155,6 +155,14 @@ class ServerSettings:
             extra={"metavar": "N"},
         ),
     ] = None
+    target_itl: Annotated[
+        float | None,
+        Meta(
+            description="Milliseconds between two tokens that prompts may cause; 0: any. By default 1.4 x the usual.",
+            ge=0,
+            extra={"metavar": "MS"},
+        ),
+    ] = None
     memory_fraction: Annotated[
         float,
         Meta(

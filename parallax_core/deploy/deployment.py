@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -234,6 +235,7 @@ def read_plan(settings: ServeSettings, plugins: PluginHost) -> DeploymentPlan:
         limits=read_limits(settings),
         batching=make_policy(plugins, "batching", settings.batching),
         preemption=make_policy(plugins, "preemption", settings.preemption),
+        target_itl_s=read_target(settings),
         backlog=UnreadOutput(settings.max_unread * 2**20),
         step_timeout_s=settings.step_timeout or None,
         recovery_timeout_s=settings.recovery_timeout,
@@ -250,6 +252,13 @@ def read_limits(settings: ServeSettings) -> Limits:
         max_waiting=settings.max_waiting,
         max_batch_tokens=settings.max_batch_tokens,
     )
+
+
+def read_target(settings: ServeSettings) -> float | None:
+    """Return the wanted time between two tokens in seconds; infinity: any."""
+    if settings.target_itl is None:
+        return None
+    return settings.target_itl / 1000 or math.inf
 
 
 def plan_stages(settings: ServeSettings, model: ModelFolder, progress: Progress) -> StagePlan:

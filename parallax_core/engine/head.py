@@ -20,6 +20,7 @@ from parallax_core.engine.inflight import InflightStep, PlannedStep
 from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.limits import find_limits
 from parallax_core.engine.options import HeadOptions
+from parallax_core.engine.pacing import Pacer
 from parallax_core.engine.pins import tell_pinned
 from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.replay import Replay
@@ -75,11 +76,10 @@ class Head:
         self._cache.budget.check_request(request)
         self.check_room()
         self._num_accepted += 1
-        timeline = Timeline(now, latest=now)
         context = RequestContext(
-            request=request, max_output=max_output, decode=self._decode, timeline=timeline, grammar=grammar
+            request=request, max_output=max_output, decode=self._decode, timeline=Timeline(now, latest=now)
         )
-        context.timer, context.number = self._options.timer, self._num_accepted
+        context.timer, context.number, context.grammar = self._options.timer, self._num_accepted, grammar
         state = RequestState(context)
         if not state.live:
             raise InvalidRequest("the tokens that were delivered leave nothing to generate", "delivered")
@@ -157,8 +157,7 @@ class Head:
         inflight.confirm(len(self._stages) - 1, result.free)
         inflight.check(result, self._stages[-1].vocab_size)
         self._absorbed.append(self._in_flight.popleft())
-        inflight.times.sampling_s = result.sampling_s
-        self.stage_clock.arrive(inflight.times, now)
+        self.stage_clock.arrive(inflight.times, now, result.sampling_s)
         for sequence, answers in inflight.share_out(result.answers):
             if (state := self._find_state(sequence)) is not None:
                 num_known = len(state.answers)
@@ -278,6 +277,7 @@ class Head:
         """The last absorbed steps; stages before the last may still report on them."""
         self._num_steps = 0
         self.stage_clock.restart(self._stages[0].steps_ahead)
+        self._pacer = Pacer(self.stage_clock, self._options.target_itl_s)
         self._ledger = Ledger(self._stages)
         self._waiting = WaitingQueue(self._wanted.min_shared)
         budget = HeaderBudget(self._stages, self._wanted.header_bytes, self.limits.max_running)
@@ -297,7 +297,7 @@ class Head:
         """Plan a step; with several stages, with a share of the decodes, so that every stage has a step to compute."""
         limits, share = self.limits, -(-max(len(self._cache.running), 1) // len(self._stages))
         room = StepBudget(max_tokens=limits.max_batch_tokens, max_decodes=share, max_running=limits.max_running)
-        scheduler = Scheduler(self._cache, self._options.preemption, now)
+        scheduler = Scheduler(self._cache, self._options.preemption, self._pacer, now)
         chosen = scheduler.choose(room)
         self._counters.preemptions += scheduler.num_preempted
         return chosen
@@ -309,7 +309,7 @@ class Head:
         for row in rows:
             self._ledger.extend(row)
         self._counters.steps += 1
-        times = self.stage_clock.depart(now, is_lone=bool(rows) and not self._in_flight)
+        times = self.stage_clock.depart(now, rows, is_lone=not self._in_flight)
         for sequence in chosen:
             if sequence.context.timeline.begin(times):
                 self._counters.prompt_tokens += sequence.num_prompt

@@ -20,5 +20,7 @@ class HeadOptions:
     """Decides when a step begins."""
     preemption: PreemptionPolicy = field(default_factory=LowestPriority)
     """Chooses the request to preempt when memory runs out."""
+    target_itl_s: float | None = None
+    """The most seconds between two tokens of an answer for the sake of prompts; None: see `Pacer`; infinity: any."""
     timer: Timer = stand_still
     """Measures detokenizing, in seconds; the head has no clock of its own."""

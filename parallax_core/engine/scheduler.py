@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from operator import attrgetter
 
 from parallax_core.contracts.policy import PreemptionPolicy
 from parallax_core.engine.cache import SequenceCache
 from parallax_core.engine.ledger import PageClaim
+from parallax_core.engine.pacing import Pacer, PromptBudget, StreamLoad
 from parallax_core.engine.sequence import Sequence
+from parallax_core.engine.step_cost import StepCosts, StepSize
 from parallax_core.engine.victims import Victims
 
 RANK = attrgetter("rank")
@@ -37,8 +38,9 @@ class Scheduler:
     Sequences are ranked by urgency, then by arrival. No sequence takes a page from one of higher rank.
     """
 
-    def __init__(self, cache: SequenceCache, preemption: PreemptionPolicy, now: float) -> None:
+    def __init__(self, cache: SequenceCache, preemption: PreemptionPolicy, pacer: Pacer, now: float) -> None:
         self._cache = cache
+        self._pacer = pacer
         self._ledger = cache.ledger
         self._budget = cache.budget
         self._waiting = cache.waiting
@@ -51,6 +53,11 @@ class Scheduler:
         self._chosen: dict[Sequence, int] = {}
         self._num_begun = 0
         """The number of additional answers begun by the draws of the step."""
+        self._prompts = PromptBudget(StepCosts())
+        self._num_prompt = 0
+        """The number of prompt tokens chosen."""
+        self._is_short = False
+        """Whether a running sequence has prompt tokens that are not in the step."""
 
     def choose(self, room: StepBudget) -> dict[Sequence, int]:
         """Return the number of tokens of each sequence in the step; decodes first, so that no stream stalls."""
@@ -60,12 +67,34 @@ class Scheduler:
         self._ranked = sorted(self._cache.running.values(), key=RANK)
         running = [one for one in self._ranked if one.is_ready]
         decodes = [one for one in running if one.num_missing == 1]
-        for sequence in chain(decodes, [one for one in running if one.num_missing != 1]):
-            is_over = sequence.num_missing == 1 and len(self._chosen) >= room.max_decodes
-            if budget and sequence.is_ready and not is_over:
+        for sequence in decodes:
+            if budget and sequence.is_ready and len(self._chosen) < room.max_decodes:
+                budget -= self._take(sequence, claim, budget)
+        prefills = [one for one in running if one.num_missing != 1]
+        if prefills or self._waiting.first() is not None:
+            self._prompts = self._pacer.make_budget(self._measure_decodes(), self._measure_load(room))
+        for sequence in prefills:
+            if budget and sequence.is_ready:
                 budget -= self._take(sequence, claim, budget)
         self._admit(claim, budget, room)
+        self._note_prompts(room)
         return self._chosen
+
+    def _measure_decodes(self) -> StepSize:
+        size = StepSize()
+        for sequence, count in self._chosen.items():
+            size = size.add(sequence.planned, count)
+        return size
+
+    def _measure_load(self, room: StepBudget) -> StreamLoad:
+        begun = [sequence for sequence in self._ranked if sequence.output]
+        num_present = min(len(self._ranked) + len(self._waiting), room.max_running)
+        return StreamLoad(len(begun), any(sequence.is_drawing for sequence in begun), num_present)
+
+    def _note_prompts(self, room: StepBudget) -> None:
+        could_admit = self._waiting.first() is not None and len(self._cache.running) < room.max_running
+        is_short = self._is_short or could_admit
+        self._pacer.note(self._prompts, self._num_prompt, is_short=is_short, now=self._now)
 
     def _branch(self, claim: PageClaim, room: StepBudget) -> None:
         """Fork waiting answers from their request's first one while it is exactly at the end of the prompt."""
@@ -82,7 +111,7 @@ class Scheduler:
         num_looked_up = 0
         while budget and len(self._cache.running) < room.max_running and num_looked_up < MOST_LOOKED_UP:
             sequence = self._waiting.first()
-            if sequence is None:
+            if sequence is None or self._prompts.is_spent:
                 break
             num_looked_up += LOOK_UP + sequence.num_tokens
             found = self._cache.find(sequence)
@@ -97,12 +126,20 @@ class Scheduler:
         num_begun = sequence.num_begun
         has_to_wait = self._num_begun + num_begun > MOST_BEGUN
         wanted = min(sequence.num_missing - 1 if has_to_wait else sequence.num_missing, budget)
+        is_prompt = sequence.num_missing != 1
+        if is_prompt:
+            wanted = self._prompts.limit(sequence.planned, wanted)
         if self._cache.interval:
             self._cache.keep_due(sequence, claim)
             wanted = self._cache.limit_row(sequence, wanted)
         cost, draw = sequence.context.cost, sequence.draw_bytes
         count = self._budget.limit_row(cost, draw, wanted) if wanted else 0
-        if count and (count := self._fit(sequence, claim, count)):
+        count = self._fit(sequence, claim, count) if count else 0
+        self._is_short |= is_prompt and count < sequence.num_missing
+        if count:
+            if is_prompt:
+                self._prompts.take(sequence.planned, count)
+                self._num_prompt += count
             self._chosen[sequence] = count
             self._budget.take_row(cost, draw, count)
             self._num_begun += num_begun if count == sequence.num_missing else 0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
+from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import StepTime
+from parallax_core.engine.step_cost import StepCosts, StepSize, measure_rows
 from parallax_core.engine.step_limit import StepLimit
 
 RECENT = 64
@@ -25,6 +28,7 @@ class StepTimes:
     departed: float
     is_lone: bool = False
     """Whether the pipeline had no other step when it was planned."""
+    size: StepSize = field(default_factory=StepSize)
     seconds: dict[int, float] = field(default_factory=dict)
     """Seconds of computing by stage, as reported."""
     reported: dict[int, float] = field(default_factory=dict)
@@ -70,16 +74,27 @@ class StageClock:
         """Finished steps with rows by stage, since the head started or the number of stages changed."""
         self.tokens = [0] * num_stages
         """Computed tokens by stage, since the same time."""
-        self._num_stages = num_stages
+        self.num_stages = num_stages
         self._seconds: list[deque[float]] = [deque(maxlen=RECENT) for _ in range(num_stages)]
         self._hops: deque[float] = deque(maxlen=RECENT)
         self.restart()
-        self._forget_limits()
+        self._forget_times()
 
     @property
     def hop_s(self) -> float | None:
         """The median latency of a link, in seconds, from lone steps: round trip minus computing, divided by links."""
         return median(self._hops) if self._hops else None
+
+    @property
+    def links_s(self) -> float:
+        """The seconds of a step on all links; 0: not known."""
+        return (self.hop_s or 0.0) * (self.num_stages + 1)
+
+    @property
+    def spread(self) -> float:
+        """The seconds of a step on all stages, divided by those on the slowest one."""
+        times = [median(recent) for recent in self._seconds if recent]
+        return sum(times) / max(times) if times and max(times) > 0 else float(self.num_stages)
 
     def step_time(self, stage: int) -> StepTime | None:
         """Return how long a stage took for recent steps, or None if there were none."""
@@ -90,9 +105,9 @@ class StageClock:
         """Return the seconds after which a step of ``num_tokens`` tokens counts as hung on ``stage``."""
         return self._limits[stage].find(num_tokens)
 
-    def depart(self, now: float, *, is_lone: bool) -> StepTimes:
-        """Record the departure of a step."""
-        return StepTimes(self._num_stages, now, is_lone)
+    def depart(self, now: float, rows: Sequence[Row], *, is_lone: bool) -> StepTimes:
+        """Record the departure of a step with ``rows``; it is lone if no other is in flight."""
+        return StepTimes(self.num_stages, now, is_lone and bool(rows), measure_rows(rows))
 
     def note(self, times: StepTimes, stage: int, num_tokens: int, now: float | None) -> None:
         """Record a stage's report on a step with rows. ``times`` has its seconds; ``now`` is its arrival, if known."""
@@ -104,20 +119,20 @@ class StageClock:
             times.reported[stage] = now
         self._conclude(times)
 
-    def arrive(self, times: StepTimes, now: float) -> None:
+    def arrive(self, times: StepTimes, now: float, sampling_s: float = 0.0) -> None:
         """Record the arrival of a step's answers, and choose the number of steps in flight.
 
         It keeps the slowest stage busy: as many steps as it computes in a round trip, however slow the links are. This
         is the bandwidth-delay product of the pipeline, estimated from the least round trip as BBR does for a network
         (ACM Queue 14(5), 2016). A single stage has one step at a time, and those it takes ahead.
         """
-        times.returned = now
+        times.returned, times.sampling_s = now, sampling_s
         slowest = max(times.seconds.values(), default=0.0)
-        if slowest > 0 and self._num_stages > 1:
+        if slowest > 0 and self.num_stages > 1:
             self._round_trips.append(now - times.departed)
             self._slowest.append(slowest)
             fitting = round(min(self._round_trips) / median(self._slowest))
-            self.most_in_flight = max(self._num_stages + 1, min(MOST_IN_FLIGHT, fitting))
+            self.most_in_flight = max(self.num_stages + 1, min(MOST_IN_FLIGHT, fitting))
         self._conclude(times)
 
     def restart(self, steps_ahead: int = 0) -> None:
@@ -125,21 +140,27 @@ class StageClock:
         self._round_trips: deque[float] = deque(maxlen=WINDOW)
         self._slowest: deque[float] = deque(maxlen=WINDOW)
         # With several stages one more: its answers are on their way back.
-        self.most_in_flight = 1 + steps_ahead if self._num_stages == 1 else self._num_stages + 1
+        self.most_in_flight = 1 + steps_ahead if self.num_stages == 1 else self.num_stages + 1
         """The number of steps that may be in flight now."""
 
     def replace(self, num_stages: int) -> StageClock:
         """Return the clock of the stages that replace these, for which nothing is known of how long steps may take."""
-        if num_stages != self._num_stages:
+        if num_stages != self.num_stages:
             return StageClock(num_stages)
-        self._forget_limits()
+        self._forget_times()
         return self
 
-    def _forget_limits(self) -> None:
-        self._limits = [StepLimit() for _ in range(self._num_stages)]
+    def _forget_times(self) -> None:
+        self.costs = StepCosts()
+        """Predicts the seconds of a step on the stage that takes longest for it."""
+        self._limits = [StepLimit() for _ in range(self.num_stages)]
 
     def _conclude(self, times: StepTimes) -> None:
-        """Measure the links of a lone step, once its answers and all reports are here."""
-        if times.is_lone and times.returned is not None and len(times.seconds) == self._num_stages:
+        """Learn from a step once its answers and all reports are here; the links' times from a lone one only."""
+        if times.returned is None or len(times.seconds) < self.num_stages:
+            return
+        if times.size != StepSize():
+            self.costs.note(times.size, max(times.seconds.values()))
+        if times.is_lone:
             on_links = times.returned - times.departed - sum(times.seconds.values())
-            self._hops.append(max(0.0, on_links) / (self._num_stages + 1))
+            self._hops.append(max(0.0, on_links) / (self.num_stages + 1))

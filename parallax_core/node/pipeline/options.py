@@ -26,6 +26,8 @@ class PipelineOptions:
     """Decides when a step begins."""
     preemption: PreemptionPolicy = field(default_factory=LowestPriority)
     """Chooses the request to preempt when memory runs out."""
+    target_itl_s: float | None = None
+    """See `HeadOptions.target_itl_s`."""
     transport: Callable[[TransportPlan], Transport] = InProcessTransport
     """Makes the links between head and stages."""
     listen: str = SCHEME
@@ -48,4 +50,10 @@ class PipelineOptions:
 
     def head_options(self, timer: Timer) -> HeadOptions:
         """Return the options of the engine's head, with a clock in seconds."""
-        return HeadOptions(limits=self.limits, batching=self.batching, preemption=self.preemption, timer=timer)
+        return HeadOptions(
+            limits=self.limits,
+            batching=self.batching,
+            preemption=self.preemption,
+            target_itl_s=self.target_itl_s,
+            timer=timer,
+        )

@@ -57,6 +57,7 @@ VALUES: dict[str, Any] = {
     "max_running": 512,
     "max_waiting": 7,
     "max_batch_tokens": 2048,
+    "target_itl": 40.5,
     "memory_fraction": 0.8,
     "lenient": True,
     "response_store": "store",

@@ -134,6 +134,8 @@ class Replica:
         options = {"limits": Limits(max_running=32), **options}
         self.head = Head([stage.info for stage in self.stages], decode, HeadOptions(**options))
         self.now = 0.0
+        self.token_s = 0.0
+        """The seconds of each token of a step, on every stage, as these report; 0: they report none."""
         self.requests: dict[RequestId, Request] = {}
         self.deltas: dict[RequestId, list[Delta]] = {}
 
@@ -174,10 +176,11 @@ class Replica:
 
     def compute(self, step: PlannedStep) -> StageResult:
         """Run a step on every stage, confirm the others' results, and return the last one's."""
-        *before, last = self.chain.run(step)
-        for index, result in enumerate(before):
-            self.head.confirm(index, step.batch.step, result.free)
-        return last
+        results, seconds = self.chain.run(step), self.token_s * sum(len(row.tokens) for row in step.batch.rows)
+        for index, result in enumerate(results):
+            if seconds or index < len(results) - 1:
+                self.head.confirm(index, step.batch.step, result.free, seconds, self.now)
+        return results[-1]
 
     def collect(self) -> None:
         for request_id, delta in self.head.take_deltas():

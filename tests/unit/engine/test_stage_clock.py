@@ -6,12 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallax_core.base.ids import SeqId
+from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import StepTime
 from parallax_core.engine.head import Head
 from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, RECENT, StageClock, StepTimes
 from parallax_core.engine.step_limit import LEAST_S, TIMES
 from tests.unit.engine.replica import TOY, Chain, Replica, decode, make_request, open_stages
+
+ROWS = (Row(SeqId(0), 0, (1,)),)
 
 
 def note(clock: StageClock, times: StepTimes, stage: int, seconds: float, now: float | None = None) -> None:
@@ -21,14 +25,14 @@ def note(clock: StageClock, times: StepTimes, stage: int, seconds: float, now: f
 
 def run_step(clock: StageClock, round_trip_s: float, slowest_s: float) -> None:
     """A step that the slowest stage computed for so long, and the others not at all."""
-    times = clock.depart(0.0, is_lone=False)
+    times = clock.depart(0.0, ROWS, is_lone=False)
     note(clock, times, 0, slowest_s)
     clock.arrive(times, round_trip_s)
 
 
 def test_lone_step_shows_what_links_take() -> None:
     clock = StageClock(2)
-    times = clock.depart(10.0, is_lone=True)
+    times = clock.depart(10.0, ROWS, is_lone=True)
     note(clock, times, 0, 0.25)
     note(clock, times, 1, 0.5)
     assert clock.hop_s is None
@@ -38,7 +42,7 @@ def test_lone_step_shows_what_links_take() -> None:
 
 def test_stage_may_say_how_long_it_took_after_the_answers_are_there() -> None:
     clock = StageClock(2)
-    times = clock.depart(0.0, is_lone=True)
+    times = clock.depart(0.0, ROWS, is_lone=True)
     note(clock, times, 1, 0.5)
     clock.arrive(times, 1.3)
     assert clock.hop_s is None
@@ -48,7 +52,7 @@ def test_stage_may_say_how_long_it_took_after_the_answers_are_there() -> None:
 
 def test_step_behind_another_says_nothing_of_links() -> None:
     clock = StageClock(1)
-    times = clock.depart(0.0, is_lone=False)
+    times = clock.depart(0.0, ROWS, is_lone=False)
     note(clock, times, 0, 0.5)
     clock.arrive(times, 9.0)
     assert clock.hop_s is None
@@ -59,13 +63,13 @@ def test_only_recent_steps_count() -> None:
     clock = StageClock(1)
     assert clock.step_time(0) is None
     for number in range(RECENT + 1):
-        note(clock, clock.depart(0.0, is_lone=False), 0, 100.0 if number == 0 else 1.0)
+        note(clock, clock.depart(0.0, ROWS, is_lone=False), 0, 100.0 if number == 0 else 1.0)
     assert clock.step_time(0) == StepTime(mean_s=1.0, median_s=1.0)
 
 
 def test_limit_follows_the_steps_of_these_stages_only() -> None:
     clock = StageClock(2)
-    note(clock, clock.depart(0.0, is_lone=False), 1, 100.0)
+    note(clock, clock.depart(0.0, ROWS, is_lone=False), 1, 100.0)
     clock.restart()
     assert clock.limit_s(1, 1) == TIMES * 100.0
     assert clock.limit_s(0, 1) < 2 * LEAST_S
@@ -114,7 +118,7 @@ def test_single_stage_has_one_step_at_a_time_and_those_it_takes_ahead() -> None:
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=5))
 def test_every_second_of_a_step_is_on_a_stage_or_on_the_way_to_one(stages: list[tuple[int, int]]) -> None:
     clock = StageClock(len(stages))
-    times, now = clock.depart(5.0, is_lone=True), 5.0
+    times, now = clock.depart(5.0, ROWS, is_lone=True), 5.0
     for stage, (hop, seconds) in enumerate(stages):
         now += hop + seconds
         note(clock, times, stage, float(seconds), now)
@@ -124,7 +128,7 @@ def test_every_second_of_a_step_is_on_a_stage_or_on_the_way_to_one(stages: list[
 
 def test_way_to_a_stage_whose_report_is_late_is_part_of_the_next() -> None:
     clock = StageClock(2)
-    times = clock.depart(0.0, is_lone=True)
+    times = clock.depart(0.0, ROWS, is_lone=True)
     note(clock, times, 1, 2.0, 6.0)
     clock.arrive(times, 6.0)
     assert times.split() == [0.0, 2.0, 0.0, 4.0, 0.0]

@@ -90,6 +90,7 @@ class Traffic(RuleBasedStateMachine):
         ),
         preemption=st.sampled_from([NewestFirst(), LowestPriority()]),
         longest_row=st.sampled_from([0, 2, 3]),
+        pace=st.sampled_from([(0.0, None), (0.001, None), (0.001, 1e-9), (0.001, 0.003)]),
     )
     def begin(
         self,
@@ -97,9 +98,16 @@ class Traffic(RuleBasedStateMachine):
         limits: Limits,
         preemption: NewestFirst | LowestPriority,
         longest_row: int,
+        pace: tuple[float, float | None],
     ) -> None:
-        """Begin with an empty head; ``longest_row`` ends rows early, so that others wait for them for several steps."""
-        self.replica = Replica(*stages, limits=limits, preemption=preemption)
+        """Begin with an empty head.
+
+        ``longest_row`` ends rows early, so that others wait for them for several steps; ``pace`` has the seconds per
+        token, and the target for the time between tokens.
+        """
+        token_s, target_s = pace
+        self.replica = Replica(*stages, limits=limits, preemption=preemption, target_itl_s=target_s)
+        self.replica.token_s = token_s
         self.live: set[RequestId] = set()
         self.results: deque[StageResult | None] = deque()
         """Of the steps in flight, in order; None: the step failed."""

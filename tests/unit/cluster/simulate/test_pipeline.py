@@ -9,6 +9,7 @@ from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.simulate.pipeline import ExactPipeline, PipelineModel, SimulatedRequest
 from parallax_core.cluster.simulate.trace import Arrival
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
+from parallax_core.engine.options import HeadOptions
 from tests.support.clusters import make_model, make_node
 
 
@@ -45,7 +46,8 @@ def test_lone_request_takes_as_long_as_planned(num_stages: int) -> None:
 def test_equal_requests_at_once_reach_the_planned_throughput_on_one_stage() -> None:
     costs = make_costs(1, 32)
     planned = costs.measure_pipeline((0,), (0, 8), 32)
-    served = serve(ExactPipeline(PipelineModel(costs, (0,), (0, 8)), 4096), [Arrival(0.0, 512, 64)] * 32)
+    pipeline = ExactPipeline(PipelineModel(costs, (0,), (0, 8)), 4096, HeadOptions(target_itl_s=inf))
+    served = serve(pipeline, [Arrival(0.0, 512, 64)] * 32)
     speed = sum(count for _, _, count in served.values()) / max(last for _, last, _ in served.values())
     assert speed == pytest.approx(planned.tokens_per_s, rel=0.1)  # one wave of requests, and not a steady load
 
