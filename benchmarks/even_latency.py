@@ -57,7 +57,7 @@ class Load:
         return [BenchRequest(route=each.route, body={**each.body, "logit_bias": NO_END}) for each in tasks]
 
 
-LOADS = {"1": Load(1, 8, 0.5), "2": Load(2, 8), "8": Load(8, 24), "32": Load(32, 80)}
+LOADS = {"1": Load(1, 8, 0.5), "2": Load(2, 8), "8": Load(8, 24), "32": Load(32, 64)}
 
 
 def measure(side: HttpSide, load: Load, seed: int) -> Figures:
