@@ -15,6 +15,9 @@ from parallax_core.cli.status import TIMEOUT_S, Cluster
 from parallax_core.cli.table import align
 from parallax_core.pages.budget import format_bytes
 
+NOTABLE = 1.2
+"""How many times longer, or shorter, than predicted the steps of a node take if it is shown."""
+
 app = new_app()
 
 
@@ -39,8 +42,16 @@ def render(cluster: Cluster) -> Iterator[str]:
     else:
         yield "no node has joined"
     yield from (f"idle: {node['node']}: {node['idle_reason']}" for node in nodes if node["idle_reason"])
+    yield from _render_slowdowns(nodes)
     if cluster["plan"] is not None:
         yield from _render_plan(cluster["plan"])
+
+
+def _render_slowdowns(nodes: list[Cluster]) -> Iterator[str]:
+    for node in nodes:
+        factor = node.get("slowdown") or 1.0  # a server that is not new enough does not report it
+        if not 1 / NOTABLE < factor < NOTABLE:
+            yield f"measured: {node['node']}: its steps take {factor:.2g} times as long as predicted"
 
 
 def _render_plan(plan: Cluster) -> Iterator[str]:
@@ -50,10 +61,19 @@ def _render_plan(plan: Cluster) -> Iterator[str]:
     for replica in plan["replicas"]:
         if (measured := replica["measured_token_seconds"]) is not None:
             yield f"measured: replica {replica['rank']}: {measured * 1e3:.3g} ms per step through its stages and links"
+    if (move := plan.get("move")) is not None:  # of a server that is new enough to report it
+        yield _render_move(move)
     if plan["waits_for"]:
         yield f"it waits: {plan['waits_for']}"
     if plan["join_command"]:
         yield f"to join: {plan['join_command']}"
+
+
+def _render_move(move: Cluster) -> str:
+    loads = ", ".join(f"{format_bytes(size)} on {node}" for node, size in move["nodes"].items())
+    time = f" in about {move['seconds']:.3g} s" if loads else ""
+    ranks = ", ".join(map(str, move["replicas"]))
+    return f"layers move: {loads or 'nothing'} to load{time}, replica {ranks}: {move['reason']}"
 
 
 def _render_node(node: Cluster) -> tuple[object, ...]:

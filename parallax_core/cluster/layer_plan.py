@@ -8,7 +8,7 @@ from itertools import count, permutations
 
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import explain_idle
-from parallax_core.cluster.placement.movement import Movement, measure_movement
+from parallax_core.cluster.placement.movement import Movement, find_loads, measure_movement
 from parallax_core.contracts.placement import (
     ClusterProfile,
     Estimate,
@@ -48,6 +48,8 @@ class LayerPlan:
     """What is missing if there is no pipeline; empty: nothing."""
     movement: Movement = NO_MOVEMENT
     """What it takes to get there from the pipelines before."""
+    loads: Mapping[str, int] = field(default_factory=dict)
+    """The bytes of weights that each node must load for that, by name."""
 
     def predict(self, rank: int) -> PipelineEstimate | None:
         """Return what is predicted of the pipeline of a rank; None: there is none."""
@@ -90,13 +92,14 @@ class LayerPlanner:
             return LayerPlan(cluster=cluster, idle=explain_idle(problem, placement), waits_for=describe_need(problem))
         held = Placement(tuple(current.values()))
         placement = settle_nodes(problem, estimator, held, placement)
-        ranks = give_ranks(current, placement.pipelines)
+        ranks, loads = give_ranks(current, placement.pipelines), find_loads(self.model, held, placement)
         return LayerPlan(
             cluster=cluster,
             pipelines=dict(zip(ranks, placement.pipelines, strict=True)),
             estimate=estimator.estimate(placement),
             idle=explain_idle(problem, placement),
             movement=measure_movement(problem, held, placement),
+            loads={node: sum(sizes.values()) for node, sizes in loads.items()},
         )
 
 

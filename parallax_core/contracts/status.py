@@ -117,6 +117,20 @@ class PlannedReplica:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedMove:
+    """Layers that are about to move, or are moving, to other nodes."""
+
+    reason: str
+    """What has changed in the cluster."""
+    loads: Mapping[str, int]
+    """The bytes of weights that nodes must load, by name."""
+    load_s: float
+    """The predicted seconds until the last node has loaded them."""
+    ranks: tuple[int, ...]
+    """The replicas that still have to move, or are not ready yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlanStatus:
     """What a cluster that places layers itself has planned, and what it waits for."""
 
@@ -129,6 +143,10 @@ class PlanStatus:
     """What is missing for the first replica; empty: nothing."""
     join_command: str = ""
     """The command by which another machine joins, with its code; empty: none can, or the code is not shown."""
+    move: PlannedMove | None = None
+    """What is about to move, or is moving; None: nothing."""
+    slowdowns: Mapping[str, float] = field(default_factory=dict)
+    """How many times longer than predicted the steps of each node take, by name; 1 where nothing is known."""
 
 
 @runtime_checkable

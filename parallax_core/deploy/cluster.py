@@ -24,8 +24,9 @@ from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
 from parallax_core.deploy.join_codes import find_method, make_code_of
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
-from parallax_core.node.coordinator.coordinator import Coordinator, PlannedPipeline
+from parallax_core.node.coordinator.coordinator import Coordinator
 from parallax_core.node.coordinator.own_node import OWN_NODE, running_worker
+from parallax_core.node.coordinator.pipelines import PlannedPipeline
 from parallax_core.node.coordinator.planned import Planning
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.membership.code_store import ListeningHead
@@ -67,6 +68,8 @@ class JoinedCluster:
             idle=coordinator.idle,
             waits_for=coordinator.explain(),
             join_command=self.join_command if self._plan.shows_code else "",
+            move=coordinator.move,
+            slowdowns=coordinator.slowdowns,
         )
 
     @asynccontextmanager

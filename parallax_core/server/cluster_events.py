@@ -87,7 +87,7 @@ def find_changes(before: ClusterReply, now: ClusterReply) -> Iterator[Change]:
 
 def _tell_apart(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether a node does something else, or another process has its name; its figures always vary a little."""
-    names = ("pid", "state", "replica", "layers", "idle_reason")
+    names = ("pid", "state", "replica", "layers", "idle_reason", "slowdown")
     return any(one[name] != other[name] for name in names) or (one["profile"] is None) != (other["profile"] is None)
 
 

@@ -170,6 +170,8 @@ class MemberReply(NodeReply):
     """The first layer that it has or is to have, and the one after the last; null: none."""
     idle_reason: str | None
     """Why it is idle; null: it is not, or nothing is known."""
+    slowdown: float | None
+    """How many times longer than predicted its steps take, as the plan counts with it; null: nothing is planned."""
 
 
 class PlannedStageReply(ResponseModel):
@@ -206,6 +208,21 @@ class PlannedReplicaReply(ResponseModel):
     """The time of a step through all stages and links, from the medians of recent ones; null until there were some."""
 
 
+class MoveReply(ResponseModel):
+    """Layers that are about to move, or are moving, to other nodes."""
+
+    reason: str
+    """What has changed in the cluster."""
+    bytes: int
+    """The bytes of weights to load, of all nodes together."""
+    nodes: dict[str, int]
+    """These bytes by node."""
+    seconds: float
+    """The predicted time until the last node has loaded them."""
+    replicas: list[int]
+    """The ranks of the replicas that still have to move, or are not ready yet; the others serve."""
+
+
 class PlanReply(ResponseModel):
     """What a server started by `parallax run` has planned."""
 
@@ -216,6 +233,8 @@ class PlanReply(ResponseModel):
     """What is missing for the first replica; null: nothing."""
     join_command: str | None
     """The command by which another machine joins; null: none can, or it is not shown without an API key."""
+    move: MoveReply | None
+    """What is about to move, or is moving; null: nothing."""
 
 
 class ClusterReply(ResponseModel):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from parallax_core.contracts.placement import Estimate, PipelineEstimate
-from parallax_core.contracts.status import Described, NodeStatus, PlannedReplica, PlanStatus, ReplicaStatus
+from parallax_core.contracts.status import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
 from parallax_core.server.cluster_models import (
     ClusterReply,
     MemberReply,
+    MoveReply,
     NodeState,
     PlannedReplicaReply,
     PlannedStageReply,
@@ -57,8 +58,14 @@ def _list_members(
     for node in nodes:
         rank, layers, is_ready = places.get(node.name, (None, None, False))
         state: NodeState = "idle" if rank is None else "serving" if is_ready else "loading"
-        reason = plan.idle.get(node.name) if plan and state == "idle" else None
-        yield MemberReply(**show_node(node).model_dump(), state=state, replica=rank, layers=layers, idle_reason=reason)
+        yield MemberReply(
+            **show_node(node).model_dump(),
+            state=state,
+            replica=rank,
+            layers=layers,
+            idle_reason=plan.idle.get(node.name) if plan and state == "idle" else None,
+            slowdown=plan.slowdowns.get(node.name, 1.0) if plan else None,
+        )
 
 
 def _show_plan(plan: PlanStatus, replicas: Sequence[ReplicaStatus]) -> PlanReply:
@@ -68,6 +75,17 @@ def _show_plan(plan: PlanStatus, replicas: Sequence[ReplicaStatus]) -> PlanReply
         predicted=_show_prediction(plan.estimate) if plan.estimate is not None else None,
         waits_for=plan.waits_for or None,
         join_command=plan.join_command or None,
+        move=_show_move(plan.move) if plan.move is not None else None,
+    )
+
+
+def _show_move(move: PlannedMove) -> MoveReply:
+    return MoveReply(
+        reason=move.reason,
+        bytes=sum(move.loads.values()),
+        nodes=dict(move.loads),
+        seconds=move.load_s,
+        replicas=list(move.ranks),
     )
 
 

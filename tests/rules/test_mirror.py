@@ -9,7 +9,14 @@ ROOT = Path(__file__).parents[2]
 CORE, UNIT = ROOT / "parallax_core", ROOT / "tests/unit"
 
 SUBJECTS = {
-    *("builtin/hub_layers", "builtin/hub_refusals", "builtin/hub_transfer", "cli/start", "cli/units"),
+    *(
+        "builtin/hub_layers",
+        "cluster/rebalancing/timeline",
+        "builtin/hub_refusals",
+        "builtin/hub_transfer",
+        "cli/start",
+        "cli/units",
+    ),
     *("engine/admission", "engine/traffic", "node/failover", "node/pipeline/losses", "node/replicas", "node/roles"),
     *("node/routes", "node/whole_model/losses", "pages/random_edits", "plugins/hooks", "server/answers"),
     *(

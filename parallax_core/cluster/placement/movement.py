@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parallax_core.contracts.placement import Estimate, NodeProfile, PlacedStage, Placement, PlacementProblem
+from parallax_core.contracts.placement import (
+    Estimate,
+    ModelDemand,
+    NodeProfile,
+    PlacedStage,
+    Placement,
+    PlacementProblem,
+)
 
 HORIZON_S = 600.0
 """Seconds within which a change must gain more tokens than it costs."""
@@ -24,15 +31,23 @@ class Movement:
 
 def measure_movement(problem: PlacementProblem, old: Placement, new: Placement) -> Movement:
     """Return what it takes to get from ``old`` to ``new``."""
+    nodes, loads = {node.name: node for node in problem.cluster.nodes}, find_loads(problem.model, old, new)
+    return Movement(
+        load_bytes=sum(size for sizes in loads.values() for size in sizes.values()),
+        load_s=max((_measure_load(nodes[name], sizes) for name, sizes in loads.items()), default=0.0),
+        num_moved=len(set(old.pipelines) - set(new.pipelines)),
+    )
+
+
+def find_loads(model: ModelDemand, old: Placement, new: Placement) -> dict[str, dict[int, int]]:
+    """Return the bytes of the layers that each node must load to get from ``old`` to ``new``, by node and layer."""
     held = {stage.node: stage for stages in old.pipelines for stage in stages}
-    nodes = {node.name: node for node in problem.cluster.nodes}
-    load_bytes, load_s = 0, 0.0
-    for stage in (stage for stages in new.pipelines for stage in stages):
-        missing = _list_missing(stage, held.get(stage.node))
-        sizes = {layer: problem.model.layers[layer].weights for layer in missing}
-        load_bytes += sum(sizes.values())
-        load_s = max(load_s, _measure_load(nodes[stage.node], sizes))
-    return Movement(load_bytes=load_bytes, load_s=load_s, num_moved=len(set(old.pipelines) - set(new.pipelines)))
+    stages = (stage for stages in new.pipelines for stage in stages)
+    return {
+        stage.node: {layer: model.layers[layer].weights for layer in missing}
+        for stage in stages
+        if (missing := _list_missing(stage, held.get(stage.node)))
+    }
 
 
 def is_worth_moving(problem: PlacementProblem, old: Estimate, new: Estimate, movement: Movement) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages
-from parallax_core.contracts.engine import Engine
-from parallax_core.contracts.placement import ClusterProfile
-from parallax_core.node.coordinator.planned import PlannedExecutor, Planning, describe_places
+from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
+from parallax_core.cluster.rebalancing.watch import SlowdownWatch, describe_changes
+from parallax_core.contracts.placement import ClusterProfile, PlacedStage
+from parallax_core.contracts.stage import Row
+from parallax_core.contracts.status import PlannedMove
+from parallax_core.node.coordinator.pipelines import PlannedPipeline, PlannedPipelines, Replicas
+from parallax_core.node.coordinator.planned import Planning, describe_places
 from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.pages.budget import format_bytes
@@ -22,28 +25,12 @@ SETTLE_S = 0.2
 """Seconds to wait for more news after the first: machines that start together join together."""
 LOOK_S = 5.0
 """The most seconds between two looks at the nodes."""
+MOVING_LOOK_S = 0.2
+"""The same while pipelines move."""
 CALM_S = 60.0
 """The least seconds between two plans for the same nodes, whose figures have changed."""
 EXCLUDED_S = 60.0
 """Seconds for which a node that could not load its layers gets none."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPipeline:
-    """A pipeline of the plan."""
-
-    engine: PipelineEngine
-    executor: PlannedExecutor
-
-
-class Replicas(Protocol):
-    """Where pipelines are added as replicas; a `Router`."""
-
-    def add(self, rank: int, engine: Engine) -> None:
-        """Add a replica of a rank that no other has, and start it."""
-
-    async def remove(self, rank: int) -> None:
-        """Stop a replica for good; its requests go on on others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +50,23 @@ OpenPipeline = Callable[[int, Planning], PlannedPipeline]
 
 
 class Coordinator:
-    """Plans the pipelines of one model over the nodes that have joined a registry. Belongs to one event loop.
-
-    The first pipeline is there from the beginning, and waits for a plan; the others come and go with the plan.
-    """
+    """Plans the pipelines of one model over the nodes that have joined a registry. Belongs to one event loop."""
 
     def __init__(
-        self, registry: NodeRegistry, planner: LayerPlanner, describe: Describe, open_pipeline: OpenPipeline
+        self,
+        registry: NodeRegistry,
+        planner: LayerPlanner,
+        describe: Describe,
+        open_pipeline: OpenPipeline,
+        rules: SlowdownRules = USUAL,
     ) -> None:
-        """Give the nodes of ``registry`` the layers that ``planner`` chooses by what ``describe`` says of them."""
+        """Give the nodes of ``registry`` the layers that ``planner`` chooses by what ``describe`` says of them.
+
+        ``rules`` tell when a node is slow.
+        """
         self._registry = registry
         self._planner = planner
         self._describe = describe
-        self._open = open_pipeline
         self._excluded: dict[str, tuple[float, str]] = {}
         """By node: until when it is not used, and why."""
         self._leaving: dict[str, JoinedNode] = {}
@@ -84,15 +75,30 @@ class Coordinator:
         self._has_begun = False
         self._others: Mapping[str, str] = {}
         self._planned = asyncio.Event()
-        self._removals: set[asyncio.Task[None]] = set()
-        self._pipelines = {0: open_pipeline(0, self)}
+        self._watch = SlowdownWatch(planner.model, rules)
+        self._reason = ""
+        """Why the latest plan was made."""
+        self._pipelines = PlannedPipelines(lambda rank: open_pipeline(rank, self))
         self.plan = LayerPlan(cluster=ClusterProfile(nodes=()), waits_for="no node has joined")
         """The latest plan."""
 
     @property
     def engines(self) -> list[PipelineEngine]:
         """The engines of all pipelines, by rank."""
-        return [self._pipelines[rank].engine for rank in sorted(self._pipelines)]
+        return self._pipelines.engines
+
+    @property
+    def move(self) -> PlannedMove | None:
+        """What is about to move, or is moving; None: nothing."""
+        if not (pending := self._pipelines.pending):
+            return None
+        loads, load_s = self.plan.loads, self.plan.movement.load_s
+        return PlannedMove(reason=self._reason, loads=loads, load_s=load_s, ranks=tuple(sorted(pending)))
+
+    @property
+    def slowdowns(self) -> dict[str, float]:
+        """How many times longer than predicted the steps of each node take, by name."""
+        return self._watch.slowdowns
 
     @property
     def idle(self) -> dict[str, str]:
@@ -118,9 +124,14 @@ class Coordinator:
         self._leaving.update({each.name: each for each in self._registry.joined if each.name == node})
         self._registry.note_leaving(node)
         self._registry.changed.set()
-        while node in self._leaving and (self._is_used(node) or not self.plan.pipelines):
+        while node in self._leaving and (node in self._pipelines.users or not self.plan.pipelines):
             self._planned.clear()
             await self._planned.wait()
+
+    def note_step(self, stage: PlacedStage, rows: Sequence[Row], seconds: float) -> None:
+        """Note how long a stage computed the rows of a step."""
+        if self._watch.note(stage, rows, seconds, _now()):
+            self._registry.changed.set()
 
     async def run(self, replicas: Replicas) -> None:
         """Plan whenever nodes have changed, and have ``replicas`` follow the plan, until cancelled."""
@@ -128,39 +139,47 @@ class Coordinator:
             while True:
                 await self._await_news()
                 self._registry.changed.clear()
-                usable = self._find_usable()
-                known = (usable.cluster, self._list_current())
-                self._others = usable.others
-                if self._is_news(known):
-                    await self._replan(known, replicas)
-                elif not self.plan.pipelines:  # a node that was not to be used may be gone now
-                    self._stop_broken()
+                await self._look()
+                self._pipelines.advance(replicas, _now())
+                if self._known is not None:
+                    self._known = (self._known[0], self._pipelines.current)
                 self._planned.set()
         finally:
-            for task in self._removals:
-                task.cancel()
-            await asyncio.gather(*self._removals, return_exceptions=True)
+            await self._pipelines.close()
+
+    async def _look(self) -> None:
+        """Plan anew if there is a reason."""
+        changes = self._watch.take_changes(self._pipelines.users, _now())
+        usable = self._find_usable()
+        known = (self._watch.follow(usable.cluster), self._pipelines.current)
+        self._others = usable.others
+        if changes or self._is_news(known):
+            await self._replan(known, changes)
+        elif not self.plan.pipelines:  # a node that was not to be used may be gone now
+            self._stop_broken()
 
     def _is_news(self, known: Known) -> bool:
         """Return whether to plan again; figures of the same nodes change all the time, and little."""
         if self._known is None or self._known[1] != known[1]:
             return True
-        names = [{node.name for node in cluster.nodes} for cluster, _ in (self._known, known)]
-        return names[0] != names[1] or (known != self._known and _now() > self._planned_at + CALM_S)
+        return _list_names(self._known) != _list_names(known) or (
+            known != self._known and _now() > self._planned_at + CALM_S
+        )
 
-    async def _replan(self, known: Known, replicas: Replicas) -> None:
+    async def _replan(self, known: Known, changes: Mapping[str, float]) -> None:
+        reason = "; ".join([*describe_names(self._known, known), *describe_changes(changes)])
         self._known, self._planned_at = known, _now()
         try:
             plan = await asyncio.to_thread(self._planner.plan, *known, has_begun=self._has_begun)
         except Exception:  # the next nodes may be others, whatever the error is
             logger.exception("cluster cannot be planned")
             return
-        self._apply(plan, replicas)
-        self._known = (known[0], self._list_current())
+        self._reason = reason or "what nodes say of themselves has changed"
+        self._apply(plan)
 
     async def _await_news(self) -> None:
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(MOVING_LOOK_S if self._pipelines.pending else LOOK_S):
                 await self._registry.changed.wait()
         except TimeoutError:
             return
@@ -177,13 +196,7 @@ class Coordinator:
         usable = self._describe([node for name, node in joined.items() if name not in others])
         return UsableNodes(usable.cluster, {**usable.others, **others})
 
-    def _list_current(self) -> dict[int, Stages]:
-        return {rank: each.executor.planned for rank, each in self._pipelines.items() if each.executor.planned}
-
-    def _is_used(self, node: str) -> bool:
-        return any(stage.node == node for stages in self.plan.pipelines.values() for stage in stages)
-
-    def _apply(self, plan: LayerPlan, replicas: Replicas) -> None:
+    def _apply(self, plan: LayerPlan) -> None:
         self.plan = plan
         if not plan.pipelines:
             logger.warning("no pipeline: %s", self.explain())
@@ -191,36 +204,37 @@ class Coordinator:
             return
         self._has_begun = True
         self._tell(plan)
-        for rank in set(self._pipelines) - set(plan.pipelines):
-            del self._pipelines[rank]
-            removal = asyncio.create_task(replicas.remove(rank))
-            self._removals.add(removal)
-            removal.add_done_callback(self._removals.discard)
-        for rank, stages in plan.pipelines.items():
-            if rank in self._pipelines:
-                self._pipelines[rank].executor.move(stages)
-            else:
-                self._pipelines[rank] = pipeline = self._open(rank, self)
-                pipeline.executor.move(stages)
-                replicas.add(rank, pipeline.engine)
+        self._pipelines.begin(plan.pipelines, {node.name for node in plan.cluster.nodes}, _now())
 
     def _stop_broken(self) -> None:
         """Have pipelines wait that have lost a node; the others serve on, also with nodes that leave."""
-        joined = {node.name for node in self._registry.joined}
-        for each in self._pipelines.values():
-            if any(stage.node not in joined or stage.node in self._excluded for stage in each.executor.planned):
-                each.executor.move(())
+        self._pipelines.stop_broken({node.name for node in self._registry.joined} - set(self._excluded))
 
     def _tell(self, plan: LayerPlan) -> None:
         if plan.movement.load_bytes or plan.movement.num_moved:
             logger.info(
-                "layers move bytes=%s pipelines=%d", format_bytes(plan.movement.load_bytes), len(plan.pipelines)
+                "layers move bytes=%s %spipelines=%d: %s",
+                format_bytes(plan.movement.load_bytes),
+                "".join(f"{node}={format_bytes(size)} " for node, size in plan.loads.items()),
+                len(plan.pipelines),
+                self._reason,
             )
         for rank, stages in plan.pipelines.items():
             logger.info("pipeline %d has %s", rank, describe_places(stages))
         logger.info("predicted tokens_per_s=%.4g", plan.estimate.tokens_per_s)
         for node, reason in self.idle.items():
             logger.info("node is idle node=%s: %s", node, reason)
+
+
+def describe_names(before: Known | None, after: Known) -> list[str]:
+    """Return which nodes may be used that could not be, and which no longer, in words."""
+    old, new = _list_names(before) if before is not None else set(), _list_names(after)
+    found = [(new - old, "can be used"), (old - new, "can no longer be used")]
+    return [f"node {name!r} {news}" for names, news in found for name in sorted(names)]
+
+
+def _list_names(known: Known) -> set[str]:
+    return {node.name for node in known[0].nodes}
 
 
 def _now() -> float:

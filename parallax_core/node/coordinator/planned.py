@@ -10,7 +10,7 @@ from typing import Protocol
 from parallax_core.base.errors import EngineFailed, ParallaxError, StageLost
 from parallax_core.cluster.layer_plan import Stages
 from parallax_core.contracts.placement import PlacedStage
-from parallax_core.contracts.stage import StageInfo
+from parallax_core.contracts.stage import Row, StageInfo
 from parallax_core.node.backoff import Backoff
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import StageLocation
@@ -33,6 +33,9 @@ class Planning(Protocol):
 
     async def replace(self, node: str) -> None:
         """Plan without a node, which leaves; return once the model has another place."""
+
+    def note_step(self, stage: PlacedStage, rows: Sequence[Row], seconds: float) -> None:
+        """Note how long a stage computed the rows of a step."""
 
 
 class PlannedExecutor:
@@ -68,6 +71,11 @@ class PlannedExecutor:
         """The stages that it is to have; empty: it waits for a plan."""
         return self._planned
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the stages that are planned are those that were opened."""
+        return self._planned == self._opened
+
     def move(self, stages: Stages) -> None:
         """Have the pipeline consist of other stages; an empty one waits for a plan."""
         if stages != self._planned:
@@ -80,6 +88,11 @@ class PlannedExecutor:
             self._news.clear()
             await self._news.wait()
         return f"its layers move to {describe_places(self._planned)}"
+
+    def note_step(self, stage: int, rows: Sequence[Row], seconds: float) -> None:
+        """Pass on how long a stage computed; see `StepObserver`."""
+        if self._opened is not None:
+            self._planning.note_step(self._opened[stage], rows, seconds)
 
     async def open(self) -> tuple[StageInfo, ...]:
         """Open the planned stages, as soon as there are some, with as many attempts as that takes."""

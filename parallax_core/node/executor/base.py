@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from parallax_core.base.errors import StageLost
 from parallax_core.base.ids import LeaseId
-from parallax_core.contracts.stage import StageInfo
+from parallax_core.contracts.stage import Row, StageInfo
 from parallax_core.node.channel import Channel
 
 LEASE = LeaseId(0)
@@ -83,3 +84,11 @@ class Movable(Protocol):
 
     async def wait_moved(self) -> str:
         """Wait until other nodes than those of the last `open` are to have the stages, and return why."""
+
+
+@runtime_checkable
+class StepObserver(Protocol):
+    """An optional protocol of an `Executor` that wants to know how long its stages compute."""
+
+    def note_step(self, stage: int, rows: Sequence[Row], seconds: float) -> None:
+        """Note that a stage has computed the rows of a step in ``seconds``, by its own clock."""

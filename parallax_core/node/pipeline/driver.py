@@ -11,10 +11,10 @@ from parallax_core.base.errors import ParallaxError, PeerLost, StageHung, StageL
 from parallax_core.base.ids import RequestId
 from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.contracts.engine import Delta
-from parallax_core.contracts.stage import StageResult
+from parallax_core.contracts.stage import Row, StageResult
 from parallax_core.engine.head import Head
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE
+from parallax_core.node.executor.base import LEASE, StepObserver
 from parallax_core.node.pipeline.mask_maker import MadeMasks, MaskMaker
 from parallax_core.wire.membership import Leave
 from parallax_core.wire.messages import Failure, Heartbeat, Mask, Message, Result, Step
@@ -33,8 +33,8 @@ class EpochProgress:
     """The last step each stage has finished; 0: none."""
     sent: int = 0
     """The last step sent to the first stage; 0: none."""
-    tokens: dict[int, int] = field(default_factory=dict)
-    """The number of tokens of each step that some stage has not finished."""
+    rows: dict[int, tuple[Row, ...]] = field(default_factory=dict)
+    """The rows of each step that some stage has not finished."""
     failure: Failure | None = None
     """The first failed step; nothing is planned until the head has handled it."""
 
@@ -71,6 +71,8 @@ class PipelineDriver:
         self._losses: list[StageLost] = []
         self.leaving: asyncio.Queue[int] = asyncio.Queue()
         """The stages whose nodes are about to leave."""
+        self.observer: StepObserver | None = None
+        """Told how long each stage computes each step; None: nothing is."""
         self._step_timeout_s = step_timeout_s
         self._progress = self._begin()
 
@@ -115,7 +117,7 @@ class PipelineDriver:
             while self._progress.failure is None and (step := head.plan(_now())) is not None:
                 self._progress.sent = step.batch.step
                 batch = step.batch
-                self._progress.tokens[batch.step] = sum([len(row.tokens) for row in batch.rows])
+                self._progress.rows[batch.step] = batch.rows
                 self._outbox.put_nowait(
                     Step(LEASE, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
                 )
@@ -194,7 +196,8 @@ class PipelineDriver:
     def _check_progress(self, stage: int, beat: Heartbeat) -> None:
         """Detect a stage whose step hangs while its loop still runs; a step of an earlier epoch may have any size."""
         most = self._head.limits.max_batch_tokens
-        num_tokens = self._progress.tokens.get(beat.running, most) if beat.epoch == self._head.epoch else most
+        rows = self._progress.rows.get(beat.running) if beat.epoch == self._head.epoch else None
+        num_tokens = most if rows is None else sum([len(row.tokens) for row in rows])
         limit_s = self._step_timeout_s or self._head.stage_clock.limit_s(stage, num_tokens)
         if beat.running and beat.running_s > limit_s:
             message = f"it has computed step {beat.running} for {beat.running_s:.3g} s, and may for {limit_s:.3g} s"
@@ -203,8 +206,10 @@ class PipelineDriver:
     def _note_result(self, stage: int, result: Result) -> None:
         progress = self._progress
         progress.finished[stage] = result.step
+        if self.observer is not None:
+            self.observer.note_step(stage, progress.rows[result.step], result.seconds)
         if min(progress.finished) == result.step:
-            del progress.tokens[result.step]
+            del progress.rows[result.step]
         now = _now()
         self._head.confirm(stage, result.step, result.free, result.seconds, now)
         if stage == len(self._channels) - 1:

@@ -16,7 +16,7 @@ from parallax_core.contracts.status import ReplicaLimits, ReplicaStatus
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
 from parallax_core.node.engine_base import EngineBase, describe_error
-from parallax_core.node.executor.base import Executor, StageLocation
+from parallax_core.node.executor.base import Executor, StageLocation, StepObserver
 from parallax_core.node.pipeline.driver import PipelineDriver
 from parallax_core.node.pipeline.handover import Handover, StageLeaves, StageReplaced, StagesMove, follow
 from parallax_core.node.pipeline.mask_maker import MaskMaker
@@ -198,7 +198,11 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
             self._health = Health(state="ready", reason=reason)
 
     def _make_driver(self, head: Head) -> PipelineDriver:
-        return PipelineDriver(head, self._executor.channels, self._deliver, self._options.step_timeout_s, self._masks)
+        timeout_s = self._options.step_timeout_s
+        driver = PipelineDriver(head, self._executor.channels, self._deliver, timeout_s, self._masks)
+        if isinstance(self._executor, StepObserver):
+            driver.observer = self._executor
+        return driver
 
     async def _explain_loss(self, loss: StageLost) -> StageLost:
         """Return the root cause of a loss, or the loss itself if the search fails."""

@@ -42,3 +42,14 @@ def test_server_that_waits_says_for_what() -> None:
 
 def test_server_without_a_plan_shows_its_nodes_only() -> None:
     assert len(list(render({"nodes": [IDLE], "plan": None}))) == 2
+
+
+def test_move_and_slow_node_are_shown() -> None:
+    move = {"reason": "it is slow", "bytes": 3 * 2**30, "nodes": {"mini/2": 3 * 2**30}, "seconds": 12.34}
+    plan = {**PLAN, "replicas": [], "move": {**move, "replicas": [0, 2]}}
+    lines = list(render({"nodes": [{**NODE, "slowdown": 2.15}, {**IDLE, "slowdown": 1.1}], "plan": plan}))
+    assert lines[3] == "measured: studio/1: its steps take 2.1 times as long as predicted"
+    assert lines[5] == "layers move: 3.0 GiB on mini/2 to load in about 12.3 s, replica 0, 2: it is slow"
+    plan["move"] = {**move, "nodes": {}, "replicas": [1]}
+    lines = list(render({"nodes": [], "plan": plan}))
+    assert lines[2] == "layers move: nothing to load, replica 1: it is slow"

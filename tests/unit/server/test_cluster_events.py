@@ -8,7 +8,7 @@ from typing import Any
 
 from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage
 from parallax_core.contracts.stage import LayerRange
-from parallax_core.contracts.status import NodeStatus, PlannedReplica, PlanStatus
+from parallax_core.contracts.status import NodeStatus, PlannedMove, PlannedReplica, PlanStatus
 from parallax_core.server.auth import find_needed
 from parallax_core.server.cluster_events import MOST_UNREAD, ClusterFeed, find_changes
 from parallax_core.server.cluster_view import view_cluster
@@ -64,6 +64,27 @@ def test_nodes_have_a_state_layers_and_a_reason_to_be_idle(site: Site) -> None:
     assert found.plan.predicted is not None
     assert (found.plan.predicted.tokens_per_second, found.plan.predicted.requests) == (50.0, 8)
     assert found.plan.replicas[0].limit == "compute"
+
+
+def test_move_and_slow_nodes_are_shown_and_told(site: Site) -> None:
+    watched = Watched(site)
+    watched.nodes, watched.plan = [NODE], PLAN
+    before = view_cluster(watched.service)
+    assert (before.nodes[0].slowdown, before.plan and before.plan.move) == (1.0, None)
+    move = PlannedMove(reason="node 'mini/7' takes long", loads={"mini/7": 5, "slow/1": 7}, load_s=2.5, ranks=(0, 2))
+    watched.plan = replace(PLAN, move=move, slowdowns={"mini/7": 2.0})
+    after = view_cluster(watched.service)
+    assert after.plan is not None
+    assert after.plan.move is not None
+    assert after.plan.move.model_dump() == {
+        "reason": "node 'mini/7' takes long",
+        "bytes": 12,
+        "nodes": {"mini/7": 5, "slow/1": 7},
+        "seconds": 2.5,
+        "replicas": [0, 2],
+    }
+    assert after.nodes[0].slowdown == 2.0
+    assert [name for name, _ in find_changes(before, after)] == ["node_changed", "plan"]
 
 
 def test_measured_time_is_that_of_all_stages_and_links(site: Site) -> None:

@@ -11,8 +11,10 @@ from parallax_core.api import Delta, Finish
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.layer_plan import LayerPlanner
 from parallax_core.cluster.placement.policy import SearchPlacement
+from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage, ServingGoal
-from parallax_core.node.coordinator.coordinator import Coordinator, PlannedPipeline, UsableNodes
+from parallax_core.node.coordinator.coordinator import Coordinator, UsableNodes
+from parallax_core.node.coordinator.pipelines import PlannedPipeline
 from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
@@ -39,12 +41,13 @@ class PlannedCluster:
     rooms: Mapping[str, float] = field(default_factory=dict)
     """By node: the layers that its memory holds."""
     min_nodes: int = 0
+    rules: SlowdownRules = USUAL
 
     def __post_init__(self) -> None:
         planner = LayerPlanner(
             policy=SearchPlacement(), model=make_model(len(TOY.layers), 1.0), goal=GOAL, min_nodes=self.min_nodes
         )
-        self.coordinator = Coordinator(self.registry, planner, self.describe, self.open_pipeline)
+        self.coordinator = Coordinator(self.registry, planner, self.describe, self.open_pipeline, self.rules)
         self.router = Router(self.coordinator.engines, LeastPendingTokens(), lambda: 200)
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
@@ -87,10 +90,12 @@ class PlannedCluster:
 
 
 @asynccontextmanager
-async def coordinated(rooms: Mapping[str, float] | None = None, min_nodes: int = 0) -> AsyncIterator[PlannedCluster]:
+async def coordinated(
+    rooms: Mapping[str, float] | None = None, min_nodes: int = 0, rules: SlowdownRules = USUAL
+) -> AsyncIterator[PlannedCluster]:
     """Run a coordinator and its router, which starts as soon as the model fits."""
     async with open_registry() as registry:
-        cluster = PlannedCluster(registry, rooms or {}, min_nodes)
+        cluster = PlannedCluster(registry, rooms or {}, min_nodes, rules)
         running = asyncio.create_task(cluster.coordinator.run(cluster.router))
         starting = asyncio.create_task(cluster.router.start())
         try:

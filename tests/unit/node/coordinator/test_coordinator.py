@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 
-from parallax_core.api import ParallaxError, Progress, Stage
+from parallax_core.api import Draw, LayerRange, ParallaxError, Progress, Row, SeqId, Stage
+from parallax_core.cluster.rebalancing.slowdown import SlowdownRules
+from parallax_core.contracts.placement import PlacedStage
+from parallax_core.contracts.status import PlannedMove
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import TOY, Node, soon, until
 from tests.unit.node.coordinator.planned_cluster import PlannedCluster, coordinated
@@ -139,4 +142,31 @@ async def test_node_that_leaves_without_a_successor_ends_once_no_request_needs_i
         assert (tokens, finish.reason) == (TOY.continuation((1, 2), 60), "length"), finish.message
         await soon(nodes["b"].has_left.wait())
         await until(lambda: "2 nodes" in cluster.router.health().reason)
+        await end(nodes)
+
+
+async def test_layers_leave_a_node_whose_steps_take_long_and_that_is_said_before() -> None:
+    """The steps are invented: those of a toy take no time that a device would take."""
+    rules = SlowdownRules(interval_s=0.05, span_s=0.4, min_intervals=4)
+    async with coordinated({"a": 2.5, "b": 2.5, "c": 2.5}, rules=rules) as cluster:
+        nodes = await gather(cluster, *"abc")
+        await until(lambda: cluster.router.health().state == "ready" and cluster.coordinator.move is None)
+        before = cluster.places
+        [(slow, start, stop), *_] = before[0]
+        asking = asyncio.create_task(cluster.answer((1, 2), 150))
+        row, moves = Row(SeqId(0), 5, (1,), (Draw(0),)), list[PlannedMove]()
+        while not moves:
+            await asyncio.sleep(0.02)
+            cluster.coordinator.note_step(PlacedStage(slow, LayerRange(start, stop)), [row], 60.0)
+            moves += [] if cluster.coordinator.move is None else [cluster.coordinator.move]
+        assert moves[0].ranks == (0,)
+        assert f"node '{slow}' takes" in moves[0].reason
+        assert set(moves[0].loads) <= set("abc") - {slow}
+        assert cluster.coordinator.slowdowns[slow] > 2
+        assert cluster.places == before
+        await until(lambda: cluster.coordinator.move is None)
+        assert slow not in cluster.users
+        tokens, finish = await asking
+        assert (tokens, finish.reason) == (TOY.continuation((1, 2), 150), "length"), finish.message
+        await cluster.check()
         await end(nodes)

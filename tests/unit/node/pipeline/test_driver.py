@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +19,7 @@ from parallax_core.api import (
     LeaseId,
     Request,
     RequestId,
+    Row,
     Sampling,
     TransportPlan,
 )
@@ -130,6 +131,25 @@ async def test_deltas_come_with_the_result_of_the_last_stage() -> None:
         await bench.stages[LAST].send(answer(first, token=9))
         await bench.step()
         assert [(name, delta.tokens) for name, delta in bench.deltas] == [("a", (9,))]
+
+
+async def test_observer_is_told_what_each_stage_took_for_which_rows() -> None:
+    noted: list[tuple[int, int, float]] = []
+
+    class Observer:
+        def note_step(self, stage: int, rows: Sequence[Row], seconds: float) -> None:
+            noted.append((stage, sum(len(row.tokens) for row in rows), seconds))
+
+    async with driving() as bench:
+        bench.driver.observer = Observer()
+        bench.ask("a", (5, 6, 7))
+        first = await bench.step()
+        await bench.stages[LAST].send(msgspec.structs.replace(answer(first), seconds=0.5))
+        await bench.stages[0].send(Result(LEASE, first.epoch, first.step, 0, seconds=0.25))
+        await bench.step()
+        while len(noted) < len(INFOS):  # noqa: ASYNC110 -- links have no order among them
+            await asyncio.sleep(0)
+        assert sorted(noted) == [(0, 3, 0.25), (LAST, 3, 0.5)]
 
 
 async def test_later_stage_may_be_heard_first() -> None:

@@ -1,0 +1,1 @@
+"""Finds out which nodes have become slow, and in which order pipelines get other layers."""
