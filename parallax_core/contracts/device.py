@@ -48,7 +48,8 @@ class DeviceSpeed:
 class DeviceBenchmark(Protocol):
     """Measures a device with the kernels that stages use; `BackendSpec.benchmark` names its factory.
 
-    One and the same thread makes and uses it; a stage may be open on another one.
+    One and the same thread makes and uses it. A stage may be open on another one, and compute: a benchmark is made and
+    reads the memory every few seconds then, and must change nothing that the stage uses, such as the number of threads.
     """
 
     name: str

@@ -176,6 +176,8 @@ void run_range(void* context, int64_t index) {
 int count_threads() { return size.load(); }
 
 void set_threads(int count) {
+  count = std::clamp(count, 1, kMostThreads);
+  if (count == size.load()) return;
   while (busy.exchange(true)) relax();  // wait for the current job
   wanted = 0;
   while (started.load() > 0) {
@@ -185,8 +187,8 @@ void set_threads(int count) {
     const timespec moment{0, 50'000};
     nanosleep(&moment, nullptr);
   }
-  size = std::clamp(count, 1, kMostThreads);
-  wanted = size.load();
+  size = count;
+  wanted = count;
   busy = false;
 }
 

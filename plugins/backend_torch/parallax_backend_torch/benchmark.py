@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from parallax_backend_torch.backend import TorchBackend
-from parallax_backend_torch.devices import choose_factory, find_room, free_memory
+from parallax_backend_torch.devices import choose_device, choose_factory, find_room, free_memory
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kernels.rows import TensorRows
 from parallax_backend_torch.layer_factory import LayerFactory
@@ -46,15 +46,14 @@ class TorchBenchmark:
             Unsupported: if there is no such device, or it does not support the dtype.
         """
         self._plan = plan
-        stage = StagePlan(model=Path(), dtype=plan.dtype, device=plan.device, options=plan.options)
-        stored = [Tensor("bfloat16", (1, 1), bytes(2))]
-        self._factory = choose_factory(stage, TorchSettings(**plan.options), stored)
-        device = self._factory.device
-        self.name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        self._settings = TorchSettings(**plan.options)
+        self._stage = StagePlan(model=Path(), dtype=plan.dtype, device=plan.device, options=plan.options)
+        self._device = choose_device(self._stage)
+        self.name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else ""
 
     def read_memory(self) -> DeviceMemory:
         """Return the memory of the device; on a CPU, that of the machine, and what its control groups leave free."""
-        device = self._factory.device
+        device = self._device
         total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else Machine().total_memory()
         return DeviceMemory(int(total), find_room(device))
 
@@ -64,8 +63,9 @@ class TorchBenchmark:
         Raises:
             ParallaxError: if there is too little free memory for a matrix.
         """
-        products = measure_products(_Matrices(self._factory), limit_s * (1 - OVERHEAD))
-        free_memory(self._factory.device)
+        factory = choose_factory(self._stage, self._settings, [Tensor("bfloat16", (1, 1), bytes(2))])
+        products = measure_products(_Matrices(factory), limit_s * (1 - OVERHEAD))
+        free_memory(self._device)
         overhead = measure_overhead(TorchBackend(), self._plan, limit_s * OVERHEAD)
         return DeviceSpeed(
             flops=products.flops, bandwidth=products.bandwidth, step_s=overhead.step_s, layer_s=overhead.layer_s

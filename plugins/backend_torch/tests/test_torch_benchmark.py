@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_backend_torch import benchmark
+from parallax_backend_torch import benchmark, devices
 from parallax_backend_torch.benchmark import TorchBenchmark
 from parallax_core.api import DevicePlan, ParallaxError, Unsupported
 
@@ -23,3 +23,13 @@ def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_quantized_weights_are_measured_as_such() -> None:
     measured = TorchBenchmark(DevicePlan(device="cpu", options={"weights": "int8"})).measure_speed(0.2)
     assert measured.bandwidth > 0
+
+
+def test_memory_is_read_without_touching_the_threads_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[int]()
+    monkeypatch.setattr(devices, "start_threads", started.append)
+    measuring = TorchBenchmark(DevicePlan(device="cpu"))
+    assert measuring.read_memory().free > 0
+    assert started == []
+    measuring.measure_speed(0.1)
+    assert started
