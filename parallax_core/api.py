@@ -28,6 +28,7 @@ from parallax_core.config.home import cache_folder, keys_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, Opens, StagePlan
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.device import DeviceBenchmark, DeviceMemory, DevicePlan, DeviceSpeed, DType
+from parallax_core.contracts.discovery import MOST_ANSWER_BYTES, MOST_QUESTION_BYTES, Discovery, FindAnswer
 from parallax_core.contracts.engine import (
     Delta,
     Engine,
@@ -314,6 +315,11 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Identified",
     "Introducing",
     "JoinMethod",
+    # Finding nodes without an address
+    "MOST_ANSWER_BYTES",
+    "MOST_QUESTION_BYTES",
+    "Discovery",
+    "FindAnswer",
     # Policies
     "ArrivalView",
     "BatchingPolicy",

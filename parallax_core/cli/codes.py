@@ -11,6 +11,7 @@ import typer
 from parallax_core.cli.command import new_app
 from parallax_core.cli.table import print_table
 from parallax_core.cluster.membership.code_rules import CodeRecord, describe_state
+from parallax_core.cluster.membership.join_code import shorten_code
 from parallax_core.config.home import cluster_file
 from parallax_core.deploy.join_codes import make_code
 from parallax_core.node.membership.code_store import CodeStore
@@ -30,10 +31,12 @@ def new(
 ) -> None:
     """Print the command by which a machine joins the server that listens on this one.
 
-    Its last word is the code. Whoever has it may join until it expires: it is a secret.
+    Its last word is the code. Whoever has it may join until it expires: it is a secret. A machine on the same network
+    can use the short form of the code instead, which is printed below it: it is easier to type, and has no address.
     """
     code, record = make_code(PluginHost.prepare(), hours * HOUR_S, uses)
     print(f"parallax join {code}", flush=True)
+    print(f"On the same network also: parallax join {shorten_code(code)}", file=sys.stderr, flush=True)
     times = {0: "any number of machines", 1: "one machine"}.get(uses, f"{uses} machines")
     print(f"The code {record.name} admits {times} until {_write_time(record.expires)}.", file=sys.stderr, flush=True)
 

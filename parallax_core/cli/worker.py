@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from parallax_core.base import log
-from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
+from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.machine import Machine
 from parallax_core.checkpoint.reader import read_config
 from parallax_core.checkpoint.weights_version import digest_parts
@@ -42,20 +41,17 @@ from parallax_core.node.membership.supervisor import end_children_of_orphan, end
 from parallax_core.node.profile.link_prober import LinkProber
 from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
 from parallax_core.node.worker.engine_session import OpenedEngine
+from parallax_core.node.worker.rejoin import HeadPlace, SeekHead, serve_again
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
-from parallax_core.server.forwarder import ApiForwarder, HeadPlace, find_api_url
+from parallax_core.server.forwarder import ApiForwarder, find_api_url
 from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign, Join
 
-AGAIN_S = (0.5, 1.0, 2.0, 5.0)
-"""Seconds before each attempt to join again; the last value repeats."""
 SHUTDOWN_S = 0.5
 """Seconds that plugins have to shut down."""
-
-logger = logging.getLogger(__name__)
 
 app = new_app()
 
@@ -74,25 +70,24 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     """
     if not settings.connect:
         raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
-    run_worker(settings, settings.node or name_node(os.getpid()), config, {})
+    run_worker(replace(settings, node=settings.node or name_node(os.getpid())), config)
 
 
-def run_worker(
-    settings: WorkerSettings,
-    node: str,
-    config: Config,
-    heads: Mapping[str, bytes],
-    api: socket.socket | None = None,
-) -> None:
-    """Run stages until this process is told to end.
+@dataclass(frozen=True, slots=True)
+class HeadAccess:
+    """What a worker that has joined by a code knows of its head."""
 
-    Args:
-        settings: what the user wants.
-        node: the name of this node.
-        config: the whole configuration.
-        heads: the keys of heads to trust, by name.
-        api: where clients of this machine are served, by forwarding to the head; None: nowhere.
-    """
+    keys: Mapping[str, bytes] = field(default_factory=dict)
+    """The keys of heads to trust, by name."""
+    api: socket.socket | None = None
+    """Where clients of this machine are served, by forwarding to the head; None: nowhere."""
+    seek: SeekHead | None = None
+    """Finds the head if it is not where it was; None: it is not looked for."""
+
+
+def run_worker(settings: WorkerSettings, config: Config, access: HeadAccess = HeadAccess()) -> None:
+    """Run stages as the node that ``settings`` name until this process is told to end."""
+    node = settings.node or ""
     log.configure(verbose=settings.verbose, node=node)
     parent = os.getppid()
     if settings.supervised:
@@ -100,8 +95,8 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes of scripts ignore it
     plugins = prepare_plugins(settings, config)
     try:
-        with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node, api):  # the normal way to end it
-            asyncio.run(_work(WorkerPlan(settings, node, plugins, heads, config.file, api)))
+        with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node, access.api):  # the normal way to end it
+            asyncio.run(_work(WorkerPlan(settings, node, plugins, config.file, access)))
     finally:
         plugins.shutdown(SHUTDOWN_S)
         if settings.supervised:
@@ -121,9 +116,8 @@ class WorkerPlan:
     settings: WorkerSettings
     node: str
     plugins: PluginHost
-    heads: Mapping[str, bytes]
     config_file: Path | None
-    api: socket.socket | None
+    access: HeadAccess
 
 
 class StageOpener:
@@ -267,50 +261,39 @@ async def _work(plan: WorkerPlan) -> None:
     reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
     session = WorkerSession(transport, node, opener.open_stage, opener.open_engine, reporter)
     try:
-        async with _forwarding(plan, transport):
-            await serve_until_signal(session, _serve(settings, session, transport, opener), settings.drain)
+        place = HeadPlace(settings.connect, settings.head, node)
+        async with _forwarding(plan, place, transport):
+            await serve_until_signal(session, _serve(plan, place, session, opener, transport.address), settings.drain)
     finally:
         await session.close()
         await transport.stop()
 
 
-def _forwarding(plan: WorkerPlan, transport: Transport) -> AbstractAsyncContextManager[None]:
+def _forwarding(plan: WorkerPlan, place: HeadPlace, transport: Transport) -> AbstractAsyncContextManager[None]:
     """Return a context in which clients of this machine are served, if they are."""
-    if plan.api is None:
+    if plan.access.api is None:
         return contextlib.nullcontext()
-    place = HeadPlace(plan.settings.connect, plan.settings.head, plan.node)
-    return ApiForwarder(transport, place).listening(plan.api)
+    return ApiForwarder(transport, place).listening(plan.access.api)
 
 
 def _make_transport(plan: WorkerPlan) -> Transport:
     settings, spec = plan.settings, plan.plugins.transports().get(plan.settings.transport)
     listen = settings.listen or _place(spec, settings.connect, plan.node)
     timeout_s = settings.peer_timeout or spec.spec.timeout_s
-    options = TransportPlan(node=plan.node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=plan.heads)
+    options = TransportPlan(
+        node=plan.node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=plan.access.keys
+    )
     return spec.load(spec.spec.factory)(options)
 
 
-async def _serve(settings: WorkerSettings, session: WorkerSession, transport: Transport, opener: StageOpener) -> None:
-    """Join, and join again whenever the head is lost, until this node leaves."""
+async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, opener: StageOpener, address: str) -> None:
+    """Join the head, and join it again whenever it is lost, until this node leaves."""
     memory, host = opener.find_memory(), socket.gethostname()[:256]
-    join = Join(transport.address, opener.names, host, os.getpid(), memory=memory)
-    num_failures = 0
-    while True:
-        begun = asyncio.get_running_loop().time()
-        try:
-            await session.serve(settings.connect, settings.head, join)
-        except PeerLost as error:
-            if settings.supervised or session.is_leaving:
-                raise
-            if asyncio.get_running_loop().time() - begun > max(AGAIN_S):
-                num_failures = 0
-            wait_s = AGAIN_S[min(num_failures, len(AGAIN_S) - 1)]
-            num_failures += 1
-            reason = f"{error.message}; {error.hint}" if error.hint else error.message
-            logger.warning("no head at %s, trying again in %g s: %s", settings.connect, wait_s, reason)
-            await asyncio.sleep(wait_s)
-        else:
-            return
+    join = Join(address, opener.names, host, os.getpid(), memory=memory)
+    if plan.settings.supervised:
+        await session.serve(place.address, place.head, join)
+    else:
+        await serve_again(session, place, join, plan.access.seek)
 
 
 def _place(offer: Offer[TransportSpec], connect: str, node: str) -> str:

@@ -18,10 +18,16 @@ class JoinSettings(NodeSettings):
     where: Annotated[
         str,
         Meta(
-            description="A join code, or the address of a server that was joined by one before; - reads a code.",
+            description=(
+                "A join code, or the address of a server that was joined by one before; - reads a code. By default "
+                "the server that this machine has joined before and finds on its network."
+            ),
             extra={"is_argument": True, "metavar": "CODE|ADDRESS|-"},
         ),
-    ] = "-"
+    ] = ""
+    discovery: Annotated[
+        bool, Meta(description="Look for the server on the local network if its address is not known or has changed.")
+    ] = True
     api: Annotated[bool, Meta(description="Serve clients of this machine, by forwarding to the server.")] = True
     port: Annotated[
         int | None,

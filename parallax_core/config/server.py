@@ -46,6 +46,9 @@ class ServerSettings:
     load_timeout: Annotated[
         float, Meta(description="Seconds that loading a stage may take without progress.", ge=1, extra={"metavar": "S"})
     ] = 900.0
+    discovery: Annotated[
+        bool, Meta(description="Be found on the local network by machines with a join code, or that have joined.")
+    ] = True
     host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
     dtype: Annotated[DType, Meta(description="The dtype to compute in; auto suits the device.")] = "auto"

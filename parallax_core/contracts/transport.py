@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.discovery import Discovery
 from parallax_core.contracts.joining import JoinMethod
 from parallax_core.contracts.tensor import Data
 
@@ -189,5 +190,7 @@ class TransportSpec:
     and the node's name; None: users have to give an address."""
     joining: Ref[Callable[[], JoinMethod]] | None = None
     """Makes and uses join codes; None: machines join by keys that users exchange."""
+    discovery: Ref[Callable[[], Discovery]] | None = None
+    """Finds nodes on the networks of a machine; None: users have to give an address, or a code that has it."""
     timeout_s: float = 2.5
     """`TransportPlan.timeout_s` unless the user sets ``--peer-timeout``: longer than heartbeats are ever delayed."""

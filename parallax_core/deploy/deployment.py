@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.contracts.transport import TransportSpec
+from parallax_core.deploy.discovery import being_found
 from parallax_core.deploy.engines import EngineWorkers
 from parallax_core.deploy.executors import LocalStages, RemoteStages
 from parallax_core.deploy.join_codes import note_listening
@@ -65,6 +66,8 @@ class Deployment:
     """The transport by which other machines may join, so that codes can be made; None: none may."""
     listen: tuple[str, ...] = ()
     """The address at which a user wants it to listen; empty: at one of its own choice."""
+    is_found: bool = True
+    """Whether machines that may join find it without its address."""
     parser: OutputParser | None = None
     """The parser of the model's outputs; None: its text is not parsed."""
     advice: tuple[str, ...] = ()
@@ -102,13 +105,17 @@ class Deployment:
     async def nodes_joining(self) -> AsyncIterator[ListeningHead | None]:
         """Have nodes join, if there are any but this; yields where other machines may join by a code."""
         registry, listening = self._registry, None
-        if registry is not None:
-            await registry.start()
-            logger.info("head listens at %s", registry.address)
-            if self.noted_transport is not None:
-                listening = note_listening(self.noted_transport, *self.listen, registry.address)
         try:
-            yield listening
+            async with AsyncExitStack() as stack:
+                if registry is not None:
+                    await registry.start()
+                    logger.info("head listens at %s", registry.address)
+                    if self.noted_transport is not None:
+                        places = (*self.listen, registry.address)
+                        listening = note_listening(self.noted_transport, *places)
+                        if self.is_found:
+                            await stack.enter_async_context(being_found(self.noted_transport, *places))
+                yield listening
         finally:
             if self._spares is not None:
                 await self._spares.stop()
@@ -216,6 +223,7 @@ class DeploymentPlan:
             routing=self.routing,
             noted_transport=self.stages.transport if settings.listen is not None else None,
             listen=(settings.listen,) if settings.listen is not None else (),
+            is_found=settings.discovery,
             parser=find_parser(self.plugins, config, text.template_source, settings.parser),
             advice=collect_advice(offers),
         )

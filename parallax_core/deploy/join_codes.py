@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.code_rules import CodeRecord
@@ -31,8 +33,8 @@ def get_method(plugins: PluginHost, transport: str) -> JoinMethod:
     return method
 
 
-def note_listening(offer: Offer[TransportSpec], *addresses: str) -> ListeningHead | None:
-    """Note at which of ``addresses`` a head listens, for new codes, and return it; None: no other machine can join.
+def describe_listening(offer: Offer[TransportSpec], *addresses: str) -> tuple[str, bytes] | None:
+    """Return at which of ``addresses`` other machines reach a head, and its description; None: they cannot.
 
     The first that others can use counts: the address that a user gave, which may stand for several, comes before the
     one that the transport advertises.
@@ -41,13 +43,19 @@ def note_listening(offer: Offer[TransportSpec], *addresses: str) -> ListeningHea
     if method is None:
         return None
     for address in addresses:
-        try:
-            head = ListeningHead(offer.spec.name, method.describe_head(HEAD, address))
-        except ParallaxError:  # its port is not known, it is for this machine only, or keys were exchanged by hand
-            continue
-        CodeStore(cluster_file()).note_head(head)
-        return head
+        with contextlib.suppress(ParallaxError):  # its port is not known, or it is for this machine only
+            return address, method.describe_head(HEAD, address)
     return None
+
+
+def note_listening(offer: Offer[TransportSpec], *addresses: str) -> ListeningHead | None:
+    """Note at which of ``addresses`` a head listens, for new codes, and return it; None: no other machine can join."""
+    found = describe_listening(offer, *addresses)
+    if found is None:
+        return None
+    head = ListeningHead(offer.spec.name, found[1])
+    CodeStore(cluster_file()).note_head(head)
+    return head
 
 
 def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[str, CodeRecord]:

@@ -9,13 +9,13 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.tunnel import Tunnel, end_stream
+from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.server.bind import bind_socket, explain_bind_error
 from parallax_core.server.error_body import write_unavailable
 from parallax_core.wire.api_data import MOST_API_DATA
@@ -69,15 +69,6 @@ def find_api_url(sock: socket.socket) -> str:
     """Return the URL of the API at a socket."""
     host, port = sock.getsockname()[:2]
     return f"http://{host}:{port}/v1"
-
-
-@dataclass(frozen=True, slots=True)
-class HeadPlace:
-    """A head, and the name by which this node connects to it."""
-
-    address: str
-    head: str
-    node: str
 
 
 class ApiForwarder:

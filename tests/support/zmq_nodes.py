@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -90,3 +91,11 @@ async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> No
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(0.01)
+
+
+def find_port() -> int:
+    """Return a UDP port that no other process uses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -2,7 +2,7 @@
 
 ``plx1`` and a number in base 62: one byte of version, the length of the transport's name and the name, 16 bytes of
 secret, the transport's description of the head, and the first 4 bytes of the SHA-256 of all that, so that a damaged
-code is not taken for another.
+code is not taken for another. A short code has no description of the head, which is found on the local network.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parallax_core.base.errors import UsageError
 from parallax_core.contracts.joining import MOST_HEAD_BYTES
@@ -35,7 +35,7 @@ class JoinCode:
     secret: bytes
     """`SECRET_BYTES` random bytes."""
     head: bytes
-    """The description of the head, by its transport; see `JoinMethod`."""
+    """The description of the head, by its transport; see `JoinMethod`. Empty in a short code."""
 
     def __repr__(self) -> str:
         return f"JoinCode({self.transport!r})"
@@ -67,6 +67,15 @@ def write_code(code: JoinCode) -> str:
         number, digit = divmod(number, len(ALPHABET))
         letters.append(ALPHABET[digit])
     return PREFIX + "".join(reversed(letters))
+
+
+def shorten_code(word: str) -> str:
+    """Return the short code of a whole one: with its secret, and without the description of the head.
+
+    Raises:
+        UsageError: if it is no code; see `read_code`.
+    """
+    return write_code(replace(read_code(word), head=b""))
 
 
 def read_code(text: str) -> JoinCode:

@@ -19,5 +19,6 @@ def parallax_register_transports() -> Iterable[TransportSpec]:
             place_local=Ref("parallax_transport_zmq.address:place_local"),
             place_near=Ref("parallax_transport_zmq.address:place_near"),
             joining=Ref("parallax_transport_zmq.joining:ZmqJoining"),
+            discovery=Ref("parallax_transport_zmq.discovery:UdpDiscovery"),
         )
     ]

@@ -35,6 +35,7 @@ VALUES: dict[str, Any] = {
     "step_timeout": 7.5,
     "recovery_timeout": 90.5,
     "load_timeout": 60.5,
+    "discovery": False,
     "host": "::1",
     "port": 9,
     "dtype": "float16",
@@ -96,6 +97,8 @@ def as_flags(name: str, value: Any) -> list[str]:
     match value:
         case True:
             return [option]
+        case False:
+            return [option.replace("--", "--no-", 1)]
         case list():
             return [word for each in value for word in (option, each)]
         case _ if name == "model":

@@ -15,8 +15,9 @@ from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.server.forwarded import ForwardedConnections
-from parallax_core.server.forwarder import ApiForwarder, HeadPlace, bind_api
+from parallax_core.server.forwarder import ApiForwarder, bind_api
 from parallax_core.server.options import ServerOptions
 from parallax_core.wire.membership import Join
 from tests.unit.node.cluster import open_registry, soon, until

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
+from parallax_core.node.worker import rejoin
+from parallax_core.node.worker.rejoin import TRIES, HeadPlace, serve_again
+from parallax_core.wire.membership import Join
+
+OLD, NEW, OTHER = "tcp://old:1", "tcp://new:1", "tcp://other:1"
+JOIN = Join("tcp://here:1", (), "here", 0)
+
+
+class Session:
+    """A session whose head is lost ``num_losses`` times, and then has released the node."""
+
+    def __init__(self, num_losses: int, error: ParallaxError | None = None) -> None:
+        self.num_losses = num_losses
+        self.tried: list[str] = []
+        self.is_leaving = False
+        self.error = error or PeerLost("nobody is there", "start it")
+
+    async def serve(self, address: str, head: str, join: Join) -> None:
+        assert (head, join) == ("head", JOIN)
+        self.tried.append(address)
+        if len(self.tried) <= self.num_losses:
+            raise self.error
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejoin, "AGAIN_S", (0.001,))
+
+
+async def serve(session: Any, *found: str) -> HeadPlace:
+    place = HeadPlace(OLD, "head", "here/1")
+
+    async def seek(timeout_s: float) -> Sequence[str]:
+        assert timeout_s == rejoin.AGAIN_S[0]
+        if not found:
+            raise ParallaxError("this machine is on no network")
+        return found
+
+    await serve_again(session, place, JOIN, seek)
+    return place
+
+
+async def test_head_that_has_moved_is_found() -> None:
+    session = Session(TRIES)
+    place = await serve(session, NEW)
+    assert session.tried == [OLD] * TRIES + [NEW]
+    assert place.address == NEW, "the clients of this machine follow"
+
+
+async def test_every_address_is_tried_and_the_old_one_again() -> None:
+    session = Session(4 * TRIES - 1)
+    assert (await serve(session, NEW, OLD, OTHER)).address == OLD
+    assert session.tried == [OLD] * TRIES + [NEW] * TRIES + [OTHER] * TRIES + [OLD] * TRIES
+
+
+async def test_without_discovery_the_old_address_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    session: Any = Session(5)
+    await serve_again(session, HeadPlace(OLD, "head", "here/1"), JOIN)
+    assert session.tried == [OLD] * 6
+    assert f"no head at {OLD}, trying again in 0.001 s: nobody is there; start it" in caplog.text
+
+
+async def test_network_that_cannot_be_asked_is_no_error() -> None:
+    session = Session(2)
+    await serve(session)
+    assert session.tried == [OLD] * 3
+
+
+@pytest.mark.parametrize("error", [StageLost("the stage is lost"), ParallaxError("the address is invalid")])
+async def test_other_errors_end_the_node(error: ParallaxError) -> None:
+    with pytest.raises(type(error), match=error.message):
+        await serve(Session(1, error), NEW)
+
+
+async def test_head_that_is_lost_while_the_node_leaves_is_not_joined_again() -> None:
+    session = Session(1)
+    session.is_leaving = True
+    with pytest.raises(PeerLost):
+        await serve(session, NEW)
+    assert session.tried == [OLD]
