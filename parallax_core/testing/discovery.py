@@ -46,7 +46,12 @@ class DiscoveryConformance:
         """The longest question reaches a node unchanged, and its longest answer comes back."""
         question, answer = bytes(range(MOST_QUESTION_BYTES)), bytes(MOST_ANSWER_BYTES - 1) + b"\1"
         heard: list[bytes] = []
-        async with self.make_discovery().answering(self.make_address(), lambda data: heard.append(data) or answer):
+
+        def find_answer(data: bytes) -> bytes:
+            heard.append(data)
+            return answer
+
+        async with self.make_discovery().answering(self.make_address(), find_answer):
             found = await self.collect(question, 1)
         assert found == {answer}, broken(f"{len(found)} answers have arrived, not the one that was given", YIELD)
         assert set(heard) == {question}, broken(f"a node was asked {heard[0]!r}", QUESTIONED)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -61,14 +62,14 @@ class FirstOnly(Healthy):
 class Talkative(Healthy):
     """It sends something where there is no answer."""
 
-    def answering(self, address: str, find_answer: FindAnswer) -> AbstractAsyncContextManager[None]:
+    def answering(self, address: str, find_answer: FindAnswer) -> Any:
         return super().answering(address, lambda question: find_answer(question) or b"")
 
 
 class Undying(Healthy):
     """It goes on answering after its end."""
 
-    def answering(self, address: str, find_answer: FindAnswer) -> AbstractAsyncContextManager[None]:
+    def answering(self, address: str, find_answer: FindAnswer) -> Any:
         return Forever(super().answering(address, find_answer))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parallax_core.contracts.joining import MOST_HEAD_BYTES
@@ -60,7 +60,7 @@ def index_secrets(secrets_: Iterable[bytes]) -> dict[bytes, bytes]:
     return {derive_fingerprint(secret): secret for secret in secrets_}
 
 
-def write_answer(data: bytes, known: dict[bytes, bytes], head: bytes) -> bytes | None:
+def write_answer(data: bytes, known: Mapping[bytes, bytes], head: bytes) -> bytes | None:
     """Return the answer of a head to a question, which may be any bytes; None: it is not meant for this head.
 
     Args:
