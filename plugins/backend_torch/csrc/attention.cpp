@@ -27,7 +27,7 @@ void split_keys(const Attention& a, bool is_whole, QueryBlock& block) {
   block.end = block.position + block.tokens;
   const int64_t all = block.end - block.begin;
   const int64_t keys = is_whole ? all : most(kSplitKeys, divide_up(all, kMostSplits));
-  block.keys = divide_up(divide_up(all, divide_up(all, keys)), kKeyBlock) * kKeyBlock;
+  block.keys = divide_up(divide_up(all, divide_up(all, keys)), kFewKeys) * kFewKeys;
   block.splits = divide_up(all, block.keys);
 }
 

@@ -67,7 +67,7 @@ PLX_EXPORT void plx_rotate(float* x, int64_t stride, const float* cos, const flo
 PLX_EXPORT void plx_gate(int32_t gate, const float* gates, int64_t gate_stride, const float* values, int64_t value_stride,
                          int64_t rows, int64_t count, float* out) {
   share_rows(rows, count * 4, [&](int64_t row) {
-    kernels->gate(gate, gates + row * gate_stride, values + row * value_stride, count, out + row * count);
+    kernels->gate(gate, Gating{gates + row * gate_stride, 0, values + row * value_stride, 0, out + row * count, 0, 1, count});
   });
 }
 

@@ -113,13 +113,25 @@ struct Attention {
   int64_t window;  // 0: none
   float scale;
   float cap;  // 0: none
-  int32_t kind;  // of keys and values: kFloat32 or kBfloat16
-  int32_t unused;
+  int32_t kind;    // of keys and values: kFloat32 or kBfloat16
+  int32_t narrow;  // 1: queries and weights may be rounded to bfloat16 for products with bfloat16 keys and values
+};
+
+// Some rows of numbers to gate by others: [rows][count] each, with strides.
+struct Gating {
+  const float* gates;
+  int64_t gate_stride;
+  const float* values;
+  int64_t value_stride;
+  float* out;
+  int64_t out_stride;
+  int64_t rows, count;
 };
 
 constexpr int64_t kQueryBlock = 96;  // the most queries of a task per key head: tokens times the heads that share keys
 constexpr int64_t kFewQueries = 6;   // up to this many queries read keys in place; for more, keys are packed into panels
-constexpr int64_t kKeyBlock = 32;    // keys of a block, which are attended to at once
+constexpr int64_t kFewKeys = 32;     // keys that few queries attend to at once
+constexpr int64_t kManyKeys = 64;    // keys that many queries attend to at once
 
 // A task of an attention: some queries of one row, the heads that share some key heads, and a range of positions of keys.
 // A task has several key heads only if it has few queries.
@@ -149,7 +161,7 @@ struct Kernels {
   void (*merge)(const Attention&, float* const* partials, int64_t count, int64_t head, float* out);
   void (*normalize)(const float* x, float* residual, const float* weight, float offset, float eps, int64_t dim, float* out);
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t half);
-  void (*gate)(int32_t gate, const float* gates, const float* values, int64_t count, float* out);
+  void (*gate)(int32_t gate, const Gating&);
   void (*narrow)(const float* x, int64_t count, uint16_t* out);  // float32 to bfloat16
   // Returns the index of the largest number, the first of equal ones, and writes the number; NaN if any number is NaN.
   int64_t (*find_largest)(const float* x, int64_t count, float* most);

@@ -100,11 +100,10 @@ void multiply_gated_panels(const GatedBlock& block, int64_t panel, int64_t count
     list[i] = {of, {products + i * kPanel - block.begin * kWidth - of * kPanel, kWidth, nullptr, 0}};
   }
   kernels->multiply(block.weight, block.input, PanelOutputs{list, 2 * count, panel + count}, block.begin, block.end);
-  for (int64_t row = block.begin; row < block.end; ++row) {
-    for (int64_t i = 0; i < count; ++i) {
-      const float* const gates = products + (row - block.begin) * kWidth + 2 * i * kPanel;
-      kernels->gate(block.gate, gates, gates + kPanel, kPanel, block.output.out + row * block.output.stride + (panel + i) * kPanel);
-    }
+  for (int64_t i = 0; i < count; ++i) {
+    const float* const gates = products + 2 * i * kPanel;
+    float* const out = block.output.out + block.begin * block.output.stride + (panel + i) * kPanel;
+    kernels->gate(block.gate, Gating{gates, kWidth, gates + kPanel, kWidth, out, block.output.stride, block.end - block.begin, kPanel});
   }
 }
 

@@ -78,7 +78,8 @@ class Attention:
             for name in ("q_norm", "k_norm")
             if weights.has(f"{name}.weight")
         ]
-        self.rule = Rule(look.scale or heads.width**-0.5, look.window, look.soft_cap)
+        scale = look.scale or heads.width**-0.5
+        self.rule = Rule(scale, look.window, look.soft_cap, narrow=weights.factory.narrow)
         if weights.has("sinks"):
             self.rule = replace(self.rule, sinks=weights.read_vector("sinks"))
 

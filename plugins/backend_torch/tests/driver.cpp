@@ -148,14 +148,14 @@ struct Cache {  // keys and values for the slots of a step
   void* find(int i) { return kind == kFloat32 ? static_cast<void*>(wide[i].data()) : narrow[i].data(); }
 };
 
-static void try_attention(int32_t kind, int64_t kv_heads, int64_t shared, int64_t dim, int64_t window) {
+static void try_attention(int32_t kind, bool narrow, int64_t kv_heads, int64_t shared, int64_t dim, int64_t window) {
   const Step step;
   Cache cache(step, kind, kv_heads * dim);
   const int64_t heads = kv_heads * shared;
   const auto query = numbers(Step::kTokens * heads * dim), sinks = numbers(heads);
   std::vector<float> out(query.size());
   const Attention attention{query.data(), heads * dim, out.data(), cache.find(0), cache.find(1), &step.table, window ? sinks.data() : nullptr,
-                            heads, kv_heads, dim, window, 0.3f, window ? 20.0f : 0.0f, kind, 0};
+                            heads, kv_heads, dim, window, 0.3f, window ? 20.0f : 0.0f, kind, narrow};
   expect(!plx_attend(&attention) && finite(out), "attention");
 }
 
@@ -212,11 +212,15 @@ static void try_everything() {
   try_products(kBfloat16, 96, 64, true);
   try_products(kFloat32, 20, 4100);
   try_products(kFloat32, 2050, 333);
-  for (int32_t kind : {kFloat32, kBfloat16}) {
-    try_attention(kind, 2, 3, 64, 0);
-    try_attention(kind, 1, 32, 8, 20);
-    try_attention(kind, 2, 4, 40, 0);
-    try_attention(kind, 3, 1, 256, 1);
+  constexpr struct {
+    int32_t kind;
+    bool narrow;
+  } kCaches[] = {{kFloat32, false}, {kBfloat16, false}, {kBfloat16, true}};
+  for (const auto& cache : kCaches) {
+    try_attention(cache.kind, cache.narrow, 2, 3, 64, 0);
+    try_attention(cache.kind, cache.narrow, 1, 32, 8, 20);
+    try_attention(cache.kind, cache.narrow, 2, 4, 40, 0);
+    try_attention(cache.kind, cache.narrow, 3, 1, 256, 1);
   }
   for (int64_t dim : {2, 40, 63}) try_parts(dim);
   const auto some = numbers(1 << 15);

@@ -125,6 +125,49 @@ def test_attention_reads_no_page_that_a_window_left_behind(mode: library.Mode) -
     assert torch.allclose(attend(draw(3, 6, 16), batch.pool, shifted, rule).double(), wanted, atol=2e-6)
 
 
+NARROW = [
+    Rule(0.25, narrow=True),
+    Rule(0.25, window=37, narrow=True),
+    Rule(0.25, window=20, soft_cap=5.0, sinks=draw(24) - 1, narrow=True),
+]
+
+
+@pytest.mark.parametrize("isa", ["avx512_bf16"], indirect=True)
+@pytest.mark.parametrize("rule", NARROW, ids=["plain", "window", "all"])
+@pytest.mark.parametrize("shape", [(8, 16), (3, 8), (3, 64), (6, 40), (2, 96), (1, 128), (1, 256)])
+def test_narrow_attention_rounds_queries_and_weights(isa: library.Mode, rule: Rule, shape: tuple[int, int]) -> None:
+    batch, query = Batch(SPANS, shape=shape), draw(TOKENS, 24, shape[1])
+    batch.narrow()
+    found, wide = (attend(query, batch.pool, batch.rows, replace(rule, narrow=each)) for each in (True, False))
+    # A query is rounded once, and each weight by at most 2^-9 of itself, so their average of values by 2^-9 of the largest.
+    bound = 2.0**-8 * float(torch.cat([batch.pool.values[slots] for slots in batch.slots]).abs().max())
+    assert float((found.double() - batch.expect(query.bfloat16(), rule)).abs().max()) < bound
+    assert not torch.equal(found, wide)
+
+
+@pytest.mark.parametrize("rule", NARROW, ids=["plain", "window", "all"])
+def test_row_attends_narrowly_alike_beside_any_others(isa: library.Mode, rule: Rule) -> None:
+    spans = [(700, 1), (3, 1), (300, 4), (0, 70), (90, 2)]
+    batch, query = Batch(spans, shape=(8, 32)), draw(78, 24, 32, seed=9)
+    batch.narrow()
+    found = attend(query, batch.pool, batch.rows, rule).split([length for _, length in spans])
+    for row, mine in enumerate(query.split([length for _, length in spans])):
+        offset, start, length = (
+            each[row : row + 1] for each in (batch.rows.offsets, batch.rows.starts, batch.rows.lengths)
+        )
+        rows = Rows(batch.rows.pages, offset, start, length, batch.page_size)
+        assert torch.equal(attend(mine, batch.pool, rows, rule), found[row])
+
+
+def test_narrow_attention_is_wide_without_instructions_for_it(isa: library.Mode) -> None:
+    batch, query = Batch(SPANS), draw(TOKENS, 6, 16)
+    narrow, wide = Rule(0.25, narrow=True), Rule(0.25)
+    assert torch.equal(attend(query, batch.pool, batch.rows, narrow), attend(query, batch.pool, batch.rows, wide))
+    batch.narrow()
+    found, expected = (attend(query, batch.pool, batch.rows, rule) for rule in (narrow, wide))
+    assert torch.equal(found, expected) == (isa != "avx512_bf16")
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e4, 1e15])
 def test_attention_stays_finite_at_extreme_scores(mode: library.Mode, size: float) -> None:
     batch, query = Batch(SPANS), draw(TOKENS, 6, 16) * size

@@ -39,11 +39,13 @@ struct Bfloat16Cache {
   }
 };
 
+PLX_INLINE int64_t round_up(int64_t keys) { return divide_up(keys, kPanel) * kPanel; }
+
 struct KeyBlock {
   int64_t begin, count;
   int64_t offset = 0;  // bytes from the first head of the task
-  const char* keys[kKeyBlock];
-  const char* values[kKeyBlock];
+  const char* keys[kManyKeys];
+  const char* values[kManyKeys];
 
   const char* key(int64_t i) const { return keys[i] + offset; }
   const char* value(int64_t i) const { return values[i] + offset; }
@@ -52,26 +54,28 @@ struct KeyBlock {
 // The state of the queries of a task over the blocks so far, in scratch memory; without scratch memory, only its size.
 struct State {
   int64_t queries, width, bytes = 0;  // queries: per key head; width: of a head, rounded up to whole vectors
-  float* query;   // [key heads][queries][width]
+  int64_t block;  // the most keys of a block
+  float* query;   // [key heads][queries][width]; bfloat16 if they are multiplied as such
   float* values;  // [key heads][queries][width]: the weighted sum of values so far
   float* most;    // [key heads][queries]: the largest score so far
   float* total;   // [key heads][queries]: the sum of weights so far
-  float* scores;  // [queries][keys]
+  float* scores;  // [queries][block]
   float* keys;    // keys of the block, in panels
   float* panels;  // values of the block, in panels
   float* copies;  // padded copies of keys and values, if heads are not whole vectors
 
   State(const Attention& a, int64_t count, int64_t kv_heads, char* scratch) : queries(count) {
+    block = queries > kFewQueries ? kManyKeys : kFewKeys;
     const int64_t whole = a.kind == kBfloat16 && 2 * kLanes > kPanel ? 2 * kLanes : kPanel;
     width = divide_up(a.dim, whole) * whole;
     query = take(scratch, kv_heads * queries * width);
     values = take(scratch, kv_heads * queries * width);
     most = take(scratch, kv_heads * queries);
     total = take(scratch, kv_heads * queries);
-    scores = take(scratch, queries * kKeyBlock);
-    keys = take(scratch, width * kKeyBlock);
-    panels = take(scratch, width * kKeyBlock);
-    copies = take(scratch, a.dim == width ? 0 : 2 * width * kKeyBlock);
+    scores = take(scratch, queries * block);
+    keys = take(scratch, width * block);
+    panels = take(scratch, width * block);
+    copies = take(scratch, a.dim == width ? 0 : 2 * width * block);
   }
 
   // Returns the state of the queries of one key head.
@@ -94,9 +98,9 @@ struct State {
 
 PLX_INLINE int64_t item_bytes(const Attention& a) { return a.kind == kFloat32 ? kFloatBytes : kHalfBytes; }
 
-PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t begin, KeyBlock& block) {
+PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t begin, int64_t most, KeyBlock& block) {
   block.begin = begin;
-  block.count = least(task.end - begin, kKeyBlock);
+  block.count = least(task.end - begin, most);
   const int64_t row = a.dim * item_bytes(a), size = a.table->page_size;
   const int32_t* page = a.table->pages + a.table->offsets[task.row] + begin / size;
   int64_t within = begin % size;

@@ -114,7 +114,11 @@ void multiply_dense(int rows, int panels, const Tile& tile) {
     case 6: return multiply_rows<Weights, 6>(panels, tile);
 #if defined(__AVX512F__)
     case 7: return multiply_rows<Weights, 7>(panels, tile);
-    default: return multiply_rows<Weights, 8>(panels, tile);
+    case 8: return multiply_rows<Weights, 8>(panels, tile);
+    case 9: return multiply_rows<Weights, 9>(panels, tile);
+    case 10: return multiply_rows<Weights, 10>(panels, tile);
+    case 11: return multiply_rows<Weights, 11>(panels, tile);
+    default: return multiply_rows<Weights, 12>(panels, tile);
 #else
     default: __builtin_unreachable();
 #endif

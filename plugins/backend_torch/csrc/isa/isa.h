@@ -14,7 +14,7 @@ void attend(const Attention&, const AttentionTask&, char* scratch);
 void merge(const Attention&, float* const* partials, int64_t count, int64_t head, float* out);
 void normalize(const float* x, float* residual, const float* weight, float offset, float eps, int64_t dim, float* out);
 void rotate(float* x, const float* cos, const float* sin, int64_t half);
-void gate(int32_t gate, const float* gates, const float* values, int64_t count, float* out);
+void gate(int32_t gate, const Gating&);
 void narrow(const float* x, int64_t count, uint16_t* out);
 int64_t find_largest(const float* x, int64_t count, float* most);
 float read(const float* x, int64_t count);

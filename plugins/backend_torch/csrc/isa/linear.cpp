@@ -169,6 +169,9 @@ void multiply_block(const Block& block, const Input& input) {
 }  // namespace
 
 void multiply_float_tile(int rows, int panels, const Tile& tile) { multiply_dense<Float32Weights>(rows, panels, tile); }
+#if defined(__AVX512BF16__)
+void multiply_pair_tile(int rows, int panels, const Tile& tile) { multiply_dense<Bfloat16Pairs>(rows, panels, tile); }
+#endif
 
 void multiply(const Weight& weight, const Input& input, const PanelOutputs& outputs, int64_t begin, int64_t end) {
   const bool is_dense = weight.kind == kFloat32 || weight.kind == kBfloat16;

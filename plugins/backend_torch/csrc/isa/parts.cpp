@@ -7,10 +7,26 @@
 namespace plx::PLX_ISA {
 namespace {
 
-PLX_INLINE Floats shape_gate(int32_t kind, Floats x) {
-  if (kind == kSilu) return x / (1.0f + exponential(-x));
+template <int32_t Kind>
+PLX_INLINE Floats shape_gate(Floats x) {
+  if (Kind == kSilu) return x / (1.0f + exponential(-x));
   const Floats inner = (x + x * x * x * 0.044715f) * 0.7978845608028654f;
   return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
+}
+
+template <int32_t Kind>
+void gate_rows(const Gating& all) {
+  for (int64_t row = 0; row < all.rows; ++row) {
+    const float *gates = all.gates + row * all.gate_stride, *values = all.values + row * all.value_stride;
+    float* const out = all.out + row * all.out_stride;
+    int64_t i = 0;
+    for (; i + kLanes <= all.count; i += kLanes) save(out + i, shape_gate<Kind>(load(gates + i)) * load(values + i));
+    if (i == all.count) continue;
+    float rest[kLanes] = {};
+    memcpy(rest, gates + i, static_cast<size_t>(all.count - i) * kFloatBytes);
+    const Floats shaped = shape_gate<Kind>(load(rest));
+    for (int lane = 0; i < all.count; ++i, ++lane) out[i] = shaped[lane] * values[i];
+  }
 }
 
 }  // namespace
@@ -47,15 +63,7 @@ void rotate(float* x, const float* cos, const float* sin, int64_t half) {
   }
 }
 
-void gate(int32_t kind, const float* gates, const float* values, int64_t count, float* out) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) save(out + i, shape_gate(kind, load(gates + i)) * load(values + i));
-  if (i == count) return;
-  float rest[kLanes] = {};
-  memcpy(rest, gates + i, static_cast<size_t>(count - i) * kFloatBytes);
-  const Floats shaped = shape_gate(kind, load(rest));
-  for (int lane = 0; i < count; ++i, ++lane) out[i] = shaped[lane] * values[i];
-}
+void gate(int32_t kind, const Gating& all) { return kind == kSilu ? gate_rows<kSilu>(all) : gate_rows<kGelu>(all); }
 
 void narrow(const float* x, int64_t count, uint16_t* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = narrow_one(x[i]);

@@ -163,7 +163,7 @@ PLX_INLINE Floats load_halves(const void* p) {
 // Returns e^x = 2^n * e^r with |r| <= ln 2 / 2 and the Taylor series of e^r to r^7 (relative error 5e-9, less than the rounding
 // of the sums). Below -87 the result is 0, above 88 infinite.
 PLX_INLINE Floats exponential(Floats x) {
-  const Floats kept = smaller(larger(x, splat(-87.0f)), splat(88.0f));
+  const Floats kept = smaller(splat(88.0f), larger(splat(-87.0f), x));  // NaN stays NaN
   const Floats rounder = splat(kRounder);
   const Floats shifted = kept * 1.44269504088896341f + rounder;
   const Floats n = shifted - rounder;
@@ -177,11 +177,14 @@ PLX_INLINE Floats exponential(Floats x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  const Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
+#if defined(__AVX512F__)
+  const Floats value = reinterpret_cast<Floats>(_mm512_scalef_ps(reinterpret_cast<__m512>(p), reinterpret_cast<__m512>(n)));
+#else
+  const Ints power = (__builtin_convertvector(x == x ? n : splat(0.0f), Ints) + 127) << 23;
   const Floats value = p * reinterpret_cast<Floats>(power);
+#endif
   const Floats raised = x > 88.0f ? splat(INFINITY) : value;
-  const Floats bounded = x < -87.0f ? splat(0.0f) : raised;
-  return x == x ? bounded : x;
+  return x < -87.0f ? splat(0.0f) : raised;
 }
 
 PLX_INLINE Floats hyperbolic_tangent(Floats x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }

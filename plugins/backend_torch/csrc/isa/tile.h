@@ -6,7 +6,7 @@
 namespace plx::PLX_ISA {
 
 #if defined(__AVX512F__)
-constexpr int kTileRows = 8;
+constexpr int kTileRows = 12;
 #else
 constexpr int kTileRows = 6;
 #endif
@@ -43,5 +43,8 @@ struct Tile {
 
 // Multiplies rows of float32 by panels of float32: at most kTileRows rows, and 1, 2 or 4 panels up to count_panels(rows).
 void multiply_float_tile(int rows, int panels, const Tile&);
+#if defined(__AVX512BF16__)
+void multiply_pair_tile(int rows, int panels, const Tile&);  // the same in bfloat16, with two inputs in a step
+#endif
 
 }  // namespace plx::PLX_ISA

@@ -57,6 +57,7 @@ def make_record(pool: Pool, heads: int, rule: Rule) -> AttentionRecord:
         scale=rule.scale,
         cap=rule.soft_cap,
         window=rule.window,
+        narrow=rule.narrow,
     )
 
 

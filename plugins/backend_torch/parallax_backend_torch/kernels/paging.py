@@ -64,6 +64,8 @@ class Rule:
     """Scores become ``cap * tanh(score / cap)``; 0: no cap."""
     sinks: torch.Tensor | None = None
     """float32 [heads]: an extra score in the softmax of each head, without a value; None: no sinks."""
+    narrow: bool = False
+    """Whether queries and weights may be rounded to bfloat16 for products with bfloat16 keys and values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class AttentionRecord(ctypes.Structure):
         ("scale", c_float),
         ("cap", c_float),
         ("kind", c_int32),
-        ("unused", c_int32),
+        ("narrow", c_int32),
     )
 
 
