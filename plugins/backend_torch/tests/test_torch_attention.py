@@ -139,7 +139,7 @@ def test_narrow_attention_rounds_queries_and_weights(isa: library.Mode, rule: Ru
     batch, query = Batch(SPANS, shape=shape), draw(TOKENS, 24, shape[1])
     batch.narrow()
     found, wide = (attend(query, batch.pool, batch.rows, replace(rule, narrow=each)) for each in (True, False))
-    # A query is rounded once, and each weight by at most 2^-9 of itself, so their average of values by 2^-9 of the largest.
+    # A query is rounded once, and each weight by at most 2^-9 of itself: so is the average of values, by the largest.
     bound = 2.0**-8 * float(torch.cat([batch.pool.values[slots] for slots in batch.slots]).abs().max())
     assert float((found.double() - batch.expect(query.bfloat16(), rule)).abs().max()) < bound
     assert not torch.equal(found, wide)
