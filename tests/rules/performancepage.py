@@ -53,6 +53,12 @@ class Line:
         """The place of the line among those of a rival: by case, then by instruction set, the newest first."""
         return list(CASES).index(self.case), "" if self.kernels == "-" else self.kernels
 
+    @property
+    def title(self) -> str:
+        """The comparison in words."""
+        known = [self.rival, self.format, CASES[self.case], *([] if self.kernels == "-" else [self.kernels])]
+        return ", ".join(known)
+
     def compare(self, figure: str) -> float | None:
         """Return how many times as good as the rival's a figure is; None if one side has no such figure."""
         if figure not in self.ours or figure not in self.theirs:
@@ -63,7 +69,9 @@ class Line:
 
 def read_lines() -> list[Line]:
     """Return all comparisons, in the order of the reports."""
-    torch, mlx = (json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("peer-torch", "peer-mlx"))
+    torch, mlx = (
+        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("peer-torch", "peer-mlx")
+    )
     return [*read_torch(torch), *read_mlx(mlx)]
 
 
@@ -107,7 +115,11 @@ def read_mlx(report: Mapping[str, Any]) -> Iterator[Line]:
 
 def describe_machine(machine: Mapping[str, Any]) -> str:
     """Return a line on a machine: its processor, cores and vector instructions, as far as they were recorded."""
-    features = [name for name in machine.get("features", ()) if re.fullmatch(r"avx2|avx512(f|_vnni|_bf16)|amx_\w+|asimd|i8mm|bf16|sve", name)]
+    features = [
+        name
+        for name in machine.get("features", ())
+        if re.fullmatch(r"avx2|avx512(f|_vnni|_bf16)|amx_\w+|asimd|i8mm|bf16|sve", name)
+    ]
     known = f"with {', '.join(features)}" if features else "whose instructions were not recorded"
     return f"{machine['cpu']}, {machine['cores']} cores, {known}"
 
@@ -142,14 +154,11 @@ def write_tables(lines: Sequence[Line]) -> str:
 
 
 def write_losses(lines: Sequence[Line]) -> list[str]:
-    """Return the list of figures in which Parallax is behind."""
-    behind = [
-        (round(ratio, 2), f"{line.rival}, {line.format}, {CASES[line.case]}{'' if line.kernels == '-' else f', {line.kernels}'}: {WORDS[figure]}")
-        for line in lines
-        for figure in FIGURES
-        if (ratio := line.compare(figure)) is not None and round(ratio, 2) < 1
-    ]
-    return ["### Where Parallax is behind", "", *(f"- {text}, {ratio:.2f}" for ratio, text in sorted(behind)), *([] if behind else ["Nowhere in these tables."])]
+    """Return the list of figures in which Parallax is behind, the worst first."""
+    compared = ((line.compare(figure), line, figure) for line in lines for figure in FIGURES)
+    behind = sorted((round(ratio, 2), f"{line.title}: {WORDS[figure]}") for ratio, line, figure in compared if ratio)
+    found = [f"- {text}, {ratio:.2f}" for ratio, text in behind if ratio < 1]
+    return ["### Where Parallax is behind", "", *(found or ["Nowhere in these tables."])]
 
 
 WORDS = {
@@ -170,3 +179,4 @@ def write_page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(write_page(), encoding="utf-8")
+    print(PAGE)
