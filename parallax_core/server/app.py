@@ -48,7 +48,7 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
     options, drain = options or ServerOptions(), drain or Drain()
     # Traces come from `tracing` alone: FastAPI's would contain text of clients wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-    app = FastAPI(title="Parallax", docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=silent)
+    app = FastAPI(title="Parallax", openapi_url=None, redirect_slashes=False, telemetry=silent)
     add_handlers(app)
     describe_app(app, has_keys=options.keys.are_needed)
     app.include_router(_make_basics(service, drain))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 from pydantic.json_schema import models_json_schema
 
 from parallax_core.server.auth import OPEN_PATHS
@@ -135,6 +136,10 @@ def describe_app(app: FastAPI, *, has_keys: bool) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's manual has it
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def describe() -> JSONResponse:  # on a thread, since the first time takes too long for the event loop
+        return JSONResponse(app.openapi())
 
 
 def _amend(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:

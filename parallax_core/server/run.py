@@ -141,9 +141,8 @@ async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
     Raises:
         EngineFailed: if the engine fails for good.
     """
-    # A call in the thread pool also imports the modules that Starlette streams with.
-    describing = run_in_threadpool(_describe, site.app)
-    await asyncio.gather(site.service.engine.start(), site.service.reader.start(), describing)
+    importing = run_in_threadpool(_do_nothing)  # imports the modules that Starlette streams with
+    await asyncio.gather(site.service.engine.start(), site.service.reader.start(), importing)
     settle_memory()
     on_ready()
     measuring = asyncio.create_task(watch_lag(site.service.server_metrics.note_lag))
@@ -153,12 +152,8 @@ async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
         measuring.cancel()
 
 
-def _describe(app: FastAPI) -> None:
-    """Make the API's description before the first request for it: that takes too long for the event loop."""
-    try:
-        app.openapi()
-    except Exception:  # routes of plugins are part of it; clients that request it get an error, too
-        logger.exception("the API cannot be described")
+def _do_nothing() -> None:
+    """Return, which the thread pool needs a thread for."""
 
 
 async def _watch_health(engine: Engine) -> None:
