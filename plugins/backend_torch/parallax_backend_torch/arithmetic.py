@@ -84,15 +84,31 @@ def attend_rectangles(query: torch.Tensor, pool: Pool, grid: Grid, rule: Rule) -
 def _attend_group(query: torch.Tensor, pool: Pool, sight: Sight, rule: Rule) -> torch.Tensor:
     """Return the attention of rows of equal length: [rows, tokens, heads, width]."""
     keys, values = (each[sight.slots].to(query.dtype).transpose(1, 2) for each in (pool.keys, pool.values))
-    turned, mask = query.transpose(1, 2), sight.mask[:, None]
     if rule.sinks is not None or rule.soft_cap:
-        return _attend_plainly(turned, keys, values, (mask, rule)).transpose(1, 2)
+        turned = query.transpose(1, 2)
+        return _attend_plainly(turned, keys, values, (sight.mask[:, None], rule)).transpose(1, 2)
     if query.shape[1] > 1:
-        found = functional.scaled_dot_product_attention(turned, keys, values, mask, scale=rule.scale, enable_gqa=True)
-        return found.transpose(1, 2)
+        rows = zip(query, keys, values, sight.mask, strict=True)
+        return torch.stack([_attend_chunk(*row, rule.scale) for row in rows])
     # With one token per row, heads that share keys become tokens of one head: no key is repeated, and any kernel works.
     shared = query[:, 0].unflatten(1, (keys.shape[1], -1))
-    return functional.scaled_dot_product_attention(shared, keys, values, mask, scale=rule.scale).flatten(1, 2)[:, None]
+    found = functional.scaled_dot_product_attention(shared, keys, values, sight.mask[:, None], scale=rule.scale)
+    return found.flatten(1, 2)[:, None]
+
+
+def _attend_chunk(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Return the attention of one row: [tokens, heads, width].
+
+    Each head of keys becomes a batch, and the heads that share it are its heads: so they see the same memory without a
+    copy, and PyTorch can take a kernel that does not keep the scores. With a mask, its ``enable_gqa`` would take the
+    one that keeps them all, in float32.
+    """
+    shared = query.unflatten(1, (keys.shape[0], -1)).permute(1, 2, 0, 3)
+    wide = (each[:, None].expand(-1, shared.shape[1], -1, -1) for each in (keys, values))
+    found = functional.scaled_dot_product_attention(shared, *wide, mask[None, None], scale=scale)
+    return found.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def _attend_plainly(

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from parallax_backend_torch.architectures import BLOCKS, name_method, reads_weights
 from parallax_backend_torch.capabilities import STAGE_CAPABILITIES
 from parallax_backend_torch.config import Config
-from parallax_backend_torch.devices import choose_device, choose_factory, describe_device, estimate_bytes, find_room
+from parallax_backend_torch.devices import choose_factory, claim_device, describe_device, estimate_bytes, find_room
 from parallax_backend_torch.families import find_model
 from parallax_backend_torch.graph_replay import make_replays
 from parallax_backend_torch.layer_factory import LayerFactory
@@ -54,10 +54,17 @@ class TorchBackend:
     def open_stage(self, plan: StagePlan) -> TorchStage:
         """Load the layers of ``plan``; see `parallax_core.api.Backend.open_stage`."""
         config = Config(read_config(plan.model))
-        choose_device(plan)
-        model = _find_model(plan, config)
-        with load_leanly():
-            return _open_blocks(plan, model) if model else _open_generic(plan, config)
+        claim = claim_device(plan)
+        plan = replace(plan, device=claim.device)
+        try:
+            model = _find_model(plan, config)
+            with load_leanly():
+                stage = _open_blocks(plan, model) if model else _open_generic(plan, config)
+        except BaseException:
+            claim.release()
+            raise
+        stage.claim = claim
+        return stage
 
 
 @dataclass(frozen=True, slots=True)

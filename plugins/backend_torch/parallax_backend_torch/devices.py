@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
+from parallax_backend_torch.gpu_claim import GpuClaim, claim_gpu
 from parallax_backend_torch.kernels.ggml import LAYOUTS
 from parallax_backend_torch.kernels.library import choose_kernels, describe_kernels, find_library, set_threads
 from parallax_backend_torch.kernels.rows import WeightKind
@@ -40,6 +41,19 @@ def choose_device(plan: StagePlan) -> torch.device:
     name = plan.device or names[0]
     check_device(plan, CUDA_DTYPES if name.startswith("cuda") else CPU_DTYPES, names)
     return torch.device(name)
+
+
+def claim_device(plan: StagePlan) -> GpuClaim:
+    """Return the device of a plan; of several GPUs, if it names none, one that no other stage has claimed.
+
+    Raises:
+        Unsupported: see `choose_device`.
+    """
+    device = choose_device(plan)
+    count = torch.cuda.device_count() if device.type == "cuda" and not plan.device else 0
+    if count > 1:
+        return claim_gpu({f"cuda:{number}": find_room(torch.device("cuda", number)) for number in range(count)})
+    return GpuClaim(str(device))
 
 
 def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[Tensor]) -> LayerFactory:

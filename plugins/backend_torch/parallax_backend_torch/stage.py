@@ -12,6 +12,7 @@ import torch
 
 from parallax_backend_torch.answer import Pending
 from parallax_backend_torch.devices import check_device_works, free_memory
+from parallax_backend_torch.gpu_claim import GpuClaim
 from parallax_backend_torch.graph_replay import Replays
 from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.network import Runner, RunResult
@@ -60,6 +61,8 @@ class TorchStage:
         self._account = Account(info)
         self._held: StageParts | None = held
         self._lost = ""
+        self.claim = GpuClaim(str(held.factory.device))
+        """The claim on its device, released when it is closed."""
 
     @property
     def info(self) -> StageInfo:
@@ -114,6 +117,7 @@ class TorchStage:
         """Release the model and every sequence. Idempotent."""
         held, self._held = self._held, None
         self._account = Account(self.info)
+        self.claim.release()
         if held is not None and held.factory.device.type != "cpu":
             device = held.factory.device
             del held

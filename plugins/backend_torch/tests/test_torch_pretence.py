@@ -15,7 +15,7 @@ from parallax_core.testing.checks.draw import DrawChecks
 from parallax_core.testing.checks.penalty import PenaltyChecks
 from tests.support.checkpoints import FAMILIES, LAYERS, save_family
 from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_ragged
-from tests.support.pretence import DEVICE, Pretence, Recorder, pretend_device
+from tests.support.pretence import DEVICE, DeviceTensor, Pretence, Recorder, pretend_device
 
 ROOM = 2**21
 LENGTH = 24
@@ -48,6 +48,26 @@ def test_families_need_nothing_of_the_cpu(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["gemma3_text", "mistral"])
 def test_families_run_in_half_the_bits(kind: str, tmp_path: Path) -> None:
     assert run_trial(Family(kind, tmp_path, TorchBackend()), [StagePlan(model=tmp_path, dtype="bfloat16")]) < COARSE
+
+
+def test_heads_that_share_keys_see_them_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`enable_gqa` with a mask would keep the scores of all heads in float32."""
+    attend, calls = torch.nn.functional.scaled_dot_product_attention, []
+
+    def note(*args: torch.Tensor, **options: object) -> torch.Tensor:
+        if isinstance(args[0], DeviceTensor):  # the model that it is compared with is on the CPU
+            calls.append((args, options))
+        found: torch.Tensor = attend(*args, **options)
+        return found
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", note)
+    run_trial(Family("llama", tmp_path, TorchBackend()), [StagePlan(model=tmp_path, dtype="float32")])
+    assert not any("enable_gqa" in options for _, options in calls)
+    chunks = [args for args, _ in calls if args[1].stride(1) == 0]
+    assert len(chunks) >= LAYERS
+    for query, keys, values, mask in chunks:
+        assert values.stride(1) == 0
+        assert mask.shape == (1, 1, query.shape[2], keys.shape[2])
 
 
 def test_pretence_lets_nothing_mix() -> None:
