@@ -106,8 +106,8 @@ def _attend_chunk(
     one that keeps them all, in float32.
     """
     shared = query.unflatten(1, (keys.shape[0], -1)).permute(1, 2, 0, 3)
-    wide = (each[:, None].expand(-1, shared.shape[1], -1, -1) for each in (keys, values))
-    found = functional.scaled_dot_product_attention(shared, *wide, mask[None, None], scale=scale)
+    keys, values = (each[:, None].expand(-1, shared.shape[1], -1, -1) for each in (keys, values))
+    found = functional.scaled_dot_product_attention(shared, keys, values, mask[None, None], scale=scale)
     return found.permute(2, 0, 1, 3).flatten(1, 2)
 
 
