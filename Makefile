@@ -117,10 +117,13 @@ benchmarks/results/parity-torch.json: | $(DEV)/.stamp
 	@$(DEV)/bin/python -m benchmarks.parity "$$($(DEV)/bin/parallax models pull smollm2-135m)" \
 		--backend torch --prompts 20 --tokens 64 --out $@
 
+# Its parts are kept in build while some are missing, so a run that was interrupted goes on where it ended.
 benchmarks/results/peer-torch.json: | $(DEV)/.stamp
 	@$(DEV)/bin/python -m benchmarks.venvs $(PEERS)
 	@echo "measuring $@"
-	@$(DEV)/bin/python -m benchmarks.peer_torch "$$($(DEV)/bin/parallax models pull smollm2-135m)" --peers $(PEERS) --out $@
+	@$(DEV)/bin/python -m benchmarks.peer_torch "$$($(DEV)/bin/parallax models pull smollm2-135m)" --peers $(PEERS) \
+		--out build/$(@F)
+	@mv build/$(@F) $@
 
 benchmarks/results/memory.json: | $(DEV)/.stamp
 	@echo "measuring $@"
