@@ -19,8 +19,7 @@ class LeastFinishTime:
 
     A few drawn replicas are nearly as good as all, and requests that arrive together do not all take the same one (the
     power of two choices: Mitzenmacher, IEEE TPDS 2001). Where some replicas are much slower than others, two are too
-    few. The replica with most of the prompt cached is always one of them. Suspected replicas are left out as long as
-    there are others.
+    few. The replica with most of the prompt cached is always one of them.
     """
 
     choices: int = 8
@@ -33,8 +32,7 @@ class LeastFinishTime:
 
     def choose(self, arrival: ArrivalView, replicas: Sequence[ReplicaView]) -> int:
         """Return the rank of the replica with the least expected finish, among equals the first."""
-        sound = [replica for replica in replicas if not replica.is_suspected] or list(replicas)
-        drawn = _draw(sound, self.choices, arrival.number) if 0 < self.choices < len(sound) else sound
+        drawn = _draw(replicas, self.choices, arrival.number) if 0 < self.choices < len(replicas) else replicas
         known = [each_s for each in drawn if (each_s := each.token_s) is not None]
         default_s = min(known, default=UNKNOWN_S)
         return min(drawn, key=lambda each: (_expect(arrival, each, default_s), each.pending_tokens, each.rank)).rank

@@ -12,7 +12,7 @@ from parallax_core.cluster.routing.policy import LeastFinishTime
 FAST_S, SLOW_S = 0.01, 0.1
 
 
-def replica(rank: int, token_s: float | None = FAST_S, cached: int = 0, *, is_suspected: bool = False) -> ReplicaView:
+def replica(rank: int, token_s: float | None = FAST_S, cached: int = 0) -> ReplicaView:
     return ReplicaView(
         rank=rank,
         pending_tokens=0,
@@ -20,7 +20,6 @@ def replica(rank: int, token_s: float | None = FAST_S, cached: int = 0, *, is_su
         cached_tokens=cached,
         token_s=token_s,
         prompt_token_s=None if token_s is None else token_s / 10,
-        is_suspected=is_suspected,
     )
 
 
@@ -38,7 +37,6 @@ VIEWS = st.lists(
         pending_prompt=st.integers(0, 10**5),
         token_s=st.none() | st.floats(0, 100),
         prompt_token_s=st.none() | st.floats(0, 100),
-        is_suspected=st.booleans(),
     ),
     min_size=1,
     max_size=20,
@@ -52,26 +50,18 @@ def test_there_is_a_path_as_long_as_there_is_a_replica(views: list[ReplicaView],
     assert chosen in {view.rank for view in views}
 
 
-@given(VIEWS, st.integers(0, 10**9), st.integers(0, 30))
-def test_suspected_replica_is_chosen_only_if_all_are(views: list[ReplicaView], number: int, choices: int) -> None:
-    chosen = LeastFinishTime(choices=choices).choose(arrival(number), views)
-    suspected = {view.rank for view in views if view.is_suspected}
-    assert chosen not in suspected or len(suspected) == len(views)
-
-
 @given(VIEWS, st.integers(0, 10**9))
 def test_no_replica_finishes_before_the_chosen_of_all(views: list[ReplicaView], number: int) -> None:
-    assume = [view for view in views if view.token_s is not None and view.prompt_token_s is not None]
-    sound = [view for view in assume if not view.is_suspected] or assume
-    if not sound:
+    known = [view for view in views if view.token_s is not None and view.prompt_token_s is not None]
+    if not known:
         return
-    chosen = LeastFinishTime(choices=0).choose(arrival(number), assume)
+    chosen = LeastFinishTime(choices=0).choose(arrival(number), known)
 
     def finish(view: ReplicaView) -> float:
         own = max(100 - view.cached_tokens, 1)
         return (view.pending_prompt + own) * (view.prompt_token_s or 0) + 100 * (view.token_s or 0)
 
-    assert finish(next(view for view in assume if view.rank == chosen)) == min(map(finish, sound))
+    assert finish(next(view for view in known if view.rank == chosen)) == min(map(finish, known))
 
 
 def test_fast_replica_is_preferred_and_a_cached_prompt_counts() -> None:
