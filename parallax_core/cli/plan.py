@@ -8,15 +8,20 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.base.errors import UsageError
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.cli.client import Client
 from parallax_core.cli.command import new_app
+from parallax_core.cli.live_cluster import read_live_cluster
 from parallax_core.cli.plan_inputs import measure_model, read_nodes, refuse_model
 from parallax_core.cli.plan_view import Plan, describe_plan, render_plans
+from parallax_core.cli.server_url import UrlOption, find_url
+from parallax_core.cli.status import TIMEOUT_S
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import explain_idle
 from parallax_core.cluster.placement.nodes_file import read_cluster
 from parallax_core.cluster.placement.what_if import change_cluster
 from parallax_core.contracts.placement import (
+    ClusterProfile,
     Objective,
     PlacementPolicy,
     PlacementProblem,
@@ -31,7 +36,13 @@ app = new_app()
 @app.command()
 def plan(
     model: Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")],
-    nodes: Annotated[Path, typer.Option(help="The nodes and links, in TOML or JSON.", metavar="FILE")],
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            help="The nodes and links, in TOML or JSON; by default those of a running server.", metavar="FILE"
+        ),
+    ] = None,
+    url: UrlOption = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option(help="Also plan with this change, such as +1xRTX4090@20ms or -NAME.", metavar="CHANGE"),
@@ -60,6 +71,7 @@ def plan(
 ) -> None:
     """Show which layers each node would hold, and how fast that would be, without starting anything.
 
+    The nodes are those of a file, or those that have joined a running server, as they have measured themselves.
     Of the model only its config is needed, and its index if there is one: neither weights nor nodes.
     """
     goal = ServingGoal(
@@ -72,7 +84,7 @@ def plan(
         max_token_s=max_token_time or float("inf"),
         min_tokens_per_s=min_throughput,
     )
-    cluster, host = read_cluster(read_nodes(nodes)), PluginHost.prepare()
+    cluster, host = _find_cluster(nodes, url), PluginHost.prepare()
     policy, demand = make_policy(host, "placement", placement), measure_model(host, model, weight_bits)
     plans = [_make_plan(policy, PlacementProblem(cluster=cluster, model=demand, goal=goal), "")]
     for change in what_if or ():
@@ -84,6 +96,21 @@ def plan(
         print("\n".join(render_plans(model, plans)))
     if not any(each.placement.pipelines for each in plans):
         raise refuse_model(plans[0].problem)
+
+
+def _find_cluster(nodes: Path | None, url: str | None) -> ClusterProfile:
+    """Return the cluster of a nodes file, or of a running server if there is none."""
+    if nodes is not None:
+        if url is not None:
+            raise UsageError("--nodes and --url are both given", "plan for the nodes of a file, or of a server")
+        return read_cluster(read_nodes(nodes))
+    found = find_url(url)
+    try:
+        return read_live_cluster(Client(found, TIMEOUT_S).cluster(), found)
+    except ParallaxError as error:
+        if url is None and isinstance(error.__cause__, OSError):
+            raise UsageError(f"--nodes is not given, and {error}", "give --nodes FILE, or --url of a server") from error
+        raise
 
 
 def _read_objective(text: str) -> Objective:

@@ -134,6 +134,14 @@ class ProfileReply(ResponseModel):
     """FLOPs per second."""
     bandwidth: float
     """Bytes of memory read per second."""
+    flops_efficiency: float
+    """The share of ``flops`` that layers reach."""
+    bandwidth_efficiency: float
+    """The share of ``bandwidth`` that layers reach."""
+    step_seconds: float
+    """The fixed time of a step, besides its layers."""
+    layer_seconds: float
+    """The fixed time of each layer of a step, besides reading and computing."""
     measured: bool
     """Whether the speed was measured on the device; otherwise it is typical of the product."""
     disk_free: int | None
@@ -296,6 +304,10 @@ def _show_profile(status: NodeStatus) -> ProfileReply | None:
         total_memory=device.total_memory or None,
         flops=device.flops,
         bandwidth=device.bandwidth,
+        flops_efficiency=device.flops_efficiency,
+        bandwidth_efficiency=device.bandwidth_efficiency,
+        step_seconds=device.step_s,
+        layer_seconds=device.layer_s,
         measured=device.is_measured,
         disk_free=profile.disk_free or None,
         disk_bandwidth=profile.disk_bandwidth,
