@@ -20,8 +20,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ from parallax_core.contracts.placement import Objective, PipelineEstimate
 GOAL = 0.15
 NUM_LAYERS, LAYER_BYTES, HIDDEN = 16, 10**8, 1024
 PROMPT, OUTPUT = 128, 16
-LEAST_S, MOST_S = 6.0, 12.0
+LEAST_S, MOST_S = 8.0, 16.0
 """Seconds in which the measured requests are sent."""
 MOE_SHARE = 0.3
 """The share of models with experts."""
@@ -164,15 +165,25 @@ async def ask(engine: Engine, num_prompt: int, num_output: int) -> list[float]:
     return times
 
 
+def draw_lengths(mean: int, seed: int) -> Iterator[int]:
+    """Yield numbers of tokens in pairs with a given mean: single ones would shift the figures of a short run."""
+    random = Random(seed)  # noqa: S311 -- the same lengths each time
+    while True:
+        length = random.randint(mean // 2, 3 * mean // 2)
+        yield length
+        yield 2 * mean - length
+
+
 async def load(engine: Engine, goal: ServingGoal, num_users: int, request_s: float) -> Speeds:
     """Measure one request alone, then the steady state of users who each send one request after the other.
 
-    Answers have between half and one and a half times the tokens of the goal, so that users do not fall into step.
+    Answers have between half and one and a half times the tokens of the goal, so that users do not fall into step;
+    they come in pairs whose mean is that of the goal.
     Users go on until all requests that were sent in the measured time have ended. By Little's law, requests per second
     are users over the mean time of a request.
     """
     alone = await ask(engine, goal.prompt_tokens, goal.output_tokens)
-    random, begun = Random(num_users), time.perf_counter()  # noqa: S311 -- the same lengths each time
+    lengths, begun = draw_lengths(goal.output_tokens, num_users), time.perf_counter()
     first = begun + request_s
     last = first + min(MOST_S, max(LEAST_S, 2 * request_s))
     measured: list[list[float]] = []
@@ -189,9 +200,7 @@ async def load(engine: Engine, goal: ServingGoal, num_users: int, request_s: flo
 
     async def send() -> None:
         sent = time.perf_counter()
-        answer = await ask(
-            engine, goal.prompt_tokens, random.randint(goal.output_tokens // 2, 3 * goal.output_tokens // 2)
-        )
+        answer = await ask(engine, goal.prompt_tokens, next(lengths))
         if first <= sent < last:
             measured.append(answer)
 
@@ -300,14 +309,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, and write the report; return the exit code."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--clusters", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=inf, help="begin no cluster after these; the next run goes on")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
-    report = read_report(options.out)
+    began, report = time.monotonic(), read_report(options.out)
     clusters: dict[str, Any] = report.get("emulated", {})
     home = tempfile.TemporaryDirectory(prefix="prediction-")
     os.environ["PARALLAX_HOME"] = home.name
     missing = [seed for seed in range(options.clusters) if str(seed) not in clusters]
     for seed in missing:
+        if time.monotonic() - began > options.seconds:
+            break
         clusters[str(seed)] = found = compare_cluster(seed, measure_hop())
         print(seed, found["stages"], found["requests"], [row["errors"] for row in found["pipelines"]], flush=True)
         command = ["benchmarks.prediction", "--clusters", str(options.clusters)]
