@@ -1,14 +1,10 @@
-"""Random placement problems, and their exact optimum by exhaustive search."""
+"""Random placement problems."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from itertools import combinations, pairwise, permutations
-from math import inf
 from random import Random
 
-from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.contracts.placement import (
     ClusterProfile,
     DeviceProfile,
@@ -71,57 +67,3 @@ def _make_node(random: Random, rank: int, total_gb: float) -> NodeProfile:
     overhead_s = random.choice([0, 1e-4, 1e-3])
     device = dataclasses.replace(node.device, step_s=overhead_s, layer_s=2e-5)
     return dataclasses.replace(node, device=device, site=random.choice(["home", "office"]))
-
-
-def find_optimum(problem: PlacementProblem) -> float:
-    """Return the best objective of any placement: tokens per second, or the least mean seconds with waiting.
-
-    Every set of nodes is tried in every order, with all ranges and any number of requests; then sets are joined by
-    dynamic programming. It is 0 if the model does not fit.
-    """
-    costs = CostModel(problem)
-    num_nodes, concurrency = len(costs.nodes), costs.goal.concurrency
-    alone = {_mask(nodes): _find_best(costs, nodes) for nodes in _list_sets(num_nodes)}
-    total = {0: [0.0] + [-inf] * concurrency}
-    for mask in range(1, 1 << num_nodes):
-        lowest = mask & -mask
-        best = list(total[mask ^ lowest])
-        for part in (each for each in alone if each & mask == each and each & lowest):
-            _join(best, alone[part], total[mask ^ part])
-        total[mask] = best
-    values = total[(1 << num_nodes) - 1]
-    if costs.goal.objective == "throughput":
-        return max(values)
-    waits = [-value * concurrency / num**2 for num, value in enumerate(values) if num and value > -inf]
-    return min(waits, default=0.0)
-
-
-def _list_sets(num_nodes: int) -> Iterator[tuple[int, ...]]:
-    for number in range(1, num_nodes + 1):
-        yield from combinations(range(num_nodes), number)
-
-
-def _mask(nodes: tuple[int, ...]) -> int:
-    return sum(1 << node for node in nodes)
-
-
-def _find_best(costs: CostModel, nodes: tuple[int, ...]) -> list[float]:
-    """Return the best value of a pipeline of all these nodes, by the number of its requests."""
-    best = [0.0] + [-inf] * costs.goal.concurrency
-    for order in permutations(nodes):
-        for inner in combinations(range(1, costs.num_layers), len(nodes) - 1):
-            cuts = (0, *inner, costs.num_layers)
-            fitting = min(costs.count_fitting(node, *cut) for node, cut in zip(order, pairwise(cuts), strict=True))
-            for number in range(1, int(min(fitting, costs.goal.concurrency)) + 1):
-                cost = costs.measure_pipeline(order, cuts, number)
-                is_throughput = costs.goal.objective == "throughput"
-                best[number] = max(best[number], cost.tokens_per_s if is_throughput else -number * cost.request_s)
-    return best
-
-
-def _join(best: list[float], one: list[float], other: list[float]) -> None:
-    """Raise ``best`` to the sums of two pipelines' values, by the number of requests of both."""
-    for first in range(1, len(best)):
-        if one[first] > -inf:
-            for second in range(len(best) - first):
-                best[first + second] = max(best[first + second], one[first] + other[second])

@@ -8,10 +8,13 @@ from itertools import chain
 
 from parallax_core.cluster.placement.baselines import fill_groups, group_greedily, group_optimally, measure_room
 from parallax_core.cluster.placement.cost_model import CostModel
+from parallax_core.cluster.placement.idle_use import IdleUses
 from parallax_core.cluster.placement.movement import is_worth_moving, measure_movement
 from parallax_core.cluster.placement.pipeline import Pipeline
-from parallax_core.cluster.placement.search import MOST_SMALL, LayoutSearch, is_better
+from parallax_core.cluster.placement.search import MOST_SMALL, LayoutSearch
 from parallax_core.cluster.placement.seeds import Layout, deal_layouts
+from parallax_core.cluster.placement.shares import is_better, rate_pipelines
+from parallax_core.cluster.placement.stage_table import Effort
 from parallax_core.contracts.placement import Estimator, Placement, PlacementProblem
 
 NUM_STARTS = 3
@@ -30,6 +33,10 @@ FEW_STATES = 20
 """The states that its dynamic programming keeps for each node."""
 EFFORTS = {MOST_SMALL: 2, MOST_MEDIUM: 3}
 """The effort is larger by a factor in clusters of at most this many nodes, where each computation takes less time."""
+ADOPTING, ADOPTING_LARGE = 60_000, 3000
+"""The effort for trying idle nodes in the best placement, in clusters of at most `MOST_MEDIUM` nodes and in others."""
+WORTH_DIVIDING = 0.03
+"""The relative gain below which the best single node is preferred: predictions are not more exact than that."""
 MOST_ROUNDS = 3
 """The most turns of choosing ranges and then moving nodes."""
 
@@ -82,7 +89,20 @@ def search_pipelines(search: LayoutSearch, current: Layout = ()) -> list[list[Pi
     else:
         found = [search.solve_all(_improve(search, layout)) for layout in chosen]
     found += [fill_groups(costs, room, group) for group in groups]
-    return sorted(found, key=search.rate, reverse=True)
+    found.sort(key=search.rate, reverse=True)
+    is_medium = num_nodes <= MOST_MEDIUM
+    best = IdleUses(costs, Effort(ADOPTING if is_medium else ADOPTING_LARGE)).adopt(found[0])
+    single = _find_single(costs) if is_medium else []  # one node is never the best of many
+    if single and not is_better(search.rate(best), search.rate(single), WORTH_DIVIDING):
+        return [single, best, *found]
+    return [best, *found]
+
+
+def _find_single(costs: CostModel) -> list[Pipeline]:
+    """Return the pipeline of the best node alone; none if no node holds the model."""
+    nodes = [node for node in range(len(costs.nodes)) if costs.count_fitting(node, 0, costs.num_layers) >= 1]
+    alone = [[Pipeline(costs, (node,), (0, costs.num_layers))] for node in nodes]
+    return max(alone, key=lambda pipelines: rate_pipelines(pipelines, costs.goal), default=[])
 
 
 def _list_starts(search: LayoutSearch, current: Layout, groups: Sequence[Sequence[Sequence[int]]]) -> Iterator[Layout]:

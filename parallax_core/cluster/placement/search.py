@@ -13,6 +13,7 @@ from parallax_core.cluster.placement.shares import (
     Rating,
     RequestShare,
     can_share_exactly,
+    is_better,
     make_offers,
     rate_offers,
     rate_pipelines,
@@ -25,8 +26,6 @@ MOST_SMALL = 8
 """Up to this many nodes, several ranges are kept for every order of nodes, by the number of their requests."""
 PORTIONS = 8
 """The portions in which requests are shared out while layouts of a small cluster are compared."""
-GAIN = 1e-6
-"""The relative gain below which a change is none."""
 
 
 class LayoutSearch:
@@ -50,6 +49,11 @@ class LayoutSearch:
     def has_effort(self) -> bool:
         """Whether there is effort left."""
         return self._effort.left > 0
+
+    @property
+    def effort(self) -> Effort:
+        """What the search may still compute."""
+        return self._effort
 
     def solve(self, order: tuple[int, ...]) -> Pipeline | None:
         """Return the pipeline of some nodes, with balanced ranges; None if their memory does not suffice.
@@ -186,11 +190,3 @@ def _swap(layout: Layout, one: int, other: int) -> Layout:
     """Exchange two nodes; one of them may be idle."""
     exchange = {one: other, other: one}
     return tuple(tuple(exchange.get(node, node) for node in order) for order in layout)
-
-
-def is_better(score: Rating, than: Rating) -> bool:
-    """Return whether a score is better by more than rounding errors."""
-    for new, old in zip(score, than, strict=True):
-        if abs(new - old) > GAIN * max(abs(new), abs(old)):
-            return new > old
-    return False

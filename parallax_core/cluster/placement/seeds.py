@@ -19,7 +19,7 @@ MOST_SINGLE = 8
 
 def deal_layouts(costs: CostModel) -> Iterator[Layout]:
     """Yield layouts with different numbers of pipelines: from the most that the memory allows down to a single one."""
-    nodes = [node for node in range(len(costs.nodes)) if _can_hold(costs, node)]
+    nodes = [node for node in range(len(costs.nodes)) if can_hold(costs, node)]
     whole = tuple((node,) for node in nodes if costs.count_fitting(node, 0, costs.num_layers) >= 1)
     others = sorted(set(nodes) - {node for (node,) in whole})
     if whole:
@@ -50,7 +50,7 @@ def order_nodes(costs: CostModel, nodes: Iterable[int]) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _can_hold(costs: CostModel, node: int) -> bool:
+def can_hold(costs: CostModel, node: int) -> bool:
     """Return whether a node has memory for any layer and one request."""
     return any(costs.count_fitting(node, layer, layer + 1) >= 1 for layer in range(costs.num_layers))
 

@@ -16,6 +16,8 @@ MOST_EXACT = 3000
 """Pipelines times requests squared up to which the best division is computed exactly."""
 MULTIPLES = (1, 2, 4, 8, 16, 32)
 """The numbers of portions that may be given to a pipeline at once."""
+GAIN = 1e-6
+"""The relative gain below which a change is none."""
 Rating = tuple[float, float]
 """How good a placement is for the objective, and then how short its requests are; larger is better."""
 
@@ -146,3 +148,11 @@ def _rate(costs: Sequence[PipelineCost], goal: ServingGoal) -> Rating:
         return tokens_per_s, -mean_s
     reached = min(1.0, tokens_per_s / goal.min_tokens_per_s) if goal.min_tokens_per_s else 1.0
     return reached, -mean_s * goal.concurrency / num_requests
+
+
+def is_better(score: Rating, than: Rating, gain: float = GAIN) -> bool:
+    """Return whether a score is better by more than a relative gain, by default by more than rounding errors."""
+    for new, old in zip(score, than, strict=True):
+        if abs(new - old) > gain * max(abs(new), abs(old)):
+            return new > old
+    return False

@@ -18,8 +18,9 @@ from parallax_core.contracts.placement import (
     PlacementProblem,
     ServingGoal,
 )
-from tests.support.clusters import find_optimum, make_model, make_node, make_problem
+from tests.support.clusters import make_model, make_node, make_problem
 from tests.support.fleets import FLEETS, Fleet
+from tests.support.optimum import find_optimum
 
 SEARCH = SearchPlacement(effort=300)
 
@@ -225,3 +226,17 @@ def test_many_requests_of_a_reported_fleet_use_every_node_that_holds_the_model(f
 def test_negative_effort_is_refused() -> None:
     with pytest.raises(ValueError, match="effort is -1"):
         SearchPlacement(effort=-1)
+
+
+@pytest.mark.parametrize(("bandwidth_gb_s", "num_stages"), [(105, 1), (300, 2)])
+def test_model_is_divided_only_for_a_gain_above_the_error_of_predictions(
+    bandwidth_gb_s: float, num_stages: int
+) -> None:
+    fast = make_node("fast", 40, bandwidth_gb_s=100)
+    other = make_node("other", 4, bandwidth_gb_s=bandwidth_gb_s)
+    near = LinkProfile(ends=("", ""), round_trip_s=0.0, bandwidth=1e12)
+    cluster = ClusterProfile(nodes=(fast, other), default_link=near)
+    goal = ServingGoal(concurrency=1, objective="latency", prompt_tokens=1)
+    problem = PlacementProblem(cluster=cluster, model=make_model(8, 1.0), goal=goal)
+    [stages] = place(problem).pipelines
+    assert len(stages) == num_stages
