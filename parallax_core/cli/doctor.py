@@ -14,7 +14,7 @@ from parallax_core.cli.option import ConfigFile
 from parallax_core.cli.plugins import describe_plugins
 from parallax_core.config.config import Config
 from parallax_core.contracts.finding import Finding
-from parallax_core.deploy.engine_environment import find_environment
+from parallax_core.deploy.engine_environment import find_environment, is_supported
 from parallax_core.models.backends import probe
 from parallax_core.plugins.host import PluginHost
 
@@ -100,14 +100,15 @@ def _examine_engines(host: PluginHost) -> Iterator[Finding]:
             message = f"{spec.supported} is supported, and there is no environment with it"
             yield Finding(topic=topic, status="ok", message=message, remedy="" if probe(offer).ok else install)
             continue
-        version = environment.read_version(spec.distributions) or "none"
-        message = f"{version} ({environment.note.build}) in {environment.folder}; {spec.supported} is supported"
+        version = environment.read_version(spec.distributions)
+        message = f"{version or 'none'} ({environment.note.build}) in {environment.folder}"
+        message += f"; {spec.supported} is supported"
         is_same = environment.note.core == metadata.version("parallax-core")
         if not is_same:
             message += f"; made with parallax-core {environment.note.core}"
-        yield Finding(
-            topic=topic, status="ok" if is_same else "warning", message=message, remedy="" if is_same else install
-        )
+        is_right = is_same and bool(version) and is_supported(version, spec.supported)
+        status: Status = "ok" if is_right else "warning"
+        yield Finding(topic=topic, status=status, message=message, remedy="" if is_right else install)
 
 
 def _examine_plugins(host: PluginHost) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import msgspec
+from packaging.specifiers import SpecifierSet
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.config.home import engines_folder
@@ -42,6 +43,11 @@ class EngineEnvironment:
     def read_version(self, distributions: Sequence[str]) -> str:
         """Return the version of the first of ``distributions`` that is installed there; empty: none is."""
         return next((found.version for name in distributions if (found := find_distribution(self.folder, name))), "")
+
+
+def is_supported(version: str, supported: str) -> bool:
+    """Return whether a release of an engine, such as ``0.32.0+cpu``, is one of `EngineSpec.supported`."""
+    return SpecifierSet(supported).contains(version, prereleases=True)
 
 
 def find_python(folder: Path) -> Path:

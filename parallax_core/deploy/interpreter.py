@@ -9,7 +9,8 @@ from pathlib import Path
 
 from parallax_core.base.errors import UsageError
 from parallax_core.config.serve import ServeSettings
-from parallax_core.deploy.engine_environment import find_environment
+from parallax_core.contracts.engine_spec import EngineSpec
+from parallax_core.deploy.engine_environment import EngineEnvironment, find_environment, is_supported
 from parallax_core.models.backends import probe
 from parallax_core.plugins.host import PluginHost
 from parallax_core.wire.codec import WIRE_VERSION
@@ -49,7 +50,7 @@ def find_engine_pythons(settings: ServeSettings, plugins: PluginHost, backends: 
     The engine that is installed beside Parallax comes first, if it can run here; ``--python`` comes before both.
 
     Raises:
-        UsageError: if an environment cannot run this Parallax.
+        UsageError: if an environment cannot run this Parallax, or has a release of its engine that is not supported.
     """
     found: dict[str, str] = {}
     named = {text.partition("=")[0] for text in settings.python}
@@ -60,7 +61,20 @@ def find_engine_pythons(settings: ServeSettings, plugins: PluginHost, backends: 
         if environment := find_environment(name):
             found[name] = str(environment.python)
             check_python(found[name], name)
+            check_release(environment, offer.load(offer.spec.engine))
     return found
+
+
+def check_release(environment: EngineEnvironment, spec: EngineSpec) -> None:
+    """Check the release of the engine in its environment; the worker itself reports if there is none.
+
+    Raises:
+        UsageError: if it is not supported.
+    """
+    version, name = environment.read_version(spec.distributions), environment.note.backend
+    if version and not is_supported(version, spec.supported):
+        message = f"{environment.folder} has {name} {version}, and the backend {name!r} supports {spec.supported}"
+        raise UsageError(message, f"make the environment anew: parallax engines install {name}")
 
 
 def parse_pythons(texts: Sequence[str]) -> dict[str, str]:

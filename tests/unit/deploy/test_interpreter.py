@@ -19,7 +19,7 @@ ENGINE = """
 from dataclasses import dataclass
 from parallax_core.api import Availability, BackendSpec, EngineSpec, Ref, SettingsSpec, hookimpl
 
-ENGINE = EngineSpec(module="none", distributions=(), supported="", builds={})
+ENGINE = EngineSpec(module="none", distributions=("abacus-engine",), supported=">=1,<2", builds={})
 
 @dataclass(frozen=True)
 class Options:
@@ -75,6 +75,23 @@ def test_environment_of_an_engine_is_found(site: Site, home: Path) -> None:
     assert find() == {"abacus": str(python)}
     assert find(python=("abacus=/other/python",)) == {}
     assert find(listen="tcp://127.0.0.1:0") == {}
+
+
+@pytest.mark.parametrize(("version", "is_right"), [("1.5+cpu", True), ("1.9rc1", True), ("2.0", False), ("0.9", False)])
+def test_environment_with_another_release_of_the_engine_is_refused(
+    site: Site, home: Path, version: str, is_right: bool
+) -> None:
+    install(site, ok=False)
+    python = make_environment(home)
+    info = python.parents[1] / "lib/python3.11/site-packages" / f"abacus_engine-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: abacus-engine\nVersion: {version}\n")
+    if is_right:
+        assert find() == {"abacus": str(python)}
+        return
+    with pytest.raises(UsageError, match=rf"has abacus {version}, and the backend 'abacus' supports >=1,<2") as refused:
+        find()
+    assert "parallax engines install abacus" in refused.value.hint
 
 
 def test_engine_beside_parallax_comes_before_its_environment(site: Site, home: Path) -> None:
