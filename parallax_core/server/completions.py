@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 import fastapi
@@ -17,7 +17,7 @@ from parallax_core.server.json_pieces import JsonObject, respond, to_json, write
 from parallax_core.server.logprobs import Columns, CompletionLogprobs, TokenWriter
 from parallax_core.server.openapi import describe_body, describe_errors, describe_events
 from parallax_core.server.request_models import CompletionRequest
-from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
+from parallax_core.server.response import EventData, ResponseFlow, SseResponse, answer_whole
 from parallax_core.server.response_models import CompletionReply
 from parallax_core.server.service import Service
 
@@ -106,13 +106,18 @@ class CompletionResponse:
         whole = {**self.name, "usage": self.flow.usage(is_shown=is_shown)}
         return respond(write_object(whole, "choices", write_lists(shown)))
 
-    async def stream(self) -> AsyncIterator[Iterable[bytes]]:
-        """Yield the chunks of all answers, each in pieces."""
+    async def stream(self) -> AsyncIterator[EventData]:
+        """Yield the chunks of all answers, in pieces if they have log-probabilities."""
         choices, is_shown = Choices(self._begin), self.reading.form.is_shown
+        head = to_json(self.name)[:-1] + b',"choices":['
         async for number, delta in self.flow.read():
             place = number * self.reading.request.n + delta.index
             piece = await choices[place].take(delta, is_shown=is_shown)
-            if piece.text or delta.ended or piece.columns:
+            if not (piece.text or delta.ended or piece.columns):
+                continue
+            if piece.columns is None:
+                yield head + to_json({**_name_choice(place, piece.text, delta.ended), "logprobs": None}) + b"]}"
+            else:
                 choice = _write_choice(place, piece.text, piece.columns, delta.ended)
                 yield write_object(self.name, "choices", write_lists([choice]))
         if self.reading.form.includes_usage:
@@ -137,8 +142,13 @@ class CompletionResponse:
 
 
 def _write_choice(index: int, text: str, columns: Columns | None, reason: Reason | None) -> Iterator[bytes]:
-    choice = {"index": index, "text": text, "finish_reason": reason}
+    choice = _name_choice(index, text, reason)
     return write_object(choice, "logprobs", [b"null"] if columns is None else columns.write())
+
+
+def _name_choice(index: int, text: str, reason: Reason | None) -> JsonObject:
+    """Return the fields of a choice besides its log-probabilities."""
+    return {"index": index, "text": text, "finish_reason": reason}
 
 
 def make_router(service: Service) -> fastapi.APIRouter:

@@ -17,6 +17,8 @@ from parallax_transport_zmq.message import BadMessage, Kind, pack_reason, pack_t
 from parallax_transport_zmq.parcel import Parcel, cut_frame
 
 HERE = "this end is closed"
+RECENT_S = 0.05
+"""Any message counts as a sign of life; if one was sent within this time, in seconds, a heartbeat is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class ZmqLink:
         self._posting = threading.Lock()
         """Held while messages are posted that must follow each other, such as the parts of a frame."""
         self._was_heard = True
+        self._posted = 0.0
+        """When the loop last posted a message."""
         self._silence_s = 0.0
         self._tell: Callable[[], None] | None = None
 
@@ -173,7 +177,7 @@ class ZmqLink:
             self.break_off(f"it sent {error}", f"you sent {error}", "invalid_frame")
 
     def beat(self, listened_s: float) -> None:
-        """Send a heartbeat, and end the link if the peer was silent for too long.
+        """Send a heartbeat, unless a message was just sent, and end the link if the peer was silent for too long.
 
         Args:
             listened_s: seconds since the last call in which this end listened.
@@ -182,7 +186,7 @@ class ZmqLink:
         self._was_heard = False
         if self._silence_s >= self._plan.timeout_s:
             self.break_off(f"no sign of life for {self._plan.timeout_s:g} s", "you were silent for too long")
-        else:
+        elif self._loop.time() - self._posted >= RECENT_S:
             self._post(Kind.BEAT)
 
     def beat_threadsafe(self) -> None:
@@ -260,6 +264,7 @@ class ZmqLink:
             self._post(pack_taken(self._taken))
 
     def _post(self, *messages: Data) -> None:
+        self._posted = self._loop.time()
         try:
             with self._posting:
                 for message in messages:

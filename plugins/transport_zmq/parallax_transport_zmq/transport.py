@@ -245,15 +245,18 @@ class ZmqTransport:
         for link in self._links:
             link.beat(listened_s)
         self._last_beat = now
-        self._clock = loop.call_later(self._beat_s, self._beat)
+        # At multiples of the interval, which are those of other timers, too: a process wakes once for all of them.
+        self._clock = loop.call_at(round(now / self._beat_s + 1) * self._beat_s, self._beat)
 
     def _run_thread(self) -> None:
         """Send heartbeats while the loop is busy, up to ``busy_s``, so that peers do not lose this node."""
-        while not self._ended.wait(self._beat_s):
+        wait_s = most_s = 2 * self._beat_s
+        while not self._ended.wait(wait_s):
             late_s = time.monotonic() - self._last_beat
-            if 2 * self._beat_s < late_s < self._plan.busy_s:
+            if most_s <= late_s < self._plan.busy_s:
                 for link in tuple(self._links):
                     link.beat_threadsafe()
+            wait_s = self._beat_s if late_s >= most_s else most_s - late_s
 
     def _say_stopped(self) -> PeerLost:
         return PeerLost(f"node {self._plan.node!r} has stopped, or has not started", "start it again")
