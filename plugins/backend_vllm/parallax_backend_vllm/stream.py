@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from parallax_backend_vllm.errors import describe_error
@@ -71,17 +72,10 @@ class VllmStream:
                 self.end(delta.ended, "vLLM gave the answer up")
                 return
             finish = None if self._num_running else self._finish(delta.ended)
-        self._deltas.put_nowait(
-            Delta(
-                index=delta.index,
-                tokens=delta.tokens,
-                logprobs=delta.logprobs,
-                prompt_logprobs=self._read_prompt(output),
-                ended=delta.ended,
-                cached_tokens=delta.cached_tokens,
-                finish=finish,
-            )
-        )
+        prompt = self._read_prompt(output)
+        if finish is not None or prompt:
+            delta = replace(delta, prompt_logprobs=prompt, finish=finish)
+        self._deltas.put_nowait(delta)
         if finish is not None:
             self._leave()
 
