@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -50,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tolerate warnings from SGLang and what it imports; those from this project remain errors."""
     config.addinivalue_line("filterwarnings", "default")
     config.addinivalue_line("filterwarnings", "error:::parallax_")
+    warnings.simplefilter("default")  # for what is found when the process ends, as lines of the configuration are not
     torch.set_num_threads(1)
 
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from parallax_backend_sglang.engine import SglangEngine
 from parallax_core.testing.engine import EngineConformance
+from parallax_core.testing.shared_engine import SharedEngine
 from parallax_core.testing.token_engine import TextEngine
 
 pytestmark = pytest.mark.timeout(900)
@@ -23,10 +24,17 @@ class TestSglang(EngineConformance):
     seed = "none"
     patience_s = 300.0
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def shared(cls, model: Path, open_engine: Callable[..., SglangEngine]) -> Iterator[SharedEngine]:
+        """Return an engine that is started once for all tests."""
+        engine = SharedEngine(lambda: open_engine(model))
+        yield engine
+        engine.close()
+
     @pytest.fixture(autouse=True)
-    def _find_model(self, model: Path, open_engine: Callable[..., SglangEngine]) -> Iterator[None]:
-        self.open_engine = open_engine
-        self.model = model
+    def _prepare(self, model: Path, shared: SharedEngine, open_engine: Callable[..., SglangEngine]) -> Iterator[None]:
+        self.shared, self.open_engine = shared, open_engine
         self.tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         with tempfile.TemporaryDirectory() as folder:
             self.stranger = Path(folder)
@@ -34,7 +42,7 @@ class TestSglang(EngineConformance):
             yield
 
     def make_engine(self) -> TextEngine:
-        return TextEngine(self.open_engine(self.model), self.decode)
+        return TextEngine(self.shared.attach(), self.decode)
 
     def make_broken_engine(self) -> TextEngine:
         return TextEngine(self.open_engine(self.stranger), self.decode)

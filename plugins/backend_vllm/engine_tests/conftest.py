@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -51,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tolerate warnings from vLLM and what it imports; those from this project remain errors."""
     config.addinivalue_line("filterwarnings", "default")
     config.addinivalue_line("filterwarnings", "error:::parallax_")
+    warnings.simplefilter("default")  # for what is found when the process ends, as lines of the configuration are not
 
 
 def save_tiny(kind: str, folder: Path) -> Path:
