@@ -14,7 +14,7 @@ EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 DRAWS    := $(if $(filter torch vllm sglang,$(BACKEND)),plugins/sampling_torch)
 SERVED   := $(filter-out plugins/bench plugins/server_% plugins/sampling_% plugins/backend_%,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json helix.json simulate.json stage-kills.json rolling-restart.json membership-churn.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json schemas.json responses.json agent-clis.json even-latency.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json helix.json simulate.json stage-kills.json rolling-restart.json membership-churn.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json engine-kits.json schemas.json responses.json agent-clis.json even-latency.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -205,6 +205,10 @@ benchmarks/results/real-engine-kills.json: | build/engines/sglang-0.5.23/.stamp 
 		--python sglang=$(CURDIR)/build/engines/sglang-0.5.23/engines/sglang/bin/python --option context_length=2048 --out $@
 	@$(DEV)/bin/python -m benchmarks.real_engine_kills "$$($(DEV)/bin/parallax models pull smollm2-135m)" --backend vllm \
 		--python vllm=$(CURDIR)/build/engines/vllm-0.32.0/engines/vllm/bin/python --option max_model_len=2048 --out $@
+
+benchmarks/results/engine-kits.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.engine_kits $(ENGINES) --out $@
 
 benchmarks/results/engine-overhead.json: | build/engines/vllm-0.32.0/.stamp
 	@echo "measuring $@"
