@@ -18,19 +18,19 @@ from parallax_core.testing.token_engine import TextEngine
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.fixture(scope="module")
+def shared(model: Path, open_engine: Callable[..., SglangEngine]) -> Iterator[SharedEngine]:
+    """Return an engine that is started once for all tests."""
+    engine = SharedEngine(lambda: open_engine(model))
+    yield engine
+    engine.close()
+
+
 class TestSglang(EngineConformance):
     prompts = ((504, 3575, 282, 4649, 314), (33, 32, 216, 33), (788, 253, 655, 28, 665, 436, 253, 2708))
     context = 512
     seed = "none"
     patience_s = 300.0
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def shared(cls, model: Path, open_engine: Callable[..., SglangEngine]) -> Iterator[SharedEngine]:
-        """Return an engine that is started once for all tests."""
-        engine = SharedEngine(lambda: open_engine(model))
-        yield engine
-        engine.close()
 
     @pytest.fixture(autouse=True)
     def _prepare(self, model: Path, shared: SharedEngine, open_engine: Callable[..., SglangEngine]) -> Iterator[None]:
