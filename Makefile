@@ -14,7 +14,7 @@ EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 DRAWS    := $(if $(filter torch vllm sglang,$(BACKEND)),plugins/sampling_torch)
 SERVED   := $(filter-out plugins/bench plugins/server_% plugins/sampling_% plugins/backend_%,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json helix.json simulate.json stage-kills.json rolling-restart.json membership-churn.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json engine-kits.json schemas.json responses.json agent-clis.json even-latency.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json helix.json simulate.json stage-kills.json rolling-restart.json joining.json membership-churn.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json engine-kits.json schemas.json responses.json agent-clis.json even-latency.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -242,6 +242,12 @@ benchmarks/results/even-latency.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.even_latency "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out build/even-latency.json
 	@cp build/even-latency.json $@
+
+# Needs root, `ip` and `faketime`: machines are network namespaces.
+benchmarks/results/joining.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/parallax models pull smollm2-135m >/dev/null
+	@$(DEV)/bin/python -m benchmarks.joining --out $@
 
 benchmarks/results/loop-lag.json: | $(DEV)/.stamp
 	@echo "measuring $@"

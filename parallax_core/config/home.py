@@ -38,6 +38,11 @@ def cluster_file() -> Path:
     return _folder("cluster", platformdirs.user_state_path("parallax") / "cluster") / "codes.db"
 
 
+def plan_file() -> Path:
+    """Return the file of the last plans of this user's servers; it may not exist yet."""
+    return cluster_file().with_name("plans.db")
+
+
 def joined_folder() -> Path:
     """Return the folder of the records of the clusters that this machine has joined; it may not exist yet."""
     return _folder("joined", platformdirs.user_state_path("parallax") / "joined")

@@ -13,6 +13,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.layer_plan import LayerPlanner
 from parallax_core.cluster.placement.demand import measure_demand
+from parallax_core.config.home import plan_file
 from parallax_core.config.run import RunSettings
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.placement import ModelDemand, PlacementPolicy, ServingGoal
@@ -25,8 +26,10 @@ from parallax_core.deploy.join_codes import find_method, make_code_of
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
 from parallax_core.node.coordinator.coordinator import Coordinator
+from parallax_core.node.coordinator.former_plan import FormerNodes, make_lasting
 from parallax_core.node.coordinator.own_node import OWN_NODE, running_worker
 from parallax_core.node.coordinator.pipelines import PlannedPipeline
+from parallax_core.node.coordinator.plan_store import PlanStore
 from parallax_core.node.coordinator.planned import Planning
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.membership.code_store import ListeningHead
@@ -48,8 +51,10 @@ class JoinedCluster:
         assert isinstance(deployment.stages, RemoteStages), "it listens for nodes"
         self._deployment, self._stages, self._plan, self._tell = deployment, deployment.stages, plan, tell
         profiles = NodeProfiles(OWN_NODE, plan.full_name)
+        lasting = make_lasting(planner, PlanStore(plan_file()), plan.full_name, profiles)
+        describe = FormerNodes(profiles, lasting.former).describe
         self._options = replace(deployment.pipeline, releases_requests=lambda: len(self.engines) > 1)
-        self.coordinator = Coordinator(self._stages.registry, planner, profiles.describe, self._open)
+        self.coordinator = Coordinator(self._stages.registry, lasting, describe, self._open)
         self.join_command = ""
         """The command by which a machine joins, with its code; empty before machines can join, or if none can."""
 

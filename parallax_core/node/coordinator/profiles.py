@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -41,6 +41,16 @@ class NodeProfiles:
         self._model = model
         self._clock = clock
         self._seen: dict[str, SeenNode] = {}
+        self._recalled: Mapping[str, int] = {}
+
+    @property
+    def memories(self) -> dict[str, int]:
+        """The bytes that each node had free before it loaded layers."""
+        return {name: seen.memory for name, seen in self._seen.copy().items() if seen.memory}
+
+    def recall(self, memories: Mapping[str, int]) -> None:
+        """Take nodes that join with layers to have had these bytes free before they loaded them."""
+        self._recalled = memories
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
         """Return the profile of the nodes that have said what they have, and what keeps the others from being used."""
@@ -49,7 +59,7 @@ class NodeProfiles:
         reports, others = dict[str, NodeReport](), dict[str, str]()
         for node in nodes:
             seen = before.get(node.name)
-            self._seen[node.name] = seen = seen if seen and seen.node is node else SeenNode(node, now)
+            self._seen[node.name] = seen = seen if seen and seen.node is node else self._see(node, now)
             report = _find_report(seen, now)
             if report is None:
                 others[node.name] = "it has not said yet what it has"
@@ -62,6 +72,9 @@ class NodeProfiles:
             beside = LinkProfile(ends=(self._own, HEAD), round_trip_s=BESIDE[0], bandwidth=BESIDE[1])
             cluster = replace(cluster, links=(*cluster.links, beside))
         return UsableNodes(cluster, others)
+
+    def _see(self, node: JoinedNode, now: float) -> SeenNode:
+        return SeenNode(node, now, self._recalled.get(node.name, 0) if node.join.model else 0)
 
 
 def _find_report(seen: SeenNode, now: float) -> NodeReport | None:

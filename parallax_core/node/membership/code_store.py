@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.cluster.membership.code_rules import CodeRecord, find_obstacle
+from parallax_core.node.membership.database import open_database, write_database
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,6 @@ CREATE TABLE IF NOT EXISTS head (one INTEGER PRIMARY KEY CHECK (one = 1), transp
 """
 VERSION = 1
 """The version of the schema, which SQLite keeps as ``user_version``."""
-BUSY_S = 2.0
-"""Seconds to wait for another process that writes."""
 KEPT_S = 30 * 86400.0
 """Seconds for which an expired code is remembered, so that whoever uses it is told that it has expired."""
 CODE_COLUMNS = (
@@ -119,28 +117,13 @@ class CodeStore:
         with self._open() as database:
             return _find(database, proof)
 
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the database within a transaction that may write."""
-        with self._open() as database:
-            database.execute("BEGIN IMMEDIATE")
-            with database:
-                yield database
+    def _writing(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return a context with the database, within a transaction that may write."""
+        return write_database(self._path, SCHEMA, VERSION, "the join codes")
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        """Yield the database; reading it waits for no other process but during the end of its transaction."""
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
-            with closing(sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)) as database:
-                if database.execute("PRAGMA user_version").fetchone()[0] != VERSION:
-                    database.executescript(f"{SCHEMA} PRAGMA user_version = {VERSION};")
-                yield database
-        except (OSError, sqlite3.Error) as error:
-            raise ParallaxError(
-                f"the join codes in {self._path} cannot be used: {error}", "is the disk full?"
-            ) from error
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return a context with the database."""
+        return open_database(self._path, SCHEMA, VERSION, "the join codes")
 
 
 def _find(database: sqlite3.Connection, proof: bytes) -> CodeRecord | None:

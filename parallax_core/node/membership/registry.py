@@ -31,6 +31,9 @@ MOST_GREETINGS = 64
 """The largest number of nodes in a handshake at the same time; more wait in the transport."""
 MOST_GREETINGS_OF_ONE = 16
 """The same for one machine; more of its nodes are turned away."""
+NAME_HINT = (
+    "give it another name (--node), or if it is a copy of that machine, keys of its own: remove its own keys there"
+)
 LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
 ServeApi = Callable[[Channel], Awaitable[None]]
@@ -324,4 +327,4 @@ class NodeRegistry:
 
     def _check_name(self, name: str) -> None:
         if name in self._waiting:
-            raise PeerLost(f"another node called {name!r} has joined", "give it another name: --node NAME")
+            raise PeerLost(f"another node called {name!r} has joined", NAME_HINT)

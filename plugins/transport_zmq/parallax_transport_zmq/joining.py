@@ -27,12 +27,13 @@ from parallax_transport_zmq.pump import Pump
 from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.target import Context, find_ip, open_socket, stop_context
 
-ENROL_S = 3.5
+ENROL_S = 3.0
 """Seconds for all addresses of a head together: with the start of the command, less than five."""
 IPV4 = 4
 MOST_ADDRESSES = 6
 PURPOSE = b"parallax join code: key of the first connection"
 LOOPBACK = ("tcp://127.", "tcp://[::1]")
+NO_ANSWER = "is it still running, does a firewall let this port through, or does another program have it?"
 DAMAGED = "the description of the head in the join code is damaged"
 SMALL = FrameLimits(header_bytes=2**12, frame_bytes=2**12, buffers=0)
 
@@ -165,7 +166,7 @@ async def _ask(context: Context, address: str, guard: Guard, request: bytes) -> 
                     answer.exception()  # of an address that was not waited for
     except TimeoutError as error:
         message = f"the server at {address} does not answer in {ENROL_S:g} s"
-        raise PeerLost(message, "is it still running, and does a firewall let this port through?") from error
+        raise PeerLost(message, NO_ANSWER) from error
     except BadMessage as error:
         raise PeerLost(f"the process at {address} sent {error}", "is it a Parallax of the same version?") from error
 

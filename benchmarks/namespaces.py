@@ -1,0 +1,179 @@
+"""Machines that are network namespaces of Linux, with a switch between them; needs root and `ip netns`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+NEW_NETWORK = 0x40000000
+"""CLONE_NEWNET, for setns."""
+PREFIX = f"plx{os.getpid()}"
+
+
+def run(*command: str) -> None:
+    """Run a command, which must succeed."""
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+@dataclass(slots=True)
+class Process:
+    """A command on a machine, whose lines are kept with the times at which they were read."""
+
+    popen: subprocess.Popen[str]
+    begun: float
+    lines: list[tuple[float, str]] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Read lines until the command has closed its output."""
+        assert self.popen.stdout is not None
+        with suppress(ValueError):  # closed at the end
+            for line in self.popen.stdout:
+                self.lines.append((time.monotonic(), line.rstrip("\n")))
+
+    def find(self, text: str, since: float = 0.0) -> tuple[float, str] | None:
+        """Return the first line with a text, and its time; None: there is none yet."""
+        return next(((at, line) for at, line in list(self.lines) if text in line and at >= since), None)
+
+    def await_line(self, text: str, timeout_s: float = 120.0, since: float = 0.0) -> tuple[float, str]:
+        """Wait for a line with a text.
+
+        Raises:
+            TimeoutError: if there is none in time; with what was said instead.
+        """
+        until = time.monotonic() + timeout_s
+        while (found := self.find(text, since)) is None:
+            if time.monotonic() > until:
+                said = "\n".join(line for _, line in self.lines)
+                raise TimeoutError(f"no {text!r} within {timeout_s:g} s:\n{said}")
+            time.sleep(0.005)
+        return found
+
+    def end(self) -> None:
+        """Kill the command, and the processes that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A network namespace with its own home of Parallax."""
+
+    name: str
+    home: Path
+
+    @property
+    def namespace(self) -> str:
+        """The name of the namespace."""
+        return f"{PREFIX}-{self.name}"
+
+    def ip(self, *command: str) -> None:
+        """Configure its network."""
+        run("ip", "-n", self.namespace, *command)
+
+    def add_bridge(self, name: str, address: str) -> None:
+        """Add an interface that leads nowhere, such as that of a container engine."""
+        self.ip("link", "add", name, "type", "bridge")
+        self.ip("addr", "add", address, "dev", name)
+        self.ip("link", "set", name, "up")
+
+    def add_router(self, outside: str, inside: str) -> str:
+        """Put a router between this machine and the switch; return its address there.
+
+        Args:
+            outside: the router's address at the switch, with its network.
+            inside: its address on the side of this machine.
+        """
+        space, switch = f"{self.namespace}-r", f"{PREFIX}-sw"
+        run("ip", "netns", "add", space)
+        run("ip", "netns", "exec", space, "sysctl", "-q", "net.ipv4.ip_forward=1")
+        self.ip("link", "del", "lan0")
+        ends = ("type", "veth", "peer", "name")
+        run("ip", "-n", switch, "link", "add", "router", *ends, "out", "netns", space)
+        run("ip", "-n", space, "link", "add", "in", *ends, "lan0", "netns", self.namespace)
+        run("ip", "-n", switch, "link", "set", "router", "master", "br0", "up")
+        for name, address in (("out", outside), ("in", inside)):
+            run("ip", "-n", space, "addr", "add", address, "dev", name)
+            run("ip", "-n", space, "link", "set", name, "up")
+        self.ip("link", "set", "lan0", "up")
+        return outside.partition("/")[0]
+
+    @contextmanager
+    def running(self, *command: str, before: Sequence[str] = ()) -> Iterator[Process]:
+        """Run a command there, after the words of ``before``; kill it at the end."""
+        words = ["ip", "netns", "exec", self.namespace, *before, *command]
+        env = {**os.environ, "PARALLAX_HOME": str(self.home), "OPENBLAS_NUM_THREADS": "1"}
+        begun = time.monotonic()
+        popen = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True
+        )
+        process = Process(popen, begun)
+        reader = threading.Thread(target=process.read, daemon=True)
+        reader.start()
+        try:
+            yield process
+        finally:
+            process.end()
+            reader.join()
+            assert popen.stdout is not None
+            popen.stdout.close()
+
+    def fetch(self, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the JSON at a URL, as a client on this machine gets it; empty: there is no answer.
+
+        A thread of its own enters the namespace for that.
+        """
+        found: list[dict[str, Any]] = []
+
+        def work() -> None:
+            with Path(f"/run/netns/{self.namespace}").open("rb") as handle:
+                if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), NEW_NETWORK):
+                    return
+            data = json.dumps(body).encode() if body else None
+            request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 -- ours
+            with suppress(OSError), urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 -- ours
+                found.append(json.load(response))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return found[0] if found else {}
+
+
+@contextmanager
+def network(folder: Path, models: Path, *names: str) -> Iterator[list[Machine]]:
+    """Make machines without addresses, each with an interface ``lan0`` at the same switch, and the models."""
+    machines = [Machine(name, folder / name) for name in names]
+    switch = f"{PREFIX}-sw"
+    spaces = [switch, *(each.namespace for each in machines)]
+    routers = [f"{each.namespace}-r" for each in machines]
+    try:
+        for space in spaces:
+            run("ip", "netns", "add", space)
+        run("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
+        run("ip", "-n", switch, "link", "set", "br0", "up")
+        for number, each in enumerate(machines):
+            each.home.mkdir(parents=True)
+            (each.home / "models").symlink_to(models)
+            port = f"port{number}"
+            ends = ("netns", switch, "type", "veth", "peer", "name", "lan0", "netns", each.namespace)
+            run("ip", "link", "add", port, *ends)
+            run("ip", "-n", switch, "link", "set", port, "master", "br0", "up")
+            each.ip("link", "set", "lo", "up")
+            each.ip("link", "set", "lan0", "up")
+        yield machines
+    finally:
+        for space in (*spaces, *routers):
+            with suppress(subprocess.CalledProcessError):
+                run("ip", "netns", "del", space)

@@ -1,0 +1,78 @@
+"""Has a coordinator that was restarted begin with its last plan, for nodes that still have their layers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages
+from parallax_core.contracts.placement import ClusterProfile
+from parallax_core.node.coordinator.coordinator import UsableNodes
+from parallax_core.node.coordinator.plan_store import FormerPlan, PlanStore
+from parallax_core.node.coordinator.profiles import NodeProfiles
+from parallax_core.node.membership.registry import JoinedNode
+
+REUNION_S = 15.0
+"""Seconds for which nodes of the last plan are waited for; they try to join again at least every two seconds."""
+
+logger = logging.getLogger(__name__)
+
+
+class FormerNodes:
+    """Describes nodes as `NodeProfiles` does, once those of the last plan are here or `REUNION_S` are over."""
+
+    def __init__(self, profiles: NodeProfiles, plan: FormerPlan, clock: Callable[[], float] = time.monotonic) -> None:
+        """Wait for the nodes of ``plan``, from now on."""
+        self._profiles = profiles
+        self._awaited = {stage.node for stages in plan.pipelines.values() for stage in stages}
+        self._clock = clock
+        self._until = clock() + REUNION_S
+
+    def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
+        """Return the profile of the nodes that may be used, and why the others may not."""
+        usable = self._profiles.describe(nodes)
+        here = {node.name for node in usable.cluster.nodes}
+        if self._awaited <= here or self._clock() >= self._until:
+            self._awaited = set()
+            return usable
+        missing = ", ".join(sorted(self._awaited - here))
+        waiting = dict.fromkeys(here, f"it waits for {missing}, as before the restart of the server")
+        return UsableNodes(ClusterProfile(nodes=()), {**waiting, **usable.others})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LastingPlanner(LayerPlanner):
+    """A planner that keeps its plans, and begins with the last one."""
+
+    store: PlanStore
+    name: str
+    """Of the model."""
+    former: FormerPlan
+    find_memories: Callable[[], Mapping[str, int]]
+    """Returns the memory of each node before it loaded layers."""
+
+    def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False) -> LayerPlan:
+        """Return the pipelines; see `LayerPlanner.plan`. Before the first, those before the restart are the current."""
+        known = current if current or has_begun else self.former.pipelines
+        plan = LayerPlanner.plan(self, cluster, known, has_begun=has_begun)
+        if plan.pipelines:
+            try:
+                self.store.save(self.name, FormerPlan(plan.pipelines, self.find_memories()))
+            except ParallaxError as error:  # it serves all the same
+                logger.warning("%s; after a restart of the server nodes may have to load other layers", error.message)
+        return plan
+
+
+def make_lasting(planner: LayerPlanner, store: PlanStore, name: str, profiles: NodeProfiles) -> LastingPlanner:
+    """Return a planner that keeps the plans of the model ``name`` in ``store``, and recalls what its nodes had free."""
+    try:
+        former = store.find(name)
+    except ParallaxError as error:
+        logger.warning("%s", error.message)
+        former = FormerPlan()
+    profiles.recall(former.memories)
+    given = {field.name: getattr(planner, field.name) for field in fields(LayerPlanner)}
+    return LastingPlanner(**given, store=store, name=name, former=former, find_memories=lambda: profiles.memories)

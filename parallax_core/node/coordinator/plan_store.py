@@ -1,0 +1,65 @@
+"""Keeps the last plan of a coordinator in SQLite, for the time after it is restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parallax_core.cluster.layer_plan import Stages
+from parallax_core.contracts.placement import PlacedStage
+from parallax_core.contracts.stage import LayerRange
+from parallax_core.node.membership.database import open_database, write_database
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS stage (
+    model TEXT NOT NULL, replica INTEGER NOT NULL, place INTEGER NOT NULL, node TEXT NOT NULL,
+    start INTEGER NOT NULL, stop INTEGER NOT NULL, PRIMARY KEY (model, replica, place)
+);
+CREATE TABLE IF NOT EXISTS node (model TEXT NOT NULL, name TEXT NOT NULL, memory INTEGER NOT NULL,
+    PRIMARY KEY (model, name));
+"""
+VERSION = 1
+CONTENT = "the last plan"
+
+
+@dataclass(frozen=True, slots=True)
+class FormerPlan:
+    """What a coordinator knew before it was restarted."""
+
+    pipelines: Mapping[int, Stages] = field(default_factory=dict)
+    """By rank."""
+    memories: Mapping[str, int] = field(default_factory=dict)
+    """By node: the bytes that were free before it loaded layers."""
+
+
+class PlanStore:
+    """The last plan of each model. Every method raises ParallaxError if the file cannot be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        """Keep plans in ``path``."""
+        self._path = path
+
+    def save(self, model: str, plan: FormerPlan) -> None:
+        """Keep the plan of a model, in place of an earlier one."""
+        stages = [
+            (model, rank, place, stage.node, stage.layers.start, stage.layers.stop)
+            for rank, pipeline in plan.pipelines.items()
+            for place, stage in enumerate(pipeline)
+        ]
+        nodes = [(model, name, memory) for name, memory in plan.memories.items()]
+        with write_database(self._path, SCHEMA, VERSION, CONTENT) as database:
+            database.execute("DELETE FROM stage WHERE model = ?", (model,))
+            database.execute("DELETE FROM node WHERE model = ?", (model,))
+            database.executemany("INSERT INTO stage VALUES (?, ?, ?, ?, ?, ?)", stages)
+            database.executemany("INSERT INTO node VALUES (?, ?, ?)", nodes)
+
+    def find(self, model: str) -> FormerPlan:
+        """Return the last plan of a model; an empty one if there is none."""
+        pipelines: dict[int, list[PlacedStage]] = {}
+        with open_database(self._path, SCHEMA, VERSION, CONTENT) as database:
+            wanted = "SELECT replica, node, start, stop FROM stage WHERE model = ? ORDER BY replica, place"
+            for rank, node, start, stop in database.execute(wanted, (model,)):
+                pipelines.setdefault(rank, []).append(PlacedStage(node, LayerRange(start, stop)))
+            nodes = database.execute("SELECT name, memory FROM node WHERE model = ?", (model,)).fetchall()
+        return FormerPlan({rank: tuple(stages) for rank, stages in pipelines.items()}, dict(nodes))
