@@ -14,7 +14,7 @@ EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 DRAWS    := $(if $(filter torch vllm sglang,$(BACKEND)),plugins/sampling_torch)
 SERVED   := $(filter-out plugins/bench plugins/server_% plugins/sampling_% plugins/backend_%,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json helix.json simulate.json stage-kills.json rolling-restart.json joining.json membership-churn.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json engine-kits.json schemas.json responses.json agent-clis.json even-latency.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json helix.json simulate.json stage-kills.json rolling-restart.json joining.json membership-churn.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json engine-kits.json schemas.json responses.json agent-clis.json even-latency.json pacing.json start.json)
 
 SERVE := .venv
 DEV   := .venv-dev
@@ -27,7 +27,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test ci lint unit engines docs evidence wheels clean python
+.PHONY: help serve test ci lint unit engines docs evidence mac-check wheels clean python
 .SECONDARY:
 
 help: ## list the targets
@@ -129,7 +129,7 @@ benchmarks/results/memory.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python benchmarks/memory.py "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
-benchmarks/results/prefix.json benchmarks/results/head.json benchmarks/results/pipeline.json benchmarks/results/placement.json benchmarks/results/prediction.json benchmarks/results/helix.json benchmarks/results/simulate.json: benchmarks/results/%.json: | $(DEV)/.stamp
+benchmarks/results/pacing.json benchmarks/results/prefix.json benchmarks/results/head.json benchmarks/results/pipeline.json benchmarks/results/placement.json benchmarks/results/prediction.json benchmarks/results/helix.json benchmarks/results/simulate.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* --out $@
 
@@ -237,6 +237,10 @@ benchmarks/results/agent-clis.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.agent_clis --out $@
 
+benchmarks/results/start.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.start "$$($(DEV)/bin/parallax models pull smollm2-135m)" --large --out $@
+
 # Parts that are in the report already are not run again.
 benchmarks/results/even-latency.json: | $(DEV)/.stamp
 	@echo "measuring $@"
@@ -260,6 +264,9 @@ benchmarks/results/hop.json benchmarks/results/hosts.json: benchmarks/results/%.
 benchmarks/results/busy.json benchmarks/results/backends.json: benchmarks/results/%.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.$* "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
+
+mac-check: $(DEV)/.stamp ## check the MLX backend on a Mac, and print a report to paste into an issue (takes a while)
+	@$(DEV)/bin/python -m benchmarks.mac_check "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out build/mac-check.md
 
 # A wheel without kernels works, but several times slower, and looks like any other, so it must be requested explicitly.
 wheels: export PARALLAX_BUILD_KERNELS ?= require

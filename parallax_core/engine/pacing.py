@@ -10,7 +10,7 @@ from parallax_core.engine.step_cost import StepCosts, StepSize
 
 RATIO = 1.4
 """By default, prompts may make the time between two tokens of an answer this many times longer."""
-GROWTH_S = 40.0
+GROWTH_S = 60.0
 """By default, the ratio grows e-fold in this time while prompts wait, and falls as fast while none does."""
 LEAST_SHARE = 0.1
 """The share of the time that prompts get whatever the target is, so that each progresses."""

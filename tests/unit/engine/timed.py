@@ -57,6 +57,8 @@ class TimedPipeline:
         self.times: dict[RequestId, list[float]] = {}
         """The times of each request's tokens."""
         self.arrived: dict[RequestId, float] = {}
+        self.wanted: dict[RequestId, int] = {}
+        """The number of tokens that each request asks for."""
         self._free_at = [0.0] * num
         self._flights: deque[tuple[float, PlannedStep, list[float]]] = deque()
 
@@ -66,17 +68,24 @@ class TimedPipeline:
         request = make_request([number * 1000 + place for place in range(num_prompt)], num_output)
         self.head.accept(request, self.now)
         self.times[request.id], self.arrived[request.id] = [], self.now
+        self.wanted[request.id] = num_output
         return request.id
 
     def run(self, until: float = math.inf) -> None:
         """Compute until nothing is left to do, or ``until``."""
         while self.now < until:
-            while (step := self.head.plan(self.now)) is not None:
-                self._depart(step)
-            if not self._flights:
+            if not self.advance():
                 self.now = until if until < math.inf else self.now
                 return
+
+    def advance(self) -> bool:
+        """Plan all steps there are now, and absorb the next result; return whether there was one."""
+        while (step := self.head.plan(self.now)) is not None:
+            self._depart(step)
+        if self._flights:
             self._absorb()
+            return True
+        return False
 
     def gaps(self, *requests: RequestId) -> list[float]:
         """Return the sorted times between the tokens of the given requests, or of all."""

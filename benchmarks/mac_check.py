@@ -1,0 +1,102 @@
+"""Checks the MLX backend on this Mac, and prints a report to paste into an issue: `make mac-check`.
+
+    python -m benchmarks.mac_check MODEL_FOLDER --out build/mac-check.md
+
+It runs the kernel on Metal against the gathered computation, the tests of the backend, token parity with mlx-lm, and
+the speed beside mlx-lm in one process and over HTTP. Each part runs in a process of its own, so that one that fails
+leaves the others; nothing is sent anywhere. On a machine without Metal it runs too, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TIMEOUT_S = 1800
+LAST_LINES = 25
+MACHINE = """
+import os, platform, subprocess
+from importlib.metadata import version
+from parallax_backend_mlx.runtime import BLAS, mx
+chip = platform.processor()
+if platform.system() == "Darwin":
+    chip = subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], text=True).strip()
+print(platform.platform(), "|", chip, "|", os.cpu_count(), "cores | Python", platform.python_version())
+print("mlx", version("mlx"), "| mlx-lm", version("mlx-lm"), "| BLAS", BLAS.name, "| device", mx.default_device())
+print("Metal", mx.metal.is_available(), mx.device_info() if mx.metal.is_available() else "")
+"""
+KERNEL = """
+import sys
+from parallax_backend_mlx.metal_kernel import DecodeKernel, check_kernel
+from parallax_backend_mlx.runtime import mx
+found = {str(dtype): check_kernel(DecodeKernel(), dtype) for dtype in (mx.float32, mx.float16, mx.bfloat16)}
+for dtype, reason in found.items():
+    print(dtype, reason or "equal to the gathered computation")
+sys.exit(any(found.values()))
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the report, and the arguments of Python that print it."""
+
+    title: str
+    arguments: Sequence[str]
+
+
+def list_parts(model: Path) -> dict[str, Part]:
+    """Return the parts by name."""
+    folder = str(model)
+    return {
+        "machine": Part("The machine", ["-c", MACHINE]),
+        "kernel": Part("The kernel on Metal", ["-c", KERNEL]),
+        "tests": Part("Tests of the backend", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "plugins/backend_mlx"]),
+        "parity": Part(
+            "Tokens beside mlx-lm", ["-m", "benchmarks.parity", folder, "--prompts", "20", "--tokens", "64"]
+        ),
+        "batching": Part("Speed beside mlx-lm, in one process", ["-P", "benchmarks/backend_mlx.py", folder]),
+        "server": Part("Speed beside mlx_lm.server", ["-m", "benchmarks.peer_mlx", folder]),
+        "start": Part("Time to start", ["-m", "benchmarks.start", folder, "--backends", "mlx"]),
+    }
+
+
+def run_part(part: Part) -> str:
+    """Run a part, and return its section of the report."""
+    print(f"running: {part.title} ...", file=sys.stderr, flush=True)
+    begun = time.perf_counter()
+    try:
+        done = subprocess.run(
+            [sys.executable, *part.arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        state, lines = f"exit code {done.returncode}", (done.stdout + done.stderr).splitlines()
+    except subprocess.TimeoutExpired:
+        state, lines = f"no end within {TIMEOUT_S} s", []
+    shown = "\n".join(line[:300] for line in lines[-LAST_LINES:])
+    return f"## {part.title}: {state}, {time.perf_counter() - begun:.0f} s\n\n```\n{shown}\n```\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the parts, print the report and write it; return the exit code."""
+    parser = argparse.ArgumentParser(description="Check the MLX backend on this Mac.")
+    parser.add_argument("model", type=Path, help="a model folder")
+    parser.add_argument("--only", nargs="+", help="run only these parts")
+    parser.add_argument("--out", type=Path, help="where to write the report")
+    options = parser.parse_args(arguments)
+    parts = list_parts(options.model)
+    sections = [run_part(part) for name, part in parts.items() if not options.only or name in options.only]
+    report = "\n".join(["# Report of `make mac-check`\n", *sections])
+    print(report)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(report, encoding="utf-8")
+        print(f"written to {options.out}: paste it into an issue", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
