@@ -206,9 +206,11 @@ benchmarks/results/real-engine-kills.json: | build/engines/sglang-0.5.23/.stamp 
 	@$(DEV)/bin/python -m benchmarks.real_engine_kills "$$($(DEV)/bin/parallax models pull smollm2-135m)" --backend vllm \
 		--python vllm=$(CURDIR)/build/engines/vllm-0.32.0/engines/vllm/bin/python --option max_model_len=2048 --out $@
 
+# As above, it goes on where it ended; an hour or two in all.
 benchmarks/results/engine-kits.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@$(DEV)/bin/python -m benchmarks.engine_kits $(ENGINES) --out $@
+	@$(DEV)/bin/python -m benchmarks.engine_kits $(ENGINES) --out build/$(@F)
+	@mv build/$(@F) $@
 
 benchmarks/results/engine-overhead.json: | build/engines/vllm-0.32.0/.stamp
 	@echo "measuring $@"

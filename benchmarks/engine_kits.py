@@ -5,7 +5,7 @@
 For each release, it makes the environment as `make engines` does, and runs the test files there one after the other:
 the kits for engines and stages, and the tests on a real model. The report has the time that the environment took, and
 for each file the numbers of tests by outcome, with the reasons of those that were skipped. Files that have passed are
-not run again; without a record of the environment, that is made anew. Exits with 1 if a test fails.
+not run again; an environment that is not recorded, or is gone, is made anew. Exits with 1 if a test fails.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     passed = True
     for release in map(Release, options.releases):
         record: dict[str, Any] = report["releases"].setdefault(release.name, {"files": {}})
-        if "environment" not in record:
+        if "environment" not in record or not find_python(release.environment).exists():
             record["environment"] = release.install()
         for path in release.tests:
             if options.tests in path.name and not has_passed(record["files"].get(path.name)):
