@@ -7,7 +7,7 @@ from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle_use import IdleUses
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.seeds import can_hold
-from parallax_core.cluster.placement.shares import Rating, rate_pipelines
+from parallax_core.cluster.placement.shares import Rating, is_better, rate_pipelines
 from parallax_core.cluster.placement.stage_table import Effort
 from parallax_core.contracts.placement import Placement, PlacementProblem
 from parallax_core.pages.budget import format_bytes
@@ -38,9 +38,13 @@ def _explain(costs: CostModel, node: int, pipelines: list[Pipeline], uses: IdleU
     if not found:
         return "no pipeline has layers that fit into its memory"
     best, now = found[0], rate_pipelines(pipelines, costs.goal)
+    is_gain = is_better(best, now)
+    if not is_gain and not is_better(now, best):
+        return f"it would get none of the requests (at once: {costs.goal.concurrency}): others answer them sooner"
+    little = "it would gain too little: " if is_gain else ""
     if best[0] == now[0]:
-        return f"with it a request would take {-best[1]:.3g} s on average, and without it takes {-now[1]:.3g} s"
-    return f"with it there would be {_describe(costs, best)}, and without it there are {_describe(costs, now)}"
+        return f"{little}with it a request would take {-best[1]:.3g} s on average, and without it takes {-now[1]:.3g} s"
+    return f"{little}with it there would be {_describe(costs, best)}, and without it there are {_describe(costs, now)}"
 
 
 def _describe(costs: CostModel, score: Rating) -> str:

@@ -36,7 +36,7 @@ EFFORTS = {MOST_SMALL: 2, MOST_MEDIUM: 3}
 ADOPTING, ADOPTING_LARGE = 60_000, 3000
 """The effort for trying idle nodes in the best placement, in clusters of at most `MOST_MEDIUM` nodes and in others."""
 WORTH_DIVIDING = 0.03
-"""The relative gain below which the best single node is preferred: predictions are not more exact than that."""
+"""The relative gain below which the best node of a small cluster serves alone: predictions are not more exact."""
 MOST_ROUNDS = 3
 """The most turns of choosing ranges and then moving nodes."""
 
@@ -92,7 +92,7 @@ def search_pipelines(search: LayoutSearch, current: Layout = ()) -> list[list[Pi
     found.sort(key=search.rate, reverse=True)
     is_medium = num_nodes <= MOST_MEDIUM
     best = IdleUses(costs, Effort(ADOPTING if is_medium else ADOPTING_LARGE)).adopt(found[0])
-    single = _find_single(costs) if is_medium else []  # one node is never the best of many
+    single = _find_single(costs) if search.is_small else []
     if single and not is_better(search.rate(best), search.rate(single), WORTH_DIVIDING):
         return [single, best, *found]
     return [best, *found]

@@ -41,3 +41,11 @@ def test_node_that_would_delay_requests_is_explained_in_seconds() -> None:
     goal = ServingGoal(concurrency=1, objective="latency")
     reasons = explain(make_node("a", 40), make_node("far", 4, site="far"), goal=goal)
     assert "a request would take" in reasons["far"]
+
+
+def test_node_that_would_get_no_requests_is_explained() -> None:
+    fast, slow = make_node("fast", 40), make_node("slow", 40, tflops=1, bandwidth_gb_s=10)
+    goal = ServingGoal(concurrency=1)
+    assert explain(fast, slow, goal=goal) == {
+        "slow": "it would get none of the requests (at once: 1): others answer them sooner"
+    }
