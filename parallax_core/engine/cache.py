@@ -109,12 +109,7 @@ class SequenceCache:
         while not _has_room(sequence, found.match, claim):
             if not self.budget.fits(in_step + DROP) or self._num_evicted >= MOST_EVICTED:
                 return False
-            spared = found.match.seq if found.match else None
-            evicted = self._evict_oldest(spared)
-            if evicted is None and spared is not None:
-                evicted = self._evict_oldest(None)
-            if evicted is None and not self._requests and self.stored.pins.release():
-                continue
+            evicted = self.evict(sequence.request.id, found.match.seq if found.match else None)
             if evicted is None:
                 return False
             if evicted in found.seen:
@@ -134,7 +129,7 @@ class SequenceCache:
         if not self.budget.fits(INHERIT):
             return False
         while not _has_room(sequence, match, claim):
-            if not self.evict(None):
+            if self.evict(sequence.request.id) is None:
                 return False
         self._begin(sequence, match)
         return True
@@ -147,7 +142,7 @@ class SequenceCache:
         if any(match.length == length and self._can_fork(match) for match in self.stored.index.match(space, key)):
             return
         while not claim.fits_fork(sequence.seq, length):
-            if not self.evict(None):
+            if self.evict(sequence.request.id) is None:
                 return
         if self.budget.fits(INHERIT):
             copy = SeqId(next(self._seqs))
@@ -235,23 +230,20 @@ class SequenceCache:
             if match.seq in self.stored and self.budget.fits(DROP):
                 self.stored.drop(match.seq)
 
-    def evict(self, spared: SeqId | None) -> bool:
-        """Drop the least recently used stored sequence other than ``spared``; return whether there was one.
+    def evict(self, request: RequestId, spared: SeqId | None = None) -> SeqId | None:
+        """Drop the least recently used stored sequence, to make room for ``request``; return it, or None.
 
-        A request that is alone on the stages takes the memory of pins, too: it could never end otherwise.
+        ``spared`` is dropped only if there is no other. A request that is alone on the stages takes the memory of pins,
+        too: it could never end otherwise.
         """
-        while self._evict_oldest(spared) is None:
-            if self.num_requests > 1 or not self.budget.fits(DROP) or not self.stored.pins.release():
-                return False
-        return True
-
-    def _evict_oldest(self, spared: SeqId | None) -> SeqId | None:
-        if not self.budget.fits(DROP):
-            return None
-        if (seq := self.stored.find_oldest(spared)) is not None:
-            self._num_evicted += 1 + self.ledger.length(seq) // SHORT
-            self.stored.drop(seq)
-        return seq
+        while self.budget.fits(DROP):
+            if (oldest := self.stored.find_oldest(spared)) is not None:
+                self._num_evicted += 1 + self.ledger.length(oldest) // SHORT
+                self.stored.drop(oldest)
+                return oldest
+            if not (self._requests.keys() <= {request} and self.stored.pins.release()):
+                break
+        return None
 
     def _find_stored(self, sequence: Sequence) -> Found:
         longest = sequence.num_reusable

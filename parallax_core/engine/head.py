@@ -21,7 +21,6 @@ from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.limits import find_limits
 from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.pacing import Pacer
-from parallax_core.engine.pins import tell_pinned
 from parallax_core.engine.priority import PriorityQueue
 from parallax_core.engine.replay import Replay
 from parallax_core.engine.request import RequestState, find_last
@@ -339,7 +338,9 @@ class Head:
         """Emit a delta, and retire its request or answer if that has ended."""
         self._counters.output_tokens += len(delta.tokens)
         if delta.finish is not None:
-            delta = tell_pinned(delta, self._end(state))
+            if num_pinned := self._end(state):
+                finish = dataclasses.replace(delta.finish, pinned_tokens=num_pinned)
+                delta = dataclasses.replace(delta, finish=finish)
         elif delta.ended is not None:
             self._cache.retire(state.answers[delta.index])
         self._deltas.append((state.request.id, delta))

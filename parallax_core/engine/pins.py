@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from parallax_core.base.ids import SeqId
-from parallax_core.contracts.engine import Delta
 
 CLIENT_SHARE, TOTAL_SHARE = 0.25, 0.5
 """The most of the memory, in tokens, that the pins of one client and of all clients may keep."""
 MOST_PINS = 256
 """The most pins: an eviction looks past all of them."""
-
-
-def tell_pinned(delta: Delta, num_tokens: int) -> Delta:
-    """Return the last delta of a request with the tokens of its prompt that are pinned."""
-    assert delta.finish is not None
-    return replace(delta, finish=replace(delta.finish, pinned_tokens=num_tokens))
 
 
 @dataclass(frozen=True, slots=True)

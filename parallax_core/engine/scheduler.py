@@ -149,7 +149,7 @@ class Scheduler:
         """Claim pages for up to ``count`` tokens of ``sequence``, preempting others for one token if necessary."""
         assert sequence.seq is not None
         while not claim.take(sequence.seq, count):
-            if self._cache.evict(None):
+            if self._cache.evict(sequence.request.id) is not None:
                 continue
             if count > 1:
                 count //= 2

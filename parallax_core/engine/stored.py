@@ -53,12 +53,14 @@ class StoredPrefixes:
         self._drop_edit(seq)
 
     def find_oldest(self, spared: SeqId | None) -> SeqId | None:
-        """Return the least recently used sequence that is not pinned, other than ``spared``."""
+        """Return the least recently used sequence that is not pinned; ``spared`` only if there is no other."""
         for _ in range(len(self.pins)):  # behind the others, so that the next search need not look past them
             if (first := next(iter(self._stored))) not in self.pins:
                 break
             self._stored.move_to_end(first)
-        return next((seq for seq in self._stored if seq != spared and seq not in self.pins), None)
+        free = (seq for seq in self._stored if seq not in self.pins)
+        first = next(free, None)
+        return next(free, first) if first == spared else first
 
     def find_kept(self, space: Hashable, key: bytes, owner: bytes | None) -> SeqId | None:
         """Return a stored sequence that begins with ``key`` already, or drop stored ones that ``key`` covers.

@@ -29,7 +29,7 @@ def admit_plainly(cache: SequenceCache, sequence: Sequence, found: Found, claim:
         match = cache.find(sequence).match
         if _has_room(sequence, match, claim):
             break
-        if not cache.evict(match.seq if match else None) and not (match and cache.evict(None)):
+        if cache.evict(sequence.request.id, match.seq if match else None) is None:
             return False
     cache._begin(sequence, match)
     return True

@@ -11,6 +11,7 @@ from parallax_core.engine.head import Head
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import Toy
+from tests.support.heads import NOBODY
 from tests.unit.engine.replica import LUCKY, TOY, Replica, make_request, open_stages
 
 DEEP = Toy(("full",) * 3)
@@ -284,7 +285,7 @@ def test_every_step_has_the_next_number_of_its_epoch_even_one_without_rows() -> 
         numbers.append(step.batch.step)
         replica.head.absorb(replica.compute(step), 0.0)
     replica.head.cancel(request_id)
-    replica.head._cache.evict(None)
+    replica.head._cache.evict(NOBODY)
     empty = replica.head.plan(0.0)
     assert empty is not None
     assert (empty.edits != (), empty.batch.rows) == (True, ())

@@ -15,6 +15,7 @@ def test_pinned_sequences_are_passed_over_and_put_behind() -> None:
     assert stored.find_oldest(first) == second
     assert list(stored._stored) == [first, second, pinned]
     stored.drop(first)
+    assert stored.find_oldest(second) == second, "there is no other"
     stored.drop(second)
     assert stored.find_oldest(None) is None
     stored.drop(pinned)

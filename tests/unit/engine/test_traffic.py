@@ -16,7 +16,7 @@ from parallax_core.builtin.preemption import LowestPriority, NewestFirst
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
-from tests.support.heads import drop_stored
+from tests.support.heads import NOBODY, drop_stored
 from tests.unit.engine.replica import NUMBERS, Replica, expect_embedding, expect_logprobs, make_request, read_numbers
 
 CONTEXT = 15
@@ -178,7 +178,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        self.replica.head._cache.evict(None)
+        self.replica.head._cache.evict(NOBODY)
 
     @rule(wait_s=st.sampled_from([0.0, 0.05, 20.0]))
     def expire(self, wait_s: float) -> None:
