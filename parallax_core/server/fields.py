@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -115,12 +115,3 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 ShareField = Annotated[float, Field(ge=0, le=1)]
 Answers = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
 Top = Annotated[int, Field(ge=0, le=MAX_TOP)]
-
-
-class StreamOptions(Strict):
-    """Options that only matter when streaming."""
-
-    place = "stream_options."
-
-    include_usage: bool = False
-    include_obfuscation: Literal[False] | None = None

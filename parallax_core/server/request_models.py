@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -17,7 +17,6 @@ from parallax_core.server.fields import (
     SeedField,
     ShareField,
     Stops,
-    StreamOptions,
     Strict,
     TextField,
     Texts,
@@ -72,6 +71,11 @@ def _describe_neutral(schema: dict[str, Any], model: type[Tolerant]) -> None:
         schema["properties"][name] = {"enum": [None, *values], "description": text}
 
 
+def _spell(value: object) -> str:
+    """Return a value as JSON has it, with the quotes that errors have."""
+    return repr(value) if isinstance(value, str) else json.dumps(value)
+
+
 class Tolerant(Strict):
     """A body that may have unsupported fields with values that have no effect."""
 
@@ -82,21 +86,28 @@ class Tolerant(Strict):
     @model_validator(mode="before")
     @classmethod
     def drop_neutral_fields(cls, body: Any) -> Any:  # noqa: ANN401 -- whatever the client sent
-        """Drop unsupported fields whose values have no effect; others are refused as unknown."""
-        if not isinstance(body, dict):
-            return body
-        idle = {name for name in cls.neutral.keys() & body.keys() if cls._asks_nothing(name, body[name])}
-        return {name: value for name, value in body.items() if name not in idle} if idle else body
-
-    @classmethod
-    def list_known(cls) -> Collection[str]:
-        """Return the names of the known fields, including unsupported ones."""
-        return cls.model_fields.keys() | cls.neutral.keys()
+        """Drop unsupported fields whose values have no effect, and refuse those with others."""
+        unsupported = cls.neutral.keys() & body.keys() if isinstance(body, dict) else ()
+        for name in sorted(unsupported):
+            if not cls._asks_nothing(name, body[name]):
+                values = " or ".join(map(_spell, cls.neutral[name]))
+                advice = "leave it out" + (f" or send {values}" if values else "")
+                raise refuse(name, f"'{name}' is not supported yet; {advice}")
+        return {name: value for name, value in body.items() if name not in unsupported} if unsupported else body
 
     @classmethod
     def _asks_nothing(cls, name: str, value: object) -> bool:
         same_kind = (neutral for neutral in cls.neutral[name] if isinstance(neutral, bool) == isinstance(value, bool))
         return value is None or value in same_kind
+
+
+class StreamOptions(Tolerant):
+    """Options that only matter when streaming."""
+
+    place = "stream_options."
+    neutral = {"include_obfuscation": (False,)}  # noqa: RUF012 -- as in every body
+
+    include_usage: bool = False
 
 
 class Sampled(Tolerant):

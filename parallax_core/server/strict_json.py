@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.server.fields import TOGETHER, VARIANT, Strict
-from parallax_core.server.request_models import Neutral, Tolerant
 
 Body = TypeVar("Body", bound=Strict)
 
+MOST_QUOTED = 64
+"""The most characters of a value that an error repeats."""
 UNREADABLE: dict[type[Exception], str] = {
     UnicodeDecodeError: "the body is not valid UTF-8",
     RecursionError: "the body is nested too deeply",
@@ -36,15 +37,11 @@ def read_body(data: bytes, schema: type[Body]) -> Body:
     try:
         return schema.model_validate(content)
     except ValidationError as error:
-        neutral = schema.neutral if issubclass(schema, Tolerant) else {}
-        raise explain(error.errors(include_url=False, include_input=False), neutral) from None
+        raise explain(error.errors(include_url=False)) from None
 
 
-def explain(errors: Sequence[Mapping[str, Any]], neutral: Neutral | None = None) -> InvalidRequest:
-    """Return the error for the client from Pydantic's errors, whose locations begin with the name of a field.
-
-    ``neutral``: the unsupported fields, with the values that they may have.
-    """
+def explain(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
+    """Return the error for the client from Pydantic's errors, whose locations begin with the name of a field."""
     first = max(errors, key=_rank)
     place = [str(part) for part in first["loc"] if not _is_variant(part)]
     if first["type"] == TOGETHER:
@@ -52,7 +49,7 @@ def explain(errors: Sequence[Mapping[str, Any]], neutral: Neutral | None = None)
         path = ".".join([*place, field])
         return InvalidRequest(first["msg"].replace(f"'{field}'", f"'{path}'"), path)
     param = ".".join(place) or None
-    return InvalidRequest(_describe(first, param, neutral or {}), param)
+    return InvalidRequest(_describe(first, param), param)
 
 
 def _read_json(data: bytes) -> Any:  # noqa: ANN401 -- whatever the client sent
@@ -88,13 +85,12 @@ def _is_variant(part: int | str) -> bool:
     ) or part in {"str", "[key]"}
 
 
-def _describe(first: Mapping[str, Any], param: str | None, neutral: Neutral) -> str:
-    kind, text = first["type"], str(first["msg"]).removeprefix("Value error, ")
-    if kind == "extra_forbidden" and param in neutral:
-        values = " or ".join(repr(value) for value in neutral[param])
-        return f"'{param}' is not supported yet; leave it out" + (f" or send {values}" if values else "")
+def _describe(first: Mapping[str, Any], param: str | None) -> str:
+    kind, text, value = first["type"], str(first["msg"]).removeprefix("Value error, "), first.get("input")
     if kind == "extra_forbidden":
         return f"unknown field '{param}'"
     if kind == "missing" and param:
         return f"'{param}' is missing"
+    if kind == "literal_error" and isinstance(value, str) and len(value) <= MOST_QUOTED:
+        text = f"{text}, not {value!r}"
     return f"'{param}': {text}" if param else text

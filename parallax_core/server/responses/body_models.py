@@ -124,12 +124,11 @@ class ReasoningOptions(Tolerant):
     """The older name of ``summary``."""
 
 
-class ResponsesStreamOptions(Strict):
+class ResponsesStreamOptions(Tolerant):
     """Options that only matter when streaming."""
 
     place = "stream_options."
-
-    include_obfuscation: Literal[False] | None = None
+    neutral = {"include_obfuscation": (False,)}  # noqa: RUF012 -- as in every body
 
 
 class ResponsesRequest(Sampled):

@@ -129,6 +129,27 @@ def test_field_that_is_not_supported_is_refused_by_name(site: Site, field: str) 
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"store": True}, "'store' is not supported yet; leave it out or send false"),
+        ({"modalities": ["audio"]}, "'modalities' is not supported yet; leave it out or send [\"text\"]"),
+        ({"verbosity": "low"}, "'verbosity' is not supported yet; leave it out or send 'medium'"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "'stream_options.include_obfuscation' is not supported yet; leave it out or send false",
+        ),
+        (
+            {"content": [{"type": "image_url"}]},
+            "'messages.0.content.0.type': Input should be 'text', not 'image_url'",
+        ),
+        ({"response_format": {"type": "x" * 65}}, "Input should be 'text', 'json_object' or 'json_schema'"),
+    ],
+)
+def test_refusal_says_what_may_be_sent_as_json(site: Site, fields: dict[str, Any], message: str) -> None:
+    assert error_of(site.ask(**fields))["message"].endswith(message)
+
+
+@pytest.mark.parametrize(
     ("field", "value"), [(name, value) for name, values in NEUTRAL_CHAT.items() for value in (*values, None)]
 )
 def test_value_that_asks_for_nothing_is_accepted(site: Site, field: str, value: object) -> None:

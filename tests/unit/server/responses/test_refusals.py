@@ -84,6 +84,11 @@ def test_unsupported_or_invalid_field_is_named(site: ScriptedSite, fields: dict[
     assert error["type"] == "invalid_request_error"
 
 
+def test_unsupported_value_within_an_object_is_no_unknown_field(site: ScriptedSite) -> None:
+    message = error_of(post(site, text={"verbosity": "high"}))["message"]
+    assert message == "'text.verbosity' is not supported yet; leave it out or send 'medium'"
+
+
 @pytest.mark.parametrize(
     "fields",
     [
