@@ -58,22 +58,43 @@ SERVED = {
     "mlx": ("--backend", "mlx"),
     "mlx in 3 stages": ("--backend", "mlx", "--stages", "3"),
 }
+"""The options of the server of each formation of the real model."""
 TOYS = {"toy": 1, "toy in 3 stages": 3}
 """The stages of each formation of the toy model."""
+ANSWERS = {
+    "torch": 2000,
+    "torch in 3 stages": 2000,
+    "mlx": 500,
+    "mlx in 3 stages": 500,
+    "toy": 2500,
+    "toy in 3 stages": 2500,
+}
+"""The answers of each formation; fewer on MLX, which is several times slower on a CPU than PyTorch."""
 RATES = {f"rates of {name}": options for name, options in SERVED.items()}
 """The parts that measure rates, with the options of their servers."""
 SLOW = "slow schemas"
 """The part that measures how long the refusal of a schema takes that is too slow."""
-TOY_SHARE = 2
-"""The toy gives this number of answers for each one of a formation of the real model."""
 SINGLE = ("masks", "suite")
 """The parts without a server."""
 TIMES = 10
 """Slow schemas that are sent one after another."""
-PART = 100
+PART = 50
 """Answers after which the counts are written."""
 MOST_TOKENS = 300
-AT_ONCE = 16
+AT_ONCE = 32
+THING = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 3, "maxLength": 30},
+        "size": {"type": "integer", "minimum": 1, "maximum": 500},
+        "kind": {"enum": ["animal", "plant", "stone", "tool"]},
+        "tags": {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 12}, "maxItems": 3},
+    },
+    "required": ["name", "size", "kind", "tags"],
+    "additionalProperties": False,
+}
+LONG = {"type": "array", "items": THING, "minItems": 50}
+"""The schema whose rate is measured: an answer takes as many tokens as it may."""
 HOSTILE = {
     "type": "object",
     "properties": {f"field{number:06}": {"type": "integer", "multipleOf": 999_983} for number in range(36_000)},
@@ -119,7 +140,7 @@ class Asker:
 
     async def rate(self, at_once: int, *, has_schema: bool, rounds: int = 1) -> float:
         """Return the tokens per second of requests at a time, all of which take as long as they may."""
-        schema = {"type": "string", "minLength": 400, "maxLength": 600} if has_schema else None
+        schema = LONG if has_schema else None
         begun, num_tokens = time.perf_counter(), 0
         for round_number in range(rounds):
             asked = (self.ask(schema, 1000 * round_number + number, self._most) for number in range(at_once))
@@ -172,10 +193,12 @@ async def count_answers(judge: Judge, found: Report, wanted: int, save: Callable
         async with gate:
             return await judge(number)
 
-    while (done := counts.total()) < wanted:
-        counts.update(await asyncio.gather(*map(run, range(done, min(done + PART, wanted)))))
-        found["answers"] = dict(counts)
-        save()
+    tasks = [asyncio.create_task(run(number)) for number in range(counts.total(), wanted)]
+    for task in tasks:  # in order, so that the next run knows which answers are counted
+        counts[await task] += 1
+        if counts.total() % PART == 0 or counts.total() == wanted:
+            found["answers"] = dict(counts)
+            save()
 
 
 async def count_toy(num_stages: int, found: Report, wanted: int, save: Callable[[], None]) -> None:
@@ -245,7 +268,7 @@ def run_part(name: str, given: argparse.Namespace, found: Report, save: Callable
     elif name == "suite":
         found |= run_suite(given.model)
     elif name in TOYS:
-        asyncio.run(count_toy(TOYS[name], found, TOY_SHARE * given.answers, save))
+        asyncio.run(count_toy(TOYS[name], found, round(ANSWERS[name] * given.share), save))
     elif name == SLOW:
         with serve(given.model) as url:
             found |= asyncio.run(measure_refusals(Asker(url, given.model.name)))
@@ -255,7 +278,7 @@ def run_part(name: str, given: argparse.Namespace, found: Report, save: Callable
     else:
         with serve(given.model, *SERVED[name]) as url:
             judge = Asker(url, given.model.name).judge
-            asyncio.run(count_answers(judge, found, given.answers, save))
+            asyncio.run(count_answers(judge, found, round(ANSWERS[name] * given.share), save))
     found["is whole"] = True
     save()
 
@@ -266,13 +289,13 @@ def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--answers", type=int, default=1250, help="answers of each formation of the real model")
+    parser.add_argument("--share", type=float, default=1.0, help="of the answers of each formation; 1: 10,000 in all")
     parser.add_argument("--turns", type=int, default=5, help="turns of each measurement of a rate")
     parser.add_argument("--tokens", type=int, default=48, help="tokens of each answer whose rate is measured")
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="the parts to run")
     given = parser.parse_args(args)
     report = read_report(given.out)
-    command = ["benchmarks.schemas", "MODEL", "--answers", str(given.answers), "--turns", str(given.turns)]
+    command = ["benchmarks.schemas", "MODEL", "--share", str(given.share), "--turns", str(given.turns)]
     for name in given.only:
         found = report.setdefault(name, {})
         if not found.get("is whole"):

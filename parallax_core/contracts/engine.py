@@ -126,6 +126,8 @@ class Finish:
     message: str = ""
     """What happened, for the client, if the reason is ``error`` (the request failed), ``timeout`` (it took longer than
     allowed) or ``aborted`` (the engine stops)."""
+    param: str = ""
+    """The field of the request at fault, if the reason is ``error``, as in `InvalidRequest`; empty: none is."""
     cached_tokens: int = 0
     """Prompt tokens that were found in the KV cache and not computed."""
     pinned_tokens: int = 0

@@ -97,7 +97,7 @@ class Head:
     def refuse(self, request_id: RequestId, message: str) -> None:
         """End a request whose grammar cannot be followed. Does nothing if it has ended."""
         if state := self._requests.get(request_id):
-            self._yield(state, state.fail(message))
+            self._yield(state, state.fail(message, param="grammar"))
 
     def check_room(self) -> None:
         """Raise Overloaded if too many requests wait, not counting those that can start with the next step."""

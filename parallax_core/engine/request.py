@@ -74,9 +74,9 @@ class RequestState:
             self.context.max_output = most
             self.context.is_cut = self.request.max_tokens is not None
 
-    def fail(self, message: str, reason: Reason = "error") -> Delta:
-        """Return the final delta of a request that fails."""
-        return Delta(finish=self._finish(reason, message))
+    def fail(self, message: str, reason: Reason = "error", param: str = "") -> Delta:
+        """Return the final delta of a request that fails; ``param``: its field at fault, if any."""
+        return Delta(finish=self._finish(reason, message, param))
 
     def expire(self, now: float, message: str = "") -> Delta:
         """Return the final delta of a request whose time is over: its timeout, or the time of a recovery."""
@@ -124,13 +124,14 @@ class RequestState:
         self.live += branches
         return [sequence, *branches]
 
-    def _finish(self, reason: Reason, message: str = "") -> Finish:
+    def _finish(self, reason: Reason, message: str = "", param: str = "") -> Finish:
         first = self.answers[0]
         return Finish(
             reason=reason,
             prompt_tokens=first.num_prompt,
             output_tokens=sum(answer.num_output for answer in self.answers),
             message=message,
+            param=param,
             cached_tokens=first.num_cached or 0,
             timing=self.context.timeline.read(),
         )

@@ -16,9 +16,18 @@ from parallax_core.contracts.parser import CallForm, ParserSpec
 from parallax_core.server.responses.plan import ResponsePlan
 
 BodyKind = Literal[
-    "chat", "completion", "embedding", "messages", "count_tokens", "responses", "compact", "tokenize", "detokenize"
+    "chat",
+    "completion",
+    "embedding",
+    "messages",
+    "count_tokens",
+    "responses",
+    "compact",
+    "tokenize",
+    "detokenize",
+    "grammar",
 ]
-"""The kind of a body, by its route."""
+"""The kind of a body, by its route; ``grammar``: a `Grammar` in MessagePack, to be checked."""
 
 LENGTH_BYTES = 4
 """The bytes at the beginning of a frame that give its length."""
@@ -40,6 +49,8 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: BodyKind
     body: bytes
+    client: bytes = b""
+    """An id of the client that sent it."""
     is_lenient: bool = False
     """Name unknown fields instead of refusing them."""
     max_length: int = 0
@@ -160,6 +171,11 @@ class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
                 waited_s=waited_s,
             )
 
+    def refuse_grammar(self, error: InvalidRequest) -> RefusedBody:
+        """Return the refusal of a body whose grammar cannot be compiled."""
+        field = self.form.grammar_field
+        return RefusedBody.of(InvalidRequest(f"'{field}': {error.message}", field, error.hint))
+
     @property
     def lengths(self) -> list[int]:
         """The number of tokens of each prompt."""
@@ -217,8 +233,6 @@ class BodyResult(msgspec.Struct, frozen=True):
     content: ParsedBody | DirectAnswer | HistoryNeeded | RefusedBody
     ignored: tuple[str, ...] = ()
     """Unknown fields that were ignored, and what was left out."""
-    is_spent: bool = False
-    """Whether the process still works on the body, and has to be replaced."""
 
 
 class ReaderSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +247,8 @@ class ReaderSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The source of the defaults for requests; see `read_generation`."""
     parser: ParserTraits | None = None
     """Of the parser of the model's outputs; None: its text is not parsed."""
+    checks_grammars: bool = False
+    """Whether the process is for grammars, and prepares the vocabulary for them."""
 
 
 class ReaderReady(msgspec.Struct, frozen=True):

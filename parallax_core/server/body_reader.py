@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import (
@@ -29,7 +30,7 @@ from parallax_core.server.body_messages import (
 from parallax_core.server.embedding_models import EmbeddingRequest
 from parallax_core.server.embedding_request import read_embedding
 from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
-from parallax_core.server.grammar_check import GrammarTooLong
+from parallax_core.server.grammar_check import check_grammar
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
 from parallax_core.server.message_request import count_tokens, read_messages
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -58,8 +59,6 @@ class BodyReader:
         context.run(LEFT_OUT.set, ignored)
         try:
             content: ParsedBody | DirectAnswer | HistoryNeeded | RefusedBody = context.run(self._read, ask)
-        except GrammarTooLong as error:
-            return BodyResult(RefusedBody.of(error), is_spent=True)
         except ParallaxError as error:
             content = RefusedBody.of(error)
         except MemoryError:
@@ -68,6 +67,9 @@ class BodyReader:
         return BodyResult(content, tuple(map(make_sound, islice(ignored, MOST_NAMED))))
 
     def _read(self, ask: BodyRequest) -> ReadContent:
+        if ask.kind == "grammar":
+            check_grammar(self.text.grammars, msgspec.msgpack.decode(ask.body, type=Grammar))
+            return DirectAnswer(b"")
         schema, read = READ[ask.kind]
         body = read_body(ask.body, schema)
         if body.model is not None and body.model != self.model_id:
@@ -89,7 +91,13 @@ class LocalReader:
 
     async def read(self, ask: BodyRequest) -> BodyResult:
         """Read a body; see `BodyReading`."""
-        return self._reader.answer(ask)
+        result = self._reader.answer(ask)
+        if isinstance(result.content, ParsedBody) and (grammar := result.content.request.grammar):
+            try:
+                self._reader.text.grammars.compile(grammar)
+            except InvalidRequest as error:
+                return msgspec.structs.replace(result, content=result.content.refuse_grammar(error))
+        return result
 
 
 def _read_chat(reader: BodyReader, body: ChatRequest, ask: BodyRequest) -> ParsedBody:

@@ -12,7 +12,6 @@ from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.forced_calls import make_grammar
-from parallax_core.server.grammar_check import check_grammar
 from parallax_core.server.strict_calls import make_strict_grammar
 
 
@@ -25,7 +24,7 @@ def set_grammar(
     forces a call has a grammar of its own, and so have strict tools.
 
     Raises:
-        InvalidRequest: if the format of the model does not allow that, or the grammar cannot be compiled.
+        InvalidRequest: if the format of the model does not allow that.
     """
     if form.forced_call is None and request.grammar is None:
         return _set_strict(text, parser, form, request) if form.strict_tools else (form, request)
@@ -42,7 +41,7 @@ def set_grammar(
         message = "'tool_choice' cannot force a call in the format of this model"
         raise InvalidRequest(message, "tool_choice", "leave it out, or send 'auto' or 'none'")
     forced = make_grammar(form.tools, form.forced_call, allows_many=form.allows_many_calls, after=after)
-    return _use(text, form, request, forced, "tool_choice")
+    return _use(form, request, forced, "tool_choice")
 
 
 def _set_strict(
@@ -59,11 +58,8 @@ def _set_strict(
         allows_many=form.allows_many_calls,
         find_special=text.grammars.find_special,
     )
-    return _use(text, form, request, strict, "tools")
+    return _use(form, request, strict, "tools")
 
 
-def _use(
-    text: ModelTokenizer, form: ResponseForm, request: Request, grammar: Grammar, field: str
-) -> tuple[ResponseForm, Request]:
-    check_grammar(text.grammars, grammar, field)
+def _use(form: ResponseForm, request: Request, grammar: Grammar, field: str) -> tuple[ResponseForm, Request]:
     return msgspec.structs.replace(form, grammar_field=field), replace(request, grammar=grammar)

@@ -17,7 +17,6 @@ from parallax_core.models.chat_template import ANSWER, PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
 from parallax_core.server.chat_grammar import set_grammar
-from parallax_core.server.grammar_check import check_grammar
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
 from parallax_core.server.structured_output import StructuredOutputs, read_format, read_structured
 
@@ -203,7 +202,7 @@ def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Reques
         "timeout_s": body.timeout,
         "is_seeded": body.seed is not None,
         "salt": body.cache_salt or "",
-        "grammar": _read_grammar(text, body),
+        "grammar": _read_grammar(body),
     }
     request = Request(id=RequestId(""), prompt=(), **{**fields, **more})
     least, most = request.sampling.min_tokens, request.max_tokens
@@ -212,8 +211,8 @@ def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Reques
     return request
 
 
-def _read_grammar(text: ModelTokenizer, body: Generation) -> Grammar | None:
-    """Return the grammar of the answers, which certainly can be compiled; None: any text."""
+def _read_grammar(body: Generation) -> Grammar | None:
+    """Return the grammar of the answers, which may not compile; None: any text."""
     for field in body.list_structured():
         value = getattr(body, field)
         if isinstance(value, StructuredOutputs):
@@ -223,7 +222,6 @@ def _read_grammar(text: ModelTokenizer, body: Generation) -> Grammar | None:
         else:
             grammar = read_format(value)
         if grammar is not None:
-            check_grammar(text.grammars, grammar, field)
             return grammar
     return None
 

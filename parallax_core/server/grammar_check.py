@@ -1,43 +1,92 @@
-"""Refuses grammars that cannot be compiled, or take too long for that, in the process that reads a body."""
+"""Refuses grammars that cannot be compiled, or take too much time or memory for that.
+
+Compiling cannot be interrupted. It is done in a fork of a process that has prepared the vocabulary: a fork takes a
+millisecond, and can be killed.
+"""
 
 from __future__ import annotations
 
-import threading
+import json
+import os
+import resource
+import select
+import signal
+from contextlib import suppress
+from typing import NoReturn
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.grammars import ModelGrammars
+from parallax_core.server.memory_limit import limit_memory
 
 LIMIT_S = 0.7
-"""Seconds that compiling a grammar may take."""
+"""Seconds of a processor that compiling a grammar may take."""
+MOST_S = 0.9
+"""Seconds that it may take by the clock, on a busy machine."""
+MOST_MEMORY = 512 * 2**20
+"""Bytes of memory that it may take."""
+MOST_FILES = 2**16
+"""The end of the file descriptors that are closed."""
+NICENESS = 5
+"""How much less urgent it is than the computation of the model."""
+SIMPLER = "make it simpler: fewer alternatives, smaller bounds"
+TOO_LONG = f"the grammar takes more than {LIMIT_S:g} seconds to compile"
+TOO_LARGE = "the grammar is too large or too deep to be compiled"
 
 
-class GrammarTooLong(InvalidRequest):
-    """Compiling a grammar takes too long. It goes on in this process, which should end."""
-
-
-def check_grammar(grammars: ModelGrammars, grammar: Grammar, field: str) -> None:
+def check_grammar(grammars: ModelGrammars, grammar: Grammar) -> None:
     """Compile a grammar and drop it: the head compiles it again, certain that this takes little time.
 
+    For a process with a single thread, since it forks.
+
     Raises:
-        InvalidRequest: if it cannot be compiled, naming ``field``.
+        InvalidRequest: if it cannot be compiled; it names ``grammar``.
     """
     grammars.prepare()
-    errors: list[Exception] = []
-    compiling = threading.Thread(target=_compile, args=(grammars, grammar, errors), daemon=True)
-    compiling.start()
-    compiling.join(LIMIT_S)
-    if compiling.is_alive():
-        message = f"'{field}' takes more than {LIMIT_S:g} seconds to compile"
-        raise GrammarTooLong(message, field, "make it simpler: fewer alternatives, smaller bounds")
-    if errors:
-        error = errors[0]
-        message = error.message if isinstance(error, InvalidRequest) else f"{type(error).__name__}: {error}"
-        raise InvalidRequest(f"'{field}': {message}", field)
-
-
-def _compile(grammars: ModelGrammars, grammar: Grammar, errors: list[Exception]) -> None:
+    answers, answer = os.pipe()
+    child = os.fork()
+    if not child:
+        _compile(grammars, grammar, answer)
+    os.close(answer)
     try:
-        grammars.compile(grammar)
-    except Exception as error:  # noqa: BLE001 -- raised again on the thread that waits
-        errors.append(error)
+        is_over = bool(select.select([answers], [], [], MOST_S)[0])
+        if not is_over:
+            os.kill(child, signal.SIGKILL)
+        text = b"".join(iter(lambda: os.read(answers, 2**16), b""))
+        end = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        os.close(answers)
+    if not is_over or end == -signal.SIGPROF:
+        raise InvalidRequest(TOO_LONG, "grammar", SIMPLER)
+    if end:
+        raise InvalidRequest(TOO_LARGE, "grammar", SIMPLER)
+    if text:
+        raise InvalidRequest(*json.loads(text))
+
+
+def _compile(grammars: ModelGrammars, grammar: Grammar, answer: int) -> NoReturn:
+    """Compile a grammar within limits, write the error if there is one, and end this process."""
+    end = 1
+    try:
+        with suppress(OSError):
+            os.nice(NICENESS)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _close_others(answer)
+        limit_memory(MOST_MEMORY)
+        signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+        try:
+            grammars.compile(grammar)
+        except InvalidRequest as error:
+            os.write(answer, json.dumps([error.message, "grammar", error.hint]).encode())
+        end = 0
+    finally:
+        os._exit(end)
+
+
+def _close_others(kept: int) -> None:
+    """Close all files but one: the other end of a pipe must see the end of the process that was forked."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):  # also those to which libraries report that memory is spent
+        os.dup2(nothing, standard)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, MOST_FILES)

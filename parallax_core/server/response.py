@@ -15,7 +15,9 @@ from starlette.types import Receive, Scope, Send
 from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError, RequestTimeout, Unavailable
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
 from parallax_core.node.pipeline.unread import UnreadOutput, weigh
+from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.errors import ClientGone, error_response
+from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import join_pieces
 from parallax_core.server.metrics import RequestMetrics
 from parallax_core.server.sse import COMMENT, DONE, SILENCE_S, KeepAlive, write_event
@@ -85,6 +87,7 @@ class ResponseFlow:
         self._finishes: list[Finish] = []
         self._backlog = backlog or UnreadOutput()
         self._excess = ""
+        self._form: ResponseForm | None = None
         self._progress: list[StreamProgress] = []
         self._is_stopped = False
         self.on_close: Callable[[], None] = lambda: None
@@ -99,12 +102,16 @@ class ResponseFlow:
         requests: Iterable[Request],
         begin: Callable[[], RequestMetrics],
         backlog: UnreadOutput | None = None,
+        form: ResponseForm | None = None,
     ) -> ResponseFlow:
         """Submit all requests, with metrics from ``begin`` for each, or none if one is refused.
+
+        ``form``: of the answers; it names the fields in errors.
 
         Other tasks may run in between, since a long request takes milliseconds.
         """
         flow = cls(backlog)
+        flow._form = form
         try:
             for request in requests:
                 flow._metrics.append(begin())
@@ -203,7 +210,7 @@ class ResponseFlow:
         self._metrics[number].note(delta)
         self._progress[number].note(delta)
         if delta.finish is not None:
-            _check(delta.finish)
+            _check(delta.finish, self._form)
             self._finishes.append(delta.finish)
         return self._hide_stop(delta)
 
@@ -360,8 +367,11 @@ async def _pump(number: int, stream: Stream, queue: Queue) -> None:
         await queue.put((number, error))
 
 
-def _check(finish: Finish) -> None:
+def _check(finish: Finish, form: ResponseForm | None) -> None:
     match finish.reason:
+        case "error" if finish.param:
+            error = InvalidRequest(finish.message, finish.param)
+            raise name_api_field(error, form) if form else error
         case "error":
             raise BackendFailed(finish.message)
         case "timeout":

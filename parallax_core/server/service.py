@@ -120,7 +120,8 @@ class Service:
             return self.server_metrics.begin(arrived, parent, next(left).release)
 
         try:
-            flow = await ResponseFlow.submit(self._limit_reasoning(reading), requests, begin, self.backlog)
+            engine = self._limit_reasoning(reading)
+            flow = await ResponseFlow.submit(engine, requests, begin, self.backlog, reading.form)
         except BaseException:
             for share in shares:
                 share.release()
@@ -149,6 +150,7 @@ class Service:
         ask = BodyRequest(
             kind=kind,
             body=await http.body(),
+            client=self.quota.identify(http),
             is_lenient=IGNORED.get() is not None,
             max_length=self.find_max_length(),
             has_store=self.responses.has_store,

@@ -7,7 +7,6 @@ input ends.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 from contextlib import suppress
@@ -20,9 +19,10 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import LENGTH_BYTES, ReaderReady, ReaderSetup, ReadJob, RefusedBody, to_frame
 from parallax_core.server.body_reader import BodyReader
+from parallax_core.server.memory_limit import limit_memory
 
 MOST_MEMORY = 4 * 2**30
-"""Bytes of address space that it may use beyond those at its start; macOS does not enforce this limit."""
+"""Bytes of memory for the chat template and the tokenizer, which are untrusted."""
 
 
 def main() -> None:
@@ -51,8 +51,11 @@ def _prepare(setup: ReaderSetup) -> BodyReader:
     """Return the reader of bodies, ready for its first one."""
     text = ModelTokenizer(Path(setup.folder), setup.generation)
     _limit_time(setup.limit_s)
-    _limit_memory()
+    limit_memory(MOST_MEMORY)
     text.compile_template()
+    if setup.checks_grammars:
+        with suppress(ParallaxError):  # raised again for each grammar
+            text.grammars.prepare()
     _limit_time(0)
     return BodyReader(text, setup.model_id, setup.parser)
 
@@ -60,14 +63,6 @@ def _prepare(setup: ReaderSetup) -> BodyReader:
 def _limit_time(seconds: float) -> None:
     """Have this process end after ``seconds``, in case its parent is gone and cannot kill it; 0: never."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def _limit_memory() -> None:
-    """Limit the memory of the chat template and the tokenizer, which are untrusted."""
-    with suppress(OSError, ValueError):  # not on this system
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        most = pages * resource.getpagesize() + MOST_MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _receive(source: BinaryIO) -> bytes:

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from parallax_core.base.errors import Overloaded
+import msgspec
+
+from parallax_core.base.errors import InvalidRequest, Overloaded
 from parallax_core.engine.limits import Limits
 from parallax_core.models.generation_config import AUTO
-from parallax_core.server.body_messages import BodyRequest, BodyResult, ParserTraits, ReaderSetup
+from parallax_core.server.body_messages import BodyRequest, BodyResult, ParsedBody, ParserTraits, ReaderSetup
+from parallax_core.server.grammar_queue import GrammarQueue
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.tokenizer_process import TokenizerProcess
 
@@ -79,10 +82,10 @@ class TokenizerPool:
             parser=parser,
         )
         self._processes = [TokenizerProcess(setup) for _ in range(self._limits.num_processes)]
+        self._grammars = GrammarQueue(TokenizerProcess(msgspec.structs.replace(setup, checks_grammars=True)))
         self._free: asyncio.Queue[TokenizerProcess] = asyncio.Queue()
         self._large = asyncio.Semaphore(max(1, self._limits.num_processes - 1))
         self._reading: set[asyncio.Task[BodyResult]] = set()
-        self._freeing: set[asyncio.Task[None]] = set()
         self._num_waiting = self._waiting_bytes = 0
 
     async def start(self) -> None:
@@ -91,14 +94,14 @@ class TokenizerPool:
         Raises:
             ParallaxError: if one cannot be started; `stop` ends the others.
         """
-        await asyncio.gather(*(self._start(process) for process in self._processes))
+        await asyncio.gather(self._grammars.start(), *(self._start(process) for process in self._processes))
 
     async def stop(self) -> None:
         """Kill all processes; bodies that are not read yet are refused."""
-        await asyncio.gather(*(process.close() for process in self._processes), *self._freeing)
+        await asyncio.gather(self._grammars.close(), *(process.close() for process in self._processes))
 
     async def read(self, ask: BodyRequest) -> BodyResult:
-        """Read a body. A caller that is cancelled while it waits gives up its place.
+        """Read a body, and check its grammar if it has one. A caller that is cancelled gives up its place.
 
         Raises:
             Overloaded: if too many bodies wait already.
@@ -110,7 +113,18 @@ class TokenizerPool:
         reading = asyncio.create_task(self._read(process, ask))
         self._reading.add(reading)
         reading.add_done_callback(self._forget)
-        return await asyncio.shield(reading)
+        return await self._check_grammar(await asyncio.shield(reading), ask)
+
+    async def _check_grammar(self, result: BodyResult, ask: BodyRequest) -> BodyResult:
+        """Return the result, or a refusal if the grammar of the answers cannot be compiled in time."""
+        if not isinstance(result.content, ParsedBody) or (grammar := result.content.request.grammar) is None:
+            return result
+        try:
+            with self._waiting(ask.size):
+                await self._grammars.check(grammar, ask.client)
+        except InvalidRequest as error:
+            return msgspec.structs.replace(result, content=result.content.refuse_grammar(error))
+        return result
 
     async def _start(self, process: TokenizerProcess) -> None:
         await process.start()
@@ -145,24 +159,13 @@ class TokenizerPool:
             raise
 
     async def _read(self, process: TokenizerProcess, ask: BodyRequest) -> BodyResult:
-        is_spent = False
         try:
-            result = await process.read(ask, self._limits.limit_s(ask.size))
-            is_spent = result.is_spent
-            return result
+            return await process.read(ask, self._limits.limit_s(ask.size))
         finally:
-            freeing = asyncio.create_task(self._set_free(process, ask))
-            self._freeing.add(freeing)
-            freeing.add_done_callback(self._freeing.discard)
-            if not is_spent:  # otherwise the client would wait for the next process
-                await freeing
-
-    async def _set_free(self, process: TokenizerProcess, ask: BodyRequest) -> None:
-        """Have a process read the next body, once it is started again if it was killed."""
-        await process.revive()
-        self._free.put_nowait(process)
-        if ask.size > LARGE:
-            self._large.release()
+            await process.revive()
+            self._free.put_nowait(process)
+            if ask.size > LARGE:
+                self._large.release()
 
     def _forget(self, reading: asyncio.Task[BodyResult]) -> None:
         self._reading.discard(reading)

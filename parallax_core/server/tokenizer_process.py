@@ -99,8 +99,6 @@ class TokenizerProcess:
             raise InvalidRequest(message, hint="shorten it; if it is short, the model is at fault") from error
         except LOST as error:
             raise self._explain(await self._end(error)) from error
-        if result.is_spent:
-            await self.kill()
         return result
 
     async def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,6 +13,8 @@ import openai
 import pytest
 
 from parallax_core.api import LayerRange, Stage
+from parallax_core.base.errors import BackendFailed
+from parallax_core.models.grammars import TokenMatcher
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
@@ -79,6 +81,22 @@ def test_required_call_is_valid(site: ToySite, seed: int) -> None:
     for call in choice.message.tool_calls:
         arguments, name = json.loads(call.function.arguments), call.function.name
         assert (arguments.get("letter") in {"a", "é"} and name == "spell") or (arguments, name) == ({}, "stop")
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_grammar_that_becomes_too_complex_is_the_fault_of_its_field(
+    site: ToySite, monkeypatch: pytest.MonkeyPatch, *, streams: bool
+) -> None:
+    def fail(_: TokenMatcher, tokens: Sequence[int]) -> None:
+        if tokens:
+            raise BackendFailed("the grammar cannot be followed: it is too complex")
+
+    monkeypatch.setattr(TokenMatcher, "advance", fail)
+    fields: dict[str, Any] = {**ASK, "stream": streams, "extra_body": {"guided_regex": "[ab]{9}"}}
+    with pytest.raises(openai.APIError, match="too complex") as caught:
+        list(site.openai.chat.completions.create(**fields))
+    assert caught.value.param == "guided_regex"
+    assert isinstance(caught.value, openai.BadRequestError) != streams
 
 
 @pytest.mark.parametrize("seed", range(4))
