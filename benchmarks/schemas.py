@@ -53,8 +53,8 @@ Judge = Callable[[int], Awaitable[str]]
 """Asks for the answer of a number, and returns ``valid``, ``invalid`` or ``length``."""
 
 SERVED = {
-    "torch": ("--backend", "torch"),
-    "torch in 3 stages": ("--backend", "torch", "--stages", "3"),
+    "torch": ("--backend", "torch", "--dtype", "bfloat16"),
+    "torch in 3 stages": ("--backend", "torch", "--dtype", "bfloat16", "--stages", "3"),
     "mlx": ("--backend", "mlx"),
     "mlx in 3 stages": ("--backend", "mlx", "--stages", "3"),
 }

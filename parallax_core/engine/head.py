@@ -338,9 +338,8 @@ class Head:
         """Emit a delta, and retire its request or answer if that has ended."""
         self._counters.output_tokens += len(delta.tokens)
         if delta.finish is not None:
-            if num_pinned := self._end(state):
-                finish = dataclasses.replace(delta.finish, pinned_tokens=num_pinned)
-                delta = dataclasses.replace(delta, finish=finish)
+            if num := self._end(state):
+                delta = dataclasses.replace(delta, finish=dataclasses.replace(delta.finish, pinned_tokens=num))
         elif delta.ended is not None:
             self._cache.retire(state.answers[delta.index])
         self._deltas.append((state.request.id, delta))

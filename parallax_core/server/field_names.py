@@ -6,8 +6,13 @@ from parallax_core.base.errors import InvalidRequest
 from parallax_core.server.body_messages import ResponseForm
 
 
-def name_api_field(error: InvalidRequest, form: ResponseForm) -> InvalidRequest:
-    """Return ``error``, which names a field of `Request` or `Sampling`, with the name of that field in the body."""
+def name_api_field(error: InvalidRequest, form: ResponseForm | None) -> InvalidRequest:
+    """Return ``error``, which names a field of `Request` or `Sampling`, with the name of that field in the body.
+
+    ``form``: of the answers to the body; None: it is not known.
+    """
+    if form is None:
+        return error
     names = {
         "prompt": form.prompt_field,
         "max_tokens": form.length_field,

@@ -87,7 +87,8 @@ class ResponseFlow:
         self._finishes: list[Finish] = []
         self._backlog = backlog or UnreadOutput()
         self._excess = ""
-        self._form: ResponseForm | None = None
+        self.form: ResponseForm | None = None
+        """The form of the answers, which names the fields in errors."""
         self._progress: list[StreamProgress] = []
         self._is_stopped = False
         self.on_close: Callable[[], None] = lambda: None
@@ -102,16 +103,12 @@ class ResponseFlow:
         requests: Iterable[Request],
         begin: Callable[[], RequestMetrics],
         backlog: UnreadOutput | None = None,
-        form: ResponseForm | None = None,
     ) -> ResponseFlow:
         """Submit all requests, with metrics from ``begin`` for each, or none if one is refused.
-
-        ``form``: of the answers; it names the fields in errors.
 
         Other tasks may run in between, since a long request takes milliseconds.
         """
         flow = cls(backlog)
-        flow._form = form
         try:
             for request in requests:
                 flow._metrics.append(begin())
@@ -210,7 +207,7 @@ class ResponseFlow:
         self._metrics[number].note(delta)
         self._progress[number].note(delta)
         if delta.finish is not None:
-            _check(delta.finish, self._form)
+            _check(delta.finish, self.form)
             self._finishes.append(delta.finish)
         return self._hide_stop(delta)
 
@@ -370,8 +367,7 @@ async def _pump(number: int, stream: Stream, queue: Queue) -> None:
 def _check(finish: Finish, form: ResponseForm | None) -> None:
     match finish.reason:
         case "error" if finish.param:
-            error = InvalidRequest(finish.message, finish.param)
-            raise name_api_field(error, form) if form else error
+            raise name_api_field(InvalidRequest(finish.message, finish.param), form)
         case "error":
             raise BackendFailed(finish.message)
         case "timeout":

@@ -120,13 +120,13 @@ class Service:
             return self.server_metrics.begin(arrived, parent, next(left).release)
 
         try:
-            engine = self._limit_reasoning(reading)
-            flow = await ResponseFlow.submit(engine, requests, begin, self.backlog, reading.form)
+            flow = await ResponseFlow.submit(self._limit_reasoning(reading), requests, begin, self.backlog)
         except BaseException:
             for share in shares:
                 share.release()
             raise
 
+        flow.form = reading.form
         self.running.add(flow, self.quota.identify(http), {name, http.headers.get(REQUEST_ID, name)})
         return flow
 
