@@ -6,7 +6,8 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
@@ -115,10 +116,7 @@ class Client:
 
     def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         with self._open(path, {**body, "stream": True}) as response:
-            for line in response:
-                if not line.startswith(b"data: "):
-                    continue
-                data = line.removeprefix(b"data: ").strip()
+            for data in _read_events(response):
                 if data == b"[DONE]":
                     return
                 event = json.loads(data)
@@ -157,6 +155,14 @@ class Client:
     def _wrong_server(self, kind: str) -> ParallaxError:
         message = f"the server at {self._url} is not {kind} server"
         return ParallaxError(message, f"give its address with --url, such as {DEFAULT_URL}")
+
+
+def _read_events(response: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the data of each event of a stream, until it ends or breaks."""
+    with suppress(OSError, HTTPException):
+        for line in response:
+            if line.startswith(b"data: ") and line.endswith(b"\n"):
+                yield line.removeprefix(b"data: ").strip()
 
 
 def _read_reply(status: int, response: Any) -> HttpReply:  # noqa: ANN401 -- of two kinds

@@ -27,6 +27,7 @@ class Peer:
         """The answer to the question for models, if it is another one; and the body of the last question."""
         self.stream = b""
         """The beginning of an endless answer to every question, if there is one."""
+        self.is_chunked = False
         self.may_end = threading.Event()
         peer = self
 
@@ -36,6 +37,8 @@ class Peer:
                     peer.asked = self.rfile.read(int(self.headers["Content-Length"]))
                     if peer.stream:
                         self.send_response(200)
+                        if peer.is_chunked:
+                            self.send_header("Transfer-Encoding", "chunked")
                         self.end_headers()
                         self.wfile.write(peer.stream)
                         peer.may_end.wait()
@@ -103,6 +106,20 @@ def test_answer_that_breaks_off_is_no_answer(peer: Peer) -> None:
     with pytest.raises(ParallaxError, match="ended the connection"):
         next(pieces)
     assert talk.turns == []
+
+
+@pytest.mark.parametrize("cut", [1, 8, 30])
+def test_server_that_is_killed_in_mid_answer_is_told(peer: Peer, cut: int) -> None:
+    events = (
+        b'data: {"choices": [{"delta": {"content": "He"}}]}\n\ndata: {"choices": [{"delta": {"content": "y"}}]}\n\n'
+    )
+    peer.stream, peer.is_chunked = b"%x\r\n%b\r\n" % (len(events), events), True
+    peer.stream = peer.stream[:-cut]
+    peer.may_end.set()
+    answer = peer.client.chat({"model": "m", "messages": []})
+    assert next(answer).text == "He"
+    with pytest.raises(ParallaxError, match="in the middle of its answer"):
+        list(answer)
 
 
 def test_error_in_the_stream_is_told(peer: Peer) -> None:
