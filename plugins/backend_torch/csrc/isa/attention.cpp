@@ -96,7 +96,9 @@ int64_t attend_bytes(const Attention& a) {
 
 void attend(const Attention& a, const AttentionTask& task, char* scratch) {
   const bool is_few = task.tokens * (a.heads / a.kv_heads) <= kFewQueries;
-  if (a.kind == kFloat32) return is_few ? run_task<FewForm<Float32Cache>>(a, task, scratch) : run_task<FloatForm<Float32Cache>>(a, task, scratch);
+  if (a.kind == kFloat32) {
+    return is_few ? run_task<FewForm<Float32Cache>>(a, task, scratch) : run_task<FloatForm<Float32Cache>>(a, task, scratch);
+  }
 #if defined(__AVX512BF16__)
   if (a.narrow) return is_few ? run_task<FewPairs>(a, task, scratch) : run_task<PairForm>(a, task, scratch);
 #endif

@@ -57,13 +57,13 @@ PLX_INLINE void add_pair_values(const KeyBlock& block, const State& state, int64
     PLX_UNROLL for (int n = 0; n < 2 * N; ++n) sums[q][n] = _mm512_mul_ps(_mm512_loadu_ps(values + kLanes * n), _mm512_set1_ps(decay[q]));
   }
   for (int64_t key = 0; key < block.count; key += 2) {
-    const char* const rows[2] = {block.value(key), block.value(least(key + 1, block.count - 1))};
+    const char* const rows[2] = {block.value(key) + at * kHalfBytes, block.value(least(key + 1, block.count - 1)) + at * kHalfBytes};
     __m512i weights[Q];
     PLX_UNROLL for (int q = 0; q < Q; ++q) {
       weights[q] = _mm512_set1_epi32(read_word(reinterpret_cast<const uint16_t*>(state.scores + (first + q) * state.block) + key));
     }
     PLX_UNROLL for (int n = 0; n < N; ++n) {
-      const __m512i a = _mm512_loadu_si512(rows[0] + at * kHalfBytes + n * kCacheLine), b = _mm512_loadu_si512(rows[1] + at * kHalfBytes + n * kCacheLine);
+      const __m512i a = _mm512_loadu_si512(rows[0] + n * kCacheLine), b = _mm512_loadu_si512(rows[1] + n * kCacheLine);
       const __m512i parts[2] = {_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)};
       PLX_UNROLL for (int q = 0; q < Q; ++q) {
         PLX_UNROLL for (int half = 0; half < 2; ++half) add_pair_product(sums[q][2 * n + half], parts[half], weights[q]);
@@ -101,7 +101,8 @@ struct FewPairs {
 
  private:
   template <int Q>
-  static void add_block(const Attention& a, const AttentionTask& task, const KeyBlock& block, Fetcher& fetcher, const State& state, int64_t first) {
+  static void add_block(const Attention& a, const AttentionTask& task, const KeyBlock& block, Fetcher& fetcher, const State& state,
+                        int64_t first) {
     const int64_t shared = a.heads / a.kv_heads;
     float decay[Q];
     score_pairs<Q>(block, fetcher, state, first);

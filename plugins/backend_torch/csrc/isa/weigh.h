@@ -73,10 +73,11 @@ float weigh_pairs(const Attention& a, const KeyBlock& block, const State& state,
     memset(scores, 0, static_cast<size_t>(keys * kHalfBytes));
     return 1.0f;
   }
+  uint16_t* const weights = reinterpret_cast<uint16_t*>(scores);
   __m512 total = _mm512_setzero_ps();
   for (int64_t i = 0; i < keys; i += kLanes) {
     const __m512 weight = raise_roughly(_mm512_sub_ps(_mm512_loadu_ps(scores + i), _mm512_set1_ps(most)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(reinterpret_cast<uint16_t*>(scores) + i), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weight)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + i), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weight)));
     total = _mm512_add_ps(total, weight);
   }
   const float decay = state.most[q] == most ? 1.0f : _mm512_cvtss_f32(raise_roughly(_mm512_set1_ps(state.most[q] - most)));
