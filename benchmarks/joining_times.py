@@ -107,10 +107,16 @@ def measure_restart(head: Process, again: Process, joined: Iterable[Process]) ->
     return {
         "restarted_coordinator_has_all_machines_again": describe([back - again.begun]),
         "restarted_coordinator_serves": describe([ready - again.begun]),
-        "plan_after_the_restart": again.await_line("pipeline 0 has ")[1].partition("pipeline 0 has ")[2],
-        "plan_before_the_restart": head.await_line("pipeline 0 has ")[1].partition("pipeline 0 has ")[2],
+        "plan_before_the_restart": list_plans(head)[-1],
+        "plans_after_the_restart": list_plans(again),
         "loads_after_the_restart": loads,
     }
+
+
+def list_plans(head: Process) -> list[str]:
+    """Return what a coordinator has said of its first pipeline, each time."""
+    mark = "pipeline 0 has "
+    return [line.partition(mark)[2] for _, line in head.lines if mark in line]
 
 
 def give_addresses(machines: Iterable[Machine]) -> None:

@@ -52,7 +52,7 @@ class JoinedCluster:
         self._deployment, self._stages, self._plan, self._tell = deployment, deployment.stages, plan, tell
         profiles = NodeProfiles(OWN_NODE, plan.full_name)
         lasting = make_lasting(planner, PlanStore(plan_file()), plan.full_name, profiles)
-        describe = FormerNodes(profiles, lasting.former).describe
+        describe = FormerNodes(profiles, lasting.former, OWN_NODE if plan.settings.local else "").describe
         self._options = replace(deployment.pipeline, releases_requests=lambda: len(self.engines) > 1)
         self.coordinator = Coordinator(self._stages.registry, lasting, describe, self._open)
         self.join_command = ""

@@ -11,36 +11,48 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages
 from parallax_core.contracts.placement import ClusterProfile
 from parallax_core.node.coordinator.coordinator import UsableNodes
+from parallax_core.node.coordinator.own_node import OWN_NODE
 from parallax_core.node.coordinator.plan_store import FormerPlan, PlanStore
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.membership.registry import JoinedNode
 
 REUNION_S = 15.0
 """Seconds for which nodes of the last plan are waited for; they try to join again at least every two seconds."""
+OWN_S = 60.0
+"""The same for the node of the server's machine, which has to start first, and surely comes."""
 
 logger = logging.getLogger(__name__)
 
 
 class FormerNodes:
-    """Describes nodes as `NodeProfiles` does, once those of the last plan are here or `REUNION_S` are over."""
+    """Describes nodes as `NodeProfiles` does, once those of the last plan are here, or are not expected any more."""
 
-    def __init__(self, profiles: NodeProfiles, plan: FormerPlan, clock: Callable[[], float] = time.monotonic) -> None:
-        """Wait for the nodes of ``plan``, from now on."""
+    def __init__(
+        self, profiles: NodeProfiles, plan: FormerPlan, own: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Wait for the nodes of ``plan``, from now on; ``own`` is the one that this process starts itself, if any."""
         self._profiles = profiles
         self._awaited = {stage.node for stages in plan.pipelines.values() for stage in stages}
+        if not own:
+            self._awaited.discard(OWN_NODE)
+        self._own = own
         self._clock = clock
-        self._until = clock() + REUNION_S
+        self._begun = clock()
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
         """Return the profile of the nodes that may be used, and why the others may not."""
         usable = self._profiles.describe(nodes)
         here = {node.name for node in usable.cluster.nodes}
-        if self._awaited <= here or self._clock() >= self._until:
+        self._awaited = {name for name in self._awaited if self._is_expected(name)}
+        if self._awaited <= here:
             self._awaited = set()
             return usable
         missing = ", ".join(sorted(self._awaited - here))
         waiting = dict.fromkeys(here, f"it waits for {missing}, as before the restart of the server")
         return UsableNodes(ClusterProfile(nodes=()), {**waiting, **usable.others})
+
+    def _is_expected(self, node: str) -> bool:
+        return self._clock() < self._begun + (OWN_S if node == self._own else REUNION_S)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage, ServingGoal
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.coordinator.coordinator import UsableNodes
-from parallax_core.node.coordinator.former_plan import REUNION_S, FormerNodes, LastingPlanner, make_lasting
+from parallax_core.node.coordinator.former_plan import OWN_S, REUNION_S, FormerNodes, LastingPlanner, make_lasting
 from parallax_core.node.coordinator.plan_store import FormerPlan, PlanStore
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from tests.support.clusters import make_model, make_node
@@ -57,7 +57,7 @@ def describe(former: FormerNodes, *names: str) -> tuple[set[str], dict[str, str]
 
 
 def test_nodes_of_the_last_plan_are_waited_for() -> None:
-    former = FormerNodes(Profiles(), FORMER, Clock())
+    former = FormerNodes(Profiles(), FORMER, clock=Clock())
     assert describe(former) == (set(), {})
     reason = "it waits for c, as before the restart of the server"
     assert describe(former, "a", "b", "new") == (set(), {"a": reason, "b": reason, "new": "new"})
@@ -67,14 +67,24 @@ def test_nodes_of_the_last_plan_are_waited_for() -> None:
 
 def test_nodes_are_not_waited_for_for_ever() -> None:
     clock = Clock()
-    former = FormerNodes(Profiles(), FORMER, clock)
+    former = FormerNodes(Profiles(), FORMER, clock=clock)
     assert describe(former, "b")[0] == set()
     clock.now = REUNION_S
     assert describe(former, "b")[0] == {"b"}
 
 
+def test_node_of_the_servers_machine_has_longer_to_come() -> None:
+    clock, plan = Clock(), FormerPlan({0: place(("b", 0, 2), ("local/0", 2, 4))})
+    former, alone = FormerNodes(Profiles(), plan, "local/0", clock), FormerNodes(Profiles(), plan, clock=clock)
+    assert describe(alone, "b")[0] == {"b"}, "it is not started any more"
+    clock.now = REUNION_S
+    assert describe(former, "b")[0] == set()
+    clock.now = OWN_S
+    assert describe(former, "b")[0] == {"b"}
+
+
 def test_without_a_last_plan_nobody_is_waited_for() -> None:
-    assert describe(FormerNodes(Profiles(), FormerPlan(), Clock()), "a")[0] == {"a"}
+    assert describe(FormerNodes(Profiles(), FormerPlan(), clock=Clock()), "a")[0] == {"a"}
 
 
 @pytest.fixture
