@@ -63,9 +63,9 @@ TOYS = {"toy": 1, "toy in 3 stages": 3}
 """The stages of each formation of the toy model."""
 ANSWERS = {
     "torch": 2000,
-    "torch in 3 stages": 2000,
-    "mlx": 500,
-    "mlx in 3 stages": 500,
+    "torch in 3 stages": 2500,
+    "mlx": 250,
+    "mlx in 3 stages": 250,
     "toy": 2500,
     "toy in 3 stages": 2500,
 }

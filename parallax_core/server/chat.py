@@ -50,9 +50,10 @@ class ChatResponse:
         """Yield the chunks of the answer; the role comes with the first token, so that clients can time that token."""
         answers = self._begin()
         head = to_json(self._common("chat.completion.chunk"))[:-1] + b',"choices":['
+        end = b'],"usage":null}' if self.form.includes_usage else b"]}"
         async for _, delta in self.flow.read():
             for choice in self._write_chunks(delta, answers[delta.index]):
-                yield head + choice + b"]}"
+                yield head + choice + end
         if self.form.includes_usage:
             yield to_json({**self._common("chat.completion.chunk"), "choices": [], "usage": self._usage(answers)})
 

@@ -109,7 +109,8 @@ class CompletionResponse:
     async def stream(self) -> AsyncIterator[EventData]:
         """Yield the chunks of all answers, in pieces if they have log-probabilities."""
         choices, is_shown = Choices(self._begin), self.reading.form.is_shown
-        head = to_json(self.name)[:-1] + b',"choices":['
+        common = {**self.name, "usage": None} if self.reading.form.includes_usage else self.name
+        head = to_json(common)[:-1] + b',"choices":['
         async for number, delta in self.flow.read():
             place = number * self.reading.request.n + delta.index
             piece = await choices[place].take(delta, is_shown=is_shown)
@@ -119,7 +120,7 @@ class CompletionResponse:
                 yield head + to_json({**_name_choice(place, piece.text, delta.ended), "logprobs": None}) + b"]}"
             else:
                 choice = _write_choice(place, piece.text, piece.columns, delta.ended)
-                yield write_object(self.name, "choices", write_lists([choice]))
+                yield write_object(common, "choices", write_lists([choice]))
         if self.reading.form.includes_usage:
             yield [to_json({**self.name, "choices": [], "usage": self.flow.usage(is_shown=is_shown)})]
 

@@ -195,7 +195,7 @@ class ChatChunk(ResponseModel):
     service_tier: Literal["default"]
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
-    """On the last event, if requested; that event has no choices."""
+    """If requested: on the last event, which has no choices; null on the others."""
 
 
 class CompletionLogprobLists(ResponseModel):
@@ -228,7 +228,7 @@ class CompletionReply(ResponseModel):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
-    """In a stream on the last event, if requested; that event has no choices."""
+    """In a stream, if requested: on the last event, which has no choices; null on the others."""
 
 
 ModelCapability = Literal["completion", "chat", "tools", "embeddings", "reasoning"]

@@ -73,9 +73,11 @@ def test_answer_without_text_still_opens_with_its_role(site: Site) -> None:
 
 
 def test_stream_ends_with_usage_when_asked(site: Site) -> None:
-    chunk = events(site.ask(max_tokens=5, stream=True, stream_options={"include_usage": True}))[-2]
-    assert chunk["choices"] == []
-    assert chunk["usage"] == USAGE
+    *chunks, last, _ = events(site.ask(max_tokens=5, stream=True, stream_options={"include_usage": True}))
+    assert last["choices"] == []
+    assert last["usage"] == USAGE
+    assert {chunk["usage"] for chunk in chunks} == {None}
+    assert not any("usage" in chunk for chunk in events(site.ask(max_tokens=5, stream=True))[:-1])
 
 
 def test_content_may_come_in_parts(site: Site) -> None:

@@ -66,6 +66,7 @@ def test_stream_of_several_prompts_is_told_apart_by_index(site: Site) -> None:
         pieces[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
     assert pieces == [answer(prompt, 4, SAMPLING, choice) for prompt in ("ab", "cd") for choice in range(2)]
     assert last["usage"]["completion_tokens"] == 16
+    assert {chunk["usage"] for chunk in chunks} == {None}
 
 
 def test_echo_begins_with_the_prompt(site: Site) -> None:
