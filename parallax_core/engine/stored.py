@@ -59,8 +59,8 @@ class StoredPrefixes:
                 break
             self._stored.move_to_end(first)
         free = (seq for seq in self._stored if seq not in self.pins)
-        first = next(free, None)
-        return next(free, first) if first == spared else first
+        oldest = next(free, None)
+        return next(free, oldest) if oldest == spared else oldest
 
     def find_kept(self, space: Hashable, key: bytes, owner: bytes | None) -> SeqId | None:
         """Return a stored sequence that begins with ``key`` already, or drop stored ones that ``key`` covers.

@@ -68,8 +68,7 @@ class BodyReader:
 
     def _read(self, ask: BodyRequest) -> ReadContent:
         if ask.kind == "grammar":
-            check_grammar(self.text.grammars, msgspec.msgpack.decode(ask.body, type=Grammar))
-            return DirectAnswer(b"")
+            return _write(seconds=check_grammar(self.text.grammars, msgspec.msgpack.decode(ask.body, type=Grammar)))
         schema, read = READ[ask.kind]
         body = read_body(ask.body, schema)
         if body.model is not None and body.model != self.model_id:

@@ -17,7 +17,7 @@ from parallax_core.server.body_messages import BodyRequest, BodyResult, ParsedBo
 from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
 from tests.unit.tinymodel import write_model
 
-GOOD = {"guided_regex": "[ab]{3}"}
+GOOD: dict[str, Any] = {"guided_regex": "[ab]{3}"}
 NUM_SLOW = 6
 
 
