@@ -52,11 +52,13 @@ Report = dict[str, Any]
 Judge = Callable[[int], Awaitable[str]]
 """Asks for the answer of a number, and returns ``valid``, ``invalid`` or ``length``."""
 
+PLAIN = ("--generation-config", "off")
+"""Options for draws at temperature 1 from all tokens: the model's own defaults keep the most probable ones only."""
 SERVED = {
-    "torch": ("--backend", "torch", "--dtype", "bfloat16"),
-    "torch in 3 stages": ("--backend", "torch", "--dtype", "bfloat16", "--stages", "3"),
-    "mlx": ("--backend", "mlx"),
-    "mlx in 3 stages": ("--backend", "mlx", "--stages", "3"),
+    "torch": (*PLAIN, "--backend", "torch", "--dtype", "bfloat16"),
+    "torch in 3 stages": (*PLAIN, "--backend", "torch", "--dtype", "bfloat16", "--stages", "3"),
+    "mlx": (*PLAIN, "--backend", "mlx"),
+    "mlx in 3 stages": (*PLAIN, "--backend", "mlx", "--stages", "3"),
 }
 """The options of the server of each formation of the real model."""
 TOYS = {"toy": 1, "toy in 3 stages": 3}
