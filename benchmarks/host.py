@@ -56,8 +56,10 @@ from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
 from parallax_core.server.loop_lag import watch_lag
+from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.run import Server, ServerSite, make_config
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.server.tokenizer_pool import TokenizerPool
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
@@ -196,11 +198,13 @@ class Host:
         reader = self._make_reader()
         await reader.start()
         service = Service(MODEL, main.router, self._text, reader, find_max_length=lambda: main.engine.max_length)
-        app = make_app(service, edge)
+        models = ServedModels.only(service)
+        changes, drain = ModelChanges(models, None), Drain()
+        app = make_app(models, changes, edge, drain)
         self._add_routes(app)
         for replica in self._replicas.values():
             await replica.router.start()
-        server = Server(make_config(ServerSite(app, service, edge, Drain())))
+        server = Server(make_config(ServerSite(app, models, edge, drain, changes)))
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         while not server.started:  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(0.01)

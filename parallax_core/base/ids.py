@@ -1,4 +1,4 @@
-"""Distinct types for ids, so that they cannot be mixed up."""
+"""Distinct types for ids, so that they cannot be mixed up, and the names of nodes."""
 
 from typing import NewType
 
@@ -16,3 +16,13 @@ LeaseId = NewType("LeaseId", int)
 
 Epoch = NewType("Epoch", int)
 """A number that a head raises when it builds, repairs or reloads a pipeline; older messages are discarded."""
+
+
+def further_node(first: str, number: int) -> str:
+    """Return the name of a further node that the node ``first`` has started on its machine."""
+    return f"{first}+{number}"
+
+
+def is_further(node: str) -> bool:
+    """Return whether a node was started by another one of its machine."""
+    return "+" in node

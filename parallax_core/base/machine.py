@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import math
 import os
 from collections.abc import Iterator
@@ -94,3 +97,15 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
+
+
+def return_memory() -> None:
+    """Return memory that is no longer used to the system, also that of objects which refer to each other.
+
+    It takes a good part of a second, during which no other thread runs.
+    """
+    gc.unfreeze()  # what was made before modules were frozen may have gone with them
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(OSError, AttributeError):  # an allocator without this function, as on macOS
+        ctypes.CDLL(None).malloc_trim(0)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from parallax_core.base import log
 from parallax_core.cli.command import new_app
@@ -21,24 +20,18 @@ from parallax_core.cli.progress import Display, make_display
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
-from parallax_core.contracts.event import StageLoss
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.cluster import ClusterPlan
-from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, find_max_length, read_plan
+from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, read_plan
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.node.events.delivery import EventBus
-from parallax_core.node.events.requests import EventRouter, RequestEvents
-from parallax_core.node.routing.router import Router
 from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import claim_output
 from parallax_core.server.options import ServerOptions
-
-if TYPE_CHECKING:
-    from parallax_core.server.tokenizer_pool import TokenizerPool
 
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 """Seconds that plugins have at the end: to receive the last events, and to shut down."""
@@ -112,69 +105,37 @@ class ServeContext:
 
 
 async def _run(plan: DeploymentPlan | ClusterPlan, deployment: Deployment, context: ServeContext) -> None:
+    from parallax_core.deploy.services import ServiceMaker
     from parallax_core.server.app import make_app
     from parallax_core.server.drain import Drain
     from parallax_core.server.metrics import ServerMetrics
+    from parallax_core.server.model_changes import ModelChanges
     from parallax_core.server.plugin_routes import extend_app
     from parallax_core.server.quota import Quota
     from parallax_core.server.responses.keeper import make_keeper
     from parallax_core.server.run import ServerSite, run_server
-    from parallax_core.server.service import Service
+    from parallax_core.server.served_models import ServedModels
     from parallax_core.server.tracing import OtelTracer
 
-    replicas = plan.form(deployment, partial(_tell_loss, context.event_bus, deployment.model_id))
+    options = context.options
+    drain, tracer = Drain(), OtelTracer(options.otlp_endpoint) if options.otlp_endpoint else None
+    models = ServedModels(ServerMetrics(tracer), Quota(options), make_keeper(options))
+    replicas = plan.form(deployment, ServiceMaker(models, options, context.event_bus))
+    models.list_waiting, models.list_nodes = deployment.list_waiting, deployment.list_nodes
+    models.find_plan = replicas.find_plan
+    models.add_loading(deployment.model_id, plan.model, replicas.first)
+    changes = ModelChanges(models, replicas.host, on_demand=plan.loads_on_demand)
+    changes.know(plan.known_models)
+    app = make_app(models, changes, options, drain)
+    extend_app(app, models, context.plugins)
 
-    def find_room() -> int:
-        return find_max_length(replicas.engines)
-
-    router = _make_router(deployment, context, replicas.engines, find_room)
-    drain, tracer = Drain(), OtelTracer(context.options.otlp_endpoint) if context.options.otlp_endpoint else None
-    service = Service(
-        deployment.model_id,
-        router,
-        deployment.text,
-        _make_reader(deployment, context.options),
-        ServerMetrics(tracer),
-        find_max_length=find_room,
-        quota=Quota(context.options),
-        backlog=deployment.pipeline.backlog,
-        list_waiting=deployment.list_waiting,
-        list_nodes=deployment.list_nodes,
-        find_plan=replicas.find_plan,
-        parser=deployment.parser,
-        responses=make_keeper(context.options),
-        keeps_billing_line=context.options.keeps_billing_line,
-    )
-    app = make_app(service, context.options, drain)
-    extend_app(app, router, context.plugins)
-
-    async with deployment.nodes_joining() as listening, replicas.running(router, listening):
+    async with deployment.nodes_joining() as listening, replicas.running(listening):
         if replicas.join_command:
             print(replicas.join_command, file=context.output, flush=True)
-        site = ServerSite(app, service, context.options, drain, deployment.share_api)
+        site = ServerSite(app, models, options, drain, changes, deployment.share_api)
         await run_server(site, context.sock, lambda: _announce(deployment, context, replicas.engines))
     if tracer is not None:
         tracer.close()
-
-
-def _make_router(
-    deployment: Deployment, context: ServeContext, engines: Sequence[ReplicaEngine], find_room: Callable[[], int]
-) -> Router:
-    timeout_s, policy = deployment.pipeline.recovery_timeout_s, deployment.routing
-    if not context.event_bus:
-        return Router(engines, policy, find_room, timeout_s)
-    watch = RequestEvents(deployment.model_id, context.event_bus.tell)
-    return EventRouter(engines, policy, find_room, watch, timeout_s)
-
-
-def _make_reader(deployment: Deployment, options: ServerOptions) -> TokenizerPool:
-    """Return the reader of request bodies, in processes of its own."""
-    from parallax_core.server.body_messages import ParserTraits
-    from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
-
-    limits = PoolLimits.of(options, deployment.pipeline.limits)
-    traits = ParserTraits.of(deployment.parser.spec) if deployment.parser else None
-    return TokenizerPool(str(deployment.folder), deployment.model_id, limits, deployment.text.generation, traits)
 
 
 def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[ReplicaEngine]) -> None:
@@ -195,10 +156,6 @@ def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[R
     print(f"ready {_url(context.sock, context.options)} model={deployment.model_id}", file=context.output, flush=True)
     for advice in deployment.advice:
         print(f"hint: {advice}", file=sys.stderr, flush=True)
-
-
-def _tell_loss(event_bus: EventBus, model: str, replica: int, reason: str) -> None:
-    event_bus.tell(StageLoss(at=time.time(), model=model, replica=replica, reason=reason))
 
 
 def _log_defaults(defaults: RequestDefaults) -> None:

@@ -11,10 +11,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from parallax_core.base import log
 from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.ids import is_further
 from parallax_core.base.machine import Machine
 from parallax_core.checkpoint.reader import read_config
 from parallax_core.checkpoint.weights_version import digest_parts
@@ -30,6 +32,7 @@ from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.contracts.token_engine import EnginePlan
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
 from parallax_core.deploy.backend_options import prepare_plugins
+from parallax_core.deploy.further_nodes import make_further_command
 from parallax_core.deploy.node_reports import make_reporter
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
@@ -41,6 +44,7 @@ from parallax_core.node.membership.supervisor import end_children_of_orphan, end
 from parallax_core.node.profile.link_prober import LinkProber
 from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
 from parallax_core.node.worker.engine_session import OpenedEngine
+from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.rejoin import HeadPlace, SeekHead, serve_again
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.stop import serve_until_signal
@@ -70,7 +74,8 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     """
     if not settings.connect:
         raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
-    run_worker(replace(settings, node=settings.node or name_node(os.getpid())), config)
+    keys = {settings.head: bytes.fromhex(settings.trust_head)} if settings.trust_head else {}
+    run_worker(replace(settings, node=settings.node or name_node(os.getpid())), config, HeadAccess(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +245,8 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
     Raises:
         ParallaxError: if a node started by hand has no backend that can run.
     """
-    allowed = (ANYTHING,) if settings.supervised else settings.allow_model  # a server trusts its own models
+    is_own = settings.supervised and not is_further(settings.node or "")  # a server trusts its own models
+    allowed = (ANYTHING,) if is_own else settings.allow_model
     try:
         return StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed, settings.memory_bytes)
     except ParallaxError as error:
@@ -260,13 +266,21 @@ async def _work(plan: WorkerPlan) -> None:
     prober = LinkProber(transport, node)
     reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
     session = WorkerSession(transport, node, opener.open_stage, opener.open_engine, reporter)
+    place = HeadPlace(settings.connect, settings.head, node)
+    if not is_further(node):
+        session.further = FurtherNodes(node, partial(_make_further, plan, place))
     try:
-        place = HeadPlace(settings.connect, settings.head, node)
         async with _forwarding(plan, place, transport):
             await serve_until_signal(session, _serve(plan, place, session, opener, transport.address), settings.drain)
     finally:
         await session.close()
         await transport.stop()
+
+
+def _make_further(plan: WorkerPlan, place: HeadPlace, node: str) -> list[str]:
+    """Return the command line of a further node, which joins the head where this node has found it."""
+    settings = replace(plan.settings, connect=place.address)
+    return make_further_command(settings, plan.config_file, plan.access.keys, node)
 
 
 def _forwarding(plan: WorkerPlan, place: HeadPlace, transport: Transport) -> AbstractAsyncContextManager[None]:

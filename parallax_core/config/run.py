@@ -42,6 +42,16 @@ class RunSettings(ServerSettings):
             extra={"metavar": "HOURS"},
         ),
     ] = 24.0
+    known: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Another model that clients may name, loaded later; may be repeated.",
+            extra={"metavar": "MODEL"},
+        ),
+    ] = ()
+    load_on_demand: Annotated[
+        bool, Meta(description="Have a request for a known model load it beside the others, if it fits.")
+    ] = False
     backend: Annotated[
         str | None, Meta(description="The backend of every node; by default its best.", extra={"metavar": "NAME"})
     ] = None

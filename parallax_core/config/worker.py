@@ -94,6 +94,14 @@ class WorkerSettings(NodeSettings):
     measure: Annotated[bool, Meta(description="Measure the device also with --supervised; used by `parallax run`.")] = (
         False
     )
+    trust_head: Annotated[
+        str | None,
+        Meta(
+            description="The public key of the head, in hexadecimal; used by workers for the nodes they start.",
+            pattern="^([0-9a-f]{2})+$",
+            extra={"metavar": "KEY"},
+        ),
+    ] = None
 
 
 def name_node(number: int) -> str:

@@ -149,6 +149,21 @@ class PlanStatus:
     """How many times longer than predicted the steps of each node take, by name; 1 where nothing is known."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeProgress:
+    """What a node has, or is to have, of a model."""
+
+    node: str
+    layers: tuple[int, int]
+    """The first layer, and the one after the last."""
+    task: str = ""
+    """What it does, such as ``loading weights``; empty: it has said nothing, or has the layers."""
+    done: int = 0
+    total: int | None = None
+    """None: unknown."""
+    unit: str = "bytes"
+
+
 @runtime_checkable
 class Described(Protocol):
     """An optional protocol of an `Engine` that reports the status of its replicas."""

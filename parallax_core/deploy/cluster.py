@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
@@ -18,84 +19,121 @@ from parallax_core.config.run import RunSettings
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.placement import ModelDemand, PlacementPolicy, ServingGoal
 from parallax_core.contracts.progress import Progress, silent
-from parallax_core.contracts.status import PlannedReplica, PlanStatus
+from parallax_core.contracts.status import PlanStatus
 from parallax_core.contracts.transport import TransportSpec
-from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, TellLoss, read_plan
+from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, read_plan
 from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
 from parallax_core.deploy.join_codes import find_method, make_code_of
+from parallax_core.deploy.joined_model import JoinedModel
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
-from parallax_core.node.coordinator.coordinator import Coordinator
+from parallax_core.node.coordinator.coordinator import Describe
 from parallax_core.node.coordinator.former_plan import FormerNodes, make_lasting
 from parallax_core.node.coordinator.own_node import OWN_NODE, running_worker
-from parallax_core.node.coordinator.pipelines import PlannedPipeline
 from parallax_core.node.coordinator.plan_store import PlanStore
-from parallax_core.node.coordinator.planned import Planning
 from parallax_core.node.coordinator.profiles import NodeProfiles
+from parallax_core.node.coordinator.rooms import MachineRooms
+from parallax_core.node.coordinator.sharing import SharedNodes
 from parallax_core.node.membership.code_store import ListeningHead
 from parallax_core.node.membership.supervisor import WorkerSupervisor
-from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.policy.parse import make_policy
-from parallax_core.node.routing.router import Router
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
+
+if TYPE_CHECKING:
+    from parallax_core.deploy.services import ServiceMaker
 
 HOUR_S = 3600.0
 
 
 class JoinedCluster:
-    """The pipelines of one model over the machines that join, and the worker of this machine."""
+    """The machines that join, the worker of this one, and the models that they run; a `ModelHost`."""
 
-    def __init__(self, deployment: Deployment, plan: ClusterPlan, planner: LayerPlanner, tell: TellLoss) -> None:
-        """Serve ``deployment`` with the pipelines that ``planner`` chooses."""
+    def __init__(self, deployment: Deployment, plan: ClusterPlan, maker: ServiceMaker) -> None:
+        """Serve ``deployment``, and whatever else is loaded later, with services of ``maker``.
+
+        Raises:
+            ParallaxError: if no adapter knows the model.
+        """
         assert isinstance(deployment.stages, RemoteStages), "it listens for nodes"
-        self._deployment, self._stages, self._plan, self._tell = deployment, deployment.stages, plan, tell
-        profiles = NodeProfiles(OWN_NODE, plan.full_name)
-        lasting = make_lasting(planner, PlanStore(plan_file()), plan.full_name, profiles)
-        describe = FormerNodes(profiles, lasting.former, OWN_NODE if plan.settings.local else "").describe
-        self._options = replace(deployment.pipeline, releases_requests=lambda: len(self.engines) > 1)
-        self.coordinator = Coordinator(self._stages.registry, lasting, describe, self._open)
+        self._stages, self._plan, self._maker = deployment.stages, plan, maker
+        self._shared = SharedNodes(self._stages.registry)
+        self._rooms = MachineRooms(self._shared)
+        self._models: dict[str, JoinedModel] = {}
         self.join_command = ""
         """The command by which a machine joins, with its code; empty before machines can join, or if none can."""
+        self.first = self._make_first(deployment)
+        self.first.waits = True
+
+    @property
+    def host(self) -> JoinedCluster:
+        """What opens further models."""
+        return self
 
     @property
     def engines(self) -> list[ReplicaEngine]:
-        """The engines of the pipelines, by rank."""
-        return list(self.coordinator.engines)
+        """The engines of the first model."""
+        return self.first.engines
 
-    def find_plan(self) -> PlanStatus:
-        """Return what is planned."""
-        plan, coordinator = self.coordinator.plan, self.coordinator
-        pairs = zip(plan.pipelines.items(), plan.estimate.pipelines, strict=True)
-        return PlanStatus(
-            replicas=tuple(PlannedReplica(rank=rank, stages=stages, estimate=each) for (rank, stages), each in pairs),
-            estimate=plan.estimate if plan.pipelines else None,
-            idle=coordinator.idle,
-            waits_for=coordinator.explain(),
-            join_command=self.join_command if self._plan.shows_code else "",
-            move=coordinator.move,
-            slowdowns=coordinator.slowdowns,
-        )
+    def name(self, model: str) -> str:
+        """Return what clients call a model; see `ModelHost.name`.
+
+        Raises:
+            ParallaxError: if no source has models of that form.
+        """
+        Catalog(self._plan.plugins).locate(model)
+        path = Path(model).expanduser()
+        return path.resolve().name if path.is_dir() else model
+
+    async def open(self, model: str) -> JoinedModel:
+        """Return a model, not started; see `ModelHost.open`.
+
+        Raises:
+            ParallaxError: if it cannot be found, fetched or read.
+        """
+        plan, registry = self._plan.deployment.for_model(model), self._stages.registry
+        deployment = await asyncio.to_thread(plan.prepare, Path(), silent, registry)
+        planner = await asyncio.to_thread(self._plan.make_planner, deployment, 0)
+        return self._make(deployment, planner, NodeProfiles(OWN_NODE, self._qualify(model)).describe)
+
+    def find_plan(self, model: str) -> PlanStatus:
+        """Return what is planned for a model; if it is not loaded, how machines join."""
+        command = self.join_command if self._plan.shows_code else ""
+        if model in self._shared.models:
+            return self._models[model].find_plan(command)
+        return PlanStatus(join_command=command)
 
     @asynccontextmanager
-    async def running(self, router: Router, listening: ListeningHead | None) -> AsyncIterator[None]:
-        """Make a join code, start the worker of this machine, and have ``router`` follow the plan."""
+    async def running(self, listening: ListeningHead | None) -> AsyncIterator[None]:
+        """Make a join code, start the worker of this machine, and give models nodes as machines join."""
         self.join_command = await asyncio.to_thread(self._plan.make_command, listening, self._stages)
         async with AsyncExitStack() as stack:
             if self._plan.settings.local:
                 supervisor = WorkerSupervisor(self._plan.make_launcher(self._stages).make_command)
                 await stack.enter_async_context(running_worker(supervisor))
-            following = asyncio.create_task(self.coordinator.run(router))
+            following = asyncio.create_task(self._shared.follow())
             try:
                 yield
             finally:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
 
-    def _open(self, rank: int, planning: Planning) -> PlannedPipeline:
-        executor = self._stages.make_planned(planning, self._options)
-        lost = partial(self._tell, rank)
-        return PlannedPipeline(PipelineEngine(executor, self._deployment.text.decode, self._options, lost), executor)
+    def _make_first(self, deployment: Deployment) -> JoinedModel:
+        """Return the model with which the server starts, which goes on with its last plan."""
+        plan, name = self._plan, self._qualify(self._plan.settings.model)
+        planner, profiles = plan.make_planner(deployment, plan.settings.nodes), NodeProfiles(OWN_NODE, name)
+        lasting = make_lasting(planner, PlanStore(plan_file()), name, profiles)
+        describe = FormerNodes(profiles, lasting.former, OWN_NODE if plan.settings.local else "").describe
+        return self._make(deployment, lasting, describe)
+
+    def _qualify(self, model: str) -> str:
+        """Return the name of a model with its source, as nodes call what they have on their disks."""
+        return Catalog(self._plan.plugins).qualify(model)
+
+    def _make(self, deployment: Deployment, planner: LayerPlanner, describe: Describe) -> JoinedModel:
+        made = JoinedModel(deployment, planner, describe, self._rooms, self._maker)
+        self._models[deployment.model_id] = made
+        return made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +148,21 @@ class ClusterPlan:
     """Whether clients that may see the cluster are shown the join code."""
 
     @property
+    def model(self) -> str:
+        """The model to begin with, as the user names it."""
+        return self.settings.model
+
+    @property
+    def known_models(self) -> tuple[str, ...]:
+        """The models that clients may name besides."""
+        return self.settings.known
+
+    @property
+    def loads_on_demand(self) -> bool:
+        """Whether a request for one of them loads it."""
+        return self.settings.load_on_demand
+
+    @property
     def address(self) -> tuple[str, int]:
         """The host and the port at which clients are served."""
         return self.deployment.address
@@ -118,8 +171,16 @@ class ClusterPlan:
         """Fetch the model's description, and return its deployment; see `DeploymentPlan.prepare`."""
         return self.deployment.prepare(private, progress)
 
-    def form(self, deployment: Deployment, tell: TellLoss) -> JoinedCluster:
-        """Return the cluster that serves a deployment; ``tell`` is told of losses.
+    def form(self, deployment: Deployment, maker: ServiceMaker) -> JoinedCluster:
+        """Return the cluster that serves a deployment, whose services ``maker`` makes.
+
+        Raises:
+            ParallaxError: if no adapter knows the model.
+        """
+        return JoinedCluster(deployment, self, maker)
+
+    def make_planner(self, deployment: Deployment, min_nodes: int) -> LayerPlanner:
+        """Return the planner of a deployment, which first waits for ``min_nodes``.
 
         Raises:
             ParallaxError: if no adapter knows the model.
@@ -133,8 +194,7 @@ class ClusterPlan:
             memory_fraction=settings.memory_fraction,
         )
         demand = measure_model(self.plugins, deployment.folder, settings.dtype)
-        planner = LayerPlanner(policy=self.policy, model=demand, goal=goal, min_nodes=settings.nodes)
-        return JoinedCluster(deployment, self, planner, tell)
+        return LayerPlanner(policy=self.policy, model=demand, goal=goal, min_nodes=min_nodes)
 
     def make_command(self, listening: ListeningHead | None, stages: RemoteStages) -> str:
         """Return the command by which another machine joins."""
@@ -160,11 +220,6 @@ class ClusterPlan:
             memory=settings.memory,
             measure=True,
         )
-
-    @property
-    def full_name(self) -> str:
-        """The name of the model with its source, as nodes call what they have on their disks."""
-        return Catalog(self.plugins).qualify(self.settings.model)
 
     @property
     def _transport(self) -> Offer[TransportSpec]:

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from parallax_core.base.files import read_object
 from parallax_core.cluster.placement.parallel import ParallelConfig
@@ -41,6 +42,10 @@ from parallax_core.node.status import describe_node, describe_spares
 from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
+
+if TYPE_CHECKING:
+    from parallax_core.deploy.fixed import FixedReplicas
+    from parallax_core.deploy.services import ServiceMaker
 
 logger = logging.getLogger(__name__)
 
@@ -159,24 +164,6 @@ def find_max_length(engines: Sequence[ReplicaEngine]) -> int:
     return min((length for engine in engines if (length := engine.max_length)), default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class FixedReplicas:
-    """The replicas that the user chose, which stay the same."""
-
-    engines: list[ReplicaEngine]
-    join_command: str = ""
-    """Empty: no machine joins by a code made here."""
-
-    def find_plan(self) -> None:
-        """Return None: nothing is planned."""
-
-    @asynccontextmanager
-    async def running(self, router: Router, listening: ListeningHead | None) -> AsyncIterator[None]:
-        """Do nothing: the router has all replicas."""
-        del router, listening
-        yield
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeploymentPlan:
     """Settings for a deployment, checked as far as they can be before the model is on this machine."""
@@ -187,21 +174,38 @@ class DeploymentPlan:
     pipeline: PipelineOptions
     routing: RoutingPolicy
 
+    known_models = ()
+    """Models that clients may name besides: none, since the stages are of one."""
+    loads_on_demand = False
+
+    @property
+    def model(self) -> str:
+        """The model as the user names it."""
+        return self.settings.model
+
     @property
     def address(self) -> tuple[str, int]:
         """The host and the port at which clients are served."""
         return self.settings.host, self.settings.port
 
-    def form(self, deployment: Deployment, tell: TellLoss) -> FixedReplicas:
-        """Return the replicas of a deployment; ``tell`` is told of losses."""
-        return FixedReplicas(deployment.make_engines(tell))
+    def form(self, deployment: Deployment, maker: ServiceMaker) -> FixedReplicas:
+        """Return the replicas of a deployment, whose service ``maker`` makes."""
+        from parallax_core.deploy.fixed import FixedReplicas
 
-    def prepare(self, private: Path, progress: Progress = silent) -> Deployment:
+        return FixedReplicas(deployment, maker)
+
+    def for_model(self, model: str) -> DeploymentPlan:
+        """Return the same plan for another model, whose outputs are parsed as is usual for it."""
+        settings = replace(self.settings, model=model, parser=ServeSettings().parser)
+        return replace(self, settings=settings, stages=replace(self.stages, settings=settings))
+
+    def prepare(self, private: Path, progress: Progress = silent, registry: NodeRegistry | None = None) -> Deployment:
         """Fetch the model if it is not here, and return its deployment.
 
         Args:
             private: an empty folder of this process, for sockets.
             progress: hears of the download and of loading.
+            registry: of the nodes, if there is one already.
 
         Raises:
             ParallaxError: if the model cannot be found, fetched or split as asked.
@@ -217,7 +221,7 @@ class DeploymentPlan:
             model_id=name_model(settings.model, folder),
             folder=folder.path,
             text=text,
-            stages=self.stages.make_stages(plan, offers, private, name_for_workers(catalog, settings.model)),
+            stages=self.stages.make_stages(plan, offers, private, name_for_workers(catalog, settings.model), registry),
             pipeline=replace(self.pipeline, grammars=text.grammars),
             topology=self.stages.place_layers(config),
             routing=self.routing,

@@ -73,6 +73,10 @@ class LocalStages:
         return open_stage(self.plugins, offer, plan)
 
 
+AssignPlaced = Callable[[PipelineOptions, int, PlacedStage], StageAssignment]
+"""Returns the assignment of a planned stage, by its number."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteStages:
     """Stages in worker processes, which this process starts, or an operator on other machines."""
@@ -104,12 +108,13 @@ class RemoteStages:
         executor = RemoteExecutor(assignments, supply, self.plan.progress, self.weights)
         return RebalancingExecutor(executor, self.layer_costs) if self.layer_costs else executor
 
-    def make_planned(self, planning: Planning, options: PipelineOptions) -> PlannedExecutor:
-        """Return the executor of a pipeline whose stages are planned."""
+    def make_planned(self, planning: Planning, options: PipelineOptions, assign: AssignPlaced) -> PlannedExecutor:
+        """Return the executor of a pipeline whose stages are planned, and assigned by ``assign``."""
         executor = RemoteExecutor((), NodeSupply(self.registry), self.plan.progress, self.weights)
-        return PlannedExecutor(executor, planning, partial(self._assign_placed, options))
+        return PlannedExecutor(executor, planning, partial(assign, options))
 
-    def _assign_placed(self, options: PipelineOptions, stage: int, placed: PlacedStage) -> StageAssignment:
+    def assign_placed(self, options: PipelineOptions, stage: int, placed: PlacedStage) -> StageAssignment:
+        """Return the assignment of a planned stage, by its number."""
         assignment = self._assign(0, 0, StagePlace(placed.layers, ""), options)
         return dataclasses.replace(assignment, stage=stage, node=placed.node)
 

@@ -133,7 +133,12 @@ class StageOptions:
         return self.transport.spec.name != INPROCESS
 
     def make_stages(
-        self, plan: StagePlan, offers: Offers, private: Path, model: str = ""
+        self,
+        plan: StagePlan,
+        offers: Offers,
+        private: Path,
+        model: str = "",
+        registry: NodeRegistry | None = None,
     ) -> LocalStages | RemoteStages | EngineWorkers:
         """Return the stages or engines, which make the replicas.
 
@@ -142,6 +147,7 @@ class StageOptions:
             offers: the backend of each stage, see `choose_offers`.
             private: a folder for sockets.
             model: the name by which workers of this machine find the model; empty: the folder.
+            registry: of the nodes; None: one of its own.
         """
         config = read_object(plan.model / "config.json")
         if not self.uses_workers:
@@ -150,7 +156,7 @@ class StageOptions:
         backends = tuple(
             offer.spec.name if offer and is_here else name for offer, name in zip(offers, self.backends, strict=True)
         )
-        registry = make_registry(settings, self.transport, private)
+        registry = registry or make_registry(settings, self.transport, private)
         num_stages = self.parallel.num_stages * self.parallel.data_parallel
         num_here = num_stages + settings.spares if is_here else 1  # they share the memory
         launcher = self._make_launcher(registry, private, backends) if is_here else None

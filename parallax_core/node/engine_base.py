@@ -29,6 +29,8 @@ class EngineBase(ABC, Generic[T]):
         self._closing: asyncio.Task[None] | None = None
         self._health = Health(state="starting")
         self._num_losses = 0
+        self.farewell = SHUTTING_DOWN
+        """What clients are told whose requests end as the engine stops."""
 
     async def start(self) -> None:
         """Open the engine and begin to serve; call it once.
@@ -54,7 +56,7 @@ class EngineBase(ABC, Generic[T]):
         """End every stream with an error and release all resources; wait only a moment for running work."""
         if self._health.state != "failed":
             self._health = Health(state="draining", reason=SHUTTING_DOWN)
-        self._end_streams("aborted", SHUTTING_DOWN, list(self._streams))
+        self._end_streams("aborted", self.farewell, list(self._streams))
         await self._close()
 
     def health(self) -> Health:

@@ -18,6 +18,7 @@ from parallax_core.server import (
     embeddings,
     messages,
     metrics,
+    model_routes,
     stop_request,
     tokenize,
 )
@@ -29,30 +30,31 @@ from parallax_core.server.errors import add_handlers
 from parallax_core.server.host_check import HostCheck
 from parallax_core.server.ignored_header import HEADER, IgnoredFieldsHeader
 from parallax_core.server.message_errors import MessageErrors
-from parallax_core.server.openapi import describe_app, describe_errors, describe_health
+from parallax_core.server.model_changes import ModelChanges
+from parallax_core.server.openapi import describe_app, describe_health
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.origin_check import OriginCheck
 from parallax_core.server.rate_limit import RateLimit
 from parallax_core.server.read_timeout import ReadTimeout
-from parallax_core.server.response_models import HealthReply, ModelReply, ModelsReply, VersionReply
+from parallax_core.server.response_models import HealthReply, VersionReply
 from parallax_core.server.responses import compact, kept_routes
 from parallax_core.server.responses import route as responses
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ModelReleases, ServedModels
 
 MESSAGE_HEADERS = ("X-Api-Key", "Anthropic-Version", "Anthropic-Beta", "Anthropic-Dangerous-Direct-Browser-Access")
 """The headers that Anthropic's clients send from web pages."""
 
 
-def make_app(service: Service, options: ServerOptions | None = None, drain: Drain | None = None) -> FastAPI:
-    """Return the application for one model, with all its middleware."""
-    options, drain = options or ServerOptions(), drain or Drain()
+def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions, drain: Drain) -> FastAPI:
+    """Return the application for ``models``, with all its middleware."""
     # Traces come from `tracing` alone: FastAPI's would contain text of clients wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", openapi_url=None, redirect_slashes=False, telemetry=silent)
     add_handlers(app)
     describe_app(app, has_keys=options.keys.are_needed)
-    app.include_router(_make_basics(service, drain))
-    app.include_router(metrics.make_router(service.server_metrics))
+    app.include_router(_make_basics(models, drain))
+    app.include_router(metrics.make_router(models.server_metrics))
+    app.include_router(model_routes.make_router(models, changes))
     modules = (
         chat,
         completions,
@@ -67,15 +69,16 @@ def make_app(service: Service, options: ServerOptions | None = None, drain: Drai
         cluster_events,
     )
     for routes in modules:
-        app.include_router(routes.make_router(service))
+        app.include_router(routes.make_router(models))
     _add_options(app, options, drain)
     app.add_middleware(MessageErrors)
-    app.add_middleware(AccessLog, count_error=service.server_metrics.count_error, logs_bodies=options.logs_bodies)
+    app.add_middleware(AccessLog, count_error=models.server_metrics.count_error, logs_bodies=options.logs_bodies)
     return app
 
 
 def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
     """Add the middleware that may refuse a request, from the innermost to the outermost."""
+    app.add_middleware(ModelReleases)
     app.add_middleware(IgnoredFieldsHeader, is_lenient=options.is_lenient)
     app.add_middleware(BodyLimit, limit=options.max_body_bytes)
     app.add_middleware(ReadTimeout, drain=drain, limit_s=options.request_s)
@@ -96,14 +99,14 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
         app.add_middleware(HostCheck, hosts=options.hosts)
 
 
-def _make_basics(service: Service, drain: Drain) -> APIRouter:
+def _make_basics(models: ServedModels, drain: Drain) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health", response_model=HealthReply, responses=describe_health())
     @router.get("/ready", response_model=HealthReply, responses=describe_health())
     async def health() -> JSONResponse:
-        """200 when the engine can answer, else 503 with the reason."""
-        state = service.engine.health()
+        """200 when a model can answer, else 503 with the reason."""
+        state = models.health()
         status, reason = ("draining", SHUTTING_DOWN) if drain.is_closed else (state.state, state.reason)
         return JSONResponse({"status": status, "reason": reason}, 200 if status == "ready" else 503)
 
@@ -111,16 +114,5 @@ def _make_basics(service: Service, drain: Drain) -> APIRouter:
     async def version() -> dict[str, str]:
         """The version of Parallax."""
         return {"version": metadata.version("parallax-core")}
-
-    @router.get("/v1/models", response_model=ModelsReply, responses=describe_errors(401, 403))
-    async def list_models() -> dict[str, object]:
-        """List the one model served here."""
-        return {"object": "list", "data": [service.describe()]}
-
-    @router.get("/v1/models/{model_id:path}", response_model=ModelReply, responses=describe_errors(401, 403, 404))
-    async def retrieve_model(model_id: str) -> dict[str, object]:
-        """Describe the model, if it is the one served here."""
-        service.check_model(model_id)
-        return service.describe()
 
     return router

@@ -21,6 +21,7 @@ from parallax_core.server.openapi import describe_body, describe_errors, describ
 from parallax_core.server.request_models import ChatRequest
 from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
 from parallax_core.server.response_models import ChatChunk, ChatReply
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 
 FinishReason = Reason | Literal["tool_calls"]
@@ -124,9 +125,9 @@ class ChatAnswer:
         return "tool_calls" if reason == "stop" and self.parsing.has_calls else reason
 
 
-def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the route for ``service``."""
-    router, writer = fastapi.APIRouter(), TokenWriter(service.text.vocabulary)
+def make_router(models: ServedModels) -> fastapi.APIRouter:
+    """Return the route for ``models``."""
+    router = fastapi.APIRouter()
 
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -138,9 +139,10 @@ def make_router(service: Service) -> fastapi.APIRouter:
     )
     async def create_chat_completion(http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
+        service = await models.find(http)
         reading, name = await service.read("chat", http), f"chatcmpl-{secrets.token_hex(12)}"
         flow = await service.submit(reading, name, http)
-        chat = ChatResponse(service, writer, reading.form, flow, name, int(time.time()))
+        chat = ChatResponse(service, service.writer, reading.form, flow, name, int(time.time()))
         if reading.form.streams:
             return SseResponse.of_chunks(chat.stream(), flow)
         return await answer_whole(http, chat.collect(), flow)

@@ -4,52 +4,71 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 
 from parallax_core.base.errors import UnknownName
 from parallax_core.contracts.status import Drainable
 from parallax_core.server.cluster_models import ClusterReply, ReplicaReply, show_replica
 from parallax_core.server.cluster_view import describe_replicas, view_cluster
 from parallax_core.server.openapi import describe_errors
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 
+ModelQuery = Annotated[
+    str | None, Query(max_length=1024, description="The model of the replica; by default the main one.")
+]
 RankPath = Annotated[int, Path(ge=0, description="The number of a replica, from 0.")]
 
 
-def make_router(service: Service) -> APIRouter:
+def make_router(models: ServedModels) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
     @router.get("/v1/cluster", responses=describe_errors(401, 403))
     async def show_cluster(http: Request) -> ClusterReply:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
-        cluster = view_cluster(service)
+        cluster = view_cluster(models)
         if cluster.plan is not None and http.state.role != "admin":  # the command holds a secret
             cluster.plan.join_command = None
         return cluster
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
-    async def drain_replica(rank: RankPath) -> ReplicaReply:
+    async def drain_replica(rank: RankPath, model: ModelQuery = None) -> ReplicaReply:
         """Send a replica no new requests; it finishes those it has, and keeps the model."""
-        engine = _find_drainable(service, rank)
-        engine.drain(rank)
+        service = _find_service(models, model)
+        _find_drainable(service, rank).drain(rank)
         return _show(service, rank)
 
     @router.post("/v1/replicas/{rank}/readmit", responses=describe_errors(400, 401, 403, 404, 429, 503))
-    async def readmit_replica(rank: RankPath) -> ReplicaReply:
+    async def readmit_replica(rank: RankPath, model: ModelQuery = None) -> ReplicaReply:
         """Send a replica requests again."""
-        engine = _find_drainable(service, rank)
-        engine.readmit(rank)
+        service = _find_service(models, model)
+        _find_drainable(service, rank).readmit(rank)
         return _show(service, rank)
 
     return router
 
 
+def _find_service(models: ServedModels, model: str | None) -> Service:
+    """Return the service of a model, or of the main one.
+
+    Raises:
+        UnknownModel: if this server does not know the model.
+        ModelNotLoaded: if it is not loaded.
+    """
+    if model is None:
+        return models.main
+    known = models.get(model)
+    if known.hosted is None:
+        raise known.describe_absence()
+    return known.hosted.service
+
+
 def _show(service: Service, rank: int) -> ReplicaReply:
     """Return the reply for the replica of a rank; raises UnknownName if it has ended meanwhile."""
-    for status in describe_replicas(service):
+    for status in describe_replicas(service.engine):
         if status.rank == rank:
-            return show_replica(status)
+            return show_replica(status, service.model_id)
     raise UnknownName(f"there is no replica {rank}")
 
 

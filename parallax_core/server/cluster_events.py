@@ -14,7 +14,7 @@ from parallax_core.server.cluster_models import ClusterReply
 from parallax_core.server.cluster_view import view_cluster
 from parallax_core.server.openapi import describe_cluster_events, describe_errors
 from parallax_core.server.response import SseResponse
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.sse import write_named
 
 LOOK_S = 0.25
@@ -29,16 +29,16 @@ Change = tuple[str, dict[str, Any]]
 class ClusterFeed:
     """Looks at a cluster, as long as clients listen, and tells all of them what has changed."""
 
-    def __init__(self, service: Service) -> None:
-        """Look at the cluster of ``service``."""
-        self._service = service
+    def __init__(self, models: ServedModels) -> None:
+        """Look at the cluster of ``models``."""
+        self._models = models
         self._listeners: set[asyncio.Queue[bytes | None]] = set()
         self._looking: asyncio.Task[None] | None = None
 
     async def listen(self) -> AsyncIterator[bytes]:
         """Yield the whole state, and then each change, as events."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_UNREAD)
-        state = view_cluster(self._service)
+        state = view_cluster(self._models)
         self._listeners.add(queue)  # at once: what changes while the client reads the state comes next
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(state))
@@ -52,7 +52,7 @@ class ClusterFeed:
     async def _look(self, before: ClusterReply) -> None:
         while self._listeners:
             await asyncio.sleep(LOOK_S)
-            now = view_cluster(self._service)
+            now = view_cluster(self._models)
             for name, data in find_changes(before, now):
                 self._tell(write_event(name, data))
             before = now
@@ -70,8 +70,8 @@ class ClusterFeed:
 def find_changes(before: ClusterReply, now: ClusterReply) -> Iterator[Change]:
     """Yield what has changed between two states, apart from loads and counters.
 
-    ``node_joined``, ``node_changed`` and ``node_left`` have a node, ``plan`` the plan, and ``status`` the health of the
-    server and of its replicas.
+    ``node_joined``, ``node_changed`` and ``node_left`` have a node, ``plan`` the plan, ``status`` the health of the
+    server and of its replicas, and ``models`` the state of each model.
     """
     old, new = ({each.node: each.model_dump(mode="json") for each in state.nodes} for state in (before, now))
     yield from (("node_left", old[name]) for name in old if name not in new)
@@ -83,11 +83,13 @@ def find_changes(before: ClusterReply, now: ClusterReply) -> Iterator[Change]:
     states = [_find_status(state) for state in (before, now)]
     if states[0] != states[1]:
         yield "status", states[1]
+    if before.models != now.models:
+        yield "models", {"models": [each.model_dump(mode="json") for each in now.models]}
 
 
 def _tell_apart(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether a node does something else, or another process has its name; its figures always vary a little."""
-    names = ("pid", "state", "replica", "layers", "idle_reason", "slowdown")
+    names = ("pid", "state", "model", "replica", "layers", "idle_reason", "slowdown")
     return any(one[name] != other[name] for name in names) or (one["profile"] is None) != (other["profile"] is None)
 
 
@@ -101,7 +103,10 @@ def _strip_plan(state: ClusterReply) -> dict[str, Any] | None:
 
 
 def _find_status(state: ClusterReply) -> dict[str, Any]:
-    replicas = [{"rank": each.rank, "status": each.status, "reason": each.reason} for each in state.replicas]
+    replicas = [
+        {"model": each.model, "rank": each.rank, "status": each.status, "reason": each.reason}
+        for each in state.replicas
+    ]
     return {"status": state.status, "reason": state.reason, "replicas": replicas}
 
 
@@ -110,9 +115,9 @@ def write_event(name: str, data: dict[str, Any]) -> bytes:
     return write_named(name, json.dumps(data, separators=(",", ":")).encode())
 
 
-def make_router(service: Service) -> APIRouter:
+def make_router(models: ServedModels) -> APIRouter:
     """Return the route."""
-    router, feed = APIRouter(), ClusterFeed(service)
+    router, feed = APIRouter(), ClusterFeed(models)
 
     @router.get(
         "/v1/cluster/events",

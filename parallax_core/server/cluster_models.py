@@ -8,6 +8,7 @@ from parallax_core.contracts.engine import HealthState
 from parallax_core.contracts.placement import LinkProfile
 from parallax_core.contracts.status import NodeStatus, ReplicaLimits, ReplicaStatus, StageStatus
 from parallax_core.server.response_models import ResponseModel
+from parallax_core.server.served_models import ModelState
 
 NodeState = Literal["serving", "loading", "idle"]
 
@@ -73,10 +74,11 @@ class LimitsReply(ResponseModel):
 
 
 class ReplicaReply(ResponseModel):
-    """A replica of the whole model."""
+    """A replica of a whole model."""
 
+    model: str
     rank: int
-    """Its number, from 0."""
+    """Its number among the replicas of its model, from 0."""
     status: HealthState
     reason: str
     """Why it is not ready; empty if it is."""
@@ -172,6 +174,8 @@ class MemberReply(NodeReply):
 
     state: NodeState
     """``serving``: it has a stage of a replica that is ready; ``loading``: of another one; ``idle``: it has none."""
+    model: str | None
+    """The model of its replica; null: it has none."""
     replica: int | None
     """The rank of its replica; null: it has none."""
     layers: list[int] | None
@@ -245,26 +249,40 @@ class PlanReply(ResponseModel):
     """What is about to move, or is moving; null: nothing."""
 
 
+class ClusterModelReply(ResponseModel):
+    """A model that the server knows; ``GET /v1/cluster/models`` says more."""
+
+    id: str
+    state: ModelState
+    error: str | None
+    """Why it could not be loaded the last time; null: it could, or nobody has tried."""
+
+
 class ClusterReply(ResponseModel):
     """The answer to ``GET /v1/cluster``."""
 
     object: Literal["cluster"]
     model: str
+    """The model that answers requests which name none; empty: none is loaded."""
+    models: list[ClusterModelReply]
+    """All models that the server knows, those that answer first."""
     status: HealthState
     reason: str
-    """What is wrong with some or all replicas; empty if all are ready."""
+    """What is wrong with some or all replicas of ``model``; empty if all are ready."""
     replicas: list[ReplicaReply]
+    """Of all models that are loaded."""
     waiting: list[NodeReply]
     """The nodes that have joined and wait for a stage."""
     nodes: list[MemberReply]
     """All nodes that have joined, in this order; spares are marked in ``waiting`` only."""
     plan: PlanReply | None
-    """Null: the user chose the stages."""
+    """Of the replicas of ``model``; null: the user chose the stages."""
 
 
-def show_replica(status: ReplicaStatus) -> ReplicaReply:
-    """Return the reply for a replica."""
+def show_replica(status: ReplicaStatus, model: str) -> ReplicaReply:
+    """Return the reply for a replica of ``model``."""
     return ReplicaReply(
+        model=model,
         rank=status.rank,
         status=status.health.state,
         reason=status.health.reason,

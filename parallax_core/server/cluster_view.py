@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from parallax_core.contracts.engine import Engine
 from parallax_core.contracts.placement import Estimate, PipelineEstimate
 from parallax_core.contracts.status import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
 from parallax_core.server.cluster_models import (
+    ClusterModelReply,
     ClusterReply,
     MemberReply,
     MoveReply,
@@ -18,54 +21,83 @@ from parallax_core.server.cluster_models import (
     show_node,
     show_replica,
 )
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 
 
-def view_cluster(service: Service) -> ClusterReply:
+def view_cluster(models: ServedModels) -> ClusterReply:
     """Return the whole state of a server's cluster."""
-    health, replicas, plan = service.engine.health(), describe_replicas(service), service.find_plan()
+    health, services = models.health(), models.services
+    main = services[0].model_id if services else ""
+    replicas = {service.model_id: describe_replicas(service.engine) for service in services}
+    plans = {model: models.find_plan(model) for model in replicas}
+    plan = plans.get(main) or models.find_plan("")
     return ClusterReply(
         object="cluster",
-        model=service.model_id,
+        model=main,
+        models=[ClusterModelReply(id=each.id, state=each.status, error=each.error or None) for each in models.all],
         status=health.state,
         reason=health.reason,
-        replicas=[show_replica(each) for each in replicas],
-        waiting=[show_node(each) for each in service.list_waiting()],
-        nodes=list(_list_members(service.list_nodes(), replicas, plan)),
-        plan=_show_plan(plan, replicas) if plan is not None else None,
+        replicas=[show_replica(each, model) for model, found in replicas.items() for each in found],
+        waiting=[show_node(each) for each in models.list_waiting()],
+        nodes=list(_list_members(models.list_nodes(), replicas, plans)),
+        plan=_show_plan(plan, replicas.get(main, ())) if plan is not None else None,
     )
 
 
-def describe_replicas(service: Service) -> tuple[ReplicaStatus, ...]:
-    """Return the status of each replica."""
-    engine = service.engine
+def describe_replicas(engine: Engine) -> tuple[ReplicaStatus, ...]:
+    """Return the status of each replica of an engine."""
     return engine.describe() if isinstance(engine, Described) else (ReplicaStatus(health=engine.health()),)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a node has, or is to have."""
+
+    model: str
+    rank: int
+    layers: list[int] | None
+    is_ready: bool = False
+
+
 def _list_members(
-    nodes: Sequence[NodeStatus], replicas: Sequence[ReplicaStatus], plan: PlanStatus | None
+    nodes: Sequence[NodeStatus],
+    replicas: Mapping[str, Sequence[ReplicaStatus]],
+    plans: Mapping[str, PlanStatus | None],
 ) -> Iterator[MemberReply]:
     """Yield each node with what it does; a planned stage counts also before its node has loaded it."""
-    places: dict[str, tuple[int, list[int] | None, bool]] = {}
-    for planned in plan.replicas if plan else ():
-        for placed in planned.stages:
-            places[placed.node] = (planned.rank, [placed.layers.start, placed.layers.stop], False)
-    for replica in replicas:
-        for stage in (each for each in replica.stages if each.pid):
-            layers = [stage.layers.start, stage.layers.stop] if stage.layers else None
-            if stage.node not in places or replica.health.state == "ready":
-                places[stage.node] = (replica.rank, layers, replica.health.state == "ready")
+    places: dict[str, _Place] = {}
+    for model, found in replicas.items():
+        places.update(_find_places(model, found, plans[model]))
+    found_plans = [plan for plan in plans.values() if plan is not None]
+    idle = {name: reason for plan in found_plans for name, reason in plan.idle.items()}
+    slowdowns = {name: factor for plan in found_plans for name, factor in plan.slowdowns.items()}
     for node in nodes:
-        rank, layers, is_ready = places.get(node.name, (None, None, False))
-        state: NodeState = "idle" if rank is None else "serving" if is_ready else "loading"
+        place = places.get(node.name)
+        state: NodeState = "idle" if place is None else "serving" if place.is_ready else "loading"
         yield MemberReply(
             **show_node(node).model_dump(),
             state=state,
-            replica=rank,
-            layers=layers,
-            idle_reason=plan.idle.get(node.name) if plan and state == "idle" else None,
-            slowdown=plan.slowdowns.get(node.name, 1.0) if plan else None,
+            model=place.model if place else None,
+            replica=place.rank if place else None,
+            layers=place.layers if place else None,
+            idle_reason=idle.get(node.name) if state == "idle" else None,
+            slowdown=slowdowns.get(node.name, 1.0) if found_plans else None,
         )
+
+
+def _find_places(model: str, replicas: Sequence[ReplicaStatus], plan: PlanStatus | None) -> dict[str, _Place]:
+    """Return the place of each node that has, or is to have, layers of a model."""
+    places: dict[str, _Place] = {}
+    for planned in plan.replicas if plan else ():
+        for placed in planned.stages:
+            places[placed.node] = _Place(model, planned.rank, [placed.layers.start, placed.layers.stop])
+    for replica in replicas:
+        is_ready = replica.health.state == "ready"
+        for stage in (each for each in replica.stages if each.pid):
+            layers = [stage.layers.start, stage.layers.stop] if stage.layers else None
+            if stage.node not in places or is_ready:
+                places[stage.node] = _Place(model, replica.rank, layers, is_ready)
+    return places
 
 
 def _show_plan(plan: PlanStatus, replicas: Sequence[ReplicaStatus]) -> PlanReply:

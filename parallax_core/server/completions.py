@@ -19,7 +19,7 @@ from parallax_core.server.openapi import describe_body, describe_errors, describ
 from parallax_core.server.request_models import CompletionRequest
 from parallax_core.server.response import EventData, ResponseFlow, SseResponse, answer_whole
 from parallax_core.server.response_models import CompletionReply
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 
 
 @dataclass(slots=True)
@@ -152,9 +152,9 @@ def _name_choice(index: int, text: str, reason: Reason | None) -> JsonObject:
     return {"index": index, "text": text, "finish_reason": reason}
 
 
-def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the route for ``service``."""
-    router, writer = fastapi.APIRouter(), TokenWriter(service.text.vocabulary)
+def make_router(models: ServedModels) -> fastapi.APIRouter:
+    """Return the route for ``models``."""
+    router = fastapi.APIRouter()
 
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -166,11 +166,12 @@ def make_router(service: Service) -> fastapi.APIRouter:
     )
     async def create_completion(http: fastapi.Request) -> Response:
         """Continue one prompt or several, whole or as server-sent events."""
+        service = await models.find(http)
         reading, name = await service.read("completion", http), f"cmpl-{secrets.token_hex(12)}"
         flow = await service.submit(reading, name, http)
         common: JsonObject = {"id": name, "object": "text_completion", "created": int(time.time())}
         common |= {"model": reading.form.model, "system_fingerprint": service.fingerprint}
-        completion = CompletionResponse(service.text, writer, reading, flow, common)
+        completion = CompletionResponse(service.text, service.writer, reading, flow, common)
         if reading.form.streams:
             return SseResponse.of_chunks(completion.stream(), flow)
         return await answer_whole(http, completion.collect(), flow)

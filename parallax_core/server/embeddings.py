@@ -20,7 +20,7 @@ from parallax_core.server.embedding_models import EmbeddingReply, EmbeddingReque
 from parallax_core.server.json_pieces import respond, to_json, write_list, write_object
 from parallax_core.server.openapi import describe_body, describe_errors
 from parallax_core.server.response import ResponseFlow, answer_whole
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ def _encode(values: array[float], form: EmbeddingForm) -> str | list[float]:
     return base64.b64encode(values.tobytes()).decode()
 
 
-def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the route for ``service``."""
+def make_router(models: ServedModels) -> fastapi.APIRouter:
+    """Return the route for ``models``."""
     router = fastapi.APIRouter()
 
     @router.post(
@@ -104,6 +104,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
     )
     async def create_embeddings(http: fastapi.Request) -> Response:
         """Return the embeddings of one text or several."""
+        service = await models.find(http)
         reading = await service.read("embedding", http)
         flow = await service.submit(reading, f"embd-{secrets.token_hex(12)}", http)
         return await answer_whole(http, EmbeddingResponse(reading, flow).collect(), flow)

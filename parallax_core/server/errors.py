@@ -23,6 +23,7 @@ from parallax_core.base.errors import (
 from parallax_core.server.body_messages import UnknownModel, UnknownPart
 from parallax_core.server.error_body import error_body
 from parallax_core.server.message_errors import convert_error, is_messages_path
+from parallax_core.server.model_errors import ChangeRefused, ModelNotLoaded
 from parallax_core.server.strict_json import explain
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,11 @@ UNKNOWN: dict[type[ParallaxError], tuple[str, str]] = {
     UnknownPart: ("input", "not_found"),
 }
 """The field and the code of errors with the status 404."""
+LATER: dict[type[Unavailable], tuple[int, str | None, str]] = {
+    Overloaded: (429, None, "overloaded"),
+    ModelNotLoaded: (503, "model", "model_not_loaded"),
+}
+"""The status, the field and the code of errors after which a client may ask again; of others, 503 and neither."""
 GONE = 499
 """The logged status of a request whose client disconnected, as in nginx."""
 
@@ -60,12 +66,13 @@ def error_response(error: ParallaxError) -> JSONResponse:
             return _response(404, error_body(404, message, *UNKNOWN.get(type(error), (None, "not_found"))))
         case RequestTimeout():
             return _response(408, error_body(408, message, "timeout", "timeout"))
-        case Overloaded():
-            return _response(
-                429, error_body(429, message, code="overloaded"), {"Retry-After": str(error.retry_after_s)}
-            )
+        case ChangeRefused():
+            return _response(409, error_body(409, message, code="conflict"))
         case Unavailable():
-            return _response(503, error_body(503, message), {"Retry-After": str(error.retry_after_s)})
+            status, param, code = LATER.get(type(error), (503, None, None))
+            return _response(
+                status, error_body(status, message, param, code), {"Retry-After": str(error.retry_after_s)}
+            )
         case _:
             return _response(500, error_body(500, message))
 

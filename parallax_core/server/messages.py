@@ -23,7 +23,7 @@ from parallax_core.server.message_models import LONGEST_PIN_S, CountTokensReques
 from parallax_core.server.message_replies import MessageReply, TokenCountReply
 from parallax_core.server.openapi import describe_body, describe_message_errors, describe_message_events
 from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, answer_whole
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.sse import write_named
 
 VERSION_HEADER, VERSIONS = "anthropic-version", ("2023-06-01", "2026-10-21")
@@ -166,8 +166,8 @@ def check_version(http: fastapi.Request) -> None:
         raise InvalidRequest(message, VERSION_HEADER)
 
 
-def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the routes for ``service``."""
+def make_router(models: ServedModels) -> fastapi.APIRouter:
+    """Return the routes for ``models``."""
     router = fastapi.APIRouter()
 
     @router.post(
@@ -179,6 +179,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
     async def create_message(http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
         check_version(http)
+        service = await models.find(http)
         reading, name = await service.read("messages", http), f"msg_{secrets.token_hex(12)}"
         flow = await service.submit(reading, name, http)
         message = MessageResponse(http, reading, flow, MessageAnswer(AnswerParsing(service.parser, reading.form)), name)
@@ -195,6 +196,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
     async def count_tokens(http: fastapi.Request) -> Response:
         """Return the number of tokens of the prompt that a request would have."""
         check_version(http)
+        service = await models.find(http)
         return await service.write("count_tokens", http)
 
     return router

@@ -74,6 +74,8 @@ class ServerMetrics:
             "parallax_loop_lag_worst_seconds", "The longest since the server was ready.", registry=self.registry
         )
         self._worst_lag = 0.0
+        self._engines: dict[str, Engine] = {}
+        self.registry.register(EngineCollector(self._engines))
 
     def note_lag(self, seconds: float) -> None:
         """Record a lag of the event loop."""
@@ -82,9 +84,13 @@ class ServerMetrics:
             self._worst_lag = seconds
             self.worst_loop_lag.set(seconds)
 
-    def watch(self, engine: Engine) -> None:
-        """Show the statistics of ``engine``, if it has any."""
-        self.registry.register(EngineCollector(engine))
+    def watch(self, model: str, engine: Engine) -> None:
+        """Show the statistics of the engine of a model, if it has any."""
+        self._engines[model] = engine
+
+    def forget(self, model: str) -> None:
+        """Show the statistics of a model no more."""
+        self._engines.pop(model, None)
 
     def count_error(self, status: int) -> None:
         """Count an error that a client gets, as a response or at the end of a stream."""
@@ -157,26 +163,28 @@ class RequestMetrics:
 
 
 class EngineCollector(Collector):
-    """Reads the statistics of an engine whenever metrics are requested."""
+    """Reads the statistics of engines whenever metrics are requested."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self._engines = engines
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics of all replicas."""
-        stats = dict(list_ranked(self._engine))
+        """Yield the metrics of all replicas of all models."""
+        stats = [
+            (model, str(rank), each) for model, engine in self._engines.items() for rank, each in list_ranked(engine)
+        ]
         for name, text in COUNTERS.items():
-            counter = CounterMetricFamily(f"parallax_{name}", text, labels=["replica"])
-            for rank, each in stats.items():
-                counter.add_metric([str(rank)], getattr(each, name))
+            counter = CounterMetricFamily(f"parallax_{name}", text, labels=["model", "replica"])
+            for model, rank, each in stats:
+                counter.add_metric([model, rank], getattr(each, name))
             yield counter
         for name, text in GAUGES.items():
-            gauge = GaugeMetricFamily(f"parallax_requests_{name}", text, labels=["replica"])
-            for rank, each in stats.items():
-                gauge.add_metric([str(rank)], getattr(each, name))
+            gauge = GaugeMetricFamily(f"parallax_requests_{name}", text, labels=["model", "replica"])
+            for model, rank, each in stats:
+                gauge.add_metric([model, rank], getattr(each, name))
             yield gauge
         yield from _collect_pools(stats)
-        yield from _collect_losses(self._engine)
+        yield from _collect_losses(self._engines)
 
 
 def list_stats(engine: Engine) -> tuple[EngineStats, ...]:
@@ -191,28 +199,29 @@ def list_ranked(engine: Engine) -> Iterator[tuple[int, EngineStats]]:
     yield from zip(ranks, stats, strict=False)  # an engine may have no statistics
 
 
-def _collect_pools(stats: Mapping[int, EngineStats]) -> Iterator[Metric]:
-    labels = ["replica", "stage", "kind"]
+def _collect_pools(stats: Iterable[tuple[str, str, EngineStats]]) -> Iterator[Metric]:
+    labels = ["model", "replica", "stage", "kind"]
     used = GaugeMetricFamily("parallax_pages_used", "Pages that sequences hold, running or stored.", labels=labels)
     total = GaugeMetricFamily("parallax_pages_total", "Pages there are.", labels=labels)
-    for rank, each in stats.items():
+    for model, rank, each in stats:
         for pool in each.pools:
-            place = [str(rank), str(pool.stage), pool.kind]
+            place = [model, rank, str(pool.stage), pool.kind]
             used.add_metric(place, pool.used)
             total.add_metric(place, pool.total)
     yield used
     yield total
 
 
-def _collect_losses(engine: Engine) -> Iterator[Metric]:
-    losses = CounterMetricFamily("parallax_stage_losses", "Stages lost.", labels=["replica"])
+def _collect_losses(engines: Mapping[str, Engine]) -> Iterator[Metric]:
+    losses = CounterMetricFamily("parallax_stage_losses", "Stages lost.", labels=["model", "replica"])
     restarts = CounterMetricFamily(
-        "parallax_stage_restarts", "Stages taken over by another process.", labels=["replica", "stage"]
+        "parallax_stage_restarts", "Stages taken over by another process.", labels=["model", "replica", "stage"]
     )
-    for each in engine.describe() if isinstance(engine, Described) else ():
-        losses.add_metric([str(each.rank)], each.num_losses)
-        for stage in each.stages:
-            restarts.add_metric([str(each.rank), str(stage.stage)], stage.restarts)
+    for model, engine in engines.items():
+        for each in engine.describe() if isinstance(engine, Described) else ():
+            losses.add_metric([model, str(each.rank)], each.num_losses)
+            for stage in each.stages:
+                restarts.add_metric([model, str(each.rank), str(stage.stage)], stage.restarts)
     yield losses
     yield restarts
 

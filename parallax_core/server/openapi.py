@@ -32,10 +32,11 @@ MEANINGS = {
     403: "The role of the API key does not allow it, or the request came from a web page that is not allowed.",
     404: "No such model, replica or running request.",
     408: "The request took longer than its `timeout`, or did not arrive in time.",
+    409: "The models are changing already, or are as is wanted, or cannot be changed here.",
     413: "The body is too large.",
     429: "Too many requests wait, or the client sent too many.",
     500: "The model failed on this request.",
-    503: "The server is starting or stopping.",
+    503: "The server is starting or stopping, or the model is not loaded.",
     529: "The server is starting or stopping.",
 }
 
@@ -101,7 +102,7 @@ def describe_response_events() -> Responses:
 
 def describe_cluster_events(model: type[ResponseModel]) -> Responses:
     """Return the description of the stream of changes of a cluster, which begins with ``model``."""
-    names = "`node_joined`, `node_changed`, `node_left`, `plan` and `status`"
+    names = "`node_joined`, `node_changed`, `node_left`, `plan`, `status` and `models`"
     text = f"Server-sent events: first `cluster` with the whole state, and then {names}."
     data = {"type": "string", **_describe_data(model)}
     return _describe_stream(text, {"event": {"type": "string"}, "data": data})

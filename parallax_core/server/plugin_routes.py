@@ -12,20 +12,21 @@ from parallax_core.contracts.engine import Engine
 from parallax_core.contracts.surface import ForwardedAnswer
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.forwarding import forward
+from parallax_core.server.served_models import ServedModels
 
 
 class PluginRoutes:
     """The routes that one plugin adds; see `parallax_core.contracts.surface.HttpSurface`."""
 
-    def __init__(self, app: FastAPI, engine: Engine) -> None:
+    def __init__(self, app: FastAPI, models: ServedModels) -> None:
         self._app = app
-        self._engine = engine
+        self._models = models
         self.routers: list[APIRouter] = []
 
     @property
     def engine(self) -> Engine:
-        """The engine that serves the model."""
-        return self._engine
+        """The engine of the main model; see `ServedModels.main`."""
+        return self._models.main.engine
 
     def add_router(self, router: object) -> None:
         """Add the routes of a router.
@@ -47,9 +48,9 @@ class PluginRoutes:
         return await forward(self._app, request, path, body)
 
 
-def extend_app(app: FastAPI, engine: Engine, plugins: PluginHost) -> None:
+def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> None:
     """Let plugins add routes, after the server's own and behind the same middleware."""
-    for _, surface in plugins.extend_server(lambda: PluginRoutes(app, engine)):
+    for _, surface in plugins.extend_server(lambda: PluginRoutes(app, models)):
         for router in surface.routers:
             app.include_router(router)
 

@@ -241,6 +241,8 @@ class ModelReply(ResponseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    status: Literal["unloaded", "loading", "ready", "draining"]
+    """``ready``: it answers; ``draining``: it finishes what it has; ``unloaded``: an administrator may load it."""
     max_model_len: int | None
     """The largest number of tokens of a prompt and its answer together; null if it is not known yet."""
     capabilities: list[ModelCapability]
@@ -252,7 +254,7 @@ class ModelReply(ResponseModel):
 
 
 class ModelsReply(ResponseModel):
-    """All models served."""
+    """The models that the server knows, those that answer first."""
 
     object: Literal["list"]
     data: list[ModelReply]

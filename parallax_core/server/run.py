@@ -16,7 +16,6 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from parallax_core.base.errors import EngineFailed
-from parallax_core.contracts.engine import Engine
 from parallax_core.node.membership.registry import ServeApi
 from parallax_core.server.bind import explain_bind_error
 from parallax_core.server.connection import make_protocol
@@ -24,8 +23,9 @@ from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
 from parallax_core.server.forwarded import ForwardedConnections
 from parallax_core.server.loop_lag import watch_lag
+from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +55,13 @@ def settle_memory() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ServerSite:
-    """An application with its service, options and drain."""
+    """An application with its models, options and drain."""
 
     app: FastAPI
-    service: Service
+    models: ServedModels
     options: ServerOptions
     drain: Drain
+    changes: ModelChanges
     share: Callable[[ServeApi], None] = lambda _: None
     """Is given what serves the clients of machines that have joined, each over a link of its own."""
 
@@ -131,23 +132,24 @@ async def _wait_for_signal(site: ServerSite) -> None:
 
 
 async def _stop(site: ServerSite) -> None:
-    await asyncio.gather(site.service.engine.stop(), site.service.reader.stop())
-    await site.service.responses.close()
+    await site.changes.stop()
+    await site.models.stop()
+    await site.models.responses.close()
 
 
 async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
-    """Start the engine and the reader of bodies, call ``on_ready``, and then watch health and lag until cancelled.
+    """Start the models, call ``on_ready``, and then watch health and lag until cancelled.
 
     Raises:
         EngineFailed: if the engine fails for good.
     """
     importing = run_in_threadpool(_do_nothing)  # imports the modules that Starlette streams with
-    await asyncio.gather(site.service.engine.start(), site.service.reader.start(), importing)
+    await asyncio.gather(site.models.start(), importing)
     settle_memory()
     on_ready()
-    measuring = asyncio.create_task(watch_lag(site.service.server_metrics.note_lag))
+    measuring = asyncio.create_task(watch_lag(site.models.server_metrics.note_lag))
     try:
-        await _watch_health(site.service.engine)
+        await _watch_health(site.models)
     finally:
         measuring.cancel()
 
@@ -156,12 +158,15 @@ def _do_nothing() -> None:
     """Return, which the thread pool needs a thread for."""
 
 
-async def _watch_health(engine: Engine) -> None:
-    """Check the engine's health from time to time.
+async def _watch_health(models: ServedModels) -> None:
+    """Check the health of all engines from time to time.
 
     Raises:
-        EngineFailed: once the engine has failed for good, so that a service manager can restart the process.
+        EngineFailed: once one has failed for good, so that a service manager can restart the process.
     """
-    while (health := engine.health()).state != "failed":  # noqa: ASYNC110 -- an engine of any plugin is only asked
+    while True:
+        for service in models.services:
+            if (health := service.engine.health()).state == "failed":
+                hint = "start the server again; its log, above, says more"
+                raise EngineFailed(f"the engine failed: {health.reason}", hint)
         await asyncio.sleep(LOOK_S)
-    raise EngineFailed(f"the engine failed: {health.reason}", "start the server again; its log, above, says more")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -15,7 +15,6 @@ from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Admitting, Engine, Resumable
-from parallax_core.contracts.status import NodeStatus, PlanStatus
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.pipeline.unread import UnreadOutput
@@ -28,10 +27,10 @@ from parallax_core.server.body_messages import (
     HistoryNeeded,
     ParsedBody,
     RefusedBody,
-    UnknownModel,
 )
 from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import cut, respond
+from parallax_core.server.logprobs import TokenWriter
 from parallax_core.server.metrics import RequestMetrics, ServerMetrics
 from parallax_core.server.quota import Quota
 from parallax_core.server.reasoning_limit import ReasoningLimit
@@ -58,12 +57,6 @@ class Service:
     """The limits of each client."""
     backlog: UnreadOutput = field(default_factory=UnreadOutput)
     """Bounds the output that clients have not read; shared with the engine."""
-    list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
-    """Returns the nodes that have joined and wait for a stage."""
-    list_nodes: Callable[[], Sequence[NodeStatus]] = tuple
-    """Returns all nodes that have joined."""
-    find_plan: Callable[[], PlanStatus | None] = lambda: None
-    """Returns what is planned; None: the user chose the stages."""
     parser: OutputParser | None = None
     """The parser of the model's outputs; None: its text is not parsed."""
     running: RunningFlows = field(default_factory=RunningFlows)
@@ -74,7 +67,7 @@ class Service:
     """See `ServerOptions.keeps_billing_line`."""
 
     def __post_init__(self) -> None:
-        self.server_metrics.watch(self.engine)
+        self.server_metrics.watch(self.model_id, self.engine)
 
     async def read(self, kind: BodyKind, http: fastapi.Request) -> ParsedBody:
         """Read the body of a request for an engine.
@@ -166,10 +159,10 @@ class Service:
         assert not isinstance(answer.content, HistoryNeeded)
         return answer.content
 
-    def check_model(self, name: str) -> None:
-        """Raise UnknownModel, unless ``name`` is the model served here."""
-        if name != self.model_id:
-            raise UnknownModel(f"the model '{name}' does not exist", f"this server has '{self.model_id}'")
+    @cached_property
+    def writer(self) -> TokenWriter:
+        """The writer of the tokens of its answers."""
+        return TokenWriter(self.text.vocabulary)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -8,15 +8,15 @@ from parallax_core.base.errors import InvalidRequest, UnknownName
 from parallax_core.server.openapi import describe_body, describe_errors
 from parallax_core.server.request_models import StopRequest
 from parallax_core.server.response_models import StopReply
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.strict_json import read_body
 
 MAX_BYTES = 4096
 """The largest body: it is read on the event loop."""
 
 
-def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the route for ``service``."""
+def make_router(models: ServedModels) -> fastapi.APIRouter:
+    """Return the route for ``models``."""
     router = fastapi.APIRouter()
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429)
 
@@ -30,7 +30,8 @@ def make_router(service: Service) -> fastapi.APIRouter:
             message = f"the body has {len(data)} bytes, and may have {MAX_BYTES}"
             raise InvalidRequest(message)
         name = read_body(data, StopRequest).id
-        flows = service.running.find(service.quota.identify(http), name)
+        client = models.quota.identify(http)
+        flows = [flow for service in models.services for flow in service.running.find(client, name)]
         if not flows:
             raise UnknownName("no running request of yours has this id")
         for flow in flows:

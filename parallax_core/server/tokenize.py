@@ -7,11 +7,11 @@ import fastapi
 from parallax_core.server.openapi import describe_body, describe_errors
 from parallax_core.server.request_models import DetokenizeRequest, TokenizeRequest
 from parallax_core.server.response_models import TextReply, TokensReply
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 
 
-def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the routes for ``service``."""
+def make_router(models: ServedModels) -> fastapi.APIRouter:
+    """Return the routes for ``models``."""
     router, errors = fastapi.APIRouter(), describe_errors(400, 401, 403, 404, 408, 413, 429, 503)
 
     @router.post(
@@ -19,6 +19,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
     )
     async def tokenize(http: fastapi.Request) -> fastapi.Response:
         """Return the tokens of a prompt, or of a conversation as the chat route makes them."""
+        service = await models.find(http)
         return await service.write("tokenize", http)
 
     @router.post(
@@ -26,6 +27,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
     )
     async def detokenize(http: fastapi.Request) -> fastapi.Response:
         """Return the text of tokens, including special tokens."""
+        service = await models.find(http)
         return await service.write("detokenize", http)
 
     return router

@@ -20,7 +20,19 @@ from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.base import Leased, Name
 from parallax_core.wire.engine import EngineMessage
-from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.membership import (
+    Assign,
+    EndNode,
+    Hop,
+    Join,
+    Leave,
+    Linked,
+    Loading,
+    Ready,
+    Refusal,
+    Release,
+    StartNode,
+)
 from parallax_core.wire.profile import NodeReport, Peers, Probe, ProbeAnswer
 
 T = TypeVar("T")
@@ -156,6 +168,6 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pages: Count = 0
 
 
-Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave
+Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave | StartNode | EndNode
 Profile = NodeReport | Peers | Probe | ProbeAnswer
 Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | Profile | ApiData | EngineMessage

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages
 from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
@@ -15,7 +16,7 @@ from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import PlannedMove
 from parallax_core.node.coordinator.pipelines import PlannedPipeline, PlannedPipelines, Replicas
 from parallax_core.node.coordinator.planned import Planning, describe_places
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.registry import JoinedNode
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.pages.budget import format_bytes
 
@@ -41,6 +42,20 @@ class UsableNodes:
     others: Mapping[str, str]
 
 
+class Members(Protocol):
+    """The nodes that may have layers of the model; a `NodeRegistry`, or some of its nodes."""
+
+    changed: asyncio.Event
+    """Set whenever a node has joined, has reported or is gone; whoever waits for it clears it."""
+
+    @property
+    def joined(self) -> tuple[JoinedNode, ...]:
+        """The nodes, in the order of joining."""
+
+    def note_leaving(self, name: str) -> None:
+        """Note that a node is about to end."""
+
+
 Describe = Callable[[Collection[JoinedNode]], UsableNodes]
 """Returns the profile of the nodes that may be used."""
 Known = tuple[ClusterProfile, dict[int, Stages]]
@@ -50,11 +65,11 @@ OpenPipeline = Callable[[int, Planning], PlannedPipeline]
 
 
 class Coordinator:
-    """Plans the pipelines of one model over the nodes that have joined a registry. Belongs to one event loop."""
+    """Plans the pipelines of one model over the nodes that may have its layers. Belongs to one event loop."""
 
     def __init__(
         self,
-        registry: NodeRegistry,
+        registry: Members,
         planner: LayerPlanner,
         describe: Describe,
         open_pipeline: OpenPipeline,

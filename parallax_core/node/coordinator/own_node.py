@@ -1,4 +1,4 @@
-"""Keeps a worker process of this machine running, as one of the nodes that join."""
+"""Keeps worker processes of this machine running, as nodes that join."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEADY_S = 60.0
 @asynccontextmanager
 async def running_worker(supervisor: WorkerSupervisor, node: str = OWN_NODE) -> AsyncIterator[None]:
     """Run the process of ``node``, and start it again whenever it ends; end it at the end."""
-    keeping = asyncio.create_task(_keep(supervisor, node))
+    keeping = asyncio.create_task(keep_worker(supervisor, node))
     try:
         yield
     finally:
@@ -31,7 +31,8 @@ async def running_worker(supervisor: WorkerSupervisor, node: str = OWN_NODE) -> 
         await supervisor.end(node)
 
 
-async def _keep(supervisor: WorkerSupervisor, node: str) -> None:
+async def keep_worker(supervisor: WorkerSupervisor, node: str) -> None:
+    """Start the process of ``node``, and start it again whenever it ends, until cancelled."""
     loop, backoff, reason = asyncio.get_running_loop(), Backoff(lambda _: None), "it is to be started"
     while True:
         await backoff.wait(reason)

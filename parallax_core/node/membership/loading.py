@@ -46,14 +46,18 @@ async def load_stage(node: JoinedNode, assignment: StageAssignment, attempt: Epo
         NodeRefused: if it refuses, with its reason.
     """
     await node.channel.send(assignment.assign(attempt))
-    while True:
-        match await _receive_loading(node, assignment, attempt):
-            case Loading(_, _, _, task, done, total, unit):
-                progress(task, done, None if total < 0 else total, unit)
-            case Ready(_, _, _, info):
-                return info
-            case Refusal(_, _, stage, message, hint):
-                raise NodeRefused(node.name, f"stage {stage} on node {node.name!r}: {message}", hint)
+    try:
+        while True:
+            match await _receive_loading(node, assignment, attempt):
+                case Loading(_, _, _, task, done, total, unit) as loading:
+                    node.loading = loading
+                    progress(task, done, None if total < 0 else total, unit)
+                case Ready(_, _, _, info):
+                    return info
+                case Refusal(_, _, stage, message, hint):
+                    raise NodeRefused(node.name, f"stage {stage} on node {node.name!r}: {message}", hint)
+    finally:
+        node.loading = None
 
 
 async def receive_reply(node: JoinedNode, assignment: StageAssignment, attempt: Epoch) -> AssignmentReply:

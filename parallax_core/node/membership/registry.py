@@ -12,7 +12,7 @@ from itertools import count
 from operator import itemgetter
 
 from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.base.ids import Epoch
+from parallax_core.base.ids import Epoch, is_further
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
@@ -48,6 +48,8 @@ class JoinedNode:
     join: Join
     report: NodeReport | None = None
     """What it said last of its device and its links; None: nothing yet."""
+    loading: Loading | None = None
+    """How far it is in loading a stage; None: it loads none, or has not said."""
 
     @property
     def name(self) -> str:
@@ -178,6 +180,12 @@ class NodeRegistry:
         else:
             self._admit(node, LATE)
 
+    async def unload(self, name: str) -> None:
+        """Have a node, which waits, release what it has loaded."""
+        if (node := self._waiting.get(name)) is not None:
+            with contextlib.suppress(PeerLost):
+                await node.channel.send(Release(LEASE, Epoch(0)))
+
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end: it is released once it is given back."""
         if name in self._joined:
@@ -295,7 +303,7 @@ class NodeRegistry:
         tunnel.add_done_callback(self._note_tunnel)
 
     def _list_members(self) -> list[Member]:
-        return [(node.channel, node.join) for node in self.joined]
+        return [(node.channel, node.join) for node in self.joined if not is_further(node.name)]
 
     def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
         node.note_report(report)

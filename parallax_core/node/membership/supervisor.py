@@ -70,6 +70,11 @@ class WorkerSupervisor:
         """The ids of the processes; some may have ended."""
         return tuple(child.process.pid for child in self._children.values())
 
+    def find_pid(self, node: str) -> int | None:
+        """Return the id of the process of ``node``; None: it has none that runs."""
+        child = self._children.get(node)
+        return child.process.pid if child is not None and child.process.returncode is None else None
+
     async def restart(self, node: str) -> None:
         """Start the process of ``node``, after killing the one it has, if any.
 

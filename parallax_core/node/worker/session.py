@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 import msgspec
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost, StageHung, StageLost
+from parallax_core.base.ids import Epoch, LeaseId
+from parallax_core.base.machine import return_memory
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport
@@ -19,6 +22,7 @@ from parallax_core.node.handshake import greet
 from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
+from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.load_progress import LoadProgressReporter
 from parallax_core.node.worker.loop import StageChannels, StageLoop
@@ -26,7 +30,18 @@ from parallax_core.node.worker.peers import PeerLinker, PeerLinks
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
 from parallax_core.node.worker.thread import StageThread
 from parallax_core.wire.engine import Abort, AssignEngine, Submit
-from parallax_core.wire.membership import Assign, Hop, Join, Linked, Ready, Refusal, Release
+from parallax_core.wire.membership import (
+    Assign,
+    EndNode,
+    Hop,
+    Join,
+    Leave,
+    Linked,
+    Ready,
+    Refusal,
+    Release,
+    StartNode,
+)
 from parallax_core.wire.messages import Mask, Message, Step
 from parallax_core.wire.profile import Peers
 
@@ -85,22 +100,32 @@ class WorkerSession:
         self._open_stage = open_stage
         self._open_engine = open_engine
         self._reporter = reporter or NodeReporter(lambda: None)
+        self.further = FurtherNodes(node)
+        """The nodes that it starts when the head asks for them; by default it cannot start any."""
         self._held: LoadedStage | None = None
         self._loop: StageLoop | None = None
         """The loop that runs steps; None: no pipeline uses this node."""
         self.is_leaving = False
         """Whether `leave` was called."""
+        self._channel: Channel | None = None
+        """To the head that it has joined; None: it has joined none."""
+        self._leaving: list[asyncio.Task[None]] = []
 
     @property
     def is_needed(self) -> bool:
-        """Whether a pipeline uses the stage of this node."""
-        return self._loop is not None
+        """Whether a pipeline uses the stage of this node, or it has started further nodes."""
+        return self._loop is not None or self.further.are_running
 
     def leave(self) -> None:
-        """Ask the head to replace this node, which works on until `serve` returns. Idempotent."""
+        """Ask the head to replace this node and `further`, which work on until `serve` returns. Idempotent."""
+        if self.is_leaving:
+            return
         self.is_leaving = True
+        self._leaving.append(asyncio.create_task(self.further.leave()))
         if self._loop is not None:
             self._loop.leave()
+        elif self._channel is not None:
+            self._leaving.append(asyncio.create_task(_announce_leave(self._channel)))
 
     async def serve(self, address: str, head: str, join: Join) -> None:
         """Join the head called ``head`` at ``address``, and follow its messages until it is lost.
@@ -121,13 +146,19 @@ class WorkerSession:
             channel.check_role("head")
             await self._join(channel, join)
             logger.info("joined head=%s", head)
+            self._channel = channel
             channel.divert(Peers, self._meet)
+            channel.divert(StartNode, self.further.start)
+            channel.divert(EndNode, self.further.end)
             async with self._incoming.accepting(), self._reporter.reporting(channel, address):
                 message = await channel.receive()
                 while not (self.is_leaving and isinstance(message, Release)):
                     message = await self._handle(channel, message)
+            await asyncio.gather(*self._leaving)
         finally:
+            self._channel = None
             await channel.leave()
+            await self.further.close()
 
     def _meet(self, peers: Peers) -> None:
         self._trusted.trust("peer", {peer.node: peer.key for peer in peers.peers})
@@ -142,6 +173,12 @@ class WorkerSession:
             held.thread.close()
             closing.add_done_callback(_note_end)
             await asyncio.wait([closing], timeout=CLOSE_S)
+
+    async def _unload(self) -> None:
+        """Close the loaded stage, and return its memory to the system."""
+        if self._held is not None:
+            await self.close()
+            return_memory()
 
     async def _join(self, channel: Channel, join: Join) -> None:
         try:
@@ -164,7 +201,7 @@ class WorkerSession:
                 await self._reporter.pause()
                 return await EngineSession(channel, message, self._open_engine).run()
             case Release():
-                await self.close()
+                await self._unload()
                 return await channel.receive()
             case Step() | Mask() | Hop() | Submit() | Abort():  # sent before the head knew that all had ended
                 return await channel.receive()
@@ -236,7 +273,7 @@ class WorkerSession:
             await _reset(held)
             held.take(assign)
             return held
-        await self.close()
+        await self._unload()
         await self._reporter.pause()
         try:
             return await self._load(channel, assign)
@@ -262,6 +299,11 @@ class WorkerSession:
                 raise BackendFailed(message, "the log of the node has the traceback") from error
         self._held = LoadedStage(assign, thread, runtime, info)
         return self._held
+
+
+async def _announce_leave(channel: Channel) -> None:
+    with contextlib.suppress(PeerLost):  # then there is nobody to tell
+        await channel.send(Leave(LeaseId(0), Epoch(0)))
 
 
 async def _reset(held: LoadedStage) -> None:

@@ -17,11 +17,11 @@ from parallax_core.server.responses.reasoning_code import encode_text
 from parallax_core.server.responses.replies import CompactedReply
 from parallax_core.server.responses.route import make_writer
 from parallax_core.server.responses.writer import PREFIX, ResponsesWriter
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 
 
-def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the route for ``service``."""
+def make_router(models: ServedModels) -> fastapi.APIRouter:
+    """Return the route for ``models``."""
     router = fastapi.APIRouter()
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -33,6 +33,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
     )
     async def compact_conversation(http: fastapi.Request) -> Response:
         """Summarize a conversation; the part that is returned stands for it in the next ``input``."""
+        service = await models.find(http)
         reading, name = await service.read("compact", http), f"{PREFIX}{secrets.token_hex(24)}"
         flow = await service.submit(reading, name, http)
         return await answer_whole(http, _collect(flow, make_writer(service, reading, name)), flow)

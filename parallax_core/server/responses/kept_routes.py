@@ -19,7 +19,7 @@ from parallax_core.server.responses.body_models import Included
 from parallax_core.server.responses.input_list import list_input
 from parallax_core.server.responses.replies import DeletedReply, InputListReply, ResponsesReply
 from parallax_core.server.responses.store import StoredResponse
-from parallax_core.server.service import Service
+from parallax_core.server.served_models import ServedModels
 
 PATH = "/v1/responses/{response_id}"
 ERRORS = describe_errors(400, 401, 403, 404, 429)
@@ -30,16 +30,16 @@ IncludedQuery = Annotated[list[Included] | None, Query()]
 """Without effect: what a response includes is decided when it is made."""
 
 
-def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the routes for ``service``."""
+def make_router(models: ServedModels) -> fastapi.APIRouter:
+    """Return the routes for ``models``."""
     router = fastapi.APIRouter()
-    _add_retrieve(router, service)
-    _add_ends(router, service)
-    _add_input(router, service)
+    _add_retrieve(router, models)
+    _add_ends(router, models)
+    _add_input(router, models)
     return router
 
 
-def _add_retrieve(router: fastapi.APIRouter, service: Service) -> None:
+def _add_retrieve(router: fastapi.APIRouter, models: ServedModels) -> None:
     @router.get(PATH, response_model=ResponsesReply, responses={**describe_response_events(), **ERRORS})
     async def retrieve_response(
         http: fastapi.Request,
@@ -54,38 +54,38 @@ def _add_retrieve(router: fastapi.APIRouter, service: Service) -> None:
         if starting_after is not None and not stream:
             message = "'starting_after' is only for requests with 'stream'"
             raise InvalidRequest(message, "starting_after")
-        owner, first = service.quota.identify(http), 0 if starting_after is None else starting_after + 1
-        if run := service.responses.find_run(owner, response_id):
+        owner, first = models.quota.identify(http), 0 if starting_after is None else starting_after + 1
+        if run := models.responses.find_run(owner, response_id):
             return SseResponse(run.follow(first)) if stream else respond(cut(to_json(run.writer.write())))
-        stored = await _find(service, owner, response_id)
+        stored = await _find(models, owner, response_id)
         return SseResponse(_replay(_get_events(stored), first)) if stream else respond(cut(stored.body))
 
 
-def _add_ends(router: fastapi.APIRouter, service: Service) -> None:
-    keeper = service.responses
+def _add_ends(router: fastapi.APIRouter, models: ServedModels) -> None:
+    keeper = models.responses
 
     @router.delete(PATH, response_model=DeletedReply, responses=ERRORS)
     async def delete_response(http: fastapi.Request, response_id: str) -> Response:
         """Delete a response; one that runs in the background ends."""
-        if not await keeper.delete(service.quota.identify(http), response_id):
+        if not await keeper.delete(models.quota.identify(http), response_id):
             raise _unknown(response_id)
         return respond(cut(to_json({"id": response_id, "object": "response", "deleted": True})))
 
     @router.post(f"{PATH}/cancel", response_model=ResponsesReply, responses=ERRORS)
     async def cancel_response(http: fastapi.Request, response_id: str) -> Response:
         """End a response that runs in the background; one that has ended stays as it is."""
-        owner = service.quota.identify(http)
+        owner = models.quota.identify(http)
         if run := keeper.find_run(owner, response_id):
             await run.cancel()
             return respond(cut(to_json(run.writer.write())))
-        stored = await _find(service, owner, response_id)
+        stored = await _find(models, owner, response_id)
         if stored.events is None:
             message = "only responses in the background can be cancelled"
             raise InvalidRequest(message, "response_id", "close the connection of others to end them")
         return respond(cut(stored.body))
 
 
-def _add_input(router: fastapi.APIRouter, service: Service) -> None:
+def _add_input(router: fastapi.APIRouter, models: ServedModels) -> None:
     @router.get(f"{PATH}/input_items", response_model=InputListReply, responses=ERRORS)
     async def list_input_parts(
         http: fastapi.Request,
@@ -96,15 +96,15 @@ def _add_input(router: fastapi.APIRouter, service: Service) -> None:
         after: str | None = None,
     ) -> JsonObject:
         """List the parts of the input of a response, without those of the responses that it continues."""
-        owner = service.quota.identify(http)
-        run = service.responses.find_run(owner, response_id)
-        data = run.writer.plan.input if run else (await _find(service, owner, response_id)).input
+        owner = models.quota.identify(http)
+        run = models.responses.find_run(owner, response_id)
+        data = run.writer.plan.input if run else (await _find(models, owner, response_id)).input
         parts = list_input(response_id, msgspec.json.decode(data))
         return _make_page(parts if order == "asc" else parts[::-1], limit, after)
 
 
-async def _find(service: Service, owner: bytes, name: str) -> StoredResponse:
-    stored = await service.responses.find(owner, name)
+async def _find(models: ServedModels, owner: bytes, name: str) -> StoredResponse:
+    stored = await models.responses.find(owner, name)
     if stored is None:
         raise _unknown(name)
     return stored

@@ -21,6 +21,7 @@ from parallax_core.server.response import ResponseFlow, SseResponse, answer_whol
 from parallax_core.server.responses.body_models import ResponsesRequest
 from parallax_core.server.responses.replies import ResponsesReply
 from parallax_core.server.responses.writer import PREFIX, ResponsesWriter
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
 
@@ -84,8 +85,8 @@ async def _run_in_background(
     return SseResponse(run.follow(0)) if reading.form.streams else respond(cut(to_json(writer.write())))
 
 
-def make_router(service: Service) -> fastapi.APIRouter:
-    """Return the route for ``service``."""
+def make_router(models: ServedModels) -> fastapi.APIRouter:
+    """Return the route for ``models``."""
     router = fastapi.APIRouter()
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -97,6 +98,7 @@ def make_router(service: Service) -> fastapi.APIRouter:
     )
     async def create_response(http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
+        service = await models.find(http)
         reading, name = await service.read("responses", http), f"{PREFIX}{secrets.token_hex(24)}"
         owner, writer = service.quota.identify(http), make_writer(service, reading, name)
         if writer.plan.in_background:

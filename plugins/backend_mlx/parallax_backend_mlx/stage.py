@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -106,6 +107,7 @@ class MlxStage:
         """Release the model and every sequence. Idempotent."""
         self._runner = None
         self.account = Account(self.info)
+        gc.collect()  # arrays that are part of reference cycles go to MLX's cache, which is returned next
         mx.clear_cache()
 
     def _get_runner(self) -> Runner:

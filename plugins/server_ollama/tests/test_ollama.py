@@ -43,7 +43,7 @@ class OllamaSite(ScriptedSite):
         record = PluginRecord(name="ollama", distribution="x", version="1", module="ollama", state="loaded")
         host = PluginHost([(record, plugin)])
         app: Any = self.http.app
-        extend_app(app, self.router, host)
+        extend_app(app, self.models, host)
         assert not record.reason
 
     def post(self, name: str, script: str = "", **fields: Any) -> Any:

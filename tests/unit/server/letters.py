@@ -31,6 +31,7 @@ from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.embedding_models import EmbeddingReply
 from parallax_core.server.metrics import ServerMetrics
+from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.response_models import (
@@ -44,6 +45,7 @@ from parallax_core.server.response_models import (
     TokensReply,
 )
 from parallax_core.server.responses.keeper import make_keeper
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.testing.toy import Toy
 
@@ -170,7 +172,9 @@ class Site:
             responses=make_keeper(options or ServerOptions()),
             keeps_billing_line=keeps_billing_line,
         )
-        self.app = make_app(self.service, options, self.drain)
+        self.models = ServedModels.only(self.service)
+        self.changes = ModelChanges(self.models, None)
+        self.app = make_app(self.models, self.changes, options or ServerOptions(), self.drain)
         self.client = TestClient(self.app, raise_server_exceptions=False)
 
     def __enter__(self) -> Self:

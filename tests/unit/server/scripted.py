@@ -30,9 +30,12 @@ from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import ParserTraits
 from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.drain import Drain
+from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.responses.keeper import make_keeper
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from tests.unit.tinymodel import write_model
 
@@ -168,7 +171,9 @@ class ScriptedSite:
             parser=parser,
             responses=make_keeper(options),
         )
-        self.http = TestClient(make_app(self.service, options), raise_server_exceptions=False)
+        self.models = ServedModels.only(self.service)
+        app = make_app(self.models, ModelChanges(self.models, None), options, Drain())
+        self.http = TestClient(app, raise_server_exceptions=False)
         self.openai = openai.OpenAI(
             base_url="http://testserver/v1",
             api_key="x",

@@ -10,8 +10,8 @@ import pytest
 from parallax_core.contracts.placement import DeviceProfile, LinkProfile, NodeProfile
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.status import NodeStatus
-from parallax_core.server.cluster import make_router
 from parallax_core.server.cluster_models import ClusterReply, ReplicaReply
+from parallax_core.server.hosting import FixedModel
 from parallax_core.server.service import Service
 from tests.unit.server.letters import Site, error_of
 
@@ -54,9 +54,7 @@ def test_cluster_is_shown_before_it_is_ready() -> None:
 
 def test_cluster_shows_nodes_that_wait(site: Site) -> None:
     node = NodeStatus(name="mini/7", host="mini", pid=7, address="tcp://mini:9", backends=("mlx", "torch"))
-    service = Service("toy", site.router, site.text, site.reader, list_waiting=lambda: [node])  # type: ignore[arg-type]
-    routes = make_router(service).routes
-    site.app.router.routes[:] = [*routes, *site.app.router.routes]
+    site.models.list_waiting = lambda: [node]
     [found] = show(site)["waiting"]
     assert found == {
         "node": "mini/7",
@@ -79,8 +77,7 @@ def test_cluster_shows_what_nodes_say_of_themselves(site: Site) -> None:
     node = NodeStatus(
         name="mini/7", host="mini", pid=7, address="tcp://mini:9", backends=(), profile=profile, links=(link,)
     )
-    service = Service("toy", site.router, site.text, site.reader, list_nodes=lambda: [node])  # type: ignore[arg-type]
-    site.app.router.routes[:] = [*make_router(service).routes, *site.app.router.routes]
+    site.models.list_nodes = lambda: [node]
     [found] = show(site)["nodes"]
     assert found["profile"] == {
         "device": "RTX4090",
@@ -125,6 +122,6 @@ def test_replica_that_is_not_there_is_not_found(site: Site, where: str) -> None:
 
 def test_engine_without_replicas_has_none_to_drain(site: Site) -> None:
     service = Service("toy", site.engine, site.text, site.reader)  # type: ignore[arg-type]
-    site.app.router.routes[:] = [*make_router(service).routes, *site.app.router.routes]
+    site.models.known["toy"].hosted = FixedModel(service)
     assert "none that can be drained" in error_of(move(site, 0, "drain"), 404)["message"]
     assert len(show(site)["replicas"]) == 1

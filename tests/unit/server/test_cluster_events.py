@@ -12,7 +12,6 @@ from parallax_core.contracts.status import NodeStatus, PlannedMove, PlannedRepli
 from parallax_core.server.auth import find_needed
 from parallax_core.server.cluster_events import MOST_UNREAD, ClusterFeed, find_changes
 from parallax_core.server.cluster_view import view_cluster
-from parallax_core.server.service import Service
 from tests.unit.server.letters import Site
 
 NODE = NodeStatus(name="mini/7", host="mini", pid=7, address="tcp://mini:9", backends=("mlx",))
@@ -34,14 +33,9 @@ class Watched:
     def __init__(self, site: Site) -> None:
         self.nodes: list[NodeStatus] = []
         self.plan: PlanStatus | None = None
-        self.service = Service(
-            "toy",
-            site.router,
-            site.text,  # type: ignore[arg-type]
-            site.reader,
-            list_nodes=lambda: self.nodes,
-            find_plan=lambda: self.plan,
-        )
+        self.models = site.models
+        self.models.list_nodes = lambda: self.nodes
+        self.models.find_plan = lambda _: self.plan
 
 
 async def read(events: AsyncIterator[bytes]) -> tuple[str, Any]:
@@ -53,9 +47,9 @@ async def read(events: AsyncIterator[bytes]) -> tuple[str, Any]:
 def test_nodes_have_a_state_layers_and_a_reason_to_be_idle(site: Site) -> None:
     watched = Watched(site)
     watched.nodes = [NODE, replace(NODE, name="slow/1"), replace(NODE, name="new/1")]
-    assert [node.state for node in view_cluster(watched.service).nodes] == ["idle"] * 3
+    assert [node.state for node in view_cluster(watched.models).nodes] == ["idle"] * 3
     watched.plan = PLAN
-    found = view_cluster(watched.service)
+    found = view_cluster(watched.models)
     shown = [(node.state, node.replica, node.layers, node.idle_reason) for node in found.nodes]
     slow = "it would slow the others down"
     assert shown == [("loading", 0, [0, 3], None), ("idle", None, None, slow), ("idle", None, None, None)]
@@ -91,29 +85,29 @@ def test_measured_time_is_that_of_all_stages_and_links(site: Site) -> None:
     watched = Watched(site)
     watched.plan = PLAN
     site.ask("hello", max_tokens=3)
-    plan = view_cluster(watched.service).plan
+    plan = view_cluster(watched.models).plan
     assert plan is not None
     assert 0 < (plan.replicas[0].measured_token_seconds or 0) < 1
 
 
 def test_changes_name_what_has_changed(site: Site) -> None:
     watched = Watched(site)
-    empty = view_cluster(watched.service)
+    empty = view_cluster(watched.models)
     assert list(find_changes(empty, empty)) == []
     watched.nodes = [NODE]
-    one = view_cluster(watched.service)
+    one = view_cluster(watched.models)
     assert [(name, data["node"]) for name, data in find_changes(empty, one)] == [("node_joined", "mini/7")]
     assert [(name, data["node"]) for name, data in find_changes(one, empty)] == [("node_left", "mini/7")]
     watched.plan = PLAN
-    planned = view_cluster(watched.service)
+    planned = view_cluster(watched.models)
     assert [name for name, _ in find_changes(one, planned)] == ["node_changed", "plan"]
     site.ask("hello", max_tokens=3)
-    assert list(find_changes(planned, view_cluster(watched.service))) == [], "loads are no changes"
+    assert list(find_changes(planned, view_cluster(watched.models))) == [], "loads are no changes"
 
 
 async def test_clients_are_told_of_changes_and_share_one_look(site: Site) -> None:
     watched = Watched(site)
-    feed = ClusterFeed(watched.service)
+    feed = ClusterFeed(watched.models)
     clients = [feed.listen() for _ in range(3)]
     for client in clients:
         name, data = await read(client)
@@ -131,7 +125,7 @@ async def test_clients_are_told_of_changes_and_share_one_look(site: Site) -> Non
 
 async def test_change_while_a_client_reads_the_state_comes_next(site: Site) -> None:
     watched = Watched(site)
-    feed = ClusterFeed(watched.service)
+    feed = ClusterFeed(watched.models)
     first, second = feed.listen(), feed.listen()
     assert (await read(first))[0] == (await read(second))[0] == "cluster"
     watched.nodes = [NODE]
@@ -142,7 +136,7 @@ async def test_change_while_a_client_reads_the_state_comes_next(site: Site) -> N
 
 async def test_client_that_reads_too_slowly_is_disconnected_and_the_others_are_not(site: Site) -> None:
     watched = Watched(site)
-    feed = ClusterFeed(watched.service)
+    feed = ClusterFeed(watched.models)
     slow = feed.listen()
     await read(slow)
     first = asyncio.create_task(read(slow))

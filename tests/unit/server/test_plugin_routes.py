@@ -41,7 +41,7 @@ def extend(site: Any, **plugins: Callable[[HttpSurface], None]) -> dict[str, str
         for name, function in plugins.items()
     )
     app: Any = site.http.app if isinstance(site, ScriptedSite) else site.app
-    extend_app(app, site.engine, host)
+    extend_app(app, site.models, host)
     return {record.name: record.reason for record in host.records}
 
 

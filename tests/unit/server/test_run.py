@@ -21,7 +21,9 @@ from parallax_core.server.bind import bind_socket
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.metrics import ServerMetrics
+from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
+from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.testing.fault import Fault, FaultStage
 from tests.unit.server.letters import TOY, Letters
@@ -32,7 +34,9 @@ def make_site(engine: PipelineEngine) -> run.ServerSite:
     router, options, drain = Router([engine], LeastPendingTokens(), lambda: 400), ServerOptions(), Drain()
     reader = LocalReader(BodyReader(Letters(), "toy"))  # type: ignore[arg-type]
     service = Service("toy", router, Letters(), reader, ServerMetrics())  # type: ignore[arg-type]
-    return run.ServerSite(make_app(service, options, drain), service, options, drain)
+    models = ServedModels.only(service)
+    changes = ModelChanges(models, None)
+    return run.ServerSite(make_app(models, changes, options, drain), models, options, drain, changes)
 
 
 def make_engine() -> PipelineEngine:

@@ -31,7 +31,19 @@ from parallax_core.wire.engine import (
     TokenDelta,
     TokenFinish,
 )
-from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.membership import (
+    Assign,
+    EndNode,
+    Hop,
+    Join,
+    Leave,
+    Linked,
+    Loading,
+    Ready,
+    Refusal,
+    Release,
+    StartNode,
+)
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 from parallax_core.wire.profile import (
     DeviceReport,
@@ -196,6 +208,8 @@ SAMPLES: dict[str, Message] = {
     "linked": Linked(LEASE, EPOCH, 1),
     "release": Release(LEASE, EPOCH),
     "leave": Leave(LEASE, EPOCH),
+    "start a node": StartNode(1),
+    "end a node": EndNode(300),
     "assign an engine": AssignEngine(LEASE, EPOCH, "vllm", "org/model", "bfloat16", "cuda:1", 0.5, 1.0, 4096, 512),
     "engine ready": EngineOpened(LEASE, EPOCH, ENGINE, {"model.layers.10": "00ff", "model.norm.weight": "a1b2"}),
     "submit": Submit(

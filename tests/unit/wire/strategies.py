@@ -31,7 +31,19 @@ from parallax_core.wire.engine import (
     TokenFinish,
 )
 from parallax_core.wire.engine_bounds import MOST_LOGPROBS
-from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.membership import (
+    Assign,
+    EndNode,
+    Hop,
+    Join,
+    Leave,
+    Linked,
+    Loading,
+    Ready,
+    Refusal,
+    Release,
+    StartNode,
+)
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 from parallax_core.wire.profile import (
     MOST_BYTES,
@@ -250,6 +262,8 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Linked, leases, epochs, counts),
     st.builds(Release, leases, epochs),
     st.builds(Leave, leases, epochs),
+    st.builds(StartNode, st.integers(1, LARGEST)),
+    st.builds(EndNode, st.integers(1, LARGEST)),
 )
 answer_counts = st.integers(1, MAX_ANSWERS)
 engine_infos = st.builds(

@@ -1,0 +1,54 @@
+"""Makes the command lines of the further nodes that a worker starts on its machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from parallax_core.config.worker import WorkerSettings
+from parallax_core.node.worker.allowed_models import ANYTHING
+
+PORT = re.compile(r"(?<=:)\d+$")
+"""The port at the end of an address."""
+
+
+def make_further_command(
+    settings: WorkerSettings, config_file: Path | None, heads: Mapping[str, bytes], node: str
+) -> list[str]:
+    """Return the command line of the further node called ``node`` of a worker.
+
+    It has the settings of the worker, whose process it watches, except that it measures nothing and listens at another
+    port.
+
+    Args:
+        settings: the worker's.
+        config_file: the configuration that the worker uses; None: none.
+        heads: the keys of the heads that the worker trusts, by name.
+        node: the name of the further node.
+    """
+    key = heads.get(settings.head)
+    given = dataclasses.replace(
+        settings,
+        node=node,
+        listen=PORT.sub("0", settings.listen) if settings.listen else None,
+        allow_model=(ANYTHING,) if settings.supervised else settings.allow_model,  # a server trusts its own models
+        supervised=True,
+        measure=False,
+        trust_head=key.hex() if key else settings.trust_head,
+    )
+    command = [sys.executable, "-P", "-m", "parallax_core", "worker"]
+    for field in dataclasses.fields(WorkerSettings):
+        value = getattr(given, field.name)
+        if value != field.default:
+            command += _write(field.name, value)
+    return command + (["--config", str(config_file)] if config_file else [])
+
+
+def _write(name: str, value: object) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, tuple):
+        return [part for each in value for part in (flag, str(each))]
+    return [flag] if value is True else [f"--no-{flag[2:]}"] if value is False else [flag, str(value)]

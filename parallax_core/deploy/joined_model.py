@@ -1,0 +1,228 @@
+"""One model on the machines that have joined: its nodes, its pipelines, and what answers requests for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cluster.layer_plan import LayerPlanner
+from parallax_core.contracts.placement import PlacedStage
+from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
+from parallax_core.deploy.deployment import Deployment, ReplicaEngine
+from parallax_core.deploy.executors import RemoteStages
+from parallax_core.node.coordinator.coordinator import Coordinator, Describe
+from parallax_core.node.coordinator.pipelines import PlannedPipeline
+from parallax_core.node.coordinator.planned import Planning
+from parallax_core.node.coordinator.rooms import MachineRooms, ModelProfiles
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
+
+if TYPE_CHECKING:
+    from parallax_core.deploy.services import ServiceMaker
+
+GATHER_S = 60.0
+"""Seconds that machines may take to start a process for a model, before those that have one are used."""
+PLAN_S = 60.0
+"""Seconds that the first plan for a model may take."""
+LOOK_S = 0.1
+"""Seconds between two looks at how far a model is."""
+MOST_LOST = 2
+"""The most nodes that may be lost while a model is loaded; it may be the model that kills them."""
+UNLOADED = "the model was unloaded"
+"""What clients are told whose requests have not ended when their model is unloaded."""
+
+
+class JoinedModel:
+    """A model that is being loaded on the machines that have joined, or is loaded; a `HostedModel`.
+
+    The model with which the server starts waits for machines as long as that takes. One that is loaded later is loaded
+    on the machines that are there, or not at all.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        planner: LayerPlanner,
+        describe: Describe,
+        rooms: MachineRooms,
+        maker: ServiceMaker,
+    ) -> None:
+        """Get nodes for ``deployment``, and make its service.
+
+        Args:
+            deployment: the model, and how its stages are made.
+            planner: chooses the pipelines.
+            describe: returns the profiles of the machines.
+            rooms: divides the memory of the machines.
+            maker: makes the service.
+        """
+        assert isinstance(deployment.stages, RemoteStages), "it listens for nodes"
+        self.deployment, self._stages, self._planner, self._rooms = deployment, deployment.stages, planner, rooms
+        self._options = replace(deployment.pipeline, releases_requests=lambda: len(self.engines) > 1)
+        self._shares: dict[str, tuple[PlacedStage, float]] = {}
+        """By node: its stage, and the share of its machine's memory that it got for that."""
+        self.waits = False
+        """Whether it waits for machines."""
+        self._following: asyncio.Task[None] | None = None
+        self._tell = maker.tell_loss(deployment.model_id)
+        self.nodes = rooms.shared.open(deployment.model_id)
+        described = ModelProfiles(self.nodes, rooms, describe)
+        self.coordinator = Coordinator(self.nodes, planner, described.describe, self._open_pipeline)
+        self.nodes.find_uses = self.find_uses
+        self._unplanned = self.coordinator.plan
+        self.service, self._router = maker.make(deployment, lambda: self.engines)
+
+    @property
+    def engines(self) -> list[ReplicaEngine]:
+        """The engines of the pipelines, by rank."""
+        return list(self.coordinator.engines)
+
+    async def start(self) -> None:
+        """Load it, and return once it can answer.
+
+        Raises:
+            ParallaxError: if it cannot be loaded, unless it waits for machines.
+        """
+        if not self.waits:
+            await self._gather()
+        self._following = asyncio.create_task(self.coordinator.run(self._router))
+        opening = asyncio.gather(self._router.start(), self.service.reader.start())
+        if self.waits:
+            await opening
+        else:
+            await _unless_failed(opening, self._watch())
+
+    async def stop(self) -> None:
+        """End its requests, and have its nodes release their memory. Legal at any time."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        for engine in self.coordinator.engines:
+            engine.farewell = UNLOADED
+        await asyncio.gather(self._router.stop(), self.service.reader.stop())
+        await self._rooms.shared.close(self.deployment.model_id)
+
+    def list_progress(self) -> Sequence[NodeProgress]:
+        """Return what each node has of it, or is about to load."""
+        joined = {node.name: node for node in self.nodes.joined}
+        stages = [stage for stages in self.coordinator.plan.pipelines.values() for stage in stages]
+        return [_show_progress(stage, joined.get(stage.node)) for stage in stages]
+
+    def find_plan(self, join_command: str) -> PlanStatus:
+        """Return what is planned; ``join_command`` is shown with it."""
+        plan, coordinator = self.coordinator.plan, self.coordinator
+        pairs = zip(plan.pipelines.items(), plan.estimate.pipelines, strict=True)
+        return PlanStatus(
+            replicas=tuple(PlannedReplica(rank=rank, stages=stages, estimate=each) for (rank, stages), each in pairs),
+            estimate=plan.estimate if plan.pipelines else None,
+            idle=coordinator.idle,
+            waits_for=coordinator.explain(),
+            join_command=join_command,
+            move=coordinator.move,
+            slowdowns=coordinator.slowdowns,
+        )
+
+    def find_uses(self) -> dict[str, int]:
+        """Return the bytes that the model takes on each of its nodes: weights, and the share that is for pages."""
+        layers, fraction = self._planner.model.layers, self._stages.plan.memory_fraction
+        totals = {node.name: self._find_total(node) for node in self.nodes.joined}
+        uses: dict[str, int] = {}
+        for stages in self.coordinator.plan.pipelines.values():
+            for stage in stages:
+                _, share = self._shares.get(stage.node, (stage, 1.0))
+                weights = sum(layer.weights for layer in layers[stage.layers.start : stage.layers.stop])
+                uses[stage.node] = int(weights + fraction * share * totals.get(stage.node, 0))
+        return uses
+
+    def _find_total(self, node: JoinedNode) -> int:
+        first = self.nodes.find_first(node)
+        return self._rooms.find_total(first) if first is not None else 0
+
+    def _open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:
+        executor = self._stages.make_planned(planning, self._options, self._assign)
+        engine = PipelineEngine(executor, self.deployment.text.decode, self._options, partial(self._tell, rank))
+        return PlannedPipeline(engine, executor)
+
+    def _assign(self, options: PipelineOptions, stage: int, placed: PlacedStage) -> StageAssignment:
+        """Return the assignment of a stage, with the share of memory that other models leave on its machine."""
+        assignment = self._stages.assign_placed(options, stage, placed)
+        before, share = self._shares.get(placed.node, (None, 1.0))
+        if before is None or before.layers != placed.layers:
+            node = next((each for each in self.nodes.joined if each.name == placed.node), None)
+            share = self._rooms.find_share(node, self.nodes) if node is not None else 1.0
+            self._shares[placed.node] = (placed, share)
+        return replace(assignment, memory_fraction=assignment.memory_fraction * share)
+
+    async def _gather(self) -> None:
+        """Wait until each machine has a node for the model.
+
+        Raises:
+            ParallaxError: if no machine has one in time.
+        """
+        changed = self.nodes.changed
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_S):
+                while not self.nodes.are_complete:
+                    changed.clear()
+                    await changed.wait()
+        changed.set()  # for the coordinator
+        if not self.nodes.joined:
+            message = f"no machine has started a process for the model within {GATHER_S:g} s"
+            raise ParallaxError(message, "look at the logs of the machines, and at `parallax nodes`")
+
+    async def _watch(self) -> None:
+        """Wait until it is certain that the model cannot be loaded on the machines that are there.
+
+        Raises:
+            ParallaxError: always; it says why.
+        """
+        until = asyncio.get_running_loop().time() + PLAN_S
+        while True:
+            await asyncio.sleep(LOOK_S)
+            plan = self.coordinator.plan
+            if plan is self._unplanned:
+                if asyncio.get_running_loop().time() > until:
+                    message = f"the model could not be planned within {PLAN_S:g} s"
+                    raise ParallaxError(message, "the server's log says more")
+            elif not plan.pipelines:
+                raise ParallaxError(f"the model cannot be loaded: {self.coordinator.explain()}", self._hint())
+            if self.nodes.num_lost > MOST_LOST:
+                message = f"{self.nodes.num_lost} nodes were lost while they loaded the model"
+                raise ParallaxError(message, "their memory may not suffice; the logs of the machines say more")
+
+    def _hint(self) -> str:
+        if len(self._rooms.shared.models) > 1:
+            return "other models take memory: unload one first, or switch with --drain-first"
+        return "have another machine join, or choose a smaller model"
+
+
+async def _unless_failed(opening: asyncio.Future[Any], watching: Coroutine[None, None, None]) -> None:
+    """Wait for ``opening``, and cancel it if ``watching`` raises first; raises what either raises."""
+    watch = asyncio.create_task(watching)
+    try:
+        await asyncio.wait([opening, watch], return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            opening.result()
+        else:
+            watch.result()
+    finally:
+        for task in (opening, watch):
+            task.cancel()
+        await asyncio.gather(opening, watch, return_exceptions=True)
+
+
+def _show_progress(stage: PlacedStage, node: JoinedNode | None) -> NodeProgress:
+    layers = (stage.layers.start, stage.layers.stop)
+    if node is None or (loading := node.loading) is None:
+        return NodeProgress(node=stage.node, layers=layers)
+    total = None if loading.total < 0 else loading.total
+    return NodeProgress(
+        node=stage.node, layers=layers, task=loading.task, done=loading.done, total=total, unit=loading.unit
+    )

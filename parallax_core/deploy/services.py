@@ -1,0 +1,76 @@
+"""Makes what answers the requests for a model: its router, its reader of bodies, and the service of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from parallax_core.contracts.event import StageLoss
+from parallax_core.deploy.deployment import Deployment, ReplicaEngine, TellLoss, find_max_length
+from parallax_core.node.events.delivery import EventBus
+from parallax_core.node.events.requests import EventRouter, RequestEvents
+from parallax_core.node.routing.router import Router
+from parallax_core.server.body_messages import ParserTraits
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.served_models import ServedModels
+from parallax_core.server.service import Service
+from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
+
+ListEngines = Callable[[], Sequence[ReplicaEngine]]
+"""Returns the engines of a model's replicas, which may change."""
+
+
+class ServiceMaker:
+    """Makes the services of models, which share what ``models`` holds."""
+
+    def __init__(self, models: ServedModels, options: ServerOptions, event_bus: EventBus) -> None:
+        """Make services for ``models``; ``event_bus`` is told of their requests and losses."""
+        self._models = models
+        self._options = options
+        self._event_bus = event_bus
+
+    def make(self, deployment: Deployment, list_engines: ListEngines) -> tuple[Service, Router]:
+        """Return the service of a deployment, and its router."""
+
+        def find_room() -> int:
+            return find_max_length(list_engines())
+
+        router = self._make_router(deployment, list_engines(), find_room)
+        service = Service(
+            deployment.model_id,
+            router,
+            deployment.text,
+            self._make_reader(deployment),
+            self._models.server_metrics,
+            find_max_length=find_room,
+            quota=self._models.quota,
+            backlog=deployment.pipeline.backlog,
+            parser=deployment.parser,
+            responses=self._models.responses,
+            keeps_billing_line=self._options.keeps_billing_line,
+        )
+        return service, router
+
+    def tell_loss(self, model: str) -> TellLoss:
+        """Return what is to be told of the losses of a model's replicas."""
+        return partial(_tell_loss, self._event_bus, model)
+
+    def _make_router(
+        self, deployment: Deployment, engines: Sequence[ReplicaEngine], find_room: Callable[[], int]
+    ) -> Router:
+        timeout_s, policy = deployment.pipeline.recovery_timeout_s, deployment.routing
+        if not self._event_bus:
+            return Router(engines, policy, find_room, timeout_s)
+        watch = RequestEvents(deployment.model_id, self._event_bus.tell)
+        return EventRouter(engines, policy, find_room, watch, timeout_s)
+
+    def _make_reader(self, deployment: Deployment) -> TokenizerPool:
+        """Return the reader of request bodies, in processes of its own."""
+        limits = PoolLimits.of(self._options, deployment.pipeline.limits)
+        traits = ParserTraits.of(deployment.parser.spec) if deployment.parser else None
+        return TokenizerPool(str(deployment.folder), deployment.model_id, limits, deployment.text.generation, traits)
+
+
+def _tell_loss(event_bus: EventBus, model: str, replica: int, reason: str) -> None:
+    event_bus.tell(StageLoss(at=time.time(), model=model, replica=replica, reason=reason))

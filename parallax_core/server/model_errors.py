@@ -1,0 +1,24 @@
+"""The errors about models that are known to a server and not loaded, and about changing them."""
+
+from __future__ import annotations
+
+from parallax_core.base.errors import ParallaxError, Unavailable
+
+NOT_LOADED_S = 10
+"""Seconds after which a client whose model is not loaded may ask again."""
+
+
+class ModelNotLoaded(Unavailable):
+    """A request needs a model that is known here, and not loaded."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint, NOT_LOADED_S)
+
+
+class ChangeRefused(ParallaxError):
+    """A change of the models contradicts their present state."""
+
+
+def explain(error: ParallaxError) -> str:
+    """Return an error with its hint as one text."""
+    return f"{error.message}; {error.hint}" if error.hint else error.message

@@ -1,0 +1,213 @@
+"""The routes that list the models, and those by which administrators load, unload and switch them."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+import fastapi
+from pydantic import Field
+
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.server.fields import Strict, TextField
+from parallax_core.server.model_changes import (
+    DRAIN_S,
+    ChangeAction,
+    ChangeState,
+    ModelChange,
+    ModelChanges,
+    WantedChange,
+)
+from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.response_models import ModelReply, ModelsReply, ResponseModel
+from parallax_core.server.served_models import KnownModel, ModelState, ServedModels
+from parallax_core.server.strict_json import read_body
+
+MAX_BYTES = 8192
+"""The largest body: it is read on the event loop."""
+LONGEST_DRAIN_S = 86400.0
+
+NameField = Annotated[TextField, Field(min_length=1, max_length=1024)]
+
+
+class ChangeRequest(Strict):
+    """The body of ``POST /v1/cluster/models``."""
+
+    action: ChangeAction
+    """``load`` a model beside the others, ``unload`` one, or ``switch`` from one to another."""
+    model: NameField
+    """The model to load or unload: its id, or a folder, a hub id such as ``org/name``, ``pypi:NAME``, or an alias."""
+    replaces: NameField | None = None
+    """For ``switch``: the id of the model to unload; needed if several are loaded."""
+    drain_seconds: Annotated[float, Field(ge=0, le=LONGEST_DRAIN_S)] = DRAIN_S
+    """The seconds that running requests of the model to unload may take to end."""
+    drain_first: bool = False
+    """For ``switch``: unload before loading, for when there is no memory for both. If loading fails, the old model is
+    loaded again."""
+
+
+class NodeProgressReply(ResponseModel):
+    """What a node has of a model, or is about to load."""
+
+    node: str
+    layers: list[int]
+    """The first layer, and the one after the last."""
+    task: str | None
+    """What it does, such as ``loading weights``; null: nothing, or it has not said."""
+    done: int
+    total: int | None
+    """Null: unknown."""
+    unit: str
+    """The unit of ``done`` and ``total``."""
+
+
+class KnownModelReply(ResponseModel):
+    """A model that the server knows."""
+
+    id: str
+    state: ModelState
+    error: str | None
+    """Why it could not be loaded the last time; null: it could, or nobody has tried."""
+    requests: int
+    """The requests that it is answering."""
+    nodes: list[NodeProgressReply]
+
+
+class ModelChangeReply(ResponseModel):
+    """A change of the models, under way or the last one."""
+
+    action: ChangeAction
+    model: str
+    replaces: str | None
+    state: ChangeState
+    """``loading``, ``draining`` and ``restoring`` (the old model, after a failure) are under way."""
+    error: str | None
+    """Why it failed; null: it did not."""
+    seconds: float
+    """The time since it began, or that it took."""
+
+
+class KnownModelsReply(ResponseModel):
+    """The answer to ``GET /v1/cluster/models``."""
+
+    object: Literal["cluster.models"]
+    data: list[KnownModelReply]
+    """Those that answer first."""
+    change: ModelChangeReply | None
+    """Null: there was none."""
+    load_on_demand: bool
+    """Whether a request for a model that is not loaded loads it."""
+
+
+def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRouter:
+    """Return the routes."""
+    router, created = fastapi.APIRouter(), int(time.time())
+
+    @router.get("/v1/models", response_model=ModelsReply, responses=describe_errors(401, 403))
+    async def list_models() -> dict[str, object]:
+        """List the models that this server knows, those that answer first."""
+        return {"object": "list", "data": [_describe(each, created) for each in models.all]}
+
+    @router.get("/v1/models/{model_id:path}", response_model=ModelReply, responses=describe_errors(401, 403, 404))
+    async def retrieve_model(model_id: str) -> dict[str, object]:
+        """Describe a model that this server knows."""
+        return _describe(models.get(model_id), created)
+
+    @router.get("/v1/cluster/models", responses=describe_errors(401, 403))
+    async def show_models() -> KnownModelsReply:
+        """Show the state of each model, what its nodes have loaded, and the change under way or the last one."""
+        return view_models(models, changes)
+
+    @router.post(
+        "/v1/cluster/models",
+        status_code=202,
+        responses=describe_errors(400, 401, 403, 404, 408, 409, 413, 429, 503),
+        openapi_extra=describe_body(ChangeRequest),
+    )
+    async def change_models(http: fastapi.Request) -> ModelChangeReply:
+        """Begin to load, unload or switch a model; ``GET /v1/cluster/models`` shows how far it is."""
+        data = await http.body()
+        if len(data) > MAX_BYTES:
+            message = f"the body has {len(data)} bytes, and may have {MAX_BYTES}"
+            raise InvalidRequest(message)
+        return _show_change(changes.begin(_read_change(read_body(data, ChangeRequest))))
+
+    return router
+
+
+def _read_change(body: ChangeRequest) -> WantedChange:
+    """Return the change that a body asks for.
+
+    Raises:
+        InvalidRequest: if it has a field that means nothing for its action.
+    """
+    if body.action != "switch":
+        for name, value in (("replaces", body.replaces), ("drain_first", body.drain_first or None)):
+            if value is not None:
+                message = f"'{name}' is for switching only, and 'action' is {body.action!r}"
+                raise InvalidRequest(message, name)
+    return WantedChange(
+        action=body.action,
+        model=body.model,
+        replaces=body.replaces,
+        drain_s=body.drain_seconds,
+        drain_first=body.drain_first,
+    )
+
+
+def view_models(models: ServedModels, changes: ModelChanges) -> KnownModelsReply:
+    """Return the state of all models."""
+    return KnownModelsReply(
+        object="cluster.models",
+        data=[_show_known(each) for each in models.all],
+        change=_show_change(changes.latest) if changes.latest is not None else None,
+        load_on_demand=changes.on_demand,
+    )
+
+
+def _describe(known: KnownModel, created: int) -> dict[str, object]:
+    """Return a model in OpenAI's form."""
+    if known.hosted is not None:
+        return {**known.hosted.service.describe(), "status": known.status}
+    return {
+        "id": known.id,
+        "object": "model",
+        "created": created,
+        "owned_by": "parallax",
+        "status": known.status,
+        "max_model_len": None,
+        "capabilities": [],
+        "default_sampling_params": {},
+    }
+
+
+def _show_known(known: KnownModel) -> KnownModelReply:
+    nodes = known.hosted.list_progress() if known.hosted is not None else ()
+    return KnownModelReply(
+        id=known.id,
+        state=known.status,
+        error=known.error or None,
+        requests=known.num_requests,
+        nodes=[
+            NodeProgressReply(
+                node=each.node,
+                layers=list(each.layers),
+                task=each.task or None,
+                done=each.done,
+                total=each.total,
+                unit=each.unit,
+            )
+            for each in nodes
+        ],
+    )
+
+
+def _show_change(change: ModelChange) -> ModelChangeReply:
+    return ModelChangeReply(
+        action=change.wanted.action,
+        model=change.model.id,
+        replaces=change.replaces.id if change.replaces is not None else None,
+        state=change.state,
+        error=change.error or None,
+        seconds=change.took_s,
+    )

@@ -1,0 +1,232 @@
+"""The models that a server knows, and which of them are loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import fastapi
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from parallax_core.contracts.engine import Health
+from parallax_core.contracts.status import NodeStatus, PlanStatus
+from parallax_core.server.body_messages import UnknownModel
+from parallax_core.server.hosting import FixedModel, HostedModel
+from parallax_core.server.metrics import ServerMetrics
+from parallax_core.server.model_errors import ModelNotLoaded
+from parallax_core.server.quota import Quota
+from parallax_core.server.response import while_connected
+from parallax_core.server.responses.keeper import ResponseKeeper
+from parallax_core.server.service import Service
+
+ModelState = Literal["unloaded", "loading", "ready", "draining"]
+RANKS: dict[ModelState, int] = {"ready": 0, "loading": 1, "draining": 2, "unloaded": 3}
+"""The order of models in lists: those that answer come first."""
+RELEASES = "model_releases"
+"""Where the state of a request has what is to be called at its end."""
+
+
+class NamedModel(msgspec.Struct):
+    """The part of a body that says which model is meant."""
+
+    model: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class KnownModel:
+    """A model that clients may name."""
+
+    id: str
+    """What clients call it."""
+    source: str
+    """What the host finds it by."""
+    state: ModelState = "unloaded"
+    hosted: HostedModel | None = None
+    """None: it is not loaded."""
+    error: str = ""
+    """Why it could not be loaded the last time; empty: it could, or nobody has tried."""
+    num_requests: int = 0
+    """The requests that are being answered."""
+    loaded: int = 0
+    """The number of the time it was loaded, of all models."""
+
+    @property
+    def status(self) -> ModelState:
+        """Its state; a model whose engine builds a pipeline anew is being loaded again."""
+        is_ready = self.hosted is None or self.hosted.service.engine.health().state == "ready"
+        return self.state if is_ready or self.state != "ready" else "loading"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request for it is being answered, also not in the background."""
+        return not self.num_requests and not (self.hosted and len(self.hosted.service.running))
+
+    def describe_absence(self) -> ModelNotLoaded:
+        """Return the error for a client that needs it now."""
+        if self.state == "loading":
+            return ModelNotLoaded(f"the model {self.id!r} is being loaded", "try again in a while")
+        if self.state == "draining":
+            return ModelNotLoaded(f"the model {self.id!r} is being unloaded", "GET /v1/models lists those that answer")
+        message = f"the model {self.id!r} is known to this server, and not loaded"
+        if self.error:
+            message += f": {self.error}"
+        hint = f"an administrator loads it with `parallax models load {self.id}` or POST /v1/cluster/models"
+        return ModelNotLoaded(message, hint)
+
+
+Demand = Callable[[KnownModel], Awaitable[None]]
+"""Loads a model because a request needs it."""
+
+
+@dataclass(eq=False)
+class ServedModels:
+    """The models of a server, by their ids, and what they share. Belongs to one event loop."""
+
+    server_metrics: ServerMetrics = field(default_factory=ServerMetrics)
+    quota: Quota = field(default_factory=Quota)
+    responses: ResponseKeeper = field(default_factory=ResponseKeeper)
+    known: dict[str, KnownModel] = field(default_factory=dict)
+    load_on_demand: Demand | None = None
+    """None: requests load nothing."""
+    list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
+    """Returns the nodes that have joined and wait for a stage."""
+    list_nodes: Callable[[], Sequence[NodeStatus]] = tuple
+    """Returns all nodes that have joined."""
+    find_plan: Callable[[str], PlanStatus | None] = lambda _: None
+    """Returns what is planned for a loaded model, and for the cluster if the id is empty; None: the user chose."""
+    _num_loads: int = 0
+
+    @classmethod
+    def only(cls, service: Service) -> ServedModels:
+        """Return the models of a server that serves one."""
+        models = cls(service.server_metrics, service.quota, service.responses)
+        models.add_loading(service.model_id, service.model_id, FixedModel(service))
+        return models
+
+    def add_loading(self, model_id: str, source: str, hosted: HostedModel) -> None:
+        """Add a model that is about to start."""
+        self.known[model_id] = KnownModel(model_id, source, "loading", hosted)
+
+    def note_ready(self, known: KnownModel) -> None:
+        """Note that a model can answer."""
+        self._num_loads += 1
+        known.state, known.loaded, known.error = "ready", self._num_loads, ""
+
+    @property
+    def all(self) -> list[KnownModel]:
+        """All models, those that answer first."""
+        return sorted(self.known.values(), key=lambda each: (RANKS[each.state], each.loaded))
+
+    @property
+    def loaded(self) -> list[KnownModel]:
+        """The models that are loaded or being loaded, those that answer first."""
+        return [each for each in self.all if each.hosted is not None]
+
+    @property
+    def services(self) -> list[Service]:
+        """The services of all loaded models, those that answer first."""
+        return [each.hosted.service for each in self.all if each.hosted is not None]
+
+    @property
+    def main(self) -> Service:
+        """The service of the model that answers requests which name none.
+
+        Raises:
+            ModelNotLoaded: if none is loaded.
+        """
+        if services := self.services:
+            return services[0]
+        raise ModelNotLoaded("no model is loaded", "an administrator loads one with `parallax models load MODEL`")
+
+    def health(self) -> Health:
+        """Return the health of the best model: ready if any can answer."""
+        healths = [service.engine.health() for service in self.services]
+        nothing = Health(state="starting", reason="no model is loaded; `parallax models load MODEL` loads one")
+        return next((each for each in healths if each.state == "ready"), healths[0] if healths else nothing)
+
+    async def start(self) -> None:
+        """Start the models that are loaded from the beginning.
+
+        Raises:
+            ParallaxError: if one cannot start.
+        """
+        await asyncio.gather(*(self._start(each) for each in self.loaded))
+
+    async def stop(self) -> None:
+        """Stop all models."""
+        await asyncio.gather(*(each.hosted.stop() for each in self.loaded if each.hosted is not None))
+
+    async def find(self, http: fastapi.Request) -> Service:
+        """Return the service of the model that a request names in its body; it stays loaded until the request ends.
+
+        Raises:
+            UnknownModel: if this server does not know it.
+            ModelNotLoaded: if it is not loaded, and cannot be now.
+        """
+        known = await self._choose(http)
+        if known.state != "ready" and self.load_on_demand is not None:
+            await while_connected(http, self.load_on_demand(known))
+        if known.hosted is None or known.state == "draining":
+            raise known.describe_absence()
+        known.num_requests += 1
+        http.scope["state"][RELEASES].append(lambda: _release(known))
+        return known.hosted.service
+
+    def get(self, model_id: str) -> KnownModel:
+        """Return the model of an id.
+
+        Raises:
+            UnknownModel: if this server does not know it.
+        """
+        if model_id in self.known:
+            return self.known[model_id]
+        names = ", ".join(repr(each.id) for each in self.all[:10])
+        raise UnknownModel(f"the model {model_id!r} does not exist", f"this server has {names}")
+
+    async def _start(self, known: KnownModel) -> None:
+        assert known.hosted is not None, "it is loaded"
+        await known.hosted.start()
+        self.note_ready(known)
+
+    async def _choose(self, http: fastapi.Request) -> KnownModel:
+        if len(self.known) == 1 and (loaded := self.loaded):
+            return loaded[0]  # it refuses other names itself
+        try:
+            name = msgspec.json.decode(await http.body(), type=NamedModel).model
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # any model's reader says what is wrong
+            name = None
+        if name is not None:
+            return self.get(name)
+        return self.known[self.main.model_id]
+
+
+def _release(known: KnownModel) -> None:
+    known.num_requests -= 1
+
+
+class ModelReleases:
+    """Middleware that ends the use of a model when its request ends; see `ServedModels.find`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        releases: list[Callable[[], None]] = []
+        scope.setdefault("state", {})[RELEASES] = releases
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            for release in releases:
+                release()
+
+
+def list_ids(models: Sequence[KnownModel]) -> str:
+    """Return the ids of models as a text."""
+    return ", ".join(repr(each.id) for each in models) or "none"
