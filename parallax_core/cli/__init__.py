@@ -34,7 +34,7 @@ COMMANDS = {
     "plan": "Show which layers each node would hold, and how fast that would be.",
     "profile": "Measure this machine, for a plan.",
     "simulate": "Show how long requests would wait and take on nodes, without starting anything.",
-    "models": "List, fetch, describe and remove models.",
+    "models": "List, fetch and remove models, and change those of a running server.",
     "engines": "Install, list and remove engines, such as vLLM.",
     "plugins": "Show the installed plugins and what they offer.",
     "plugin": "Write a plugin of your own.",

@@ -81,6 +81,25 @@ class Client:
             return found
         raise self._wrong_server("a Parallax")
 
+    def known_models(self) -> dict[str, Any]:
+        """Return the answer of ``GET /v1/cluster/models``.
+
+        Raises:
+            ParallaxError: if no server answers there, or refuses.
+        """
+        found: dict[str, Any] = self._fetch("/cluster/models", "admin")
+        return found
+
+    def change_models(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Have the server change its models, and return its answer.
+
+        Raises:
+            ParallaxError: if no server answers there, or refuses.
+        """
+        with self._open("/cluster/models", body, "admin") as response:
+            found: dict[str, Any] = json.load(response)
+            return found
+
     def chat(self, body: dict[str, Any]) -> Iterator[AnswerPiece]:
         """Yield the pieces of a streamed answer in a chat; raises what `complete` raises."""
         for choice in self._stream("/chat/completions", body):

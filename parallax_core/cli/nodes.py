@@ -38,7 +38,9 @@ def render(cluster: Cluster) -> Iterator[str]:
     """Yield the lines for a terminal."""
     nodes = cluster["nodes"]
     if nodes:
-        yield from align([("NODE", "DEVICE", "MEMORY", "STATE", "REPLICA", "LAYERS"), *map(_render_node, nodes)])
+        yield from align(
+            [("NODE", "DEVICE", "MEMORY", "STATE", "MODEL", "REPLICA", "LAYERS"), *map(_render_node, nodes)]
+        )
     else:
         yield "no node has joined"
     yield from (f"idle: {node['node']}: {node['idle_reason']}" for node in nodes if node["idle_reason"])
@@ -83,6 +85,7 @@ def _render_node(node: Cluster) -> tuple[object, ...]:
         (profile["device"] or "-") if profile else "-",
         format_bytes(profile["memory"]) if profile else "-",
         node["state"],
+        node["model"] or "-",
         "-" if node["replica"] is None else node["replica"],
         f"{layers[0]}-{layers[1]}" if layers else "-",
     )

@@ -80,10 +80,14 @@ def _repeat(ask: Callable[[], str], show: Show, interval_s: float) -> None:
 
 
 def _render_head(cluster: Cluster) -> Iterator[str]:
-    yield f"{cluster['model']}: {_state(cluster)}"
+    yield f"{cluster['model'] or 'no model'}: {_state(cluster)}"
+    for each in cluster["models"]:
+        if each["id"] != cluster["model"]:
+            yield f"{each['id']}: {each['state']}{', could not be loaded: ' + each['error'] if each['error'] else ''}"
     for replica in cluster["replicas"]:
         yield ""
-        yield f"replica {replica['rank']}: {_state(replica)}{', drained' if replica['drained'] else ''}"
+        of = f" of {replica['model']}" if replica["model"] != cluster["model"] else ""
+        yield f"replica {replica['rank']}{of}: {_state(replica)}{', drained' if replica['drained'] else ''}"
         yield (
             f"  {replica['running']}{_most(replica, 'max_running')} running, "
             f"{replica['waiting']}{_most(replica, 'max_waiting')} waiting, "

@@ -225,10 +225,22 @@ class ModelChanges:
         await self._close(old, change.wanted.drain_s)
         try:
             await self._load(change)
-        except ParallaxError:
+        except ParallaxError as error:
             change.state = "restoring"
-            await self._open(old)
+            await self._restore(old, error)
             raise
+
+    async def _restore(self, old: KnownModel, error: ParallaxError) -> None:
+        """Load a model again, because another one could not take its place.
+
+        Raises:
+            ParallaxError: if that fails, too; it says why both could not be loaded.
+        """
+        try:
+            await self._open(old)
+        except ParallaxError as again:
+            message = f"{explain(error)}; and {old.id!r} could not be loaded again: {again.message}"
+            raise ParallaxError(message, again.hint) from error
 
     async def _open(self, known: KnownModel) -> None:
         """Load a model; if that fails, nothing of it is left."""

@@ -9,11 +9,12 @@ NODE: dict[str, Any] = {
     "node": "studio/1",
     "profile": PROFILE,
     "state": "serving",
+    "model": "toy",
     "replica": 0,
     "layers": [0, 20],
     "idle_reason": None,
 }
-IDLE = {**NODE, "node": "mini/2", "profile": None, "state": "idle", "replica": None, "layers": None}
+IDLE = {**NODE, "node": "mini/2", "profile": None, "state": "idle", "model": None, "replica": None, "layers": None}
 PLAN = {
     "predicted": {"tokens_per_second": 76.88, "requests": 8, "token_seconds": 0.1, "first_token_seconds": 1.0},
     "replicas": [{"rank": 0, "measured_token_seconds": 0.0123}, {"rank": 1, "measured_token_seconds": None}],
@@ -25,9 +26,9 @@ PLAN = {
 def test_table_shows_what_each_node_does() -> None:
     cluster = {"nodes": [NODE, {**IDLE, "idle_reason": "its memory is too small"}], "plan": PLAN}
     assert "\n".join(render(cluster)) == (
-        "NODE      DEVICE  MEMORY   STATE    REPLICA  LAYERS\n"
-        "studio/1  M2      8.0 GiB  serving  0        0-20\n"
-        "mini/2    -       -        idle     -        -\n"
+        "NODE      DEVICE  MEMORY   STATE    MODEL  REPLICA  LAYERS\n"
+        "studio/1  M2      8.0 GiB  serving  toy    0        0-20\n"
+        "mini/2    -       -        idle     -      -        -\n"
         "idle: mini/2: its memory is too small\n"
         "predicted: 76.88 tokens/s for 8 requests at once, 100 ms per token of one\n"
         "measured: replica 0: 12.3 ms per step through its stages and links\n"

@@ -42,10 +42,15 @@ NOTHING = dict.fromkeys(("host", "pid", "backend", "layers", "device", "dtype", 
 CLUSTER = {
     "object": "cluster",
     "model": "toy",
+    "models": [
+        {"id": "toy", "state": "ready", "error": None},
+        {"id": "big", "state": "unloaded", "error": "it does not fit"},
+    ],
     "status": "ready",
     "reason": "1 of 2 replicas are not ready",
     "replicas": [
         {
+            "model": "toy",
             "rank": 0,
             "status": "ready",
             "reason": "",
@@ -106,6 +111,7 @@ CLUSTER = {
 
 SHOWN = """\
 toy: ready (1 of 2 replicas are not ready)
+big: unloaded, could not be loaded: it does not fit
 
 replica 0: ready, drained
   2/64 running, 1/256 waiting, 12 tokens to compute, hop 0.42 ms, 1 losses

@@ -24,7 +24,7 @@ class Listening:
         self.site = Site(options, reader=reader)
         self._clients: list[Client] = []
         self._sock = bind_socket("127.0.0.1", 0)
-        site = run.ServerSite(self.site.app, self.site.service, options, self.site.drain)
+        site = run.ServerSite(self.site.app, self.site.models, options, self.site.drain, self.site.changes)
         self.server = run.Server(run.make_config(site))
 
     async def __aenter__(self) -> Self:

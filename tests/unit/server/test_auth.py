@@ -35,6 +35,7 @@ NEEDED = {
     "/tokenize": "user",
     "/detokenize": "user",
     "/v1/cluster": "admin",
+    "/v1/cluster/models": "admin",
     "/v1/cluster/events": "admin",
     "/v1/replicas/{rank}/drain": "admin",
     "/v1/replicas/{rank}/readmit": "admin",

@@ -1,0 +1,145 @@
+"""The commands of ``parallax models`` that concern a running server."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cli.client import Client
+from parallax_core.cli.server_url import UrlOption, find_url
+from parallax_core.cli.table import align
+
+TIMEOUT_S = 10.0
+"""Seconds a server may take to answer."""
+LOOK_S = 0.3
+"""Seconds between two looks at how far a change is."""
+UNDER_WAY = {"loading", "draining", "restoring"}
+
+ModelName = Annotated[str, typer.Argument(help="What clients call the model; to load one, also what finds it.")]
+DrainOption = Annotated[
+    float, typer.Option(help="Seconds that running requests may take to end.", min=0, max=86400, metavar="S")
+]
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, and show the progress.")]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands to ``parallax models``."""
+    for command in (served, load, unload, switch):
+        app.command()(command)
+
+
+def served(
+    url: UrlOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the server's JSON.")] = False,
+) -> None:
+    """List the models that a running server knows, and which of them are loaded.
+
+    A key of the role admin is taken from PARALLAX_API_KEY.
+    """
+    found = Client(find_url(url), TIMEOUT_S).known_models()
+    print(json.dumps(found) if as_json else "\n".join(render(found)))
+
+
+def load(model: ModelName, url: UrlOption = None, wait: WaitOption = True) -> None:
+    """Load a model on a running server, beside those that are loaded.
+
+    The server fetches what it needs. If the model does not fit beside the others, nothing changes.
+    """
+    _change(url, {"action": "load", "model": _name(model)}, wait=wait)
+
+
+def unload(model: ModelName, url: UrlOption = None, drain: DrainOption = 300.0, wait: WaitOption = True) -> None:
+    """Unload a model of a running server, once its running requests have ended.
+
+    The server still knows it: requests for it get a 503 that says how it is loaded.
+    """
+    _change(url, {"action": "unload", "model": model, "drain_seconds": drain}, wait=wait)
+
+
+def switch(
+    model: ModelName,
+    url: UrlOption = None,
+    replaces: Annotated[
+        str | None, typer.Option("--from", help="The model to unload; by default the only one that is loaded.")
+    ] = None,
+    drain: DrainOption = 300.0,
+    drain_first: Annotated[
+        bool, typer.Option("--drain-first", help="Unload before loading: when there is no memory for both.")
+    ] = False,
+    wait: WaitOption = True,
+) -> None:
+    """Switch a running server to another model without an interruption.
+
+    The model is loaded beside the old one, which answers until the new one can; then the old one is unloaded. If the
+    new one cannot be loaded, the old one stays.
+    """
+    body: dict[str, Any] = {"action": "switch", "model": _name(model), "drain_seconds": drain}
+    body |= {"drain_first": drain_first, **({"replaces": replaces} if replaces else {})}
+    _change(url, body, wait=wait)
+
+
+def render(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines for a terminal."""
+    rows = [(each["id"], each["state"], each["requests"], _list_nodes(each)) for each in found["data"]]
+    yield from align([("MODEL", "STATE", "REQUESTS", "LAYERS"), *rows])
+    yield from (f"{each['id']} could not be loaded: {each['error']}" for each in found["data"] if each["error"])
+    if (change := found["change"]) is not None and change["state"] in UNDER_WAY:
+        yield f"under way: {change['action']} {change['model']}, {change['state']} for {change['seconds']:.0f} s"
+
+
+def describe_progress(found: dict[str, Any]) -> str:
+    """Return how far the change under way is, with each node that loads something."""
+    change = found["change"]
+    model = change["replaces"] or change["model"] if change["state"] == "draining" else change["model"]
+    known = next(each for each in found["data"] if each["id"] == model)
+    if change["state"] == "draining":
+        return f"{model}: {known['requests']} requests are still running"
+    parts = [_describe_node(node) for node in known["nodes"] if node["task"]]
+    return f"{model}: {', '.join(parts) if parts else 'starting'}"
+
+
+def _change(url: str | None, body: dict[str, Any], *, wait: bool) -> None:
+    """Have a server make a change, and wait for its end.
+
+    Raises:
+        ParallaxError: if it refuses the change, or that fails.
+    """
+    client = Client(find_url(url), TIMEOUT_S)
+    client.change_models(body)
+    if not wait:
+        print("begun; `parallax models served` shows how far it is")
+        return
+    shown = ""
+    while (found := client.known_models())["change"]["state"] in UNDER_WAY:
+        if (text := describe_progress(found)) != shown:
+            print(text, file=sys.stderr, flush=True)
+            shown = text
+        time.sleep(LOOK_S)
+    change = found["change"]
+    if change["state"] == "failed":
+        raise ParallaxError(change["error"] or "the change has failed", "`parallax models served` shows what is loaded")
+    print(f"{change['model']} is {'unloaded' if change['action'] == 'unload' else 'loaded'}")
+    if change["replaces"]:
+        print(f"{change['replaces']} is unloaded")
+
+
+def _name(model: str) -> str:
+    """Return what names a model to a server: a folder of this machine by its whole path."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.is_dir() else model
+
+
+def _list_nodes(model: dict[str, Any]) -> str:
+    return ", ".join(f"{each['layers'][0]}-{each['layers'][1]} on {each['node']}" for each in model["nodes"]) or "-"
+
+
+def _describe_node(node: dict[str, Any]) -> str:
+    share = f" {node['done'] / node['total']:.0%}" if node["total"] else ""
+    return f"{node['node']} {node['task']}{share}"

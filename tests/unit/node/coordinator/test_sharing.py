@@ -1,0 +1,125 @@
+"""Nodes that are divided among models: those that joined, and further ones that they were asked to start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from parallax_core.base.ids import HEAD, Epoch
+from parallax_core.node.channel import Channel
+from parallax_core.node.coordinator.sharing import SharedNodes
+from parallax_core.node.executor.base import LEASE
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.wire.membership import EndNode, Join, Leave, Release, StartNode
+from tests.unit.node.cluster import call, open_registry, soon, until
+
+
+@asynccontextmanager
+async def sharing() -> AsyncIterator[SharedNodes]:
+    async with open_registry() as registry:
+        shared = SharedNodes(registry)
+        following = asyncio.create_task(shared.follow())
+        yield shared
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def join(registry: NodeRegistry, name: str) -> Channel:
+    channel = await call(registry, name)
+    await channel.send(Join("inprocess://x", (), "here", 0))
+    await until(lambda: name in {node.name for node in registry.joined})
+    return channel
+
+
+def names(shared: SharedNodes, model: str) -> list[str]:
+    return [node.name for node in shared.list_nodes(model)]
+
+
+async def test_first_model_gets_the_nodes_that_join_and_the_next_one_further_ones() -> None:
+    async with sharing() as shared:
+        old = shared.open("old")
+        one, two = await join(shared.registry, "one/1"), await join(shared.registry, "two/1")
+        await until(lambda: names(shared, "old") == ["one/1", "two/1"])
+        new = shared.open("new")
+        assert await soon(one.receive()) == StartNode(1)
+        assert await soon(two.receive()) == StartNode(1)
+        assert new.joined == ()
+        new.changed.clear()
+        await join(shared.registry, "two/1+1")
+        await soon(new.changed.wait())
+        await until(lambda: names(shared, "new") == ["two/1+1"])
+        assert names(shared, "old") == ["one/1", "two/1"]
+        [further] = new.joined
+        first = new.find_first(further)
+        assert first is not None
+        assert (first.name, [node.name for node in shared.firsts]) == ("two/1", ["one/1", "two/1"])
+        assert [old.find_first(node) for node in old.joined] == list(old.joined)
+        late = await join(shared.registry, "late/1")
+        assert await soon(late.receive()) == StartNode(1)
+        await until(lambda: "late/1" in names(shared, "old"))
+
+
+async def test_unloaded_model_leaves_its_nodes_to_the_next() -> None:
+    async with sharing() as shared:
+        shared.open("old")
+        first = await join(shared.registry, "one/1")
+        shared.open("new")
+        assert await soon(first.receive()) == StartNode(1)
+        further = await join(shared.registry, "one/1+1")
+        await until(lambda: names(shared, "new") == ["one/1+1"])
+
+        await soon(shared.close("old"))
+        assert isinstance(await soon(first.receive()), Release), "it releases what it has loaded"
+        assert names(shared, "new") == ["one/1+1"], "a model has one node on each machine"
+        shared.open("third")
+        await until(lambda: names(shared, "third") == ["one/1"])
+
+        closing = asyncio.create_task(shared.close("new"))
+        assert await soon(first.receive()) == EndNode(1)
+        await further.close()
+        await soon(closing)
+        assert [node.name for node in shared.registry.joined] == ["one/1"]
+        shared.open("fourth")
+        assert await soon(first.receive()) == StartNode(2), "a number is never used again"
+
+
+async def test_node_that_is_lost_is_counted_and_one_that_was_to_end_is_not() -> None:
+    async with sharing() as shared:
+        shared.open("old")
+        first = await join(shared.registry, "one/1")
+        new = shared.open("new")
+        assert await soon(first.receive()) == StartNode(1)
+        for _ in range(2):  # its machine starts it again by itself
+            further = await join(shared.registry, "one/1+1")
+            await until(lambda: bool(new.joined))
+            await further.close()
+            await until(lambda: not new.joined)
+        assert new.num_lost == 2
+        await first.close()
+        await until(lambda: not shared.firsts)
+
+
+async def test_further_node_of_a_machine_that_leaves_stays_until_it_has_left() -> None:
+    async with sharing() as shared:
+        shared.open("old")
+        first = await join(shared.registry, "one/1")
+        new = shared.open("new")
+        assert await soon(first.receive()) == StartNode(1)
+        await join(shared.registry, "one/1+1")
+        await until(lambda: bool(new.joined))
+        await first.send(Leave(LEASE, Epoch(0)))
+        assert isinstance(await soon(first.receive()), Release)
+        await until(lambda: not shared.firsts)
+        [further] = new.joined
+        assert new.find_first(further) is None
+
+
+async def test_node_that_nobody_asked_for_counts_as_a_machine() -> None:
+    async with sharing() as shared:
+        shared.open("old")
+        await join(shared.registry, "one/1+7")
+        await until(lambda: names(shared, "old") == ["one/1+7"])
+        assert [node.name for node in shared.firsts] == ["one/1+7"]
+        assert shared.find_owner("one/1+7") == "old"
+        assert shared.find_owner(HEAD) is None
