@@ -56,7 +56,7 @@ class ModelProfiles:
         self._describe = describe
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
-        """Return the profile of the nodes whose machines have said what they have; see `NodeProfiles`."""
+        """Return the profile of the nodes whose machines have said what they have; see `NodeProfiles.describe`."""
         firsts = {node.name: self._nodes.find_first(node) for node in nodes}
         found = {first.name: first for first in firsts.values() if first is not None}
         names = {first.name: name for name, first in firsts.items() if first is not None}

@@ -72,7 +72,7 @@ async def test_further_node_has_the_profile_of_its_machine(
 ) -> None:
     shared, old, new = machine
     old.find_uses = lambda: {"one/1": 6 * GB}
-    profiles = ModelProfiles(new, MachineRooms(shared), NodeProfiles("local/0"))
+    profiles = ModelProfiles(new, MachineRooms(shared), NodeProfiles("local/0").describe)
     found = profiles.describe(new.joined)
     [node] = found.cluster.nodes
     assert (node.name, node.device.memory, node.device.flops) == ("one/1+1", 2 * GB, 1e12)
