@@ -26,7 +26,7 @@ ModelName = Annotated[str, typer.Argument(help="What clients call the model; to 
 DrainOption = Annotated[
     float, typer.Option(help="Seconds that running requests may take to end.", min=0, max=86400, metavar="S")
 ]
-WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, and show the progress.")]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return at once, without waiting for the end.")]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -47,20 +47,20 @@ def served(
     print(json.dumps(found) if as_json else "\n".join(render(found)))
 
 
-def load(model: ModelName, url: UrlOption = None, wait: WaitOption = True) -> None:
+def load(model: ModelName, url: UrlOption = None, no_wait: NoWaitOption = False) -> None:
     """Load a model on a running server, beside those that are loaded.
 
     The server fetches what it needs. If the model does not fit beside the others, nothing changes.
     """
-    _change(url, {"action": "load", "model": _name(model)}, wait=wait)
+    _change(url, {"action": "load", "model": _name(model)}, is_waiting=not no_wait)
 
 
-def unload(model: ModelName, url: UrlOption = None, drain: DrainOption = 300.0, wait: WaitOption = True) -> None:
+def unload(model: ModelName, url: UrlOption = None, drain: DrainOption = 300.0, no_wait: NoWaitOption = False) -> None:
     """Unload a model of a running server, once its running requests have ended.
 
     The server still knows it: requests for it get a 503 that says how it is loaded.
     """
-    _change(url, {"action": "unload", "model": model, "drain_seconds": drain}, wait=wait)
+    _change(url, {"action": "unload", "model": model, "drain_seconds": drain}, is_waiting=not no_wait)
 
 
 def switch(
@@ -73,7 +73,7 @@ def switch(
     drain_first: Annotated[
         bool, typer.Option("--drain-first", help="Unload before loading: when there is no memory for both.")
     ] = False,
-    wait: WaitOption = True,
+    no_wait: NoWaitOption = False,
 ) -> None:
     """Switch a running server to another model without an interruption.
 
@@ -82,7 +82,7 @@ def switch(
     """
     body: dict[str, Any] = {"action": "switch", "model": _name(model), "drain_seconds": drain}
     body |= {"drain_first": drain_first, **({"replaces": replaces} if replaces else {})}
-    _change(url, body, wait=wait)
+    _change(url, body, is_waiting=not no_wait)
 
 
 def render(found: dict[str, Any]) -> Iterator[str]:
@@ -105,7 +105,7 @@ def describe_progress(found: dict[str, Any]) -> str:
     return f"{model}: {', '.join(parts) if parts else 'starting'}"
 
 
-def _change(url: str | None, body: dict[str, Any], *, wait: bool) -> None:
+def _change(url: str | None, body: dict[str, Any], *, is_waiting: bool) -> None:
     """Have a server make a change, and wait for its end.
 
     Raises:
@@ -113,7 +113,7 @@ def _change(url: str | None, body: dict[str, Any], *, wait: bool) -> None:
     """
     client = Client(find_url(url), TIMEOUT_S)
     client.change_models(body)
-    if not wait:
+    if not is_waiting:
         print("begun; `parallax models served` shows how far it is")
         return
     shown = ""

@@ -12,7 +12,7 @@ from typing import Literal
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
 from parallax_core.server.hosting import ModelHost
 from parallax_core.server.model_errors import ChangeRefused, explain
-from parallax_core.server.served_models import KnownModel, ServedModels, list_ids
+from parallax_core.server.served_models import ModelEntry, ServedModels, list_ids
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ class ModelChange:
     """A change under way, or the last one."""
 
     wanted: WantedChange
-    model: KnownModel
-    replaces: KnownModel | None
+    model: ModelEntry
+    replaces: ModelEntry | None
     state: ChangeState = "loading"
     error: str = ""
     """Why it failed."""
@@ -94,7 +94,7 @@ class ModelChanges:
         """
         for model in models:
             name = self._get_host().name(model)
-            self._models.known.setdefault(name, KnownModel(name, model))
+            self._models.known.setdefault(name, ModelEntry(name, model))
 
     @property
     def is_under_way(self) -> bool:
@@ -134,7 +134,7 @@ class ModelChanges:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def _begin_demanded(self, known: KnownModel) -> None:
+    def _begin_demanded(self, known: ModelEntry) -> None:
         change = self.begin(WantedChange(action="load", model=known.id))
 
         def note(_: object) -> None:
@@ -150,19 +150,19 @@ class ModelChanges:
             raise ChangeRefused(message, "a server started with `parallax run` changes its models")
         return self._host
 
-    def _find_model(self, wanted: WantedChange, host: ModelHost) -> KnownModel:
+    def _find_model(self, wanted: WantedChange, host: ModelHost) -> ModelEntry:
         """Return the model that is to be loaded or unloaded; one that was never named becomes known."""
         known = self._models.known
         if wanted.action == "unload":
             return self._find_ready(wanted.model)
         name = wanted.model if wanted.model in known else host.name(wanted.model)
-        found = known.get(name) or KnownModel(name, wanted.model)
+        found = known.get(name) or ModelEntry(name, wanted.model)
         if found.hosted is not None:
             raise ChangeRefused(f"the model {name!r} is loaded already")
         known[name] = found
         return found
 
-    def _find_replaced(self, wanted: WantedChange) -> KnownModel | None:
+    def _find_replaced(self, wanted: WantedChange) -> ModelEntry | None:
         if wanted.action != "switch":
             return None
         if wanted.replaces is not None:
@@ -173,7 +173,7 @@ class ModelChanges:
         message = f"'replaces' has to say which model is unloaded; loaded: {list_ids(loaded)}"
         raise InvalidRequest(message, "replaces")
 
-    def _find_ready(self, model: str) -> KnownModel:
+    def _find_ready(self, model: str) -> ModelEntry:
         """Return a model that is to be unloaded.
 
         Raises:
@@ -230,7 +230,7 @@ class ModelChanges:
             await self._restore(old, error)
             raise
 
-    async def _restore(self, old: KnownModel, error: ParallaxError) -> None:
+    async def _restore(self, old: ModelEntry, error: ParallaxError) -> None:
         """Load a model again, because another one could not take its place.
 
         Raises:
@@ -242,7 +242,7 @@ class ModelChanges:
             message = f"{explain(error)}; and {old.id!r} could not be loaded again: {again.message}"
             raise ParallaxError(message, again.hint) from error
 
-    async def _open(self, known: KnownModel) -> None:
+    async def _open(self, known: ModelEntry) -> None:
         """Load a model; if that fails, nothing of it is left."""
         known.state = "loading"
         try:
@@ -257,7 +257,7 @@ class ModelChanges:
             raise
         self._models.note_ready(known)
 
-    async def _close(self, known: KnownModel, drain_s: float) -> None:
+    async def _close(self, known: ModelEntry, drain_s: float) -> None:
         """Unload a model once its requests have ended, or after ``drain_s`` seconds."""
         known.state = "draining"
         until = time.monotonic() + drain_s
@@ -271,7 +271,7 @@ class ModelChanges:
         finally:
             known.state = "unloaded"
 
-    async def _demand(self, known: KnownModel) -> None:
+    async def _demand(self, known: ModelEntry) -> None:
         """Load a model because a request needs it, after changes that are under way.
 
         Raises:

@@ -20,7 +20,7 @@ from parallax_core.server.model_changes import (
 )
 from parallax_core.server.openapi import describe_body, describe_errors
 from parallax_core.server.response_models import ModelReply, ModelsReply, ResponseModel
-from parallax_core.server.served_models import KnownModel, ModelState, ServedModels
+from parallax_core.server.served_models import ModelEntry, ModelState, ServedModels
 from parallax_core.server.strict_json import read_body
 
 MAX_BYTES = 8192
@@ -165,7 +165,7 @@ def view_models(models: ServedModels, changes: ModelChanges) -> KnownModelsReply
     )
 
 
-def _describe(known: KnownModel, created: int) -> dict[str, object]:
+def _describe(known: ModelEntry, created: int) -> dict[str, object]:
     """Return a model in OpenAI's form."""
     if known.hosted is not None:
         return {**known.hosted.service.describe(), "status": known.status}
@@ -181,7 +181,7 @@ def _describe(known: KnownModel, created: int) -> dict[str, object]:
     }
 
 
-def _show_known(known: KnownModel) -> KnownModelReply:
+def _show_known(known: ModelEntry) -> KnownModelReply:
     nodes = known.hosted.list_progress() if known.hosted is not None else ()
     return KnownModelReply(
         id=known.id,

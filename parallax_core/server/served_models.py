@@ -36,7 +36,7 @@ class NamedModel(msgspec.Struct):
 
 
 @dataclass(slots=True, eq=False)
-class KnownModel:
+class ModelEntry:
     """A model that clients may name."""
 
     id: str
@@ -77,7 +77,7 @@ class KnownModel:
         return ModelNotLoaded(message, hint)
 
 
-Demand = Callable[[KnownModel], Awaitable[None]]
+Demand = Callable[[ModelEntry], Awaitable[None]]
 """Loads a model because a request needs it."""
 
 
@@ -88,7 +88,7 @@ class ServedModels:
     server_metrics: ServerMetrics = field(default_factory=ServerMetrics)
     quota: Quota = field(default_factory=Quota)
     responses: ResponseKeeper = field(default_factory=ResponseKeeper)
-    known: dict[str, KnownModel] = field(default_factory=dict)
+    known: dict[str, ModelEntry] = field(default_factory=dict)
     load_on_demand: Demand | None = None
     """None: requests load nothing."""
     list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
@@ -108,20 +108,20 @@ class ServedModels:
 
     def add_loading(self, model_id: str, source: str, hosted: HostedModel) -> None:
         """Add a model that is about to start."""
-        self.known[model_id] = KnownModel(model_id, source, "loading", hosted)
+        self.known[model_id] = ModelEntry(model_id, source, "loading", hosted)
 
-    def note_ready(self, known: KnownModel) -> None:
+    def note_ready(self, known: ModelEntry) -> None:
         """Note that a model can answer."""
         self._num_loads += 1
         known.state, known.loaded, known.error = "ready", self._num_loads, ""
 
     @property
-    def all(self) -> list[KnownModel]:
+    def all(self) -> list[ModelEntry]:
         """All models, those that answer first."""
         return sorted(self.known.values(), key=lambda each: (RANKS[each.state], each.loaded))
 
     @property
-    def loaded(self) -> list[KnownModel]:
+    def loaded(self) -> list[ModelEntry]:
         """The models that are loaded or being loaded, those that answer first."""
         return [each for each in self.all if each.hosted is not None]
 
@@ -175,7 +175,7 @@ class ServedModels:
         http.scope["state"][RELEASES].append(lambda: _release(known))
         return known.hosted.service
 
-    def get(self, model_id: str) -> KnownModel:
+    def get(self, model_id: str) -> ModelEntry:
         """Return the model of an id.
 
         Raises:
@@ -186,12 +186,12 @@ class ServedModels:
         names = ", ".join(repr(each.id) for each in self.all[:10])
         raise UnknownModel(f"the model {model_id!r} does not exist", f"this server has {names}")
 
-    async def _start(self, known: KnownModel) -> None:
+    async def _start(self, known: ModelEntry) -> None:
         assert known.hosted is not None, "it is loaded"
         await known.hosted.start()
         self.note_ready(known)
 
-    async def _choose(self, http: fastapi.Request) -> KnownModel:
+    async def _choose(self, http: fastapi.Request) -> ModelEntry:
         if len(self.known) == 1 and (loaded := self.loaded):
             return loaded[0]  # it refuses other names itself
         try:
@@ -203,7 +203,7 @@ class ServedModels:
         return self.known[self.main.model_id]
 
 
-def _release(known: KnownModel) -> None:
+def _release(known: ModelEntry) -> None:
     known.num_requests -= 1
 
 
@@ -227,6 +227,6 @@ class ModelReleases:
                 release()
 
 
-def list_ids(models: Sequence[KnownModel]) -> str:
+def list_ids(models: Sequence[ModelEntry]) -> str:
     """Return the ids of models as a text."""
     return ", ".join(repr(each.id) for each in models) or "none"

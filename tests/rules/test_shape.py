@@ -24,6 +24,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("parallax_core/cli/plan.py:plan", "arguments"): "the options of a command are its arguments",
     ("parallax_core/cli/plan.py:plan", "lines"): "and each takes a line or three",
     ("parallax_core/cli/profile.py:profile", "arguments"): "the options of a command are its arguments",
+    ("parallax_core/cli/served_models.py:switch", "arguments"): "the options of a command are its arguments",
     ("parallax_core/cli/simulate.py:simulate", "arguments"): "the options of a command are its arguments",
     ("parallax_core/cli/simulate.py:simulate", "lines"): "and each takes a line or three",
     ("plugins/bench/parallax_bench/cli.py:serve", "arguments"): "the options of a command are its arguments",

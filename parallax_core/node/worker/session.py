@@ -7,7 +7,6 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -15,7 +14,7 @@ from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost, St
 from parallax_core.base.ids import Epoch, LeaseId
 from parallax_core.base.machine import return_memory
 from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.stage import Stage, StageInfo
+from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
@@ -25,6 +24,7 @@ from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
 from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.load_progress import LoadProgressReporter
+from parallax_core.node.worker.loaded_stage import LoadedStage
 from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
@@ -57,24 +57,6 @@ CLOSE_S = 1.5
 
 OpenStage = Callable[[Assign, Progress], Stage]
 """Opens an assigned stage; called on the thread that will run it."""
-
-
-@dataclass(slots=True)
-class LoadedStage:
-    """A loaded stage, with the thread and the runtime that run it."""
-
-    assign: Assign
-    thread: StageThread
-    runtime: StageRuntime
-    info: StageInfo
-
-    def is_usable_for(self, assign: Assign) -> bool:
-        """Return whether it has loaded what ``assign`` asks for, and is not lost."""
-        return _describe(self.assign) == _describe(assign) and not self.runtime.is_lost
-
-    def take(self, assign: Assign) -> None:
-        """Become the stage of ``assign``, which may have another number; no step may be running."""
-        self.assign, self.runtime.key = assign, StageKey(assign.lease, assign.stage)
 
 
 class WorkerSession:
@@ -323,15 +305,3 @@ async def _reset(held: LoadedStage) -> None:
 def _note_end(closing: asyncio.Future[None]) -> None:
     if not closing.cancelled() and (error := closing.exception()) is not None:
         logger.warning("stage not closed cleanly: %s: %s", type(error).__name__, error)
-
-
-def _describe(assign: Assign) -> tuple[object, ...]:
-    return (
-        assign.lease,
-        assign.backend,
-        assign.model,
-        (assign.start, assign.stop),
-        assign.dtype,
-        assign.device,
-        (assign.memory_fraction, assign.max_batch_tokens, assign.max_running),
-    )
