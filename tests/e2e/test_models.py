@@ -21,6 +21,8 @@ from tests.e2e.test_workers import wait_until
 from tests.e2e.tiny import write_tiny
 from tests.support.process_pipeline import is_alive
 
+pytestmark = pytest.mark.timeout(600)  # several servers, processes and loads, one after the other
+
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
 
 

@@ -188,8 +188,8 @@ def test_killed_engine_ends_its_requests_and_is_started_again(whole: Server) -> 
     assert after["pid"] != before["pid"]
     with urllib.request.urlopen(whole.url.removesuffix("/v1") + "/metrics", timeout=20) as answer:
         metrics = answer.read().decode()
-    assert 'parallax_stage_restarts_total{replica="0",stage="0"} 1.0' in metrics
-    assert 'parallax_stage_losses_total{replica="0"} 1.0' in metrics
+    assert f'parallax_stage_restarts_total{{model="{MODEL}",replica="0",stage="0"}} 1.0' in metrics
+    assert f'parallax_stage_losses_total{{model="{MODEL}",replica="0"}} 1.0' in metrics
     wait_until(lambda: is_gone(child))
     assert whole.end(signal.SIGTERM) < END_TIMEOUT_S
     assert whole.process.returncode == 0

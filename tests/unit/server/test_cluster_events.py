@@ -63,11 +63,11 @@ def test_nodes_have_a_state_layers_and_a_reason_to_be_idle(site: Site) -> None:
 def test_move_and_slow_nodes_are_shown_and_told(site: Site) -> None:
     watched = Watched(site)
     watched.nodes, watched.plan = [NODE], PLAN
-    before = view_cluster(watched.service)
+    before = view_cluster(watched.models)
     assert (before.nodes[0].slowdown, before.plan and before.plan.move) == (1.0, None)
     move = PlannedMove(reason="node 'mini/7' takes long", loads={"mini/7": 5, "slow/1": 7}, load_s=2.5, ranks=(0, 2))
     watched.plan = replace(PLAN, move=move, slowdowns={"mini/7": 2.0})
-    after = view_cluster(watched.service)
+    after = view_cluster(watched.models)
     assert after.plan is not None
     assert after.plan.move is not None
     assert after.plan.move.model_dump() == {

@@ -54,13 +54,13 @@ def test_tokens_and_steps_are_those_of_the_engine(site: Site) -> None:
     site.ask("hello world", max_tokens=4)
     site.ask("hello world", max_tokens=4)
     found = read(site)
-    assert found["parallax_prompt_tokens_total", "0"] == 22
-    assert found["parallax_cached_tokens_total", "0"] == 10
-    assert found["parallax_output_tokens_total", "0"] == 8
-    assert found["parallax_steps_total", "0"] >= 8
-    assert found["parallax_preemptions_total", "0"] == 0
-    assert found["parallax_requests_running", "0"] == found["parallax_requests_waiting", "0"] == 0
-    assert 0 < found["parallax_pages_used", "full,0,0"] <= found["parallax_pages_total", "full,0,0"] == 200
+    assert found["parallax_prompt_tokens_total", "toy,0"] == 22
+    assert found["parallax_cached_tokens_total", "toy,0"] == 10
+    assert found["parallax_output_tokens_total", "toy,0"] == 8
+    assert found["parallax_steps_total", "toy,0"] >= 8
+    assert found["parallax_preemptions_total", "toy,0"] == 0
+    assert found["parallax_requests_running", "toy,0"] == found["parallax_requests_waiting", "toy,0"] == 0
+    assert 0 < found["parallax_pages_used", "full,toy,0,0"] <= found["parallax_pages_total", "full,toy,0,0"] == 200
 
 
 def test_request_whose_stage_is_lost_is_counted_as_replayed_with_its_pause(site: Site) -> None:
@@ -76,8 +76,8 @@ def test_request_whose_stage_is_lost_is_counted_as_replayed_with_its_pause(site:
     found = read(site)
     assert found["parallax_recovery_seconds_count", ""] == 1
     assert 0 < found["parallax_recovery_seconds_sum", ""] < found["parallax_request_seconds_sum", ""]
-    assert found["parallax_requests_replayed_total", "0"] == found["parallax_stage_losses_total", "0"] == 1
-    assert found["parallax_requests_lost_total", "0"] == 0
+    assert found["parallax_requests_replayed_total", "toy,0"] == found["parallax_stage_losses_total", "toy,0"] == 1
+    assert found["parallax_requests_lost_total", "toy,0"] == 0
 
 
 def test_requests_of_an_engine_that_is_given_up_are_counted_as_lost(
@@ -96,7 +96,7 @@ def test_requests_of_an_engine_that_is_given_up_are_counted_as_lost(
     steps = count()
     site.stage.before_step = lambda batch: lose(batch) if next(steps) == 2 else None
     site.ask("hello", max_tokens=6)
-    assert read(site)["parallax_requests_lost_total", "0"] == 1
+    assert read(site)["parallax_requests_lost_total", "toy,0"] == 1
 
 
 def test_stream_that_fails_is_counted_as_an_error(site: Site) -> None:
@@ -125,6 +125,7 @@ def test_errors_are_counted_by_type() -> None:
         found = read(site)
     assert {kind: value for (name, kind), value in found.items() if name == "parallax_errors_total"} == {
         "authentication_error": 1,
+        "conflict_error": 0,
         "invalid_request_error": 3,
         "not_found_error": 2,
         "permission_error": 0,
