@@ -16,7 +16,7 @@ from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, answer, error_of
 from tests.unit.server.several import SeveralSite, answer_of
 
-BODY = {"prompt": "hello", "max_tokens": 6}
+BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 6}
 
 
 @pytest.fixture
@@ -72,7 +72,11 @@ def test_switch_keeps_the_old_model_until_the_new_one_answers(several: SeveralSi
 def hold(several: SeveralSite) -> threading.Event:
     """Have the steps of the first model wait until the event is set."""
     gate = threading.Event()
-    several.stage.before_step = lambda _: bool(gate.wait(20))
+
+    def wait(_: object) -> None:
+        gate.wait(20)
+
+    several.stage.before_step = wait
     return gate
 
 
