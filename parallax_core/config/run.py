@@ -42,6 +42,13 @@ class RunSettings(ServerSettings):
             extra={"metavar": "HOURS"},
         ),
     ] = 24.0
+    standby_of: Annotated[
+        str,
+        Meta(
+            description="Follow the server of this code or address, and take its place on `parallax promote`.",
+            extra={"metavar": "CODE|ADDRESS"},
+        ),
+    ] = ""
     backend: Annotated[
         str | None, Meta(description="The backend of every node; by default its best.", extra={"metavar": "NAME"})
     ] = None

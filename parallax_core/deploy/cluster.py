@@ -23,6 +23,7 @@ from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, TellLoss, read_plan
 from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
 from parallax_core.deploy.join_codes import find_method, make_code_of
+from parallax_core.deploy.succession import followed
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
 from parallax_core.node.coordinator.coordinator import Coordinator
@@ -85,6 +86,9 @@ class JoinedCluster:
             if self._plan.settings.local:
                 supervisor = WorkerSupervisor(self._plan.make_launcher(self._stages).make_command)
                 await stack.enter_async_context(running_worker(supervisor))
+            if listening is not None:
+                settings, registry = self._plan.settings, self._stages.registry
+                await stack.enter_async_context(followed(self.coordinator, registry, settings))
             following = asyncio.create_task(self.coordinator.run(router))
             try:
                 yield

@@ -10,6 +10,7 @@ from parallax_core.contracts.value import Count, Value
 from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.messages import (
+    Cluster,
     Failure,
     Heartbeat,
     Hello,
@@ -59,6 +60,7 @@ Header = (
     | Welcome
     | Membership
     | Profile
+    | Cluster
     | ApiData
     | EngineMessage
 )

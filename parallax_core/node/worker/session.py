@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -24,11 +26,13 @@ from parallax_core.node.worker.load_progress import LoadProgressReporter
 from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
+from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.node.worker.thread import StageThread
 from parallax_core.wire.engine import Abort, AssignEngine, Submit
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Ready, Refusal, Release
 from parallax_core.wire.messages import Mask, Message, Step
 from parallax_core.wire.profile import Peers
+from parallax_core.wire.succession import Succession
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +94,9 @@ class WorkerSession:
         """The loop that runs steps; None: no pipeline uses this node."""
         self.is_leaving = False
         """Whether `leave` was called."""
+        self.terms: HeadTerms | None = None
+        """Decides whether a coordinator is the newest; None: this node follows any."""
+        self._refusals: set[asyncio.Task[None]] = set()
 
     @property
     def is_needed(self) -> bool:
@@ -122,12 +129,20 @@ class WorkerSession:
             await self._join(channel, join)
             logger.info("joined head=%s", head)
             channel.divert(Peers, self._meet)
+            channel.divert(Succession, partial(self._note_term, channel))
             async with self._incoming.accepting(), self._reporter.reporting(channel, address):
                 message = await channel.receive()
                 while not (self.is_leaving and isinstance(message, Release)):
                     message = await self._handle(channel, message)
         finally:
             await channel.leave()
+
+    def _note_term(self, channel: Channel, told: Succession) -> None:
+        """Follow a coordinator of the newest term; tell an older one that it is, and leave it."""
+        if self.terms is not None and (newer := self.terms.note(told)) is not None:
+            refusal = asyncio.create_task(_refuse_head(channel, newer))
+            self._refusals.add(refusal)
+            refusal.add_done_callback(self._refusals.discard)
 
     def _meet(self, peers: Peers) -> None:
         self._trusted.trust("peer", {peer.node: peer.key for peer in peers.peers})
@@ -293,3 +308,11 @@ def _describe(assign: Assign) -> tuple[object, ...]:
         assign.device,
         (assign.memory_fraction, assign.max_batch_tokens, assign.max_running),
     )
+
+
+async def _refuse_head(channel: Channel, newer: Succession) -> None:
+    """Tell a coordinator that there is a newer one, and end the link to it."""
+    logger.warning("coordinator is refused: there is one of term %d", newer.term)
+    with contextlib.suppress(PeerLost):
+        await channel.send(newer)
+    await channel.leave()
