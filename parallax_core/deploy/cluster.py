@@ -34,6 +34,7 @@ from parallax_core.node.coordinator.plan_store import PlanStore
 from parallax_core.node.coordinator.planned import Planning
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.membership.code_store import ListeningHead
+from parallax_core.node.membership.standbys import Standbys
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.policy.parse import make_policy
@@ -56,6 +57,7 @@ class JoinedCluster:
         describe = FormerNodes(profiles, lasting.former, OWN_NODE if plan.settings.local else "").describe
         self._options = replace(deployment.pipeline, releases_requests=lambda: len(self.engines) > 1)
         self.coordinator = Coordinator(self._stages.registry, lasting, describe, self._open)
+        self._standbys: Standbys | None = None
         self.join_command = ""
         """The command by which a machine joins, with its code; empty before machines can join, or if none can."""
 
@@ -76,6 +78,8 @@ class JoinedCluster:
             join_command=self.join_command if self._plan.shows_code else "",
             move=coordinator.move,
             slowdowns=coordinator.slowdowns,
+            term=self._standbys.term.number if self._standbys is not None else 0,
+            standbys=tuple(self._standbys.names) if self._standbys is not None else (),
         )
 
     @asynccontextmanager
@@ -88,7 +92,7 @@ class JoinedCluster:
                 await stack.enter_async_context(running_worker(supervisor))
             if listening is not None:
                 settings, registry = self._plan.settings, self._stages.registry
-                await stack.enter_async_context(followed(self.coordinator, registry, settings))
+                self._standbys = await stack.enter_async_context(followed(self.coordinator, registry, settings))
             following = asyncio.create_task(self.coordinator.run(router))
             try:
                 yield

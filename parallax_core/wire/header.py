@@ -10,7 +10,6 @@ from parallax_core.contracts.value import Count, Value
 from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.messages import (
-    Cluster,
     Failure,
     Heartbeat,
     Hello,
@@ -60,7 +59,6 @@ Header = (
     | Welcome
     | Membership
     | Profile
-    | Cluster
     | ApiData
     | EngineMessage
 )

@@ -158,20 +158,6 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pages: Count = 0
 
 
-Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave
+Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave | Succession | ClusterState
 Profile = NodeReport | Peers | Probe | ProbeAnswer
-Cluster = Succession | ClusterState
-Message = (
-    Step
-    | Result
-    | Failure
-    | Mask
-    | Heartbeat
-    | Hello
-    | Welcome
-    | Membership
-    | Profile
-    | ApiData
-    | EngineMessage
-    | Cluster
-)
+Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | Profile | ApiData | EngineMessage

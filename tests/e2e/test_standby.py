@@ -11,76 +11,96 @@ from pathlib import Path
 
 from benchmarks.slow_links import find_port
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import PARALLAX, environment
+from tests.e2e.conftest import PARALLAX, Server, environment
 from tests.e2e.test_run import ROOM, coordinating, homes, list_users, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 
 __all__ = ["homes"]
 
-
-def promote(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [PARALLAX, "promote", *options]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(home), check=False)
+STAGES = ("--no-local", "--nodes", "2")
 
 
-def count_loads(log: Path) -> int:
-    """Return how often a node has loaded a stage: each time the backend tests its kernels."""
-    return log.read_text().count("selftest")
+class Machines:
+    """A coordinator, two machines that have joined it, and one that stands by."""
+
+    def __init__(self, stack: ExitStack, homes: dict[str, Path], folder: Path) -> None:
+        self._stack = stack
+        self._homes = homes
+        self.logs = {name: folder / f"{name}.log" for name in ("first", "one", "two", "three", "again")}
+        self._listen = f"tcp://127.0.0.1:{find_port()}"
+        options = (*STAGES, "--listen", self._listen)
+        self.first, self.code = stack.enter_context(coordinating(homes["first"], self.logs["first"], *options))
+        self.api = find_port()
+        """Where clients of the first machine that joins are served."""
+        for name, api in {"one": ("--port", str(self.api)), "two": ("--no-api",)}.items():
+            self._start(name, homes[name], "join", "--backend", "mlx", *api, *ROOM, self.code)
+        self.server = read_ready(self.first, self.logs["first"])
+
+    def _start(self, name: str, home: Path, *arguments: str) -> subprocess.Popen[str]:
+        return self._stack.enter_context(started(home, self.logs[name], *arguments))
+
+    def stand_by(self) -> subprocess.Popen[str]:
+        """Start a standby, and wait until it follows."""
+        listen = ("--listen", f"tcp://127.0.0.1:{find_port()}", "--port", "0")
+        options = ("run", "--standby-of", self.code, *listen, *STAGES)
+        assert self._start("three", self._homes["three"], *options).wait(60) == 1, "it may run stages only"
+        [allow] = re.findall(r"`parallax (keys allow .* --role any)`", self.logs["three"].read_text())
+        subprocess.run([PARALLAX, *allow.split()], check=True, env=environment(self._homes["first"]))
+        process = self._start("three", self._homes["three"], *options)
+        wait_until(partial(self.says, "three", "following the coordinator"))
+        wait_until(partial(self.says, "first", "standby follows"))
+        return process
+
+    def promote(self) -> subprocess.CompletedProcess[str]:
+        """Have the standby take over."""
+        environ = environment(self._homes["three"])
+        return subprocess.run([PARALLAX, "promote"], capture_output=True, text=True, env=environ, check=False)
+
+    def start_again(self) -> subprocess.Popen[str]:
+        """Start the first coordinator again, as it was."""
+        assert isinstance(self.first.args, list)
+        process = self._start("again", self._homes["first"], *[str(each) for each in self.first.args[1:]])
+        wait_until(partial(self.says, "again", "head listens"))
+        return process
+
+    def says(self, name: str, text: str) -> bool:
+        return text in self.logs[name].read_text()
+
+    def count_loads(self) -> list[int]:
+        """Return how often each node has loaded a stage: each time the backend tests its kernels."""
+        return [self.logs[name].read_text().count("selftest") for name in ("one", "two")]
 
 
-def says(log: Path, text: str) -> bool:
-    return text in log.read_text()
+def list_nodes(server: Server) -> set[str]:
+    return {node["node"] for node in Client(server.url).cluster()["nodes"]}
 
 
-def test_standby_takes_over_with_the_weights_that_are_loaded_and_the_old_coordinator_is_refused(
+def test_standby_takes_over_with_what_is_loaded_and_the_old_coordinator_is_refused(
     homes: dict[str, Path], tmp_path: Path
 ) -> None:
-    logs = {name: tmp_path / f"{name}.log" for name in ("first", "standby", "one", "two", "again")}
     with ExitStack() as stack:
-        first, port = homes["first"], find_port()
-        stage = ("--no-local", "--nodes", "2", "--listen", f"tcp://127.0.0.1:{port}")
-        process, code = stack.enter_context(coordinating(first, logs["first"], *stage))
-        for name in ("one", "two"):
-            joining = ("join", "--backend", "mlx", "--no-api", *ROOM, code)
-            stack.enter_context(started(homes[name], logs[name], *joining))
-        server = read_ready(process, logs["first"])
-        whole, before = read_stream(server, 0, lambda: None), list_users(server)
+        machines = Machines(stack, homes, tmp_path)
+        whole, users = read_stream(machines.server, 0, lambda: None), list_users(machines.server)
         assert whole[1] == "length"
+        assert "no standby runs" in machines.promote().stderr
+        standby = machines.stand_by()
+        assert "still answers" in machines.promote().stderr
+        loads = machines.count_loads()
+        assert all(loads)
 
-        home, listen = homes["three"], ("--listen", f"tcp://127.0.0.1:{find_port()}", "--port", "0", "--no-local")
-        assert "no standby runs" in promote(home).stderr
-        standby = stack.enter_context(
-            started(home, logs["standby"], "run", "--standby-of", code, *listen, "--nodes", "2")
-        )
-        wait_until(partial(says, logs["standby"], "following the coordinator"))
-        wait_until(partial(says, logs["first"], "standby follows"))
-        refused = promote(home)
-        assert refused.returncode == 1
-        assert "still answers" in refused.stderr
-
-        loads = {name: count_loads(logs[name]) for name in ("one", "two")}
-        process.kill()
-        process.wait()
-        wait_until(lambda: promote(home).returncode == 0)
+        machines.first.kill()
+        wait_until(lambda: machines.promote().returncode == 0)
         assert standby.stdout is not None
         assert standby.stdout.readline().startswith("parallax join ")
-        successor = read_ready(standby, logs["standby"])
-        assert list_users(successor) == before
+        successor = read_ready(standby, machines.logs["three"])
+        assert list_users(successor) == users
         assert read_stream(successor, 0, lambda: None) == whole
-        assert {name: count_loads(logs[name]) for name in loads} == loads, "the weights were there"
+        assert machines.count_loads() == loads, "the weights were there"
+        plan = Client(f"http://127.0.0.1:{machines.api}/v1").cluster()["plan"]
+        assert plan["term"] == 2, "clients of a machine that has joined get to the new coordinator"
 
-        again = stack.enter_context(started(first, logs["again"], "run", *_repeat(process)))
-        wait_until(partial(says, logs["again"], "head listens"))
-        assert again.poll() is None
-        node = next(iter(before))
-        assert node in {each["node"] for each in Client(successor.url).cluster()["nodes"]}
-        assert read_stream(successor, 0, lambda: None) == whole
+        again = machines.start_again()
+        assert list_nodes(successor) == users
         assert successor.end(signal.SIGTERM) < 5
-        assert again.wait(60) == 1, "a node told it of the newer term"
-        assert re.search(r"another coordinator has taken over: its term is 2", logs["again"].read_text())
-
-
-def _repeat(process: subprocess.Popen[str]) -> list[str]:
-    """Return the arguments with which a coordinator was started, after ``run``."""
-    assert isinstance(process.args, list)
-    return [str(each) for each in process.args[2:]]
+        assert again.wait(60) == 1, "a node has told it of the newer term"
+        assert re.search(r"another coordinator has taken over: its term is 2", machines.logs["again"].read_text())

@@ -293,7 +293,8 @@ class NodeRegistry:
         Raises:
             PeerLost: if the node of a client has not joined, or nobody serves such links.
         """
-        channel.check_role("worker")
+        if serve is self.serve_api:
+            channel.check_role("worker")
         if serve is None or (serve is self.serve_api and channel.peer not in self._joined):
             raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
         tunnel = asyncio.ensure_future(serve(channel))

@@ -18,6 +18,7 @@ from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.worker.terms import show_term
+from parallax_core.wire.membership import Refusal
 from parallax_core.wire.profile import Peer
 from parallax_core.wire.succession import ClusterState, Succession
 
@@ -57,7 +58,7 @@ class Follower:
         """Follow until `promote` is called; return the state with which to serve, whose term is the next.
 
         Raises:
-            ParallaxError: if the address is invalid.
+            ParallaxError: if the address is invalid, or the coordinator refuses this standby.
         """
         promoted = asyncio.create_task(self._promoted.wait())
         following = asyncio.create_task(self._follow())
@@ -75,7 +76,7 @@ class Follower:
         while True:
             try:
                 await self._hear(Channel(await self.transport.connect(self.address, HEAD)))
-            except PeerLost as error:
+            except PeerLost as error:  # it may come back
                 reason = f"{error.message}; {error.hint}" if error.hint else error.message
                 logger.warning("the coordinator at %s is not there: %s", self.address, reason)
             if self.state is not None:
@@ -90,6 +91,8 @@ class Follower:
             await channel.send(Succession(b"", 0, (Peer(HEAD, self.reach),)))
             while True:
                 message = await channel.receive()
+                if isinstance(message, Refusal):
+                    raise ParallaxError(message.message, message.hint)
                 if not isinstance(message, ClusterState):
                     raise PeerLost(f"the coordinator sent a {type(message).__name__}, which is unexpected here")
                 self._take(channel, message)

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.base.ids import Epoch
 from parallax_core.cluster.membership.standby_state import StandbyState, write_state
 from parallax_core.cluster.membership.succession import Candidate, Term
 from parallax_core.node.channel import Channel
+from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
 from parallax_core.node.worker.terms import show_term
+from parallax_core.wire.membership import Refusal
 from parallax_core.wire.messages import Message
 from parallax_core.wire.succession import MOST_STANDBYS, ClusterState, Succession
 
@@ -81,6 +84,7 @@ class Standbys:
     async def _serve(self, channel: Channel) -> None:
         """Tell a standby all it has to know, until it is gone."""
         try:
+            await _check_standby(channel)
             channel.admit()
             async with asyncio.timeout(FIRST_S):
                 first = await channel.receive()
@@ -118,6 +122,22 @@ class Standbys:
         self.term = replace(self.term, heads=tuple([*heads, candidate][-MOST_STANDBYS:]))
         for node in self._registry.joined:
             self._start_telling(node.channel)
+
+
+async def _check_standby(channel: Channel) -> None:
+    """Check that the key of a standby allows it to be a head, since nodes are going to trust it as one; tell it if not.
+
+    Raises:
+        PeerLost: if it may not.
+    """
+    try:
+        channel.check_role("head")
+    except PeerLost:
+        name = channel.peer.partition("/")[0]
+        message = f"machine {name!r} may run stages of this cluster, and not take it over"
+        hint = f"if it should: `parallax keys allow {channel.key.hex()} {name} --role any` on the server's machine"
+        await channel.send(Refusal(LEASE, Epoch(0), 0, message, hint))
+        raise
 
 
 def _read_candidate(channel: Channel, message: Message) -> Candidate:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from parallax_core.api import TransportPlan
-from parallax_core.base.errors import PeerLost
+from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.membership.standby_state import StandbyState
 from parallax_core.cluster.membership.succession import Term
@@ -86,6 +86,20 @@ async def test_standby_hears_the_state_and_every_change() -> None:
         await until(lambda: bench.ends != [])
         assert "its term is 2, and that of this one was 1" in bench.ends[0]
         await until(lambda: not bench.standbys.names)
+
+
+async def test_machine_that_may_run_stages_only_cannot_stand_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(channel: Channel, role: str) -> None:
+        if (channel.peer, role) == ("desk/standby", "head"):
+            raise PeerLost("its key is allowed as worker")
+
+    monkeypatch.setattr(Channel, "check_role", refuse)
+    async with coordinating() as bench:
+        standby = Standby(bench)
+        with pytest.raises(ParallaxError, match="machine 'desk' may run stages of this cluster") as caught:
+            await soon(standby.run())
+        assert "desk --role any" in caught.value.hint
+        assert not bench.standbys.term.heads
 
 
 async def test_standby_follows_again_and_can_take_over_without_the_coordinator() -> None:
@@ -173,14 +187,15 @@ async def test_server_without_standbys_turns_one_away() -> None:
 
 
 async def test_so_many_standbys_are_remembered_and_no_more() -> None:
+    def find_last(bench: Bench) -> str:
+        heads = bench.standbys.term.heads
+        return heads[-1].address if heads else ""
+
     async with coordinating() as bench:
         for number in range(20):
-            channel = await call(bench)
-            await channel.send(Succession(b"", 0, (Peer("head", f"inprocess://{number}"),)))
-            await until(
-                lambda number=number: (
-                    bool(heads := bench.standbys.term.heads) and heads[-1].address.endswith(f"/{number}")
-                )
-            )  # type: ignore[misc]
+            address, channel = f"inprocess://{number}", await call(bench)
+            await channel.send(Succession(b"", 0, (Peer("head", address),)))
+            while find_last(bench) != address:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.005)
             await channel.leave()
         assert len(bench.standbys.term.heads) == 16
