@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import Epoch
@@ -26,6 +27,8 @@ BEAT_S = 1.0
 """The most seconds between two states that a standby is sent."""
 LOOK_S = 0.2
 """Seconds between two looks at whether the state has changed."""
+LOCAL = "local"
+"""The machine of the coordinator's own node, which follows no other."""
 FIRST_S = 10.0
 """Seconds in which a standby has to say where it would listen."""
 
@@ -38,12 +41,14 @@ class Standbys:
     ) -> None:
         """Tell the nodes of ``registry`` of ``term``, and standbys what ``describe`` returns.
 
-        ``end`` is called with the reason once somebody knows of a newer term.
+        ``end`` is called with the reason once a standby, or most machines, know of a newer term.
         """
         self._registry = registry
         self._describe = describe
         self._end = end
         self._tasks: set[asyncio.Task[None]] = set()
+        self._gone: set[str] = set()
+        """The machines that follow a newer coordinator."""
         self.term = term
         self.names: list[str] = []
         """The standbys that follow now."""
@@ -61,7 +66,7 @@ class Standbys:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _greet(self, node: JoinedNode) -> None:
-        node.channel.divert(Succession, self._hear)
+        node.channel.divert(Succession, partial(self._hear_node, node))
         self._start_telling(node.channel)
 
     def _start_telling(self, channel: Channel) -> None:
@@ -73,13 +78,27 @@ class Standbys:
         with contextlib.suppress(PeerLost):
             await channel.send(show_term(self.term))
 
+    def _hear_node(self, node: JoinedNode, told: Succession) -> None:
+        """Note that a machine follows a newer coordinator; end once most machines do, since a single one may lie."""
+        if not self._is_newer(told):
+            return
+        machine = name_machine(node)
+        logger.warning("node follows another coordinator node=%s term=%d", node.name, told.term)
+        self._gone.add(machine)
+        others = {name_machine(each) for each in self._registry.joined} - self._gone - {LOCAL}
+        if len(self._gone) > len(others):
+            self._hear(told)
+
     def _hear(self, told: Succession) -> None:
         """End if there is a newer coordinator of this cluster."""
-        if told.cluster == self.term.cluster and told.term > self.term.number:
+        if self._is_newer(told):
             self._end(
                 f"another coordinator has taken over: its term is {told.term}, and that of this one was "
                 f"{self.term.number}"
             )
+
+    def _is_newer(self, told: Succession) -> bool:
+        return told.cluster == self.term.cluster and told.term > self.term.number
 
     async def _serve(self, channel: Channel) -> None:
         """Tell a standby all it has to know, until it is gone."""
@@ -122,6 +141,11 @@ class Standbys:
         self.term = replace(self.term, heads=tuple([*heads, candidate][-MOST_STANDBYS:]))
         for node in self._registry.joined:
             self._start_telling(node.channel)
+
+
+def name_machine(node: JoinedNode) -> str:
+    """Return the name of the machine of a node."""
+    return node.name.partition("/")[0]
 
 
 async def _check_standby(channel: Channel) -> None:

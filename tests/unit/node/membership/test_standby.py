@@ -167,6 +167,24 @@ async def test_node_that_knows_a_newer_term_says_so_and_leaves() -> None:
         await node.kill()
 
 
+async def test_one_machine_of_several_cannot_end_a_coordinator_by_what_it_says() -> None:
+    async with coordinating() as bench:
+        nodes = [Node(name) for name in ("kitchen/1", "kitchen/2", "desk/1", "attic/1", "local/0")]
+        for node in nodes:
+            await node.join(bench.registry.address)
+        await until(lambda: len(bench.registry.joined) == len(nodes))
+        joined = {node.name: node for node in bench.registry.joined}
+        newer = show_term(Term(b"c", 9))
+        for name in ("kitchen/1", "kitchen/2"):
+            bench.standbys._hear_node(joined[name], newer)
+        bench.standbys._hear_node(joined["desk/1"], show_term(Term(b"other", 9)))
+        assert bench.ends == []
+        bench.standbys._hear_node(joined["desk/1"], newer)
+        assert len(bench.ends) == 1, "two of three machines"
+        for node in nodes:
+            await node.kill()
+
+
 @pytest.mark.parametrize(
     "message", [ClusterState(b""), Succession(b"", 0), Succession(b"", 0, (Peer("a", "b"), Peer("c", "d")))]
 )
