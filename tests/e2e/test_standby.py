@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from benchmarks.slow_links import find_port
 from parallax_core.cli.client import Client
 from tests.e2e.conftest import PARALLAX, Server, environment
@@ -75,6 +77,7 @@ def list_nodes(server: Server) -> set[str]:
     return {node["node"] for node in Client(server.url).cluster()["nodes"]}
 
 
+@pytest.mark.timeout(600)
 def test_standby_takes_over_with_what_is_loaded_and_the_old_coordinator_is_refused(
     homes: dict[str, Path], tmp_path: Path
 ) -> None:
