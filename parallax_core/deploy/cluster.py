@@ -54,6 +54,7 @@ class JoinedCluster:
         self._deployment, self._stages, self._plan, self._tell = deployment, deployment.stages, plan, tell
         profiles = NodeProfiles(OWN_NODE, plan.full_name)
         lasting = make_lasting(planner, PlanStore(plan_file()), plan.full_name, profiles)
+        self._find_memories = lasting.find_memories
         describe = FormerNodes(profiles, lasting.former, OWN_NODE if plan.settings.local else "").describe
         self._options = replace(deployment.pipeline, releases_requests=lambda: len(self.engines) > 1)
         self.coordinator = Coordinator(self._stages.registry, lasting, describe, self._open)
@@ -92,7 +93,9 @@ class JoinedCluster:
                 await stack.enter_async_context(running_worker(supervisor))
             if listening is not None:
                 settings, registry = self._plan.settings, self._stages.registry
-                self._standbys = await stack.enter_async_context(followed(self.coordinator, registry, settings))
+                self._standbys = await stack.enter_async_context(
+                    followed(self.coordinator, registry, settings, self._find_memories)
+                )
             following = asyncio.create_task(self.coordinator.run(router))
             try:
                 yield

@@ -15,13 +15,15 @@ from filelock import FileLock, Timeout
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.standby_state import StandbyState
-from parallax_core.config.home import standby_file, term_file
+from parallax_core.config.home import plan_file, standby_file, term_file
 from parallax_core.config.run import RunSettings
 from parallax_core.contracts.transport import TransportPlan
 from parallax_core.deploy.join_codes import get_method
 from parallax_core.deploy.joined import JoinedHead
 from parallax_core.deploy.joining import Joiner
-from parallax_core.deploy.succession import adopt_settings
+from parallax_core.deploy.succession import adopt_settings, recall_plan
+from parallax_core.models.catalog import Catalog
+from parallax_core.node.coordinator.plan_store import PlanStore
 from parallax_core.node.membership.standby import Follower
 from parallax_core.node.membership.term_store import TermStore
 from parallax_core.plugins.host import PluginHost
@@ -77,6 +79,7 @@ def wait_for_promotion(settings: RunSettings, plugins: PluginHost) -> RunSetting
     with _recorded(joined):
         state = asyncio.run(_follow(joined, joiner.find_key(joined), reach, settings, plugins))
     TermStore(term_file()).keep(state)
+    PlanStore(plan_file()).save(Catalog(plugins).qualify(state.model), recall_plan(state))
     logger.info("taking over model=%s term=%d", state.model, state.term)
     return adopt_settings(settings, state)
 

@@ -39,6 +39,8 @@ class StandbyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The keys of the machines that have joined, by name."""
     plan: dict[int, list[tuple[str, int, int]]] = {}
     """By rank of a pipeline: the node of each stage, its first layer, and the one after its last."""
+    memories: dict[str, int] = {}
+    """By node: the bytes that were free before it loaded layers."""
 
 
 def write_state(state: StandbyState) -> bytes:
