@@ -156,6 +156,7 @@ def try_case(case: Case, folder: Path, models: Path) -> list[dict[str, Any]]:
         run_words = ("run", "--no-local", "--listen", LISTEN, "--port", "0")
         with server.running(PARALLAX, *run_words) as head:
             code = head.await_line("parallax join ")[1].split()[2]
+            head.await_line("no pipeline")  # it is idle from now on
             if case.is_copy:
                 other.ip("addr", "add", "10.77.0.3/24", "dev", "lan0")
                 first = stack.enter_context(other.running(*write_join(code), before=ALONE))

@@ -22,6 +22,7 @@ from parallax_core.base.errors import ParallaxError, UsageError
 COMMANDS = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
     "run": "Serve a model over all machines that join.",
+    "promote": "Have the standby on this machine take the place of its server.",
     "worker": "Run stages of a model for a server on another machine.",
     "join": "Run stages of a model for a server that gave you a join code.",
     "codes": "Make and revoke join codes, by which machines join a server.",

@@ -67,6 +67,8 @@ def _render_plan(plan: Cluster) -> Iterator[str]:
         yield _render_move(move)
     if plan["waits_for"]:
         yield f"it waits: {plan['waits_for']}"
+    if standbys := plan.get("standbys"):  # of a server that is new enough to report them
+        yield f"standbys: {', '.join(standbys)}, for term {plan['term'] + 1}"
     if plan["join_command"]:
         yield f"to join: {plan['join_command']}"
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
+from parallax_core.base import log
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import from_section
 from parallax_core.cli.serve import run_service
 from parallax_core.config.config import Config
 from parallax_core.config.run import RunSettings
 from parallax_core.deploy.cluster import read_cluster_plan
+from parallax_core.deploy.standby import wait_for_promotion
+from parallax_core.plugins.host import PluginHost
 
 app = new_app()
 
@@ -24,5 +27,11 @@ def run(settings: RunSettings, config: Config) -> None:
     whenever one joins, leaves or is lost; running answers go on. When it can answer, one more line is printed:
 
     ready http://127.0.0.1:8000/v1 model=smollm2-135m
+
+    With --standby-of it follows another server first, and takes its place when you say `parallax promote`. The model
+    and the goals of the plan are then those of that server.
     """
+    if settings.standby_of:
+        log.configure(verbose=settings.verbose)
+        settings = wait_for_promotion(settings, PluginHost.discover(config))
     run_service(settings.as_serve(), config, partial(read_cluster_plan, settings))

@@ -24,6 +24,7 @@ from parallax_core.cli.command import new_app
 from parallax_core.cli.option import from_section
 from parallax_core.cli.worker_record import recorded
 from parallax_core.config.config import Config
+from parallax_core.config.home import known_terms_file
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.progress import Progress
@@ -48,6 +49,7 @@ from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.rejoin import HeadPlace, SeekHead, serve_again
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.stop import serve_until_signal
+from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.server.forwarder import ApiForwarder, find_api_url
@@ -261,7 +263,8 @@ async def _work(plan: WorkerPlan) -> None:
     if settings.supervised:  # a silent node counts as lost; others import it when a process has done so before
         opener.warm_up()
     gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
-    transport = _make_transport(plan)
+    keys = dict(plan.access.keys)  # turning to another head changes them
+    transport = _make_transport(plan, keys)
     await transport.start()
     prober = LinkProber(transport, node)
     reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
@@ -269,6 +272,8 @@ async def _work(plan: WorkerPlan) -> None:
     place = HeadPlace(settings.connect, settings.head, node)
     if not is_further(node):
         session.further = FurtherNodes(node, partial(_make_further, plan, place))
+    if not settings.supervised:
+        session.terms = HeadTerms(settings.connect, keys, known_terms_file())
     try:
         async with _forwarding(plan, place, transport):
             await serve_until_signal(session, _serve(plan, place, session, opener, transport.address), settings.drain)
@@ -290,13 +295,11 @@ def _forwarding(plan: WorkerPlan, place: HeadPlace, transport: Transport) -> Abs
     return ApiForwarder(transport, place).listening(plan.access.api)
 
 
-def _make_transport(plan: WorkerPlan) -> Transport:
+def _make_transport(plan: WorkerPlan, keys: Mapping[str, bytes]) -> Transport:
     settings, spec = plan.settings, plan.plugins.transports().get(plan.settings.transport)
     listen = settings.listen or _place(spec, settings.connect, plan.node)
     timeout_s = settings.peer_timeout or spec.spec.timeout_s
-    options = TransportPlan(
-        node=plan.node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=plan.access.keys
-    )
+    options = TransportPlan(node=plan.node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=keys)
     return spec.load(spec.spec.factory)(options)
 
 

@@ -43,6 +43,21 @@ def plan_file() -> Path:
     return cluster_file().with_name("plans.db")
 
 
+def term_file() -> Path:
+    """Return the file of the state of this machine's coordinator; it may not exist yet."""
+    return cluster_file().with_name("coordinator")
+
+
+def standby_file() -> Path:
+    """Return the file of what a standby on this machine has heard; it may not exist yet."""
+    return cluster_file().with_name("standby")
+
+
+def known_terms_file() -> Path:
+    """Return the file of the terms that nodes of this machine have heard of; it may not exist yet."""
+    return joined_folder() / "terms"
+
+
 def joined_folder() -> Path:
     """Return the folder of the records of the clusters that this machine has joined; it may not exist yet."""
     return _folder("joined", platformdirs.user_state_path("parallax") / "joined")

@@ -52,6 +52,13 @@ class RunSettings(ServerSettings):
     load_on_demand: Annotated[
         bool, Meta(description="Have a request for a known model load it beside the others, if it fits.")
     ] = False
+    standby_of: Annotated[
+        str,
+        Meta(
+            description="Follow the server of this code or address, and take its place on `parallax promote`.",
+            extra={"metavar": "CODE|ADDRESS"},
+        ),
+    ] = ""
     backend: Annotated[
         str | None, Meta(description="The backend of every node; by default its best.", extra={"metavar": "NAME"})
     ] = None

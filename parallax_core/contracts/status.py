@@ -145,6 +145,10 @@ class PlanStatus:
     """The command by which another machine joins, with its code; empty: none can, or the code is not shown."""
     move: PlannedMove | None = None
     """What is about to move, or is moving; None: nothing."""
+    term: int = 0
+    """The number of coordinators that the cluster has had, with this one; 0: unknown."""
+    standbys: tuple[str, ...] = ()
+    """The names of those that may follow it, and are there."""
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     """How many times longer than predicted the steps of each node take, by name; 1 where nothing is known."""
 

@@ -74,7 +74,10 @@ class TransportPlan:
     strangers: FrameLimits | None = None
     """The limits of an incoming link until it is admitted (see `Guarded`); None: ``limits``."""
     heads: Mapping[str, bytes] = field(default_factory=dict)
-    """The keys of heads to trust, by name, besides those that the transport knows itself; see `JoinMethod.find_key`."""
+    """The keys of heads to trust, by name, besides those that the transport knows itself; see `JoinMethod.find_key`.
+    Read for each connection: a node that turns to another head changes it."""
+    workers: Mapping[str, bytes] = field(default_factory=dict)
+    """The keys of machines to trust as workers, by name, besides those that the transport knows itself."""
 
 
 class Link(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaE
 from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
 from parallax_core.deploy.join_codes import find_method, make_code_of
 from parallax_core.deploy.joined_model import JoinedModel
+from parallax_core.deploy.succession import followed
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
 from parallax_core.node.coordinator.coordinator import Describe
@@ -35,6 +36,7 @@ from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.coordinator.rooms import MachineRooms
 from parallax_core.node.coordinator.sharing import SharedNodes
 from parallax_core.node.membership.code_store import ListeningHead
+from parallax_core.node.membership.standbys import Standbys
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.policy.parse import make_policy
 from parallax_core.plugins.host import PluginHost
@@ -60,6 +62,7 @@ class JoinedCluster:
         self._shared = SharedNodes(self._stages.registry)
         self._rooms = MachineRooms(self._shared)
         self._models: dict[str, JoinedModel] = {}
+        self._standbys: Standbys | None = None
         self.join_command = ""
         """The command by which a machine joins, with its code; empty before machines can join, or if none can."""
         self.first = self._make_first(deployment)
@@ -98,10 +101,12 @@ class JoinedCluster:
 
     def find_plan(self, model: str) -> PlanStatus:
         """Return what is planned for a model; if it is not loaded, how machines join."""
-        command = self.join_command if self._plan.shows_code else ""
-        if model in self._shared.models:
-            return self._models[model].find_plan(command)
-        return PlanStatus(join_command=command)
+        command, standbys = self.join_command if self._plan.shows_code else "", self._standbys
+        loaded = model in self._shared.models
+        found = self._models[model].find_plan(command) if loaded else PlanStatus(join_command=command)
+        if standbys is None:
+            return found
+        return replace(found, term=standbys.term.number, standbys=tuple(standbys.names))
 
     @asynccontextmanager
     async def running(self, listening: ListeningHead | None) -> AsyncIterator[None]:
@@ -111,6 +116,11 @@ class JoinedCluster:
             if self._plan.settings.local:
                 supervisor = WorkerSupervisor(self._plan.make_launcher(self._stages).make_command)
                 await stack.enter_async_context(running_worker(supervisor))
+            if listening is not None:
+                settings, registry = self._plan.settings, self._stages.registry
+                self._standbys = await stack.enter_async_context(
+                    followed(self.first.coordinator, registry, settings, self._find_memories)
+                )
             following = asyncio.create_task(self._shared.follow())
             try:
                 yield
@@ -123,6 +133,7 @@ class JoinedCluster:
         plan, name = self._plan, self._qualify(self._plan.settings.model)
         planner, profiles = plan.make_planner(deployment, plan.settings.nodes), NodeProfiles(OWN_NODE, name)
         lasting = make_lasting(planner, PlanStore(plan_file()), name, profiles)
+        self._find_memories = lasting.find_memories
         describe = FormerNodes(profiles, lasting.former, OWN_NODE if plan.settings.local else "").describe
         return self._make(deployment, lasting, describe)
 

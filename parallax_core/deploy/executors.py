@@ -14,7 +14,7 @@ from parallax_core.base.ids import HEAD
 from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import StagePlace
-from parallax_core.config.home import cluster_file
+from parallax_core.config.home import cluster_file, term_file
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
@@ -39,6 +39,7 @@ from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.membership.supply import NodeSupply
+from parallax_core.node.membership.term_store import TermStore
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -200,12 +201,20 @@ def make_registry(settings: ServeSettings, offer: Offer[TransportSpec], folder: 
     """
     listen = settings.listen or make_place(offer, folder)(HEAD)
     timeout_s = settings.peer_timeout or offer.spec.timeout_s
-    plan = TransportPlan(node=HEAD, listen=listen, timeout_s=timeout_s, strangers=STRANGERS)
+    plan = TransportPlan(
+        node=HEAD, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, workers=list_machines(settings)
+    )
     command = "parallax worker" if (name := offer.spec.name) == USUAL else f"parallax worker --transport {name}"
     transport = offer.load(offer.spec.factory)(plan)
     if settings.listen and isinstance(transport, Enrolling):
         transport.enrol_by(CodeStore(cluster_file()))
     return NodeRegistry(transport, HEAD, command, measures_links=settings.listen is not None)
+
+
+def list_machines(settings: ServeSettings) -> dict[str, bytes]:
+    """Return the keys of the machines of a cluster that this machine has taken over, by name."""
+    state = TermStore(term_file()).find() if settings.listen else None
+    return state.machines if state is not None else {}
 
 
 def make_place(offer: Offer[TransportSpec], folder: Path) -> Callable[[str], str]:

@@ -245,6 +245,10 @@ class PlanReply(ResponseModel):
     """What is missing for the first replica; null: nothing."""
     join_command: str | None
     """The command by which another machine joins; null: none can, or it is not shown without an API key."""
+    term: int | None
+    """The number of coordinators that the cluster has had, with this one; null: unknown."""
+    standbys: list[str]
+    """Those that follow this one, and can take its place."""
     move: MoveReply | None
     """What is about to move, or is moving; null: nothing."""
 

@@ -107,6 +107,8 @@ def _show_plan(plan: PlanStatus, replicas: Sequence[ReplicaStatus]) -> PlanReply
         predicted=_show_prediction(plan.estimate) if plan.estimate is not None else None,
         waits_for=plan.waits_for or None,
         join_command=plan.join_command or None,
+        term=plan.term or None,
+        standbys=list(plan.standbys),
         move=_show_move(plan.move) if plan.move is not None else None,
     )
 

@@ -30,6 +30,7 @@ from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Join, Ready
 from parallax_core.wire.messages import Failure, Hello, Mask, Message, Result, Step, Welcome
 from parallax_core.wire.profile import NodeReport, Peers, check_peers, check_report
+from parallax_core.wire.succession import Succession, check_succession
 
 MOST_POOLS = 64
 """The most pools of a stage."""
@@ -51,7 +52,7 @@ def check_message(message: Message) -> None:
             check_answers(message.answers, len(message.tensors))
         case Ready():
             check_info(message.info)
-        case Join() | NodeReport() | Peers() | Hello() | Welcome():
+        case Join() | NodeReport() | Peers() | Hello() | Welcome() | Succession():
             check_introduction(message)
         case Deltas() | EngineOpened() | EngineStatus():
             check_engine_message(message)
@@ -143,12 +144,14 @@ def check_info(info: StageInfo) -> None:
         )
 
 
-def check_introduction(message: Join | NodeReport | Peers | Hello | Welcome) -> None:
+def check_introduction(message: Join | NodeReport | Peers | Hello | Welcome | Succession) -> None:
     """Check what a node says of itself, or a head of other nodes."""
     if isinstance(message, NodeReport):
         check_report(message)
     elif isinstance(message, Peers):
         check_peers(message)
+    elif isinstance(message, Succession):
+        check_succession(message)
     elif isinstance(message, Join):
         check_words(message.address, message.host, message.model, *message.backends)
     else:

@@ -117,13 +117,13 @@ class Leave(Leased, frozen=True, tag=21):
     """Reports that a node is about to end, and works on until the head releases it; sent by a stage that runs steps."""
 
 
-class StartNode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=27):
+class StartNode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=29):
     """Asks a node to start a further node, a process of its own on the same machine; see `further_node`."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 
 
-class EndNode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=28):
+class EndNode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=30):
     """Asks a node to end a further node that it has started."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]

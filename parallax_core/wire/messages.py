@@ -1,7 +1,8 @@
 """The messages between nodes.
 
-Every message except the greeting, `Join` and those of `parallax_core.wire.profile` carries its lease and epoch: a
-receiver discards messages of an older epoch. Counts lie in ``range(2**53)``, so that every language can represent them.
+Every message except the greeting, `Join` and those of `wire.profile` and `wire.succession` carries its lease and epoch:
+a receiver discards messages of an older epoch. Counts lie in ``range(2**53)``, so that every language can represent
+them.
 
 A message with tensors is defined once, generically: with `Tensor` for the message itself, and with
 `parallax_core.wire.header.TensorEntry` for the header of its frame.
@@ -34,12 +35,13 @@ from parallax_core.wire.membership import (
     StartNode,
 )
 from parallax_core.wire.profile import NodeReport, Peers, Probe, ProbeAnswer
+from parallax_core.wire.succession import ClusterState, Succession
 
 T = TypeVar("T")
 
-Purpose = Literal["", "probe", "api"]
-"""What a link is for: to join a head, or to carry the steps of a stage (empty), to be measured (``probe``), or to carry
-a client's connection to the API of the head (``api``)."""
+Purpose = Literal["", "probe", "api", "standby"]
+"""What a link is for: to join a head, or to carry the steps of a stage (empty), to be measured (``probe``), to carry
+a client's connection to the API of the head (``api``), or to follow the state of a coordinator (``standby``)."""
 
 
 class StepOf(Leased, Generic[T], frozen=True):
@@ -168,6 +170,20 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pages: Count = 0
 
 
-Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave | StartNode | EndNode
+Membership = (
+    Join
+    | Assign
+    | Loading
+    | Ready
+    | Refusal
+    | Hop
+    | Linked
+    | Release
+    | Leave
+    | Succession
+    | ClusterState
+    | StartNode
+    | EndNode
+)
 Profile = NodeReport | Peers | Probe | ProbeAnswer
 Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | Profile | ApiData | EngineMessage

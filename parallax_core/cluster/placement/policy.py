@@ -13,7 +13,7 @@ from parallax_core.cluster.placement.movement import is_worth_moving, measure_mo
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.search import MOST_SMALL, LayoutSearch
 from parallax_core.cluster.placement.seeds import Layout, deal_layouts
-from parallax_core.cluster.placement.shares import is_better, rate_pipelines
+from parallax_core.cluster.placement.shares import GAIN, is_better, rate_pipelines
 from parallax_core.cluster.placement.stage_table import Effort
 from parallax_core.contracts.placement import Estimator, Placement, PlacementProblem
 
@@ -88,12 +88,14 @@ def search_pipelines(search: LayoutSearch, current: Layout = ()) -> list[list[Pi
         found = [search.polish(layout) for layout in _search_small(search, chosen)]
     else:
         found = [search.solve_all(_improve(search, layout)) for layout in chosen]
-    found += [fill_groups(costs, room, group) for group in groups]
+    baselines = [fill_groups(costs, room, group) for group in groups]
+    found += baselines
     found.sort(key=search.rate, reverse=True)
     is_medium = num_nodes <= MOST_MEDIUM
     best = IdleUses(costs, Effort(ADOPTING if is_medium else ADOPTING_LARGE)).adopt(found[0])
-    single = _find_single(costs) if search.is_small else []
-    if single and not is_better(search.rate(best), search.rate(single), WORTH_DIVIDING):
+    single = _find_single(costs) if search.is_small and not current else []  # nodes that serve are not given up for it
+    gains = [(best, WORTH_DIVIDING), *((each, GAIN) for each in baselines)]
+    if single and not any(is_better(search.rate(each), search.rate(single), gain) for each, gain in gains):
         return [single, best, *found]
     return [best, *found]
 

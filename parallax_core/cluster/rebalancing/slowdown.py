@@ -117,7 +117,16 @@ class SlowdownEstimator:
         is_steady = sum(abs(value - middle) < edge / 2 for value in values) >= enough
         if is_due or (is_steady and not self._is_calibrated):
             self._change(exp(middle))
-        return is_due
+        return is_due or (not self._is_calibrated and self._calibrate())
+
+    def _calibrate(self) -> bool:
+        """Find the error of the prediction where steps vary too much to agree; return whether a plan is due."""
+        values = self._list_latest(2 * self.rules.span_s)
+        if not values:
+            return False
+        middle = median(values)
+        self._change(exp(middle))
+        return abs(middle) > log(self.rules.tolerance)
 
     def _change(self, factor: float) -> None:
         self.factor = min(max(factor, 1 / MOST), MOST)

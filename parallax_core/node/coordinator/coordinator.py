@@ -134,6 +134,11 @@ class Coordinator:
         self._excluded[node] = (_now() + EXCLUDED_S, reason)
         self._registry.changed.set()
 
+    def end(self, reason: str) -> None:
+        """Serve no more, since another coordinator has taken over: all pipelines fail."""
+        logger.critical("%s", reason)
+        self._pipelines.fail(reason)
+
     async def replace(self, node: str) -> None:
         """Plan without a node, which leaves; return once the model has another place."""
         self._leaving.update({each.name: each for each in self._registry.joined if each.name == node})

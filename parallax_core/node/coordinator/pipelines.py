@@ -94,6 +94,11 @@ class PlannedPipelines:
             if any(stage.node not in nodes for stage in each.executor.planned):
                 each.executor.move(())
 
+    def fail(self, reason: str) -> None:
+        """Have all pipelines end for good."""
+        for each in self._pipelines.values():
+            each.executor.fail(reason)
+
     async def close(self) -> None:
         """Wait for no pipeline that is being removed."""
         for task in self._removals:

@@ -60,6 +60,8 @@ class PlannedExecutor:
         self._news = asyncio.Event()
         self._fault = ""
         """Why the last attempt to open the stages failed."""
+        self._end = ""
+        """Why the pipeline is to end; empty: it is not."""
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -76,6 +78,11 @@ class PlannedExecutor:
         """Whether the stages that are planned are those that were opened."""
         return self._planned == self._opened
 
+    def fail(self, reason: str) -> None:
+        """Have the pipeline end for good, with its engine."""
+        self._end = reason
+        self._news.set()
+
     def move(self, stages: Stages) -> None:
         """Have the pipeline consist of other stages; an empty one waits for a plan."""
         if stages != self._planned:
@@ -85,8 +92,7 @@ class PlannedExecutor:
     async def wait_moved(self) -> str:
         """Wait until other stages are planned than those that are open; see `Movable`."""
         while self._planned == self._opened or not self._planned:
-            self._news.clear()
-            await self._news.wait()
+            await self._await_news()
         return f"its layers move to {describe_places(self._planned)}"
 
     def note_step(self, stage: int, rows: Sequence[Row], seconds: float) -> None:
@@ -124,8 +130,19 @@ class PlannedExecutor:
     async def _await_move(self, stages: Stages) -> None:
         """Wait until other stages than these are planned."""
         while self._planned == stages:
-            self._news.clear()
+            await self._await_news()
+
+    async def _await_news(self) -> None:
+        """Wait for something new.
+
+        Raises:
+            EngineFailed: if the pipeline is to end.
+        """
+        self._news.clear()
+        if not self._end:
             await self._news.wait()
+        if self._end:
+            raise EngineFailed(self._end)
 
     async def _try(self, stages: Stages) -> tuple[StageInfo, ...] | None:
         """Open the stages; None if the plan changes meanwhile."""

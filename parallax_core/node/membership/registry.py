@@ -104,6 +104,10 @@ class NodeRegistry:
         """Numbers of attempts to assign stages, different for all executors: a reply belongs to one attempt only."""
         self.serve_api: ServeApi | None = None
         """Serves the clients of nodes that have joined; None: there is no API."""
+        self.serve_standby: ServeApi | None = None
+        """Serves standbys; None: there can be none."""
+        self.note_join: Callable[[JoinedNode], None] | None = None
+        """Called with each node that has joined."""
         self._tunnels: set[asyncio.Future[None]] = set()
         self.changed = asyncio.Event()
         """Set whenever a node has joined or is gone; whoever waits for it clears it."""
@@ -266,8 +270,8 @@ class NodeRegistry:
                     channel.admit()
                     await answer_probes(channel)
                     return
-                if hello.purpose == "api":
-                    self._open_tunnel(channel)
+                if hello.purpose in {"api", "standby"}:
+                    self._open_tunnel(channel, self.serve_api if hello.purpose == "api" else self.serve_standby)
                     return
                 join = await channel.receive()
                 await self._check_join(channel, join)
@@ -281,6 +285,8 @@ class NodeRegistry:
         node = JoinedNode(channel, join)
         channel.divert(NodeReport, partial(self._note_report, node))
         self._joined[node.name] = node
+        if self.note_join is not None:
+            self.note_join(node)
         end = asyncio.create_task(self._await_end(node))
         self._ends.add(end)
         end.add_done_callback(self._ends.discard)
@@ -289,16 +295,17 @@ class NodeRegistry:
             self._introducer.note_join()
         self.changed.set()
 
-    def _open_tunnel(self, channel: Channel) -> None:
-        """Have a client of a node served over a link of its own.
+    def _open_tunnel(self, channel: Channel, serve: ServeApi | None) -> None:
+        """Have a client of a node, or a standby, served over a link of its own.
 
         Raises:
-            PeerLost: if the node has not joined, or there is no API.
+            PeerLost: if the node of a client has not joined, or nobody serves such links.
         """
-        channel.check_role("worker")
-        if self.serve_api is None or channel.peer not in self._joined:
-            raise PeerLost(f"node {channel.peer!r} has a client, and may not have any")
-        tunnel = asyncio.ensure_future(self.serve_api(channel))
+        if serve is self.serve_api:
+            channel.check_role("worker")
+        if serve is None or (serve is self.serve_api and channel.peer not in self._joined):
+            raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
+        tunnel = asyncio.ensure_future(serve(channel))
         self._tunnels.add(tunnel)
         tunnel.add_done_callback(self._note_tunnel)
 

@@ -36,6 +36,8 @@ class HeadPlace:
 async def serve_again(session: WorkerSession, place: HeadPlace, join: Join, seek: SeekHead | None = None) -> None:
     """Serve the head at ``place`` until this node leaves; whenever it is lost, join it again, where ``seek`` finds it.
 
+    It turns to the standbys of the head as well, of which one may have taken over.
+
     Raises:
         PeerLost: if the head is lost while this node leaves.
         StageLost: if the stage is lost; see `WorkerSession.serve`.
@@ -56,8 +58,11 @@ async def serve_again(session: WorkerSession, place: HeadPlace, join: Join, seek
             reason = f"{error.message}; {error.hint}" if error.hint else error.message
             logger.warning("no head at %s, trying again in %g s: %s", place.address, wait_s, reason)
             found, _ = await asyncio.gather(_seek(seek, wait_s), asyncio.sleep(wait_s))
-            places = list(dict.fromkeys([known, *found]))
+            terms = session.terms
+            places = list(dict.fromkeys([known, *found, *(terms.others if terms is not None else ())]))
             place.address = places[num_failures // TRIES % len(places)]
+            if terms is not None:
+                terms.choose(place.address)
         else:
             return
 

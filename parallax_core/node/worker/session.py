@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -28,6 +29,7 @@ from parallax_core.node.worker.loaded_stage import LoadedStage
 from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
+from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.node.worker.thread import StageThread
 from parallax_core.wire.engine import Abort, AssignEngine, Submit
 from parallax_core.wire.membership import (
@@ -44,6 +46,7 @@ from parallax_core.wire.membership import (
 )
 from parallax_core.wire.messages import Mask, Message, Step
 from parallax_core.wire.profile import Peers
+from parallax_core.wire.succession import Succession
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +95,9 @@ class WorkerSession:
         self._channel: Channel | None = None
         """To the head that it has joined; None: it has joined none."""
         self._leaving: list[asyncio.Task[None]] = []
+        self.terms: HeadTerms | None = None
+        """Decides whether a coordinator is the newest; None: this node follows any."""
+        self._refusals: set[asyncio.Task[None]] = set()
 
     @property
     def is_needed(self) -> bool:
@@ -132,6 +138,7 @@ class WorkerSession:
             channel.divert(Peers, self._meet)
             channel.divert(StartNode, self.further.start)
             channel.divert(EndNode, self.further.end)
+            channel.divert(Succession, partial(self._note_term, channel))
             async with self._incoming.accepting(), self._reporter.reporting(channel, address):
                 message = await channel.receive()
                 while not (self.is_leaving and isinstance(message, Release)):
@@ -141,6 +148,13 @@ class WorkerSession:
             self._channel = None
             await channel.leave()
             await self.further.close()
+
+    def _note_term(self, channel: Channel, told: Succession) -> None:
+        """Follow a coordinator of the newest term; tell an older one that it is, and leave it."""
+        if self.terms is not None and (newer := self.terms.note(told)) is not None:
+            refusal = asyncio.create_task(_refuse_head(channel, newer))
+            self._refusals.add(refusal)
+            refusal.add_done_callback(self._refusals.discard)
 
     def _meet(self, peers: Peers) -> None:
         self._trusted.trust("peer", {peer.node: peer.key for peer in peers.peers})
@@ -305,3 +319,11 @@ async def _reset(held: LoadedStage) -> None:
 def _note_end(closing: asyncio.Future[None]) -> None:
     if not closing.cancelled() and (error := closing.exception()) is not None:
         logger.warning("stage not closed cleanly: %s: %s", type(error).__name__, error)
+
+
+async def _refuse_head(channel: Channel, newer: Succession) -> None:
+    """Tell a coordinator that there is a newer one, and end the link to it."""
+    logger.warning("coordinator is refused: there is one of term %d", newer.term)
+    with contextlib.suppress(PeerLost):
+        await channel.send(newer)
+    await channel.leave()

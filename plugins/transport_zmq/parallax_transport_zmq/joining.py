@@ -27,7 +27,7 @@ from parallax_transport_zmq.pump import Pump
 from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.target import Context, find_ip, open_socket, stop_context
 
-ENROL_S = 3.0
+ENROL_S = 2.5
 """Seconds for all addresses of a head together: with the start of the command, less than five."""
 IPV4 = 4
 MOST_ADDRESSES = 6

@@ -49,14 +49,17 @@ class Keyring:
     A file is read again only when it has changed.
     """
 
-    def __init__(self, folder: Path, heads: Mapping[str, bytes] | None = None) -> None:
-        """Read the keys in ``folder``; those of ``heads``, by name, are trusted too, and not kept."""
+    def __init__(
+        self, folder: Path, heads: Mapping[str, bytes] | None = None, workers: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Read the keys in ``folder``; those of ``heads`` and ``workers``, by name, are trusted too, and not kept."""
         self.folder = folder
         self._own = folder / "own"
         self._known = folder / "known"
         self._read: dict[Path, tuple[Stamp, Key | None]] = {}
         self._is_unsafe = False
-        self._heads = tuple(Key(name, key, role="head") for name, key in (heads or {}).items())
+        self._heads = {} if heads is None else heads
+        self._workers = {} if workers is None else workers
         self._introduced: tuple[Key, ...] = ()
 
     def introduce(self, keys: Mapping[str, bytes]) -> None:
@@ -85,7 +88,7 @@ class Keyring:
         """
         self.check_folders()
         for name in list_names(node):
-            for key in (*self._heads, *self._introduced):
+            for key in self._list_given():
                 if key.name == name:
                     return key.public
             if (path := self._known / f"{name}.pub").exists():
@@ -126,8 +129,13 @@ class Keyring:
                 self._read[path] = (stamp, key)
             if key is not None:
                 yield key
-        yield from self._heads
-        yield from self._introduced
+        yield from self._list_given()
+
+    def _list_given(self) -> list[Key]:
+        """Return the keys that are not in files; those of heads and workers as they are now."""
+        heads = [Key(name, key, role="head") for name, key in self._heads.items()]
+        workers = [Key(name, key, role="worker") for name, key in self._workers.items()]
+        return [*heads, *workers, *self._introduced]
 
     def make(self, name: str) -> KeyPair:
         """Make a key of this machine.

@@ -41,7 +41,7 @@ class ZmqTransport:
 
     def __init__(self, plan: TransportPlan) -> None:
         self._plan = plan
-        self._keyring = Keyring(keys_folder(), plan.heads)
+        self._keyring = Keyring(keys_folder(), plan.heads, plan.workers)
         self._admission: Admission | None = None
         self._address = ""
         self._file: Path | None = None

@@ -60,7 +60,7 @@ STALE = textwrap.dedent("""
     caller.recv(1)
 """)
 BOUND_S = 5.0
-"""Within so many seconds a machine joins or says why not. The code itself gives up after 3."""
+"""Within so many seconds a machine joins or says why not. The code itself gives up after 2.5."""
 SERVER, CLIENT = f"plx-s-{os.getpid()}", f"plx-c-{os.getpid()}"
 
 
@@ -207,7 +207,7 @@ def unplug() -> None:
 @pytest.mark.parametrize(
     ("change", "listen", "reason"),
     [
-        (drop_answers, "tcp://0.0.0.0:9000", "does not answer in 3 s hint: is it still running, does a firewall"),
+        (drop_answers, "tcp://0.0.0.0:9000", "does not answer in 2.5 s hint: is it still running, does a firewall"),
         (drop_questions, "tcp://0.0.0.0:9000", "tcp://10.77.0.1:9000"),
         (unplug, "tcp://0.0.0.0:9000", "tcp://10.77.0.1:9000"),
         (lambda: None, "tcp://127.0.0.1:9000", "only the machine of the server itself reaches this address"),

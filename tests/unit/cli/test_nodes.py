@@ -45,6 +45,12 @@ def test_server_without_a_plan_shows_its_nodes_only() -> None:
     assert len(list(render({"nodes": [IDLE], "plan": None}))) == 2
 
 
+def test_standbys_are_shown() -> None:
+    plan = {**PLAN, "replicas": [], "standbys": ["desk/standby", "attic/standby"], "term": 2}
+    lines = list(render({"nodes": [], "plan": plan}))
+    assert lines[2] == "standbys: desk/standby, attic/standby, for term 3"
+
+
 def test_move_and_slow_node_are_shown() -> None:
     move = {"reason": "it is slow", "bytes": 3 * 2**30, "nodes": {"mini/2": 3 * 2**30}, "seconds": 12.34}
     plan = {**PLAN, "replicas": [], "move": {**move, "replicas": [0, 2]}}

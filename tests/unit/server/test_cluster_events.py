@@ -66,7 +66,7 @@ def test_move_and_slow_nodes_are_shown_and_told(site: Site) -> None:
     before = view_cluster(watched.models)
     assert (before.nodes[0].slowdown, before.plan and before.plan.move) == (1.0, None)
     move = PlannedMove(reason="node 'mini/7' takes long", loads={"mini/7": 5, "slow/1": 7}, load_s=2.5, ranks=(0, 2))
-    watched.plan = replace(PLAN, move=move, slowdowns={"mini/7": 2.0})
+    watched.plan = replace(PLAN, move=move, slowdowns={"mini/7": 2.0}, term=2, standbys=("desk/standby",))
     after = view_cluster(watched.models)
     assert after.plan is not None
     assert after.plan.move is not None
@@ -78,6 +78,7 @@ def test_move_and_slow_nodes_are_shown_and_told(site: Site) -> None:
         "replicas": [0, 2],
     }
     assert after.nodes[0].slowdown == 2.0
+    assert (before.plan and before.plan.term, after.plan.term, after.plan.standbys) == (None, 2, ["desk/standby"])
     assert [name for name, _ in find_changes(before, after)] == ["node_changed", "plan"]
 
 

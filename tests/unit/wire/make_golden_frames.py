@@ -55,6 +55,7 @@ from parallax_core.wire.profile import (
     ProbeAnswer,
     StoredLayers,
 )
+from parallax_core.wire.succession import ClusterState, Succession
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
 LEASE, EPOCH = LeaseId(7), Epoch(3)
@@ -198,6 +199,8 @@ SAMPLES: dict[str, Message] = {
     ),
     "probe": Probe(bytes(range(8))),
     "answer to a probe": ProbeAnswer(),
+    "succession": Succession(b"cluster", 3, (Peer("head", "tcp://10.0.0.9:9000", b"key"),)),
+    "state of a cluster": ClusterState(b"state"),
     "hello of a client": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "api"),
     "data of a client": ApiData(b"GET /v1/models HTTP/1.1\r\n"),
     "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0, 4096, 512),

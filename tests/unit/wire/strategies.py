@@ -56,6 +56,7 @@ from parallax_core.wire.profile import (
     ProbeAnswer,
     StoredLayers,
 )
+from parallax_core.wire.succession import ClusterState, Succession
 
 counts = st.integers(0, LARGEST)
 counters = st.integers(-1, LARGEST)
@@ -237,6 +238,8 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Peers, tuples(st.builds(Peer, shown, shown, st.binary(max_size=9), st.booleans()))),
     st.builds(Probe, st.binary(max_size=9)),
     st.builds(ProbeAnswer),
+    st.builds(Succession, st.binary(max_size=9), counts, tuples(st.builds(Peer, shown, shown, st.binary(max_size=9)))),
+    st.builds(ClusterState, st.binary(max_size=9)),
     st.builds(ApiData, st.binary(min_size=1, max_size=9)),
     st.builds(Join, shown, tuples(shown), shown, counts, shown, counts, counts, counts),
     st.builds(

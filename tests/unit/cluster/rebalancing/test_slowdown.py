@@ -97,6 +97,17 @@ def test_node_that_is_slow_again_and_again_moves_layers_ever_more_rarely(
     assert sum(change is not None for change in changes) <= 3
 
 
+def test_error_of_the_prediction_is_found_also_where_speeds_vary() -> None:
+    """Other programs use the machine: each second has a speed of its own."""
+    random, estimator, now = Random(3), SlowdownEstimator(), 0.0
+    for _ in range(100):
+        speed = random.choice((0.2, 0.4, 0.6, 0.9))
+        for _ in range(10):
+            now += 0.1
+            estimator.note(1, 0.02, 0.02 * speed, now)
+    assert 0.3 < estimator.factor < 0.8
+
+
 def test_changes_are_forgotten_after_a_calm_while() -> None:
     bench = Bench()
     bench.run(60.0)

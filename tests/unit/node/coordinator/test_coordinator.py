@@ -170,3 +170,27 @@ async def test_layers_leave_a_node_whose_steps_take_long_and_that_is_said_before
         assert (tokens, finish.reason) == (TOY.continuation((1, 2), 150), "length"), finish.message
         await cluster.check()
         await end(nodes)
+
+
+async def test_coordinator_that_was_replaced_serves_no_more() -> None:
+    async with coordinated() as cluster:
+        nodes = await gather(cluster, *"abc")
+        await until(lambda: cluster.router.health().state == "ready")
+        asking = asyncio.create_task(cluster.answer((1, 2), 150))
+        await until(lambda: bool(cluster.router.stats()[0].output_tokens))
+        cluster.coordinator.end("another coordinator has taken over")
+        _, finish = await asking
+        assert (finish.reason, finish.message) == ("error", "another coordinator has taken over")
+        await until(lambda: cluster.router.health().state == "failed")
+        assert "another coordinator has taken over" in cluster.router.health().reason
+        await end(nodes)
+
+
+async def test_coordinator_that_was_replaced_before_it_served_never_does() -> None:
+    async with coordinated() as cluster:
+        nodes = await gather(cluster, "a")
+        cluster.coordinator.end("another coordinator has taken over")
+        await until(lambda: cluster.router.health().state == "failed")
+        nodes |= await gather(cluster, "b", "c")
+        assert cluster.router.health().state == "failed"
+        await end(nodes)

@@ -8,7 +8,10 @@ import pytest
 from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
 from parallax_core.node.worker import rejoin
 from parallax_core.node.worker.rejoin import TRIES, HeadPlace, serve_again
+from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.wire.membership import Join
+from parallax_core.wire.profile import Peer
+from parallax_core.wire.succession import Succession
 
 OLD, NEW, OTHER = "tcp://old:1", "tcp://new:1", "tcp://other:1"
 JOIN = Join("tcp://here:1", (), "here", 0)
@@ -21,6 +24,7 @@ class Session:
         self.num_losses = num_losses
         self.tried: list[str] = []
         self.is_leaving = False
+        self.terms: HeadTerms | None = None
         self.error = error or PeerLost("nobody is there", "start it")
 
     async def serve(self, address: str, head: str, join: Join) -> None:
@@ -59,6 +63,17 @@ async def test_every_address_is_tried_and_the_old_one_again() -> None:
     session = Session(4 * TRIES - 1)
     assert (await serve(session, NEW, OLD, OTHER)).address == OLD
     assert session.tried == [OLD] * TRIES + [NEW] * TRIES + [OTHER] * TRIES + [OLD] * TRIES
+
+
+async def test_node_turns_to_the_standbys_of_its_head_with_their_keys() -> None:
+    session, keys = Session(3 * TRIES), {"head": b"old key"}
+    session.terms = HeadTerms(OLD, keys)
+    session.terms.note(Succession(b"c", 1, (Peer("head", OTHER, b"other key"),)))
+    assert (await serve(session, NEW)).address == OLD
+    assert session.tried == [OLD] * TRIES + [NEW] * TRIES + [OTHER] * TRIES + [OLD]
+    assert keys == {"head": b"old key"}
+    session.terms.choose(OTHER)
+    assert keys == {"head": b"other key"}
 
 
 async def test_without_discovery_the_old_address_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,35 @@
+"""The command ``parallax promote``."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cli.command import new_app
+from parallax_core.deploy.standby import PROMOTION, find_standby
+
+app = new_app()
+
+
+@app.command()
+def promote(
+    force: Annotated[bool, typer.Option("--force", help="Also if the server that it follows still answers.")] = False,
+) -> None:
+    """Have the standby on this machine take the place of the server that it follows.
+
+    Do that when the machine of the server is gone for good: its nodes turn to this machine, with the weights they have
+    loaded, and refuse the other one if it comes back. A standby is started by `parallax run --standby-of`.
+    """
+    standby = find_standby()
+    if standby is None:
+        raise ParallaxError("no standby runs on this machine", "start one: `parallax run --standby-of CODE`")
+    if not standby.model:
+        raise ParallaxError(f"the standby has heard nothing yet of {standby.address}", "its log says why")
+    if standby.is_linked and not force:
+        message = f"the server at {standby.address} still answers"
+        raise ParallaxError(message, "end it first, or have it give way: `parallax promote --force`")
+    os.kill(standby.pid, PROMOTION)
+    print(f"this machine serves {standby.model} from now on, in term {standby.term + 1}")

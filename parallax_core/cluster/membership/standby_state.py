@@ -1,0 +1,57 @@
+"""What a standby of a coordinator has to know to take its place, as bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from parallax_core.contracts.device import DType
+from parallax_core.contracts.placement import Objective
+
+MOST_MACHINES = 10_000
+"""The most machines of a cluster."""
+Number = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of `parallax run` that hold for a cluster, and not for the machine of its coordinator."""
+
+    dtype: DType = "auto"
+    backend: str | None = None
+    placement: str = "search"
+    objective: Objective = "throughput"
+    concurrency: Number = 8
+    prompt_tokens: Number = 512
+    output_tokens: Number = 256
+
+
+class StandbyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of a coordinator."""
+
+    cluster: bytes
+    """The number that names the cluster."""
+    term: Annotated[int, msgspec.Meta(ge=0)]
+    model: str
+    """What the user called the model."""
+    settings: ClusterSettings = ClusterSettings()
+    machines: Annotated[dict[str, bytes], msgspec.Meta(max_length=MOST_MACHINES)] = {}
+    """The keys of the machines that have joined, by name."""
+    plan: dict[int, list[tuple[str, int, int]]] = {}
+    """By rank of a pipeline: the node of each stage, its first layer, and the one after its last."""
+    memories: dict[str, int] = {}
+    """By node: the bytes that were free before it loaded layers."""
+
+
+def write_state(state: StandbyState) -> bytes:
+    """Return a state as bytes."""
+    return msgspec.msgpack.encode(state)
+
+
+def read_state(data: bytes) -> StandbyState:
+    """Return the state that ``data`` stands for.
+
+    Raises:
+        ValueError: if it is damaged.
+    """
+    return msgspec.msgpack.decode(data, type=StandbyState)

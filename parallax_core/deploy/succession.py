@@ -1,0 +1,76 @@
+"""The term of the coordinator of this machine, and what its standbys are told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from parallax_core.cluster.membership.standby_state import ClusterSettings, StandbyState
+from parallax_core.cluster.membership.succession import Term
+from parallax_core.config.home import term_file
+from parallax_core.config.run import RunSettings
+from parallax_core.contracts.placement import PlacedStage
+from parallax_core.contracts.stage import LayerRange
+from parallax_core.node.coordinator.coordinator import Coordinator
+from parallax_core.node.coordinator.own_node import OWN_NODE
+from parallax_core.node.coordinator.plan_store import FormerPlan
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.standbys import Standbys
+from parallax_core.node.membership.term_store import TermStore
+
+
+@asynccontextmanager
+async def followed(
+    coordinator: Coordinator,
+    registry: NodeRegistry,
+    settings: RunSettings,
+    find_memories: Callable[[], Mapping[str, int]],
+) -> AsyncIterator[Standbys]:
+    """Tell nodes the term of this machine's coordinator, and standbys all they have to know.
+
+    ``find_memories`` returns the memory of each node before it loaded layers.
+
+    Raises:
+        ParallaxError: if the term cannot be read or kept.
+    """
+    first = TermStore(term_file()).begin(settings.model)
+
+    def describe() -> StandbyState:
+        keys = {node.name.partition("/")[0]: node.channel.key for node in registry.joined if node.channel.key}
+        plan = {
+            rank: [(stage.node, stage.layers.start, stage.layers.stop) for stage in stages]
+            for rank, stages in coordinator.plan.pipelines.items()
+        }
+        return msgspec.structs.replace(
+            first,
+            model=settings.model,
+            settings=ClusterSettings(**{name: getattr(settings, name) for name in ClusterSettings.__struct_fields__}),
+            machines={**first.machines, **keys},
+            plan=plan,
+            memories=dict(find_memories()),
+        )
+
+    standbys = Standbys(registry, Term(first.cluster, first.term), describe, coordinator.end)
+    standbys.start()
+    try:
+        yield standbys
+    finally:
+        await standbys.stop()
+
+
+def recall_plan(state: StandbyState) -> FormerPlan:
+    """Return the plan of a coordinator of ``state``, with which one that takes over begins, without its own node."""
+    pipelines = {
+        rank: tuple(PlacedStage(node, LayerRange(start, stop)) for node, start, stop in stages)
+        for rank, stages in state.plan.items()
+        if OWN_NODE not in {node for node, _, _ in stages}
+    }
+    return FormerPlan(pipelines, {node: memory for node, memory in state.memories.items() if node != OWN_NODE})
+
+
+def adopt_settings(settings: RunSettings, state: StandbyState) -> RunSettings:
+    """Return the settings of a standby that takes over from a coordinator of ``state``."""
+    return dataclasses.replace(settings, **msgspec.structs.asdict(state.settings), model=state.model, standby_of="")

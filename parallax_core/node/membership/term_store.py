@@ -1,0 +1,62 @@
+"""Keeps which cluster a coordinator of this machine has, and its term, in a file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cluster.membership.standby_state import StandbyState, read_state, write_state
+from parallax_core.cluster.membership.succession import FIRST_TERM
+
+CLUSTER_BYTES = 16
+"""The bytes of the number that names a cluster."""
+
+
+class TermStore:
+    """The file in which a machine keeps the state of its coordinator."""
+
+    def __init__(self, path: Path) -> None:
+        """Keep it in ``path``."""
+        self._path = path
+
+    def find(self) -> StandbyState | None:
+        """Return the state of the coordinator of this machine; None: there was none.
+
+        Raises:
+            ParallaxError: if the file cannot be read.
+        """
+        try:
+            return read_state(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise ParallaxError(
+                f"the state of the coordinator in {self._path} cannot be read: {error}",
+                "without that file, a new cluster begins: its machines need new join codes",
+            ) from error
+
+    def begin(self, model: str) -> StandbyState:
+        """Return the state of the coordinator of this machine, which is new if there was none."""
+        found = self.find()
+        if found is None:
+            found = StandbyState(cluster=secrets.token_bytes(CLUSTER_BYTES), term=FIRST_TERM, model=model)
+            self.keep(found)
+        return found
+
+    def keep(self, state: StandbyState) -> None:
+        """Keep a state.
+
+        Raises:
+            ParallaxError: if it cannot be written.
+        """
+        draft = self._path.with_suffix(f".{os.getpid()}")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft.write_bytes(write_state(state))
+            draft.replace(self._path)
+        except OSError as error:
+            raise ParallaxError(f"the state of the coordinator cannot be kept: {error}", "is the disk full?") from error

@@ -1,0 +1,109 @@
+"""A standby takes the place of a coordinator whose machine dies: real processes, keys and weights."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks.slow_links import find_port
+from parallax_core.cli.client import Client
+from tests.e2e.conftest import PARALLAX, Server, environment
+from tests.e2e.test_run import ROOM, coordinating, homes, list_users, read_ready, started
+from tests.e2e.test_workers import read_stream, wait_until
+
+__all__ = ["homes"]
+
+STAGES = ("--no-local", "--nodes", "2")
+
+
+class Machines:
+    """A coordinator, two machines that have joined it, and one that stands by."""
+
+    def __init__(self, stack: ExitStack, homes: dict[str, Path], folder: Path) -> None:
+        self._stack = stack
+        self._homes = homes
+        self.logs = {name: folder / f"{name}.log" for name in ("first", "one", "two", "three", "again")}
+        self._listen = f"tcp://127.0.0.1:{find_port()}"
+        options = (*STAGES, "--listen", self._listen)
+        self.first, self.code = stack.enter_context(coordinating(homes["first"], self.logs["first"], *options))
+        self.api = find_port()
+        """Where clients of the first machine that joins are served."""
+        for name, api in {"one": ("--port", str(self.api)), "two": ("--no-api",)}.items():
+            self._start(name, homes[name], "join", "--backend", "mlx", *api, *ROOM, self.code)
+        self.server = read_ready(self.first, self.logs["first"])
+
+    def _start(self, name: str, home: Path, *arguments: str) -> subprocess.Popen[str]:
+        return self._stack.enter_context(started(home, self.logs[name], *arguments))
+
+    def stand_by(self) -> subprocess.Popen[str]:
+        """Start a standby, and wait until it follows."""
+        listen = ("--listen", f"tcp://127.0.0.1:{find_port()}", "--port", "0")
+        options = ("run", "--standby-of", self.code, *listen, *STAGES)
+        assert self._start("three", self._homes["three"], *options).wait(60) == 1, "it may run stages only"
+        [allow] = re.findall(r"`parallax (keys allow .* --role any)`", self.logs["three"].read_text())
+        subprocess.run([PARALLAX, *allow.split()], check=True, env=environment(self._homes["first"]))
+        process = self._start("three", self._homes["three"], *options)
+        wait_until(partial(self.says, "three", "following the coordinator"))
+        wait_until(partial(self.says, "first", "standby follows"))
+        return process
+
+    def promote(self) -> subprocess.CompletedProcess[str]:
+        """Have the standby take over."""
+        environ = environment(self._homes["three"])
+        return subprocess.run([PARALLAX, "promote"], capture_output=True, text=True, env=environ, check=False)
+
+    def start_again(self) -> subprocess.Popen[str]:
+        """Start the first coordinator again, as it was."""
+        assert isinstance(self.first.args, list)
+        process = self._start("again", self._homes["first"], *[str(each) for each in self.first.args[1:]])
+        wait_until(partial(self.says, "again", "head listens"))
+        return process
+
+    def says(self, name: str, text: str) -> bool:
+        return text in self.logs[name].read_text()
+
+    def count_loads(self) -> list[int]:
+        """Return how often each node has loaded a stage: each time the backend tests its kernels."""
+        return [self.logs[name].read_text().count("selftest") for name in ("one", "two")]
+
+
+def list_nodes(server: Server) -> set[str]:
+    return {node["node"] for node in Client(server.url).cluster()["nodes"]}
+
+
+@pytest.mark.timeout(600)
+def test_standby_takes_over_with_what_is_loaded_and_the_old_coordinator_is_refused(
+    homes: dict[str, Path], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        machines = Machines(stack, homes, tmp_path)
+        whole, users = read_stream(machines.server, 0, lambda: None), list_users(machines.server)
+        assert whole[1] == "length"
+        assert "no standby runs" in machines.promote().stderr
+        standby = machines.stand_by()
+        assert "still answers" in machines.promote().stderr
+        loads = machines.count_loads()
+        assert all(loads)
+
+        machines.first.kill()
+        wait_until(lambda: machines.promote().returncode == 0)
+        assert standby.stdout is not None
+        assert standby.stdout.readline().startswith("parallax join ")
+        successor = read_ready(standby, machines.logs["three"])
+        assert list_users(successor) == users
+        assert read_stream(successor, 0, lambda: None) == whole
+        assert machines.count_loads() == loads, "the weights were there"
+        plan = Client(f"http://127.0.0.1:{machines.api}/v1").cluster()["plan"]
+        assert plan["term"] == 2, "clients of a machine that has joined get to the new coordinator"
+
+        again = machines.start_again()
+        assert list_nodes(successor) == users
+        assert successor.end(signal.SIGTERM) < 5
+        assert again.wait(60) == 1, "a node has told it of the newer term"
+        assert re.search(r"another coordinator has taken over: its term is 2", machines.logs["again"].read_text())

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.node.membership.term_store import TermStore
+
+
+def test_first_coordinator_begins_a_cluster_of_its_own(tmp_path: Path) -> None:
+    one, other = TermStore(tmp_path / "a" / "coordinator"), TermStore(tmp_path / "b")
+    state = one.begin("model")
+    assert (state.term, state.model, len(state.cluster)) == (1, "model", 16)
+    assert one.begin("another") == state
+    assert other.begin("model").cluster != state.cluster
+
+
+def test_state_of_a_coordinator_that_was_taken_over_is_kept(tmp_path: Path) -> None:
+    store = TermStore(tmp_path / "coordinator")
+    state = msgspec.structs.replace(store.begin("model"), term=2, machines={"desk": b"key"})
+    store.keep(state)
+    assert TermStore(tmp_path / "coordinator").find() == state
+
+
+def test_damaged_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "coordinator"
+    path.write_bytes(b"\x00\x01")
+    with pytest.raises(ParallaxError, match="cannot be read"):
+        TermStore(path).begin("model")
+    with pytest.raises(ParallaxError, match="cannot be kept"):
+        TermStore(path / "below").keep(TermStore(tmp_path / "new").begin("model"))
