@@ -68,7 +68,11 @@ class ModelGrammars:
         from llguidance import LLTokenizer
 
         source = json.dumps(_drop_prefix_space(read_object(self._file)))
-        tokenizer = LLTokenizer(source, n_vocab=self._vocab_size, eos_token=self._stop_ids or None)
+        try:
+            tokenizer = LLTokenizer(source, n_vocab=self._vocab_size, eos_token=self._stop_ids or None)
+        except ValueError as error:
+            message = f"a grammar is not available: this model's tokenizer is of an unknown kind ({error})"
+            raise InvalidRequest(message, "grammar", "use another model") from error
         if tokenizer.decode_bytes(tokenizer.tokenize_bytes(PROBE)) != PROBE:
             message = "a grammar is not available: this model's tokenizer changes the text that it is given"
             raise InvalidRequest(message, "grammar", "use another model")

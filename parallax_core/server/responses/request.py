@@ -80,7 +80,7 @@ def read_responses(
         reading.form,
         length_field="max_output_tokens",
         prompt_field="input",
-        grammar_field=FIELDS.get(field, field) if freeform is None else "tool_choice",
+        grammar_field=FIELDS.get(field, field) if freeform is None else "tools",
         forced_call=reading.form.forced_call if freeform is None else freeform.full_name,
         is_freeform=freeform is not None,
         plan=plan,

@@ -32,6 +32,9 @@ from parallax_core.api import (
     make_answers,
 )
 
+WORTH_COLLECTING = 2**24
+"""The bytes of weights for which reference cycles are looked for when a stage is closed; that may take half a second."""
+
 
 class MlxStage:
     """See `parallax_core.api.Stage`.
@@ -107,7 +110,8 @@ class MlxStage:
         """Release the model and every sequence. Idempotent."""
         self._runner = None
         self.account = Account(self.info)
-        gc.collect()  # arrays that are part of reference cycles go to MLX's cache, which is returned next
+        if self.info.weight_bytes >= WORTH_COLLECTING:
+            gc.collect()  # arrays that are part of reference cycles go to MLX's cache, which is returned next
         mx.clear_cache()
 
     def _get_runner(self) -> Runner:
