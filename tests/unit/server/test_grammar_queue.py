@@ -27,8 +27,8 @@ def make(client: bytes = b"", **fields: Any) -> BodyRequest:
 
 
 def make_slow(number: int, client: bytes = b"") -> BodyRequest:
-    """Return a request whose grammar takes half a minute to compile."""
-    return make(client, guided_json={"type": "integer", "multipleOf": 999_983, "minimum": number})
+    """Return a request with a grammar of its own, which takes far longer to compile than it may."""
+    return make(client, guided_json={"title": str(number), "type": "integer", "multipleOf": 3_999_971, "minimum": 0})
 
 
 @asynccontextmanager
