@@ -113,6 +113,8 @@ class TokenizerProcess:
             return "there is no process"
         with suppress(ProcessLookupError):
             process.kill()
+        if process.stdin is not None:
+            process.stdin.close()  # the loop may end before it notices that the other end is closed
         with suppress(TimeoutError):
             async with asyncio.timeout(END_S):
                 await process.wait()
