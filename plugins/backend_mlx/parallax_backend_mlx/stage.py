@@ -33,7 +33,7 @@ from parallax_core.api import (
 )
 
 WORTH_COLLECTING = 2**24
-"""The bytes of weights for which reference cycles are looked for when a stage is closed; that may take half a second."""
+"""The bytes of weights from which closing a stage looks for reference cycles; that may take half a second."""
 
 
 class MlxStage:
