@@ -29,7 +29,7 @@ from parallax_core.node.worker.loaded_stage import LoadedStage
 from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
-from parallax_core.node.worker.terms import HeadTerms
+from parallax_core.node.worker.terms import HeadTerms, refuse_head
 from parallax_core.node.worker.thread import StageThread
 from parallax_core.wire.engine import Abort, AssignEngine, Submit
 from parallax_core.wire.membership import (
@@ -152,7 +152,7 @@ class WorkerSession:
     def _note_term(self, channel: Channel, told: Succession) -> None:
         """Follow a coordinator of the newest term; tell an older one that it is, and leave it."""
         if self.terms is not None and (newer := self.terms.note(told)) is not None:
-            refusal = asyncio.create_task(_refuse_head(channel, newer))
+            refusal = asyncio.create_task(refuse_head(channel, newer))
             self._refusals.add(refusal)
             refusal.add_done_callback(self._refusals.discard)
 
@@ -319,11 +319,3 @@ async def _reset(held: LoadedStage) -> None:
 def _note_end(closing: asyncio.Future[None]) -> None:
     if not closing.cancelled() and (error := closing.exception()) is not None:
         logger.warning("stage not closed cleanly: %s: %s", type(error).__name__, error)
-
-
-async def _refuse_head(channel: Channel, newer: Succession) -> None:
-    """Tell a coordinator that there is a newer one, and end the link to it."""
-    logger.warning("coordinator is refused: there is one of term %d", newer.term)
-    with contextlib.suppress(PeerLost):
-        await channel.send(newer)
-    await channel.leave()

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.succession import Candidate, KnownTerms, Term
+from parallax_core.node.channel import Channel
 from parallax_core.wire.profile import Peer
 from parallax_core.wire.succession import Succession
 
@@ -84,3 +86,11 @@ def _write(path: Path | None, known: KnownTerms) -> None:
         draft.replace(path)
     except OSError as error:
         logger.warning("the term of the coordinator is not kept: %s", error)
+
+
+async def refuse_head(channel: Channel, newer: Succession) -> None:
+    """Tell a coordinator that there is a newer one, and end the link to it."""
+    logger.warning("coordinator is refused: there is one of term %d", newer.term)
+    with contextlib.suppress(PeerLost):
+        await channel.send(newer)
+    await channel.leave()
