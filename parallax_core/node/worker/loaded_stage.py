@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import dataclass
 
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
 from parallax_core.node.worker.thread import StageThread
 from parallax_core.wire.membership import Assign
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -38,3 +42,9 @@ def _describe(assign: Assign) -> tuple[object, ...]:
         assign.device,
         (assign.memory_fraction, assign.max_batch_tokens, assign.max_running),
     )
+
+
+def note_end(closing: asyncio.Future[None]) -> None:
+    """Log why a stage could not be closed."""
+    if not closing.cancelled() and (error := closing.exception()) is not None:
+        logger.warning("stage not closed cleanly: %s: %s", type(error).__name__, error)

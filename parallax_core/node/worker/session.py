@@ -25,7 +25,7 @@ from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
 from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.load_progress import LoadProgressReporter
-from parallax_core.node.worker.loaded_stage import LoadedStage
+from parallax_core.node.worker.loaded_stage import LoadedStage, note_end
 from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
@@ -167,7 +167,7 @@ class WorkerSession:
         if held is not None:
             closing = held.thread.call(held.runtime.close)
             held.thread.close()
-            closing.add_done_callback(_note_end)
+            closing.add_done_callback(note_end)
             await asyncio.wait([closing], timeout=CLOSE_S)
 
     async def _unload(self) -> None:
@@ -314,8 +314,3 @@ async def _reset(held: LoadedStage) -> None:
         raise StageHung(f"stage {held.assign.stage} has computed a step for longer than {RESET_S:g} s", REPLACED_HINT)
     if held.runtime.is_lost:
         raise StageLost(f"stage {held.assign.stage} is lost: {held.runtime.fault}", REPLACED_HINT)
-
-
-def _note_end(closing: asyncio.Future[None]) -> None:
-    if not closing.cancelled() and (error := closing.exception()) is not None:
-        logger.warning("stage not closed cleanly: %s: %s", type(error).__name__, error)
