@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import math
 import os
@@ -104,6 +103,8 @@ def return_memory() -> None:
 
     It takes a good part of a second, during which no other thread runs.
     """
+    import ctypes
+
     gc.unfreeze()  # what was made before modules were frozen may have gone with them
     gc.collect()
     gc.freeze()
