@@ -43,6 +43,7 @@ class GrammarQueue:
     async def close(self) -> None:
         """Kill the process; grammars that are not checked yet are refused."""
         await self._process.close()
+        await asyncio.gather(*self._checking, return_exceptions=True)
 
     async def check(self, grammar: Grammar, client: bytes) -> None:
         """Check a grammar of a client. A caller that is cancelled gives up its place.

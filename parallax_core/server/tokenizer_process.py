@@ -65,6 +65,9 @@ class TokenizerProcess:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment
             )
+            if self._is_closed:  # meanwhile: nobody else will kill it
+                await self.kill()
+                raise Unavailable(SHUTTING_DOWN)
             async with asyncio.timeout(self._setup.limit_s):
                 ready = await self._exchange(self._process, (to_frame(self._setup),), ReaderReady)
         except (TimeoutError, *LOST) as error:
