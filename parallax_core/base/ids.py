@@ -18,6 +18,11 @@ Epoch = NewType("Epoch", int)
 """A number that a head raises when it builds, repairs or reloads a pipeline; older messages are discarded."""
 
 
+def name_machine(node: str) -> str:
+    """Return the name of the machine of a node, such as ``mini`` of ``mini/12405``."""
+    return node.partition("/")[0]
+
+
 def further_node(first: str, number: int) -> str:
     """Return the name of a further node that the node ``first`` has started on its machine."""
     return f"{first}+{number}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
-from parallax_core.base.ids import HEAD
+from parallax_core.base.ids import HEAD, name_machine
 from parallax_core.cluster.membership.join_code import JoinCode, is_code, read_code
 from parallax_core.config.worker import name_node
 from parallax_core.contracts.discovery import Discovery
@@ -172,7 +172,7 @@ class CodeUse:
         raise _say_not_found()
 
     async def _enrol(self, head: bytes) -> tuple[Enrolment, bytes]:
-        wanted = name_node(0).partition("/")[0]
+        wanted = name_machine(name_node(0))
         return await self.method.enrol(head, self.code.secret, wanted), head
 
     @property

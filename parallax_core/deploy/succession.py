@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from parallax_core.base.ids import name_machine
 from parallax_core.cluster.membership.standby_state import ClusterSettings, StandbyState
 from parallax_core.cluster.membership.succession import Term
 from parallax_core.config.home import term_file
@@ -39,7 +40,7 @@ async def followed(
     first = TermStore(term_file()).begin(settings.model)
 
     def describe() -> StandbyState:
-        keys = {node.name.partition("/")[0]: node.channel.key for node in registry.joined if node.channel.key}
+        keys = {name_machine(node.name): node.channel.key for node in registry.joined if node.channel.key}
         plan = {
             rank: [(stage.node, stage.layers.start, stage.layers.stop) for stage in stages]
             for rank, stages in coordinator.plan.pipelines.items()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.base.ids import name_machine
 from parallax_core.contracts.joining import Identified
 from parallax_core.contracts.transport import FrameLimits, Guarded, Link, Monitored, NodeRole
 from parallax_core.node.peer_watch import PeerWatch
@@ -56,7 +57,7 @@ class Channel:
         """
         allowed = self._link.role if isinstance(self._link, Guarded) else "any"
         if allowed not in {role, "any"}:
-            name = self.peer.partition("/")[0]
+            name = name_machine(self.peer)
             hint = f"if it should be: `parallax keys allow PUBLIC_KEY {name} --role any`"
             raise PeerLost(f"node {self.peer!r} may not be a {role} here: its key is allowed as {allowed}", hint)
 

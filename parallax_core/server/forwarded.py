@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import uvicorn
 
+from parallax_core.base.ids import name_machine
 from parallax_core.node.channel import Channel
 from parallax_core.node.tunnel import Tunnel, end_stream
 from parallax_core.server.client_id import JOINED_MACHINE
@@ -28,7 +29,7 @@ class ForwardedConnections:
 
     async def serve(self, channel: Channel) -> None:
         """Answer the requests of a client of the node at the other end, until either end closes the connection."""
-        machine = channel.peer.partition("/")[0]
+        machine = name_machine(channel.peer)
         if reason := self._refuse(machine):
             await channel.send(ApiData(write_unavailable(reason, "unavailable", 1)))
             await channel.leave()

@@ -12,7 +12,7 @@ from itertools import count
 from operator import itemgetter
 
 from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.base.ids import Epoch, is_further
+from parallax_core.base.ids import Epoch, is_further, name_machine
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
@@ -245,7 +245,7 @@ class NodeRegistry:
             while True:
                 await self._room.acquire()
                 link = await self._transport.accept()
-                machine = link.peer.partition("/")[0]
+                machine = name_machine(link.peer)
                 is_one_too_many = list(self._greetings.values()).count(machine) >= MOST_GREETINGS_OF_ONE
                 task = asyncio.create_task(Channel(link).leave() if is_one_too_many else self._greet(link))
                 self._greetings[task] = machine

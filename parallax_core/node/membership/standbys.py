@@ -10,10 +10,11 @@ from dataclasses import replace
 from functools import partial
 
 from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import Epoch
+from parallax_core.base.ids import Epoch, name_machine
 from parallax_core.cluster.membership.standby_state import StandbyState, write_state
 from parallax_core.cluster.membership.succession import Candidate, Term
 from parallax_core.node.channel import Channel
+from parallax_core.node.coordinator.own_node import OWN_NODE
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
 from parallax_core.node.worker.terms import show_term
@@ -27,8 +28,6 @@ BEAT_S = 1.0
 """The most seconds between two states that a standby is sent."""
 LOOK_S = 0.2
 """Seconds between two looks at whether the state has changed."""
-LOCAL = "local"
-"""The machine of the coordinator's own node, which follows no other."""
 FIRST_S = 10.0
 """Seconds in which a standby has to say where it would listen."""
 
@@ -82,10 +81,10 @@ class Standbys:
         """Note that a machine follows a newer coordinator; end once most machines do, since a single one may lie."""
         if not self._is_newer(told):
             return
-        machine = name_machine(node)
+        machine = name_machine(node.name)
         logger.warning("node follows another coordinator node=%s term=%d", node.name, told.term)
         self._gone.add(machine)
-        others = {name_machine(each) for each in self._registry.joined} - self._gone - {LOCAL}
+        others = {name_machine(each.name) for each in self._registry.joined} - self._gone - {name_machine(OWN_NODE)}
         if len(self._gone) > len(others):
             self._hear(told)
 
@@ -143,11 +142,6 @@ class Standbys:
             self._start_telling(node.channel)
 
 
-def name_machine(node: JoinedNode) -> str:
-    """Return the name of the machine of a node."""
-    return node.name.partition("/")[0]
-
-
 async def _check_standby(channel: Channel) -> None:
     """Check that the key of a standby allows it to be a head, since nodes are going to trust it as one; tell it if not.
 
@@ -157,7 +151,7 @@ async def _check_standby(channel: Channel) -> None:
     try:
         channel.check_role("head")
     except PeerLost:
-        name = channel.peer.partition("/")[0]
+        name = name_machine(channel.peer)
         message = f"machine {name!r} may run stages of this cluster, and not take it over"
         hint = f"if it should: `parallax keys allow {channel.key.hex()} {name} --role any` on the server's machine"
         await channel.send(Refusal(LEASE, Epoch(0), 0, message, hint))
