@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
 from parallax_core.server.hosting import ModelHost
@@ -186,8 +186,7 @@ class ModelChanges:
             raise ChangeRefused(f"the model {found.id!r} is {reason}")
         return found
 
-    async def _run(self, work: object, change: ModelChange) -> None:
-        assert asyncio.iscoroutine(work), "it was made from a coroutine function"
+    async def _run(self, work: Coroutine[Any, Any, None], change: ModelChange) -> None:
         wanted = change.wanted
         logger.info("models change action=%s model=%s", wanted.action, change.model.id)
         try:
