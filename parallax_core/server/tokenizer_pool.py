@@ -85,6 +85,7 @@ class TokenizerPool:
         self._grammars = GrammarQueue(TokenizerProcess(msgspec.structs.replace(setup, checks_grammars=True)))
         self._free: asyncio.Queue[TokenizerProcess] = asyncio.Queue()
         self._large = asyncio.Semaphore(max(1, self._limits.num_processes - 1))
+        self._starting: list[asyncio.Task[None]] = []
         self._reading: set[asyncio.Task[BodyResult]] = set()
         self._num_waiting = self._waiting_bytes = 0
 
@@ -94,11 +95,15 @@ class TokenizerPool:
         Raises:
             ParallaxError: if one cannot be started; `stop` ends the others.
         """
-        await asyncio.gather(self._grammars.start(), *(self._start(process) for process in self._processes))
+        starts = (self._grammars.start(), *(self._start(process) for process in self._processes))
+        self._starting = [asyncio.create_task(start) for start in starts]
+        await asyncio.gather(*self._starting)
 
     async def stop(self) -> None:
         """Kill all processes; bodies that are not read yet are refused."""
         await asyncio.gather(self._grammars.close(), *(process.close() for process in self._processes))
+        # A process that one of these tasks starts or kills is not gone before the task ends.
+        await asyncio.gather(*self._starting, *self._reading, return_exceptions=True)
 
     async def read(self, ask: BodyRequest) -> BodyResult:
         """Read a body, and check its grammar if it has one. A caller that is cancelled gives up its place.
