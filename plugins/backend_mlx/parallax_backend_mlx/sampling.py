@@ -46,23 +46,33 @@ class Sampler:
         # The best token is moved to zero, where float32 is most precise; adding a constant changes no draw.
         scaled = (logits - mx.maximum(mx.max(logits, axis=-1, keepdims=True), LOWEST)) / temperature
         whole = Candidates(map_floats(logits), scaled)
-        drawn = self._draw_best(whole, samplings, drafts)
-        if drawn is None:
-            drawn = self._draw(whole, find_border(whole, whole, samplings), samplings, self._make_noise(drafts))
-        return mx.where(mx.array(greedy), plain, drawn)
+        has_filters = any(sampling.top_k or sampling.top_p < 1 or sampling.min_p for sampling in samplings)
+        draw = self._draw_best if has_filters and self._vocab_size > BEST else self._draw_whole
+        return mx.where(mx.array(greedy), plain, draw(whole, samplings, drafts))
 
-    def _draw_best(self, whole: Candidates, samplings: Sequence[Sampling], drafts: Sequence[Draft]) -> mx.array | None:
-        """Draw among the `BEST` tokens of each row, or return None if filters keep others too."""
-        if self._vocab_size <= BEST or not all(sampling.top_k or sampling.top_p < 1 for sampling in samplings):
-            return None
+    def _draw_whole(self, whole: Candidates, samplings: Sequence[Sampling], drafts: Sequence[Draft]) -> mx.array:
+        """Draw among all tokens."""
+        return self._draw(whole, find_border(whole, whole, samplings), samplings, self._make_noise(drafts))
+
+    def _draw_best(self, whole: Candidates, samplings: Sequence[Sampling], drafts: Sequence[Draft]) -> mx.array:
+        """Draw among the `BEST` tokens of each row, and among all in the rows whose filters keep others too."""
         # Ordered by id, so that the lowest id wins among equal scores here too.
         ids = mx.sort(mx.argpartition(whole.keys, kth=-BEST, axis=-1)[:, -BEST:], axis=-1)
         best = whole.pick(ids)
         border = find_border(best, whole, samplings)
-        if not mx.all(border > mx.min(best.keys, axis=-1, keepdims=True)).item():
-            return None
+        is_enough = border[:, 0] > mx.min(best.keys, axis=-1)
+        probable = keep_probable(best.scaled, samplings)
+        if probable is not None:
+            is_enough |= ~mx.all(probable, axis=-1)  # a token that is not among the best is less probable than all
+        if any(sampling.top_k > BEST for sampling in samplings):  # top_p is a share of what top_k keeps
+            is_enough &= mx.array([sampling.top_k <= BEST for sampling in samplings])
         place = self._draw(best, border, samplings, self._make_noise(drafts, ids))
-        return mx.take_along_axis(ids, place[:, None], axis=-1)[:, 0]
+        drawn = mx.take_along_axis(ids, place[:, None], axis=-1)[:, 0].astype(mx.uint32)
+        if rest := [row for row, enough in enumerate(is_enough.tolist()) if not enough]:
+            rows = mx.array(rest)
+            field = Candidates(whole.keys[rows], whole.scaled[rows])
+            drawn[rows] = self._draw_whole(field, [samplings[row] for row in rest], [drafts[row] for row in rest])
+        return drawn
 
     def _draw(self, field: Candidates, border: mx.array, samplings: Sequence[Sampling], noise: mx.array) -> mx.array:
         """Return the index in ``field`` of the best score that filters keep, uint32 of shape [rows]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 
@@ -11,7 +12,7 @@ from parallax_sampling_torch.tensors import read_tensor
 
 
 def wait_for_masks(logits: torch.Tensor, masks: MaskSource | None) -> torch.Tensor:
-    """Return the logits of a step after its masks, for which it waits; ``logits`` themselves if it has none.
+    """Return the logits of a step after its masks, for which it waits; ``logits`` are overwritten.
 
     Raises:
         BackendFailed: if the masks do not come in time.
@@ -23,20 +24,27 @@ def mask_rows(logits: torch.Tensor, masks: Mapping[int, Tensor]) -> torch.Tensor
     """Return ``logits`` with the tokens that masks forbid at minus infinity.
 
     Args:
-        logits: of each output, float32 of shape [outputs, vocab size]; not changed.
+        logits: of each output, float32 of shape [outputs, vocab size]; overwritten.
         masks: the masks, by the number of their output.
     """
     if not masks:
         return logits
-    forbidden = ~_unpack(torch.stack([read_tensor(mask) for mask in masks.values()]).to(logits.device))
+    forbidden = _find_forbidden(torch.stack([read_tensor(mask) for mask in masks.values()]).to(logits.device))
     forbidden = forbidden[:, : logits.shape[-1]]
     if list(masks) == list(range(len(logits))):
-        return logits.masked_fill(forbidden, -torch.inf)
+        return logits.masked_fill_(forbidden, -torch.inf)
     places = torch.tensor(list(masks), device=logits.device)
-    return logits.index_copy(0, places, logits[places].masked_fill(forbidden, -torch.inf))
+    return logits.index_copy_(0, places, logits[places].masked_fill_(forbidden, -torch.inf))
 
 
-def _unpack(bits: torch.Tensor) -> torch.Tensor:
-    """Return the bits of bytes, lowest first: bool of shape [rows, 8 * bytes] from uint8 of shape [rows, bytes]."""
-    shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return ((bits[..., None] >> shifts) & 1).flatten(1).bool()
+def _find_forbidden(bits: torch.Tensor) -> torch.Tensor:
+    """Return which bits are zero, lowest first: bool of shape [rows, 8 * bytes] from uint8 of shape [rows, bytes]."""
+    words = _make_words(bits.device).index_select(0, bits.flatten().int())
+    return words.view(torch.bool).view(len(bits), -1)
+
+
+@cache
+def _make_words(device: torch.device) -> torch.Tensor:
+    """Return for each byte its inverted bits as eight bools in a word, int64 of shape [256]."""
+    bits = (torch.arange(256, dtype=torch.uint8)[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+    return (1 - bits).view(torch.int64)[:, 0].to(device)

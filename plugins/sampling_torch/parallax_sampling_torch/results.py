@@ -34,6 +34,6 @@ def compute_result(
     check_largest(largest, batch.rows)
     masked = wait_for_masks(logits, batch.masks)
     begun = time.perf_counter()
-    drawn = draw_tokens(sampler, masked, batch, entries, best if masked is logits else None)
+    drawn = draw_tokens(sampler, masked, batch, entries, best if batch.masks is None else None)
     answers, given = answer_outputs(outputs, masked, drawn), write_states(outputs, states)
     return StageResult(answers, given, sampling_s=time.perf_counter() - begun)

@@ -53,25 +53,36 @@ class Sampler:
         largest = logits.amax(-1, keepdim=True)
         scaled = (logits - largest.clamp(min=LOWEST)) / temperature
         whole = Candidates(map_floats(logits), scaled)
-        drawn = self._draw_best(whole, samplings, draw_inputs)
-        if drawn is None:
-            drawn = _draw(whole, find_border(whole, whole, samplings), samplings, self._noise.make(draw_inputs))
-        return drawn.masked_fill(largest[:, 0] == -torch.inf, 0)
+        has_filters = any(sampling.top_k or sampling.top_p < 1 or sampling.min_p for sampling in samplings)
+        draw = self._draw_best if has_filters and self._vocab_size > BEST else self._draw_whole
+        return draw(whole, samplings, draw_inputs).masked_fill(largest[:, 0] == -torch.inf, 0)
+
+    def _draw_whole(
+        self, whole: Candidates, samplings: Sequence[Sampling], draw_inputs: Sequence[DrawInput]
+    ) -> torch.Tensor:
+        """Draw among all tokens."""
+        return _draw(whole, find_border(whole, whole, samplings), samplings, self._noise.make(draw_inputs))
 
     def _draw_best(
         self, whole: Candidates, samplings: Sequence[Sampling], draw_inputs: Sequence[DrawInput]
-    ) -> torch.Tensor | None:
-        """Draw among the `BEST` tokens of each row, or return None if filters keep others too."""
-        if self._vocab_size <= BEST or not all(sampling.top_k or sampling.top_p < 1 for sampling in samplings):
-            return None
+    ) -> torch.Tensor:
+        """Draw among the `BEST` tokens of each row, and among all in the rows whose filters keep others too."""
         # Ordered by id, so that the lowest id wins among equal scores here too.
         ids = whole.keys.topk(BEST, sorted=False).indices.sort(-1).values
         best = whole.pick(ids)
         border = find_border(best, whole, samplings)
-        if not bool((border > best.keys.amin(-1, keepdim=True)).all()):
-            return None
+        is_enough = border[:, 0] > best.keys.amin(-1)
+        probable = keep_probable(best.scaled, samplings)
+        if probable is not None:
+            is_enough |= ~probable.all(-1)  # a token that is not among the best is less probable than all of them
         place = _draw(best, border, samplings, self._noise.make(draw_inputs, ids))
-        return ids.gather(-1, place[:, None])[:, 0]
+        drawn = ids.gather(-1, place[:, None])[:, 0]
+        if any(sampling.top_k > BEST for sampling in samplings):  # top_p is a share of what top_k keeps
+            is_enough &= torch.tensor([sampling.top_k <= BEST for sampling in samplings], device=ids.device)
+        if rest := (~is_enough).nonzero()[:, 0].tolist():
+            field = Candidates(whole.keys[rest], whole.scaled[rest])
+            drawn[rest] = self._draw_whole(field, [samplings[row] for row in rest], [draw_inputs[row] for row in rest])
+        return drawn
 
 
 def _draw(field: Candidates, border: torch.Tensor, samplings: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,7 @@ from parallax_core.api import (
 )
 from parallax_core.testing.golden import read_draft, read_golden, read_logits
 from parallax_core.testing.masks import make_mask
+from parallax_sampling_torch import sampler
 from parallax_sampling_torch.draw_inputs import DrawInput
 from parallax_sampling_torch.filters import Candidates, find_border
 from parallax_sampling_torch.float_order import map_floats
@@ -103,6 +104,28 @@ def test_rows_together_draw_what_the_reference_draws() -> None:
     logits = [[source.gauss(0, 3) for _ in range(VOCAB)] for _ in drafts]
     exact = torch.tensor(logits).tolist()
     assert draw_rows(logits, drafts) == [draw(row, draft) for row, draft in zip(exact, drafts, strict=True)]
+
+
+@pytest.mark.parametrize("size", [1, 5, 30, 100])
+def test_looking_at_the_best_tokens_first_changes_no_draw(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the filters of a row leave more than these, as those of some do, or not."""
+    monkeypatch.setattr(sampler, "BEST", size)
+    source = random.Random(size)
+    logits = [[source.gauss(0, 2) // 0.25 / 4 for _ in range(150)] for _ in range(200)]  # with ties
+    drafts = [
+        Draft(
+            Sampling(
+                temperature=source.choice([0.7, 1.0, 3.0]),
+                top_k=source.choice([0, source.randint(1, 160)]),
+                top_p=source.choice([1.0, source.random() or 1.0]),
+                min_p=source.choice([0.0, source.random()]),
+                seed=seed,
+            ),
+            [1, 2],
+        )
+        for seed in range(len(logits))
+    ]
+    assert draw_rows(logits, drafts) == [draw(row, draft) for row, draft in zip(logits, drafts, strict=True)]
 
 
 def test_row_draws_alone_what_it_draws_in_a_batch() -> None:
