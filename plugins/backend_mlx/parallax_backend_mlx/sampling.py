@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from parallax_backend_mlx.adjust import adjust_logits, make_column
 from parallax_backend_mlx.filters import Candidates, find_border, keep_probable
@@ -68,7 +69,7 @@ class Sampler:
             is_enough &= mx.array([sampling.top_k <= BEST for sampling in samplings])
         place = self._draw(best, border, samplings, self._make_noise(drafts, ids))
         drawn = mx.take_along_axis(ids, place[:, None], axis=-1)[:, 0].astype(mx.uint32)
-        if rest := [row for row, enough in enumerate(is_enough.tolist()) if not enough]:
+        if rest := [row for row, enough in enumerate(cast("list[bool]", is_enough.tolist())) if not enough]:
             rows = mx.array(rest)
             field = Candidates(whole.keys[rows], whole.scaled[rows])
             drawn[rows] = self._draw_whole(field, [samplings[row] for row in rest], [drafts[row] for row in rest])
