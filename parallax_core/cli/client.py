@@ -68,37 +68,23 @@ class Client:
         Raises:
             ParallaxError: if no server answers there, or it is not a Parallax server.
         """
-        try:
-            found = self._fetch("/cluster", "admin")
-        except ParallaxError as error:
-            cause = error.__cause__
-            if isinstance(cause, urllib.error.HTTPError) and cause.code == HTTPStatus.NOT_FOUND:
-                raise self._wrong_server("a Parallax") from error
-            raise
-        except ValueError as error:
-            raise self._wrong_server("a Parallax") from error
-        if isinstance(found, dict) and found.get("object") == "cluster":
-            return found
-        raise self._wrong_server("a Parallax")
+        return self._fetch_own("/cluster", "cluster")
 
     def known_models(self) -> dict[str, Any]:
         """Return the answer of ``GET /v1/cluster/models``.
 
         Raises:
-            ParallaxError: if no server answers there, or refuses.
+            ParallaxError: if no server answers there, it refuses, or it is not a Parallax server.
         """
-        found: dict[str, Any] = self._fetch("/cluster/models", "admin")
-        return found
+        return self._fetch_own("/cluster/models", "cluster.models")
 
-    def change_models(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Have the server change its models, and return its answer.
+    def change_models(self, body: dict[str, Any]) -> None:
+        """Have the server change its models.
 
         Raises:
-            ParallaxError: if no server answers there, or refuses.
+            ParallaxError: if no server answers there, or it refuses.
         """
-        with self._open("/cluster/models", body, "admin") as response:
-            found: dict[str, Any] = json.load(response)
-            return found
+        self._open("/cluster/models", body, "admin").close()
 
     def chat(self, body: dict[str, Any]) -> Iterator[AnswerPiece]:
         """Yield the pieces of a streamed answer in a chat; raises what `complete` raises."""
@@ -151,6 +137,21 @@ class Client:
                 return json.load(response)
             except (OSError, HTTPException) as error:
                 raise self._absent(error) from error
+
+    def _fetch_own(self, path: str, kind: str) -> dict[str, Any]:
+        """Return the answer of a path that only Parallax servers have; ``kind`` is its ``object``."""
+        try:
+            found = self._fetch(path, "admin")
+        except ParallaxError as error:
+            cause = error.__cause__
+            if isinstance(cause, urllib.error.HTTPError) and cause.code == HTTPStatus.NOT_FOUND:
+                raise self._wrong_server("a Parallax") from error
+            raise
+        except ValueError as error:
+            raise self._wrong_server("a Parallax") from error
+        if isinstance(found, dict) and found.get("object") == kind:
+            return found
+        raise self._wrong_server("a Parallax")
 
     def _open(self, path: str, body: dict[str, Any] | None = None, role: str = "user") -> Any:  # noqa: ANN401 -- what urlopen returns
         try:

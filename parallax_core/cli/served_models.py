@@ -97,7 +97,7 @@ def render(found: dict[str, Any]) -> Iterator[str]:
 def describe_progress(found: dict[str, Any]) -> str:
     """Return how far the change under way is, with each node that loads something."""
     change = found["change"]
-    model = change["replaces"] or change["model"] if change["state"] == "draining" else change["model"]
+    model = change["model"] if change["state"] == "loading" else change["replaces"] or change["model"]
     known = next(each for each in found["data"] if each["id"] == model)
     if change["state"] == "draining":
         return f"{model}: {known['requests']} requests are still running"
@@ -117,7 +117,7 @@ def _change(url: str | None, body: dict[str, Any], *, is_waiting: bool) -> None:
         print("begun; `parallax models served` shows how far it is")
         return
     shown = ""
-    while (found := client.known_models())["change"]["state"] in UNDER_WAY:
+    while (found := _look(client))["change"]["state"] in UNDER_WAY:
         if (text := describe_progress(found)) != shown:
             print(text, file=sys.stderr, flush=True)
             shown = text
@@ -128,6 +128,19 @@ def _change(url: str | None, body: dict[str, Any], *, is_waiting: bool) -> None:
     print(f"{change['model']} is {'unloaded' if change['action'] == 'unload' else 'loaded'}")
     if change["replaces"]:
         print(f"{change['replaces']} is unloaded")
+
+
+def _look(client: Client) -> dict[str, Any]:
+    """Return the models of a server that has begun a change.
+
+    Raises:
+        ParallaxError: if it knows of none any more.
+    """
+    found = client.known_models()
+    if found["change"] is None:
+        message = "the server has started anew, and what became of the change is not known"
+        raise ParallaxError(message, "`parallax models served` shows what is loaded")
+    return found
 
 
 def _name(model: str) -> str:

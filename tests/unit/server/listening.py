@@ -19,13 +19,15 @@ from tests.unit.server.letters import Site
 class Listening:
     """A server on loopback in this event loop."""
 
-    def __init__(self, options: ServerOptions | None = None, reader: BodyReading | None = None) -> None:
+    def __init__(
+        self, options: ServerOptions | None = None, reader: BodyReading | None = None, site: Site | None = None
+    ) -> None:
         options = options or ServerOptions()
-        self.site = Site(options, reader=reader)
+        self.site = site or Site(options, reader=reader)
         self._clients: list[Client] = []
         self._sock = bind_socket("127.0.0.1", 0)
-        site = run.ServerSite(self.site.app, self.site.models, options, self.site.drain, self.site.changes)
-        self.server = run.Server(run.make_config(site))
+        served = run.ServerSite(self.site.app, self.site.models, options, self.site.drain, self.site.changes)
+        self.server = run.Server(run.make_config(served))
 
     async def __aenter__(self) -> Self:
         await self.site.router.start()

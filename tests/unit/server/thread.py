@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from parallax_core.server.options import ServerOptions
+from tests.unit.server.letters import Site
 from tests.unit.server.listening import Listening
 
 T = TypeVar("T")
@@ -16,10 +17,10 @@ T = TypeVar("T")
 class Threaded:
     """A server on a thread, as a context manager."""
 
-    def __init__(self, options: ServerOptions | None = None) -> None:
+    def __init__(self, options: ServerOptions | None = None, site: Site | None = None) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.listening = Listening(options)
+        self.listening = Listening(options, site=site)
 
     def __enter__(self) -> Self:
         self._thread.start()
