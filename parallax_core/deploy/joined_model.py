@@ -164,8 +164,10 @@ class JoinedModel:
         """Wait until each machine has a node for the model.
 
         Raises:
-            ParallaxError: if no machine has one in time.
+            ParallaxError: if there is no machine, or none has one in time.
         """
+        if not self._rooms.shared.firsts:
+            raise ParallaxError("no machine has joined", "`parallax join` on a machine has it join, with a join code")
         changed = self.nodes.changed
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GATHER_S):

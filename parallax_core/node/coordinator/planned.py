@@ -151,8 +151,10 @@ class PlannedExecutor:
             while not opening.done() and self._planned == stages:
                 self._news.clear()
                 hearing = asyncio.create_task(self._news.wait())
-                await asyncio.wait([opening, hearing], return_when=asyncio.FIRST_COMPLETED)
-                hearing.cancel()
+                try:
+                    await asyncio.wait([opening, hearing], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    hearing.cancel()
         finally:
             if not opening.done():
                 opening.cancel()

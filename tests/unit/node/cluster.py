@@ -95,9 +95,13 @@ class Node:
     def meet(self, peers: Peers) -> None:
         self.peers = peers.peers
 
-    async def _work(self, address: str, head: str) -> None:
-        self._session = session = WorkerSession(self.transport, self.name, self.open_stage)
+    def make_session(self) -> WorkerSession:
+        session = WorkerSession(self.transport, self.name, self.open_stage)
         session._reporter.meet = self.meet  # type: ignore[method-assign]
+        return session
+
+    async def _work(self, address: str, head: str) -> None:
+        self._session = session = self.make_session()
         join = Join(self.transport.address, self._backends, "here", 0)
         try:
             while not session.is_leaving:
@@ -108,7 +112,7 @@ class Node:
                 except StageLost as error:
                     self.ends.append(error)
                     await session.close()
-                    self._session = session = WorkerSession(self.transport, self.name, self.open_stage)
+                    self._session = session = self.make_session()
                 await asyncio.sleep(AGAIN_S)
             self.has_left.set()
         finally:
