@@ -180,15 +180,12 @@ def test_old_model_that_is_loaded_again_is_shown_meanwhile(server: Server, monke
     server.several.host.faults["other"] = BackendFailed("the weights are damaged")
     fail, restore = server.hold("other"), server.hold("toy")
 
-    def wait_for(state: str) -> None:
-        latest = server.several.changes.latest
-        assert latest is not None
-        while latest.state != state:
-            pass
-
     def begin_again() -> None:
         fail()
-        wait_for("restoring")
+        latest = server.several.changes.latest
+        assert latest is not None
+        while latest.state != "restoring":
+            pass
 
     def end() -> None:
         restore()
@@ -200,7 +197,8 @@ def test_old_model_that_is_loaded_again_is_shown_meanwhile(server: Server, monke
     def change_and_wait(self: Client, body: dict[str, Any]) -> None:
         """Begin the change, and wait until the old model is unloaded, so that the first look sees the next step."""
         begin(self, body)
-        wait_for("loading")
+        while "other" not in server.several.host.opened:
+            pass
 
     monkeypatch.setattr(Client, "change_models", change_and_wait)
     after_looks(monkeypatch, begin_again, end)
