@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parallax_core.base.errors import UsageError
+from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.layer_plan import LayerPlanner
 from parallax_core.cluster.placement.demand import measure_demand
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 
+logger = logging.getLogger(__name__)
+
 
 class JoinedCluster:
     """The machines that join, the worker of this one, and the models that they run; a `ModelHost`."""
@@ -63,6 +66,9 @@ class JoinedCluster:
         self._rooms = MachineRooms(self._shared)
         self._models: dict[str, JoinedModel] = {}
         self._standbys: Standbys | None = None
+        self._store = PlanStore(plan_file())
+        self._further: tuple[str, ...] = ()
+        """The models that are loaded besides the first, as the user names them."""
         self.join_command = ""
         """The command by which a machine joins, with its code; empty before machines can join, or if none can."""
         self.first = self._make_first(deployment)
@@ -99,6 +105,23 @@ class JoinedCluster:
         planner = await asyncio.to_thread(self._plan.make_planner, deployment, 0)
         return self._make(deployment, planner, NodeProfiles(OWN_NODE, self._qualify(model)).describe)
 
+    def remember(self, models: Sequence[str]) -> None:
+        """Keep which models are loaded; see `ModelHost.remember`."""
+        first = self._plan.settings.model
+        self._further = tuple(model for model in models if model != first)
+        try:
+            self._store.save_loaded(self._qualify(first), self._further)
+        except ParallaxError as error:
+            logger.warning("%s; after a restart of the server, only its first model is loaded", error.message)
+
+    def recall(self) -> Sequence[str]:
+        """Return the models that were loaded before a restart; see `ModelHost.recall`."""
+        try:
+            return self._store.find_loaded(self._qualify(self._plan.settings.model))
+        except ParallaxError as error:
+            logger.warning("%s", error.message)
+            return ()
+
     def find_plan(self, model: str) -> PlanStatus:
         """Return what is planned for a model; if it is not loaded, how machines join."""
         command, standbys = self.join_command if self._plan.shows_code else "", self._standbys
@@ -119,7 +142,7 @@ class JoinedCluster:
             if listening is not None:
                 settings, registry = self._plan.settings, self._stages.registry
                 self._standbys = await stack.enter_async_context(
-                    followed(self.first.coordinator, registry, settings, self._find_memories)
+                    followed(self.first.coordinator, registry, settings, self._find_memories, lambda: self._further)
                 )
             following = asyncio.create_task(self._shared.follow())
             try:
@@ -132,7 +155,7 @@ class JoinedCluster:
         """Return the model with which the server starts, which goes on with its last plan."""
         plan, name = self._plan, self._qualify(self._plan.settings.model)
         planner, profiles = plan.make_planner(deployment, plan.settings.nodes), NodeProfiles(OWN_NODE, name)
-        lasting = make_lasting(planner, PlanStore(plan_file()), name, profiles)
+        lasting = make_lasting(planner, self._store, name, profiles)
         self._find_memories = lasting.find_memories
         describe = FormerNodes(profiles, lasting.former, OWN_NODE if plan.settings.local else "").describe
         return self._make(deployment, lasting, describe)

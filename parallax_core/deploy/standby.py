@@ -79,7 +79,9 @@ def wait_for_promotion(settings: RunSettings, plugins: PluginHost) -> RunSetting
     with _recorded(joined):
         state = asyncio.run(_follow(joined, joiner.find_key(joined), reach, settings, plugins))
     TermStore(term_file()).keep(state)
-    PlanStore(plan_file()).save(Catalog(plugins).qualify(state.model), recall_plan(state))
+    store, model = PlanStore(plan_file()), Catalog(plugins).qualify(state.model)
+    store.save(model, recall_plan(state))
+    store.save_loaded(model, state.further)
     logger.info("taking over model=%s term=%d", state.model, state.term)
     return adopt_settings(settings, state)
 

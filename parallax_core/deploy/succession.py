@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -29,10 +29,12 @@ async def followed(
     registry: NodeRegistry,
     settings: RunSettings,
     find_memories: Callable[[], Mapping[str, int]],
+    find_further: Callable[[], Sequence[str]],
 ) -> AsyncIterator[Standbys]:
     """Tell nodes the term of this machine's coordinator, and standbys all they have to know.
 
-    ``find_memories`` returns the memory of each node before it loaded layers.
+    ``find_memories`` returns the memory of each node before it loaded layers, and ``find_further`` the models that are
+    loaded besides the first.
 
     Raises:
         ParallaxError: if the term cannot be read or kept.
@@ -52,6 +54,7 @@ async def followed(
             machines={**first.machines, **keys},
             plan=plan,
             memories=dict(find_memories()),
+            further=list(find_further()),
         )
 
     standbys = Standbys(registry, Term(first.cluster, first.term), describe, coordinator.end)

@@ -49,6 +49,12 @@ class ModelHost(Protocol):
             ParallaxError: if it cannot be found, fetched or read.
         """
 
+    def remember(self, models: Sequence[str]) -> None:
+        """Keep which models are loaded, for the time after a restart. May wait for a disk, and never raises."""
+
+    def recall(self) -> Sequence[str]:
+        """Return the models that were loaded before a restart, without the first one. May wait for a disk."""
+
 
 @dataclass(frozen=True, slots=True)
 class FixedModel:

@@ -123,6 +123,18 @@ class ModelChanges:
         self._task = asyncio.create_task(self._run(work(change), change))
         return change
 
+    async def restore(self) -> None:
+        """Load the models that were loaded before the server was restarted, one after the other."""
+        if self._host is None:
+            return
+        for model in await asyncio.to_thread(self._host.recall):
+            await self.wait()
+            try:
+                self.begin(WantedChange(action="load", model=model))
+            except ParallaxError as error:  # meanwhile someone may have loaded it
+                logger.warning("the model %r is not loaded again: %s", model, error)
+        await self.wait()
+
     async def wait(self) -> None:
         """Wait until no change is under way."""
         if self._task is not None:
@@ -191,6 +203,7 @@ class ModelChanges:
         logger.info("models change action=%s model=%s", wanted.action, change.model.id)
         try:
             await work
+            await asyncio.to_thread(self._get_host().remember, [each.source for each in self._models.loaded])
             change.state = "done"
             logger.info("models have changed action=%s model=%s", wanted.action, change.model.id)
         except ParallaxError as error:

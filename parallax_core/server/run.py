@@ -147,11 +147,13 @@ async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
     await asyncio.gather(site.models.start(), importing)
     settle_memory()
     on_ready()
+    restoring = asyncio.create_task(site.changes.restore())
     measuring = asyncio.create_task(watch_lag(site.models.server_metrics.note_lag))
     try:
         await _watch_health(site.models)
     finally:
         measuring.cancel()
+        restoring.cancel()
 
 
 def _do_nothing() -> None:

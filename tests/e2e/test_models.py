@@ -104,6 +104,10 @@ def test_switch_loses_no_request_and_leaves_no_process(home: Path, tiny: Path, t
         pids = list(list_workers(server).values())
     wait_until(lambda: not any(map(is_alive, pids)))
 
+    with serving(home, tmp_path / "again.log", "--memory", "2") as (server, _):
+        wait_until(lambda: list_states(server).get("tiny") == "ready")
+        assert (text_of(server, "tiny"), text_of(server, MODEL)) == (other, right), "as before the restart"
+
 
 def test_model_that_cannot_be_loaded_leaves_the_one_that_is(home: Path, tiny: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"

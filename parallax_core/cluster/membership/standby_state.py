@@ -11,6 +11,8 @@ from parallax_core.contracts.placement import Objective
 
 MOST_MACHINES = 10_000
 """The most machines of a cluster."""
+MOST_MODELS = 1000
+"""The most models that a cluster serves at a time."""
 Number = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 
 
@@ -41,6 +43,8 @@ class StandbyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """By rank of a pipeline: the node of each stage, its first layer, and the one after its last."""
     memories: dict[str, int] = {}
     """By node: the bytes that were free before it loaded layers."""
+    further: Annotated[list[str], msgspec.Meta(max_length=MOST_MODELS)] = []
+    """The models that are loaded besides ``model``, as users call them."""
 
 
 def write_state(state: StandbyState) -> bytes:

@@ -1,8 +1,8 @@
-"""Keeps the last plan of a coordinator in SQLite, for the time after it is restarted."""
+"""Keeps the last plan of a coordinator, and which models it had loaded, for the time after it is restarted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +18,10 @@ CREATE TABLE IF NOT EXISTS stage (
 );
 CREATE TABLE IF NOT EXISTS node (model TEXT NOT NULL, name TEXT NOT NULL, memory INTEGER NOT NULL,
     PRIMARY KEY (model, name));
+CREATE TABLE IF NOT EXISTS loaded (first TEXT NOT NULL, place INTEGER NOT NULL, model TEXT NOT NULL,
+    PRIMARY KEY (first, place));
 """
-VERSION = 1
+VERSION = 2
 CONTENT = "the last plan"
 
 
@@ -63,3 +65,16 @@ class PlanStore:
                 pipelines.setdefault(rank, []).append(PlacedStage(node, LayerRange(start, stop)))
             nodes = database.execute("SELECT name, memory FROM node WHERE model = ?", (model,)).fetchall()
         return FormerPlan({rank: tuple(stages) for rank, stages in pipelines.items()}, dict(nodes))
+
+    def save_loaded(self, first: str, models: Sequence[str]) -> None:
+        """Keep which models are loaded besides the one with which the server was started."""
+        with write_database(self._path, SCHEMA, VERSION, CONTENT) as database:
+            database.execute("DELETE FROM loaded WHERE first = ?", (first,))
+            rows = [(first, place, model) for place, model in enumerate(models)]
+            database.executemany("INSERT INTO loaded VALUES (?, ?, ?)", rows)
+
+    def find_loaded(self, first: str) -> tuple[str, ...]:
+        """Return the models that were loaded besides the one with which the server was started, in their order."""
+        with open_database(self._path, SCHEMA, VERSION, CONTENT) as database:
+            rows = database.execute("SELECT model FROM loaded WHERE first = ? ORDER BY place", (first,)).fetchall()
+        return tuple(model for (model,) in rows)

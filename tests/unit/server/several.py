@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,11 +59,18 @@ class ToyHost:
     faults: dict[str, ParallaxError] = field(default_factory=dict)
     """By model: why it cannot be opened."""
     opened: list[str] = field(default_factory=list)
+    remembered: list[str] = field(default_factory=list)
 
     def name(self, model: str) -> str:
         if model.startswith("bad"):
             raise UnknownName(f"{model!r} names no model")
         return model
+
+    def remember(self, models: Sequence[str]) -> None:
+        self.remembered = [model for model in models if model != "toy"]
+
+    def recall(self) -> Sequence[str]:
+        return self.remembered
 
     async def open(self, model: str) -> ToyModel:
         self.opened.append(model)

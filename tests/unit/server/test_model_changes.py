@@ -158,6 +158,21 @@ def test_only_one_change_at_a_time(several: SeveralSite) -> None:
     assert several.finish()["state"] == "done"
 
 
+def test_models_that_were_loaded_before_a_restart_are_loaded_again(several: SeveralSite) -> None:
+    for model in ("other", "third"):
+        several.change("load", model)
+        assert several.finish()["state"] == "done"
+    several.change("unload", "other")
+    several.finish()
+    assert several.host.remembered == ["third"]
+    with SeveralSite() as again:
+        again.host.remembered = ["missing", "third", "toy"]
+        again.client.portal.call(again.changes.restore)  # type: ignore[union-attr]
+        assert again.states == {"toy": "ready", "third": "ready", "missing": "unloaded"}
+        assert text_of(again.complete_with("third")) == answer_of("third", "hello", 6)
+        assert again.host.remembered == ["third"]
+
+
 def test_last_model_may_be_unloaded_and_loaded_again(several: SeveralSite) -> None:
     several.change("switch", "other")
     several.finish()

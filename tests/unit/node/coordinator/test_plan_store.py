@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,26 @@ def test_plan_of_each_model_is_kept(tmp_path: Path) -> None:
     assert PlanStore(tmp_path / "cluster" / "plans.db").find("hf:org/model") == PLAN
     store.save("hf:org/model", FormerPlan({0: PLAN.pipelines[2]}, {"c/1": 5}))
     assert store.find("hf:org/model") == FormerPlan({0: PLAN.pipelines[2]}, {"c/1": 5})
+
+
+def test_further_models_of_each_first_one_are_kept(tmp_path: Path) -> None:
+    store = PlanStore(tmp_path / "plans.db")
+    assert store.find_loaded("hf:org/model") == ()
+    store.save_loaded("hf:org/model", ["org/b", "org/a"])
+    store.save_loaded("hf:org/other", ["org/c"])
+    assert PlanStore(tmp_path / "plans.db").find_loaded("hf:org/model") == ("org/b", "org/a")
+    store.save_loaded("hf:org/model", [])
+    assert (store.find_loaded("hf:org/model"), store.find_loaded("hf:org/other")) == ((), ("org/c",))
+
+
+def test_file_of_an_earlier_release_keeps_its_plans(tmp_path: Path) -> None:
+    path = tmp_path / "plans.db"
+    store = PlanStore(path)
+    store.save("hf:org/model", PLAN)
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript("DROP TABLE loaded; PRAGMA user_version = 1;")
+    assert store.find_loaded("hf:org/model") == ()
+    assert store.find("hf:org/model") == PLAN
 
 
 def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
