@@ -247,7 +247,8 @@ class LiteLLMChecks(ClientChecks):
             for event in events:
                 yield event.choices[0].delta.content or ""
         finally:
-            events.completion_stream.response.close()
+            if events.completion_stream is not None:  # it is not read to its end
+                events.completion_stream.response.close()
 
     def catch(self, **fields: Any) -> tuple[int, str | None]:
         """See `ClientChecks.catch`."""

@@ -169,7 +169,8 @@ class ServedModels:
         known = await self._choose(http)
         if known.state != "ready" and self.load_on_demand is not None:
             await while_connected(http, self.load_on_demand(known))
-        if known.hosted is None or known.state == "draining":
+        # Before the first model is ready, its engine says what it waits for.
+        if known.hosted is None or known.state == "draining" or (known.state == "loading" and self._num_loads):
             raise known.describe_absence()
         known.num_requests += 1
         http.scope["state"][RELEASES].append(lambda: _release(known))

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ import pytest
 PARALLAX = [sys.executable, "-P", "-m", "parallax_core"]
 END_S = 20.0
 ANSWER_S = 180.0
+SERVICE_UNAVAILABLE = 503
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
 
 
@@ -46,11 +49,18 @@ class RealServer:
         return str(self.ask("/models")["data"][0]["id"])
 
     def ask(self, path: str, **body: Any) -> Any:
-        """Return the answer to a request: POST with a body, else GET."""
+        """Return the answer to a request: POST with a body, else GET; repeated while the server builds a pipeline."""
         data = json.dumps(body).encode() if body else None
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            return json.load(answer)
+        until = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                if error.code != SERVICE_UNAVAILABLE or time.monotonic() > until:
+                    raise
+            time.sleep(1)
 
     def complete(self, **changes: Any) -> Any:
         """Return the answer to a completion request."""

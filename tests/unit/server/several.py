@@ -42,8 +42,17 @@ def make_toy(model: str) -> Toy:
     return Toy(KINDS[model], vocab=len(ALPHABET))  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True)
 class ToyModel(FixedModel):
     """A toy model that a host opens."""
+
+    gate: asyncio.Event | None = None
+    """What its start waits for."""
+
+    async def start(self) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        await FixedModel.start(self)
 
     def list_progress(self) -> tuple[NodeProgress, ...]:
         return (NodeProgress(node="n/1", layers=(0, 2), task="loading weights", done=5, total=10),)
@@ -55,7 +64,7 @@ class ToyHost:
 
     models: ServedModels
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
-    """By model: what opening it waits for."""
+    """By model: what its start waits for."""
     faults: dict[str, ParallaxError] = field(default_factory=dict)
     """By model: why it cannot be opened."""
     opened: list[str] = field(default_factory=list)
@@ -74,8 +83,6 @@ class ToyHost:
 
     async def open(self, model: str) -> ToyModel:
         self.opened.append(model)
-        if (gate := self.gates.get(model)) is not None:
-            await gate.wait()
         if (fault := self.faults.get(model)) is not None:
             raise fault
         if model not in KINDS:
@@ -85,7 +92,8 @@ class ToyHost:
         reader = LocalReader(BodyReader(letters, model, ParserTraits()))  # type: ignore[arg-type]
         router = Router([engine], LeastPendingTokens(), lambda: 400)
         shared = (self.models.server_metrics,)
-        return ToyModel(Service(model, router, letters, reader, *shared, find_max_length=lambda: 400))  # type: ignore[arg-type]
+        service = Service(model, router, letters, reader, *shared, find_max_length=lambda: 400)  # type: ignore[arg-type]
+        return ToyModel(service, self.gates.get(model))
 
 
 class SeveralSite(Site):
