@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -472,6 +472,12 @@ class Host:
         made = self._cluster.make(model, 9.0 if model == "large" else 1.0)
         self._cluster.models.remove(made)  # the server stops it
         return made
+
+    def remember(self, models: Sequence[str]) -> None:
+        """Keep nothing."""
+
+    def recall(self) -> Sequence[str]:
+        return ()
 
 
 @pytest.mark.parametrize("drain_first", [False, True])
