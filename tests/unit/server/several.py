@@ -64,7 +64,9 @@ class ToyHost:
 
     models: ServedModels
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
-    """By model: what its start waits for."""
+    """By model: what opening it waits for."""
+    starts: dict[str, asyncio.Event] = field(default_factory=dict)
+    """By model: what its start waits for, once it is open."""
     faults: dict[str, ParallaxError] = field(default_factory=dict)
     """By model: why it cannot be opened."""
     opened: list[str] = field(default_factory=list)
@@ -83,6 +85,8 @@ class ToyHost:
 
     async def open(self, model: str) -> ToyModel:
         self.opened.append(model)
+        if (gate := self.gates.get(model)) is not None:
+            await gate.wait()
         if (fault := self.faults.get(model)) is not None:
             raise fault
         if model not in KINDS:
@@ -93,7 +97,7 @@ class ToyHost:
         router = Router([engine], LeastPendingTokens(), lambda: 400)
         shared = (self.models.server_metrics,)
         service = Service(model, router, letters, reader, *shared, find_max_length=lambda: 400)  # type: ignore[arg-type]
-        return ToyModel(service, self.gates.get(model))
+        return ToyModel(service, self.starts.get(model))
 
 
 class SeveralSite(Site):

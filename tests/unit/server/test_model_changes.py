@@ -46,8 +46,9 @@ def test_each_request_is_answered_by_the_model_that_it_names(several: SeveralSit
     assert [each["id"] for each in several.client.get("/v1/models").json()["data"]] == ["toy", "other"]
 
 
-def test_switch_keeps_the_old_model_until_the_new_one_answers(several: SeveralSite) -> None:
-    gate = several.host.gates["other"] = asyncio.Event()
+@pytest.mark.parametrize("step", ["gates", "starts"])
+def test_switch_keeps_the_old_model_until_the_new_one_answers(several: SeveralSite, step: str) -> None:
+    gate = getattr(several.host, step)["other"] = asyncio.Event()
     several.change("switch", "other")
     assert several.states == {"toy": "ready", "other": "loading"}
     assert text_of(several.complete_with("toy")) == answer("hello", 6)
