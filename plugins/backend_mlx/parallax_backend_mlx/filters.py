@@ -34,6 +34,13 @@ class Candidates:
         """The weight of each token, in units of `UNIT`, as float32."""
         return mx.exp(self.scaled) * UNIT
 
+    def take(self, rows: list[int]) -> Candidates:
+        """Return the tokens of some rows, in ascending order; of all without a copy."""
+        if len(rows) == len(self.keys):
+            return self
+        chosen = mx.array(rows)
+        return Candidates(self.keys[chosen], self.scaled[chosen])
+
     def pick(self, ids: mx.array) -> Candidates:
         """Return the tokens at ``ids``, of shape [rows, picked]."""
         return Candidates(mx.take_along_axis(self.keys, ids, axis=-1), mx.take_along_axis(self.scaled, ids, axis=-1))

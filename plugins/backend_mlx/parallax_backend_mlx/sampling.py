@@ -47,16 +47,31 @@ class Sampler:
         # The best token is moved to zero, where float32 is most precise; adding a constant changes no draw.
         scaled = (logits - mx.maximum(mx.max(logits, axis=-1, keepdims=True), LOWEST)) / temperature
         whole = Candidates(map_floats(logits), scaled)
-        has_filters = any(sampling.top_k or sampling.top_p < 1 or sampling.min_p for sampling in samplings)
-        draw = self._draw_best if has_filters and self._vocab_size > BEST else self._draw_whole
-        return mx.where(mx.array(greedy), plain, draw(whole, samplings, drafts))
+        few = [row for row, sampling in enumerate(samplings) if self._may_keep_few(sampling)]
+        rest = set(range(len(samplings))).difference(few)
+        drawn = mx.zeros(len(samplings), dtype=mx.uint32)
+        if few:
+            drawn[mx.array(few)], is_enough = self._draw_best(whole.take(few), *_take(few, samplings, drafts))
+            rest.update(
+                row for row, enough in zip(few, cast("list[bool]", is_enough.tolist()), strict=True) if not enough
+            )
+        if wide := sorted(rest):
+            drawn[mx.array(wide)] = self._draw_whole(whole.take(wide), *_take(wide, samplings, drafts))
+        return mx.where(mx.array(greedy), plain, drawn)
+
+    def _may_keep_few(self, sampling: Sampling) -> bool:
+        """Return whether filters may keep `BEST` tokens at most; what top_p keeps depends on all that top_k keeps."""
+        has_filter = sampling.top_k or sampling.top_p < 1 or sampling.min_p
+        return bool(has_filter) and sampling.top_k <= BEST < self._vocab_size
 
     def _draw_whole(self, whole: Candidates, samplings: Sequence[Sampling], drafts: Sequence[Draft]) -> mx.array:
         """Draw among all tokens."""
         return self._draw(whole, find_border(whole, whole, samplings), samplings, self._make_noise(drafts))
 
-    def _draw_best(self, whole: Candidates, samplings: Sequence[Sampling], drafts: Sequence[Draft]) -> mx.array:
-        """Draw among the `BEST` tokens of each row, and among all in the rows whose filters keep others too."""
+    def _draw_best(
+        self, whole: Candidates, samplings: Sequence[Sampling], drafts: Sequence[Draft]
+    ) -> tuple[mx.array, mx.array]:
+        """Draw among the `BEST` tokens of each row; return, too, in which rows filters keep no others."""
         # Ordered by id, so that the lowest id wins among equal scores here too.
         ids = mx.sort(mx.argpartition(whole.keys, kth=-BEST, axis=-1)[:, -BEST:], axis=-1)
         best = whole.pick(ids)
@@ -65,15 +80,8 @@ class Sampler:
         probable = keep_probable(best.scaled, samplings)
         if probable is not None:
             is_enough |= ~mx.all(probable, axis=-1)  # a token that is not among the best is less probable than all
-        if any(sampling.top_k > BEST for sampling in samplings):  # top_p is a share of what top_k keeps
-            is_enough &= mx.array([sampling.top_k <= BEST for sampling in samplings])
         place = self._draw(best, border, samplings, self._make_noise(drafts, ids))
-        drawn = mx.take_along_axis(ids, place[:, None], axis=-1)[:, 0].astype(mx.uint32)
-        if rest := [row for row, enough in enumerate(cast("list[bool]", is_enough.tolist())) if not enough]:
-            rows = mx.array(rest)
-            field = Candidates(whole.keys[rows], whole.scaled[rows])
-            drawn[rows] = self._draw_whole(field, [samplings[row] for row in rest], [drafts[row] for row in rest])
-        return drawn
+        return mx.take_along_axis(ids, place[:, None], axis=-1)[:, 0], is_enough
 
     def _draw(self, field: Candidates, border: mx.array, samplings: Sequence[Sampling], noise: mx.array) -> mx.array:
         """Return the index in ``field`` of the best score that filters keep, uint32 of shape [rows]."""
@@ -99,6 +107,12 @@ class Sampler:
         low = (bits & 0xFF).astype(mx.float32) + 0.5
         v = (high + low) * 2.0**-32
         return mx.where(v >= 1, -mx.inf, -mx.log(-mx.log1p(-v)))
+
+
+def _take(
+    rows: Sequence[int], samplings: Sequence[Sampling], drafts: Sequence[Draft]
+) -> tuple[list[Sampling], list[Draft]]:
+    return [samplings[row] for row in rows], [drafts[row] for row in rows]
 
 
 def _mix(bits: mx.array) -> mx.array:

@@ -34,6 +34,12 @@ class Candidates:
         """Return the weight of each token in units of `UNIT`, int64; 0 below ``border``, of shape [rows, 1]."""
         return torch.where(self.keys >= border, self.scaled.exp() * UNIT, 0.0).to(torch.int64)
 
+    def take(self, rows: list[int]) -> Candidates:
+        """Return the tokens of some rows, in ascending order; of all without a copy."""
+        if len(rows) == len(self.keys):
+            return self
+        return Candidates(self.keys[rows], self.scaled[rows])
+
     def pick(self, ids: torch.Tensor) -> Candidates:
         """Return the tokens at ``ids``, int64 of shape [rows, picked]."""
         return Candidates(self.keys.gather(-1, ids), self.scaled.gather(-1, ids))

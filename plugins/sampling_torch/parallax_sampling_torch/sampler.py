@@ -53,9 +53,20 @@ class Sampler:
         largest = logits.amax(-1, keepdim=True)
         scaled = (logits - largest.clamp(min=LOWEST)) / temperature
         whole = Candidates(map_floats(logits), scaled)
-        has_filters = any(sampling.top_k or sampling.top_p < 1 or sampling.min_p for sampling in samplings)
-        draw = self._draw_best if has_filters and self._vocab_size > BEST else self._draw_whole
-        return draw(whole, samplings, draw_inputs).masked_fill(largest[:, 0] == -torch.inf, 0)
+        drawn = torch.zeros(len(samplings), dtype=torch.int64, device=logits.device)
+        few = [row for row, sampling in enumerate(samplings) if self._may_keep_few(sampling)]
+        rest = set(range(len(samplings))).difference(few)
+        if few:
+            drawn[few], is_enough = self._draw_best(whole.take(few), *_take(few, samplings, draw_inputs))
+            rest.update(row for row, enough in zip(few, is_enough.tolist(), strict=True) if not enough)
+        if wide := sorted(rest):
+            drawn[wide] = self._draw_whole(whole.take(wide), *_take(wide, samplings, draw_inputs))
+        return drawn.masked_fill(largest[:, 0] == -torch.inf, 0)
+
+    def _may_keep_few(self, sampling: Sampling) -> bool:
+        """Return whether filters may keep `BEST` tokens at most; what top_p keeps depends on all that top_k keeps."""
+        has_filter = sampling.top_k or sampling.top_p < 1 or sampling.min_p
+        return bool(has_filter) and sampling.top_k <= BEST < self._vocab_size
 
     def _draw_whole(
         self, whole: Candidates, samplings: Sequence[Sampling], draw_inputs: Sequence[DrawInput]
@@ -65,8 +76,8 @@ class Sampler:
 
     def _draw_best(
         self, whole: Candidates, samplings: Sequence[Sampling], draw_inputs: Sequence[DrawInput]
-    ) -> torch.Tensor:
-        """Draw among the `BEST` tokens of each row, and among all in the rows whose filters keep others too."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw among the `BEST` tokens of each row; return, too, in which rows filters keep no others."""
         # Ordered by id, so that the lowest id wins among equal scores here too.
         ids = whole.keys.topk(BEST, sorted=False).indices.sort(-1).values
         best = whole.pick(ids)
@@ -76,13 +87,13 @@ class Sampler:
         if probable is not None:
             is_enough |= ~probable.all(-1)  # a token that is not among the best is less probable than all of them
         place = _draw(best, border, samplings, self._noise.make(draw_inputs, ids))
-        drawn = ids.gather(-1, place[:, None])[:, 0]
-        if any(sampling.top_k > BEST for sampling in samplings):  # top_p is a share of what top_k keeps
-            is_enough &= torch.tensor([sampling.top_k <= BEST for sampling in samplings], device=ids.device)
-        if rest := (~is_enough).nonzero()[:, 0].tolist():
-            field = Candidates(whole.keys[rest], whole.scaled[rest])
-            drawn[rest] = self._draw_whole(field, [samplings[row] for row in rest], [draw_inputs[row] for row in rest])
-        return drawn
+        return ids.gather(-1, place[:, None])[:, 0], is_enough
+
+
+def _take(
+    rows: Sequence[int], samplings: Sequence[Sampling], draw_inputs: Sequence[DrawInput]
+) -> tuple[list[Sampling], list[DrawInput]]:
+    return [samplings[row] for row in rows], [draw_inputs[row] for row in rows]
 
 
 def _draw(field: Candidates, border: torch.Tensor, samplings: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:
