@@ -67,7 +67,7 @@ class JoinedCluster:
         self._models: dict[str, JoinedModel] = {}
         self._standbys: Standbys | None = None
         self._store = PlanStore(plan_file())
-        self._further: tuple[str, ...] = ()
+        self._other_models: tuple[str, ...] = ()
         """The models that are loaded besides the first, as the user names them."""
         self.join_command = ""
         """The command by which a machine joins, with its code; empty before machines can join, or if none can."""
@@ -108,9 +108,9 @@ class JoinedCluster:
     def remember(self, models: Sequence[str]) -> None:
         """Keep which models are loaded; see `ModelHost.remember`."""
         first = self._plan.settings.model
-        self._further = tuple(model for model in models if model != first)
+        self._other_models = tuple(model for model in models if model != first)
         try:
-            self._store.save_loaded(self._qualify(first), self._further)
+            self._store.save_loaded(self._qualify(first), self._other_models)
         except ParallaxError as error:
             logger.warning("%s; after a restart of the server, only its first model is loaded", error.message)
 
@@ -142,7 +142,9 @@ class JoinedCluster:
             if listening is not None:
                 settings, registry = self._plan.settings, self._stages.registry
                 self._standbys = await stack.enter_async_context(
-                    followed(self.first.coordinator, registry, settings, self._find_memories, lambda: self._further)
+                    followed(
+                        self.first.coordinator, registry, settings, self._find_memories, lambda: self._other_models
+                    )
                 )
             following = asyncio.create_task(self._shared.follow())
             try:

@@ -81,7 +81,7 @@ def wait_for_promotion(settings: RunSettings, plugins: PluginHost) -> RunSetting
     TermStore(term_file()).keep(state)
     store, model = PlanStore(plan_file()), Catalog(plugins).qualify(state.model)
     store.save(model, recall_plan(state))
-    store.save_loaded(model, state.further)
+    store.save_loaded(model, state.other_models)
     logger.info("taking over model=%s term=%d", state.model, state.term)
     return adopt_settings(settings, state)
 

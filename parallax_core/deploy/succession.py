@@ -29,11 +29,11 @@ async def followed(
     registry: NodeRegistry,
     settings: RunSettings,
     find_memories: Callable[[], Mapping[str, int]],
-    find_further: Callable[[], Sequence[str]],
+    find_other_models: Callable[[], Sequence[str]],
 ) -> AsyncIterator[Standbys]:
     """Tell nodes the term of this machine's coordinator, and standbys all they have to know.
 
-    ``find_memories`` returns the memory of each node before it loaded layers, and ``find_further`` the models that are
+    ``find_memories`` returns the memory of each node before it loaded layers, and ``find_other_models`` the models that are
     loaded besides the first.
 
     Raises:
@@ -54,7 +54,7 @@ async def followed(
             machines={**first.machines, **keys},
             plan=plan,
             memories=dict(find_memories()),
-            further=list(find_further()),
+            other_models=list(find_other_models()),
         )
 
     standbys = Standbys(registry, Term(first.cluster, first.term), describe, coordinator.end)

@@ -80,6 +80,8 @@ class ModelChanges:
         """The change under way, or the last one; None: there was none."""
         self._task: asyncio.Task[None] | None = None
         self._num_waiting = 0
+        self._awaited: list[str] = []
+        """The models that are still to be loaded again after a restart."""
         self._failed_at: dict[str, float] = {}
         """By id: when a model could not be loaded on demand."""
         self.on_demand = on_demand and host is not None
@@ -127,8 +129,10 @@ class ModelChanges:
         """Load the models that were loaded before the server was restarted, one after the other."""
         if self._host is None:
             return
-        for model in await asyncio.to_thread(self._host.recall):
+        self._awaited = list(await asyncio.to_thread(self._host.recall))
+        while self._awaited:
             await self.wait()
+            model = self._awaited.pop(0)
             try:
                 self.begin(WantedChange(action="load", model=model))
             except ParallaxError as error:  # meanwhile someone may have loaded it
@@ -203,7 +207,8 @@ class ModelChanges:
         logger.info("models change action=%s model=%s", wanted.action, change.model.id)
         try:
             await work
-            await asyncio.to_thread(self._get_host().remember, [each.source for each in self._models.loaded])
+            loaded = [each.source for each in self._models.loaded]
+            await asyncio.to_thread(self._get_host().remember, [*loaded, *self._awaited])
             change.state = "done"
             logger.info("models have changed action=%s model=%s", wanted.action, change.model.id)
         except ParallaxError as error:

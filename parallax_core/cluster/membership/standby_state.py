@@ -43,7 +43,7 @@ class StandbyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """By rank of a pipeline: the node of each stage, its first layer, and the one after its last."""
     memories: dict[str, int] = {}
     """By node: the bytes that were free before it loaded layers."""
-    further: Annotated[list[str], msgspec.Meta(max_length=MOST_MODELS)] = []
+    other_models: Annotated[list[str], msgspec.Meta(max_length=MOST_MODELS)] = []
     """The models that are loaded besides ``model``, as users call them."""
 
 

@@ -9,9 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -24,6 +23,7 @@ from parallax_core.cli.served_models import describe_progress, render
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.model_changes import WantedChange
 from parallax_core.server.options import ServerOptions
+from tests.unit.cli.peer import Peer
 from tests.unit.server.several import SeveralSite, answer_of
 from tests.unit.server.thread import Threaded
 
@@ -281,51 +281,21 @@ def test_only_the_key_of_an_administrator_will_do(
         assert server.states == {"toy": "ready"}
 
 
-class Peer:
-    """A server with prepared answers: one to each change, and one to each look."""
-
-    def __init__(self, changed: bytes, looked: bytes, status: int = 200) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = looked if self.command == "GET" else changed
-                self.rfile.read(int(self.headers["Content-Length"] or 0))
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_POST = do_GET  # noqa: N815 -- the name the standard library asks for
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
 @pytest.mark.parametrize(("body", "status"), [(b"<html>", 200), (b"[]", 200), (b"{}", 200), (b"Not Found", 404)])
 @pytest.mark.parametrize("arguments", [("served",), ("load", "other")])
-def test_server_of_another_kind_is_an_error(body: bytes, status: int, arguments: tuple[str, ...]) -> None:
-    with Peer(body, body, status) as peer, pytest.raises(ParallaxError) as caught:
+def test_server_of_another_kind_is_an_error(peer: Peer, body: bytes, status: int, arguments: tuple[str, ...]) -> None:
+    peer.body, peer.status = body, status
+    with pytest.raises(ParallaxError) as caught:
         run(peer.url, *arguments)
     if status == 200 or arguments == ("served",):
-        assert caught.value.message == f"the server at {peer.url}/v1 is not a Parallax server"
+        assert caught.value.message == f"the server at {peer.url} is not a Parallax server"
         assert "--url" in caught.value.hint
 
 
-def test_server_that_starts_anew_during_a_change_is_an_error() -> None:
-    looked = json.dumps({"object": "cluster.models", "data": [], "change": None}).encode()
-    with Peer(b"{}", looked) as peer, pytest.raises(ParallaxError, match="has started anew") as caught:
+def test_server_that_starts_anew_during_a_change_is_an_error(peer: Peer) -> None:
+    peer.body = b"{}"
+    peer.models = json.dumps({"object": "cluster.models", "data": [], "change": None}).encode()
+    with pytest.raises(ParallaxError, match="has started anew") as caught:
         run(peer.url, "load", "other")
     assert caught.value.hint == SHOWS
 

@@ -130,6 +130,13 @@ class SeveralSite(Site):
         found: dict[str, Any] = change
         return found
 
+    def wait_for(self, model: str, state: str) -> None:
+        """Wait until a model has a state."""
+        until = time.monotonic() + PATIENCE_S
+        while self.states.get(model) != state:
+            assert time.monotonic() < until, self.states
+            time.sleep(0.01)
+
     def show(self) -> dict[str, Any]:
         response = self.client.get("/v1/cluster/models")
         assert response.status_code == 200, response.text

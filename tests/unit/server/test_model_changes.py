@@ -174,6 +174,18 @@ def test_models_that_were_loaded_before_a_restart_are_loaded_again(several: Seve
         assert again.host.remembered == ["third"]
 
 
+def test_models_that_wait_to_be_loaded_again_are_not_forgotten(several: SeveralSite) -> None:
+    several.host.remembered = ["other", "third"]
+    gate = several.host.gates["third"] = asyncio.Event()
+    restoring = several.client.portal.start_task_soon(several.changes.restore)  # type: ignore[union-attr]
+    several.wait_for("third", "loading")
+    assert several.states["other"] == "ready"
+    assert several.host.remembered == ["other", "third"], "the server may be killed now"
+    several.client.portal.call(gate.set)  # type: ignore[union-attr]
+    restoring.result(20)
+    assert several.states["third"] == "ready"
+
+
 def test_last_model_may_be_unloaded_and_loaded_again(several: SeveralSite) -> None:
     several.change("switch", "other")
     several.finish()

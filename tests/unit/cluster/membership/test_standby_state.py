@@ -16,7 +16,7 @@ STATE = StandbyState(
     settings=ClusterSettings(dtype="float32", backend="mlx", concurrency=4),
     machines={"kitchen": b"k" * 32},
     plan={0: [("kitchen/7", 0, 12), ("desk/1", 12, 30)], 2: []},
-    further=["org/other"],
+    other_models=["org/other"],
 )
 
 
