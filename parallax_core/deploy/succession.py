@@ -33,8 +33,8 @@ async def followed(
 ) -> AsyncIterator[Standbys]:
     """Tell nodes the term of this machine's coordinator, and standbys all they have to know.
 
-    ``find_memories`` returns the memory of each node before it loaded layers, and ``find_other_models`` the models that are
-    loaded besides the first.
+    ``find_memories`` returns the memory of each node before it loaded layers, and ``find_other_models`` the models
+    that are loaded besides the first.
 
     Raises:
         ParallaxError: if the term cannot be read or kept.

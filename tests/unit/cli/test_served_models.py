@@ -286,7 +286,7 @@ def test_only_the_key_of_an_administrator_will_do(
 def test_server_of_another_kind_is_an_error(peer: Peer, body: bytes, status: int, arguments: tuple[str, ...]) -> None:
     peer.body, peer.status = body, status
     with pytest.raises(ParallaxError) as caught:
-        run(peer.url, *arguments)
+        run(peer.url.removesuffix("/v1"), *arguments)
     if status == 200 or arguments == ("served",):
         assert caught.value.message == f"the server at {peer.url} is not a Parallax server"
         assert "--url" in caught.value.hint
@@ -296,7 +296,7 @@ def test_server_that_starts_anew_during_a_change_is_an_error(peer: Peer) -> None
     peer.body = b"{}"
     peer.models = json.dumps({"object": "cluster.models", "data": [], "change": None}).encode()
     with pytest.raises(ParallaxError, match="has started anew") as caught:
-        run(peer.url, "load", "other")
+        run(peer.url.removesuffix("/v1"), "load", "other")
     assert caught.value.hint == SHOWS
 
 
