@@ -271,7 +271,7 @@ async def _work(plan: WorkerPlan) -> None:
     session = WorkerSession(transport, node, opener.open_stage, opener.open_engine, reporter)
     place = HeadPlace(settings.connect, settings.head, node)
     if not is_further(node):
-        session.further = FurtherNodes(node, partial(_make_further, plan, place))
+        session.further = FurtherNodes(node, partial(_make_further, plan, place, keys))
     if not settings.supervised:
         session.terms = HeadTerms(settings.connect, keys, known_terms_file())
     try:
@@ -282,10 +282,10 @@ async def _work(plan: WorkerPlan) -> None:
         await transport.stop()
 
 
-def _make_further(plan: WorkerPlan, place: HeadPlace, node: str) -> list[str]:
-    """Return the command line of a further node, which joins the head where this node has found it."""
+def _make_further(plan: WorkerPlan, place: HeadPlace, keys: Mapping[str, bytes], node: str) -> list[str]:
+    """Return the command line of a further node, which joins the head that this node has found, by the key it has."""
     settings = replace(plan.settings, connect=place.address)
-    return make_further_command(settings, plan.config_file, plan.access.keys, node)
+    return make_further_command(settings, plan.config_file, keys, node)
 
 
 def _forwarding(plan: WorkerPlan, place: HeadPlace, transport: Transport) -> AbstractAsyncContextManager[None]:

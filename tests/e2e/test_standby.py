@@ -13,9 +13,10 @@ import pytest
 
 from benchmarks.slow_links import find_port
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import PARALLAX, Server, environment
+from tests.e2e.conftest import MODEL, PARALLAX, Server, environment
 from tests.e2e.test_run import ROOM, coordinating, homes, list_users, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
+from tests.e2e.tiny import write_tiny
 
 __all__ = ["homes"]
 
@@ -25,7 +26,8 @@ STAGES = ("--no-local", "--nodes", "2")
 class Machines:
     """A coordinator, two machines that have joined it, and one that stands by."""
 
-    def __init__(self, stack: ExitStack, homes: dict[str, Path], folder: Path) -> None:
+    def __init__(self, stack: ExitStack, homes: dict[str, Path], folder: Path, *join: str) -> None:
+        """Have the machines join with the options ``join``."""
         self._stack = stack
         self._homes = homes
         self.logs = {name: folder / f"{name}.log" for name in ("first", "one", "two", "three", "again")}
@@ -35,7 +37,7 @@ class Machines:
         self.api = find_port()
         """Where clients of the first machine that joins are served."""
         for name, api in {"one": ("--port", str(self.api)), "two": ("--no-api",)}.items():
-            self._start(name, homes[name], "join", "--backend", "mlx", *api, *ROOM, self.code)
+            self._start(name, homes[name], "join", "--backend", "mlx", *api, *ROOM, *join, self.code)
         self.server = read_ready(self.first, self.logs["first"])
 
     def _start(self, name: str, home: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -107,3 +109,25 @@ def test_standby_takes_over_with_what_is_loaded_and_the_old_coordinator_is_refus
         assert successor.end(signal.SIGTERM) < 5
         assert again.wait(60) == 1, "a node has told it of the newer term"
         assert re.search(r"another coordinator has taken over: its term is 2", machines.logs["again"].read_text())
+
+
+@pytest.mark.timeout(600)
+def test_standby_that_takes_over_loads_the_other_models_again(
+    homes: dict[str, Path], model_folder: Path, tmp_path: Path
+) -> None:
+    tiny = write_tiny(tmp_path / "tiny", model_folder)
+    allowed = ("--allow-model", MODEL, "--allow-model", str(tiny))
+    with ExitStack() as stack:
+        machines = Machines(stack, homes, tmp_path, "--memory", "2", *allowed)
+        standby = machines.stand_by()
+        load = [PARALLAX, "models", "load", str(tiny), "--url", machines.server.url]
+        subprocess.run(load, check=True, env=environment(homes["first"]))
+
+        machines.first.kill()
+        wait_until(lambda: machines.promote().returncode == 0)
+        assert standby.stdout is not None
+        standby.stdout.readline()
+        client = Client(read_ready(standby, machines.logs["three"]).url)
+        wait_until(lambda: {each["state"] for each in client.known_models()["data"]} == {"ready"})
+        body = {"prompt": "Once upon a time", "max_tokens": 4}
+        assert [client.send("/completions", {**body, "model": name}).status for name in (MODEL, "tiny")] == [200, 200]
