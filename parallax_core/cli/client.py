@@ -78,13 +78,19 @@ class Client:
         """
         return self._fetch_own("/cluster/models", "cluster.models")
 
-    def change_models(self, body: dict[str, Any]) -> None:
-        """Have the server change its models.
+    def change_models(self, body: dict[str, Any]) -> str:
+        """Have the server change its models, and return the id of the change.
 
         Raises:
-            ParallaxError: if no server answers there, or it refuses.
+            ParallaxError: if no server answers there, it refuses, or it is not a Parallax server.
         """
-        self._open("/cluster/models", body, "admin").close()
+        try:
+            with self._open("/cluster/models", body, "admin") as response:
+                return str(json.load(response)["id"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise self._wrong_server("a Parallax") from error
+        except (OSError, HTTPException) as error:
+            raise self._absent(error) from error
 
     def chat(self, body: dict[str, Any]) -> Iterator[AnswerPiece]:
         """Yield the pieces of a streamed answer in a chat; raises what `complete` raises."""

@@ -94,9 +94,8 @@ def render(found: dict[str, Any]) -> Iterator[str]:
         yield f"under way: {change['action']} {change['model']}, {change['state']} for {change['seconds']:.0f} s"
 
 
-def describe_progress(found: dict[str, Any]) -> str:
-    """Return how far the change under way is, with each node that loads something."""
-    change = found["change"]
+def describe_progress(found: dict[str, Any], change: dict[str, Any]) -> str:
+    """Return how far a change is, with each node that loads something."""
     model = change["model"] if change["state"] == "loading" else change["replaces"] or change["model"]
     known = next(each for each in found["data"] if each["id"] == model)
     if change["state"] == "draining":
@@ -112,17 +111,16 @@ def _change(url: str | None, body: dict[str, Any], *, is_waiting: bool) -> None:
         ParallaxError: if it refuses the change, or that fails.
     """
     client = Client(find_url(url), TIMEOUT_S)
-    client.change_models(body)
+    begun = client.change_models(body)
     if not is_waiting:
         print("begun; `parallax models served` shows how far it is")
         return
     shown = ""
-    while (found := _look(client))["change"]["state"] in UNDER_WAY:
-        if (text := describe_progress(found)) != shown:
+    while (change := find_change(found := client.known_models(), begun))["state"] in UNDER_WAY:
+        if (text := describe_progress(found, change)) != shown:
             print(text, file=sys.stderr, flush=True)
             shown = text
         time.sleep(LOOK_S)
-    change = found["change"]
     if change["state"] == "failed":
         raise ParallaxError(change["error"] or "the change has failed", "`parallax models served` shows what is loaded")
     print(f"{change['model']} is {'unloaded' if change['action'] == 'unload' else 'loaded'}")
@@ -130,17 +128,17 @@ def _change(url: str | None, body: dict[str, Any], *, is_waiting: bool) -> None:
         print(f"{change['replaces']} is unloaded")
 
 
-def _look(client: Client) -> dict[str, Any]:
-    """Return the models of a server that has begun a change.
+def find_change(found: dict[str, Any], begun: str) -> dict[str, Any]:
+    """Return a change of an answer to ``GET /v1/cluster/models`` by its id.
 
     Raises:
-        ParallaxError: if it knows of none any more.
+        ParallaxError: if the server does not know it any more.
     """
-    found = client.known_models()
-    if found["change"] is None:
-        message = "the server has started anew, and what became of the change is not known"
-        raise ParallaxError(message, "`parallax models served` shows what is loaded")
-    return found
+    for change in (found["change"], *found["earlier"]):
+        if change is not None and change["id"] == begun:
+            return change
+    message = "the server has started anew, and what became of the change is not known"
+    raise ParallaxError(message, "`parallax models served` shows what is loaded")
 
 
 def _name(model: str) -> str:

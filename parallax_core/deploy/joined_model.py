@@ -200,6 +200,8 @@ class JoinedModel:
                 raise ParallaxError(message, "their memory may not suffice; the logs of the machines say more")
 
     def _hint(self) -> str:
+        if self.coordinator.unusable:
+            return "mend what the nodes say, or have another machine join"
         if len(self._rooms.shared.models) > 1:
             return "other models take memory: unload one first, or switch with --drain-first"
         return "have another machine join, or choose a smaller model"

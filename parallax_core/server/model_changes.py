@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,6 +28,8 @@ AGAIN_S = 30.0
 """Seconds for which a model that could not be loaded is not loaded again on demand."""
 DRAIN_S = 300.0
 """The default of the seconds that the running requests of a model may take to end."""
+MOST_KEPT = 16
+"""The changes that are still known, the latest with them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +57,7 @@ class ModelChange:
     state: ChangeState = "loading"
     error: str = ""
     """Why it failed."""
+    id: str = field(default_factory=lambda: f"change-{secrets.token_hex(8)}")
     begun: float = field(default_factory=time.monotonic)
     ended: float | None = None
 
@@ -76,8 +81,8 @@ class ModelChanges:
         """
         self._models = models
         self._host = host
-        self.latest: ModelChange | None = None
-        """The change under way, or the last one; None: there was none."""
+        self.recent: deque[ModelChange] = deque(maxlen=MOST_KEPT)
+        """The change under way, or the last one, and those before it."""
         self._task: asyncio.Task[None] | None = None
         self._num_waiting = 0
         self._awaited: list[str] = []
@@ -97,6 +102,11 @@ class ModelChanges:
         for model in models:
             name = self._get_host().name(model)
             self._models.known.setdefault(name, ModelEntry(name, model))
+
+    @property
+    def latest(self) -> ModelChange | None:
+        """The change under way, or the last one; None: there was none."""
+        return self.recent[0] if self.recent else None
 
     @property
     def is_under_way(self) -> bool:
@@ -121,7 +131,7 @@ class ModelChanges:
         replaces = self._find_replaced(wanted)
         change = ModelChange(wanted, self._find_model(wanted, host), replaces)
         work = {"load": self._load, "unload": self._unload, "switch": self._switch}[wanted.action]
-        self.latest = change
+        self.recent.appendleft(change)
         self._task = asyncio.create_task(self._run(work(change), change))
         return change
 

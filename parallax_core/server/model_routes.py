@@ -74,8 +74,10 @@ class KnownModelReply(ResponseModel):
 
 
 class ModelChangeReply(ResponseModel):
-    """A change of the models, under way or the last one."""
+    """A change of the models."""
 
+    id: str
+    """Names it among the changes of this server."""
     action: ChangeAction
     model: str
     replaces: str | None
@@ -94,7 +96,9 @@ class KnownModelsReply(ResponseModel):
     data: list[KnownModelReply]
     """Those that answer first."""
     change: ModelChangeReply | None
-    """Null: there was none."""
+    """The change under way, or the last one; null: there was none."""
+    earlier: list[ModelChangeReply]
+    """The changes before that one, the latest first; at most 15."""
     load_on_demand: bool
     """Whether a request for a model that is not loaded loads it."""
 
@@ -157,10 +161,12 @@ def _read_change(body: ChangeRequest) -> WantedChange:
 
 def view_models(models: ServedModels, changes: ModelChanges) -> KnownModelsReply:
     """Return the state of all models."""
+    shown = [_show_change(each) for each in changes.recent]
     return KnownModelsReply(
         object="cluster.models",
         data=[_show_known(each) for each in models.all],
-        change=_show_change(changes.latest) if changes.latest is not None else None,
+        change=shown[0] if shown else None,
+        earlier=shown[1:],
         load_on_demand=changes.on_demand,
     )
 
@@ -204,6 +210,7 @@ def _show_known(known: ModelEntry) -> KnownModelReply:
 
 def _show_change(change: ModelChange) -> ModelChangeReply:
     return ModelChangeReply(
+        id=change.id,
         action=change.wanted.action,
         model=change.model.id,
         replaces=change.replaces.id if change.replaces is not None else None,

@@ -120,6 +120,11 @@ class Coordinator:
         """Why nodes have no layers, by name."""
         return {**self.plan.idle, **self._others}
 
+    @property
+    def unusable(self) -> Mapping[str, str]:
+        """Why nodes may not be used, by name."""
+        return self._others
+
     def explain(self) -> str:
         """Return what the cluster waits for; empty: nothing."""
         if not self.plan.waits_for:

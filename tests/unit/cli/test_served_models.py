@@ -194,11 +194,12 @@ def test_old_model_that_is_loaded_again_is_shown_meanwhile(server: Server, monke
     run(server.url, "load", "third")
     begin = Client.change_models
 
-    def change_and_wait(self: Client, body: dict[str, Any]) -> None:
+    def change_and_wait(self: Client, body: dict[str, Any]) -> str:
         """Begin the change, and wait until the old model is unloaded, so that the first look sees the next step."""
-        begin(self, body)
+        begun = begin(self, body)
         while "other" not in server.several.host.opened:
             pass
+        return begun
 
     monkeypatch.setattr(Client, "change_models", change_and_wait)
     after_looks(monkeypatch, begin_again, end)
@@ -236,6 +237,19 @@ def test_options_of_a_switch_reach_the_server(server: Server) -> None:
     run(server.url, "unload", "other", "--drain", "0")
     assert server.several.changes.latest is not latest
     assert server.states == {"third": "ready", "toy": "unloaded", "other": "unloaded"}
+
+
+def test_change_is_followed_though_another_has_begun_since(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Client.change_models
+
+    def change_and_be_followed(self: Client, body: dict[str, Any]) -> str:
+        begun = begin(self, body)
+        server.finish()
+        begin(self, {"action": "unload", "model": "other"})
+        return begun
+
+    monkeypatch.setattr(Client, "change_models", change_and_be_followed)
+    assert run(server.url, "load", "other")[0] == "other is loaded\n"
 
 
 def test_folder_is_named_to_the_server_by_its_whole_path(
@@ -293,8 +307,8 @@ def test_server_of_another_kind_is_an_error(peer: Peer, body: bytes, status: int
 
 
 def test_server_that_starts_anew_during_a_change_is_an_error(peer: Peer) -> None:
-    peer.body = b"{}"
-    peer.models = json.dumps({"object": "cluster.models", "data": [], "change": None}).encode()
+    peer.body = b'{"id": "change-1"}'
+    peer.models = json.dumps({"object": "cluster.models", "data": [], "change": None, "earlier": []}).encode()
     with pytest.raises(ParallaxError, match="has started anew") as caught:
         run(peer.url.removesuffix("/v1"), "load", "other")
     assert caught.value.hint == SHOWS
@@ -316,12 +330,16 @@ def show(*nodes: dict[str, Any], state: str = "loading", **change: Any) -> dict[
     return {"data": [known], "change": told}
 
 
+def describe(found: dict[str, Any]) -> str:
+    return describe_progress(found, found["change"])
+
+
 def test_progress_names_each_node_that_loads_something() -> None:
     unknown = {**NODE, "node": "b/1", "layers": [10, 20], "task": "fetching", "total": None}
     silent = {**NODE, "node": "c/1", "task": None}
-    assert describe_progress(show(NODE, silent, unknown)) == "new: a/1 loading weights 25%, b/1 fetching"
-    assert describe_progress(show(silent)) == "new: starting"
-    assert describe_progress(show(state="draining", action="unload")) == "new: 0 requests are still running"
+    assert describe(show(NODE, silent, unknown)) == "new: a/1 loading weights 25%, b/1 fetching"
+    assert describe(show(silent)) == "new: starting"
+    assert describe(show(state="draining", action="unload")) == "new: 0 requests are still running"
 
 
 def test_layers_of_several_nodes_are_in_one_row() -> None:

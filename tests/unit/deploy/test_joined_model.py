@@ -110,8 +110,9 @@ async def test_damaged_model_is_an_error_with_the_reason_of_the_node(cluster: Cl
         raise BackendFailed("the weights are damaged", "fetch them again")
 
     machine.open_further = refuse
-    with pytest.raises(ParallaxError, match=r"node 'a/1\+1': .*the weights are damaged; fetch them again"):
+    with pytest.raises(ParallaxError, match=r"node 'a/1\+1': .*the weights are damaged; fetch them again") as caught:
         await soon(second.start())
+    assert caught.value.hint == "mend what the nodes say, or have another machine join"
     await cluster.stop(second)
     await check(first)
     machine.open_further = open_toy

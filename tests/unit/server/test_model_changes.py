@@ -159,6 +159,17 @@ def test_only_one_change_at_a_time(several: SeveralSite) -> None:
     assert several.finish()["state"] == "done"
 
 
+def test_recent_changes_are_shown_by_their_ids(several: SeveralSite) -> None:
+    begun = [several.change("load", "other").json()["id"]]
+    several.finish()
+    for action in ("unload", "load") * 9:
+        begun.insert(0, several.change(action, "other").json()["id"])
+        several.finish()
+    shown = KnownModelsReply.model_validate(several.show())
+    assert shown.change is not None
+    assert [shown.change.id, *(each.id for each in shown.earlier)] == begun[:16]
+
+
 def test_models_that_were_loaded_before_a_restart_are_loaded_again(several: SeveralSite) -> None:
     for model in ("other", "third"):
         several.change("load", model)
