@@ -31,3 +31,18 @@ def further_node(first: str, number: int) -> str:
 def is_further(node: str) -> bool:
     """Return whether a node was started by another one of its machine."""
     return "+" in node
+
+
+def lease_node(holder: str, number: int) -> str:
+    """Return the name by which a lease of the node ``holder`` joins; its first lease is the node itself, number 0."""
+    return f"{holder}~{number}" if number else holder
+
+
+def is_lease(node: str) -> bool:
+    """Return whether a name is that of a lease, which runs in the process of the node that holds the layers."""
+    return "~" in node
+
+
+def holder_of(node: str) -> str:
+    """Return the name of the node that holds the layers of a lease; that of any other node is itself."""
+    return node.partition("~")[0]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, permutations
 
+from parallax_core.base.ids import lease_node
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import explain_idle
 from parallax_core.cluster.placement.movement import Movement, find_loads, measure_movement
@@ -115,7 +116,8 @@ def settle_nodes(problem: PlacementProblem, estimator: Estimator, held: Placemen
     best, least = placement, measure_movement(problem, held, placement).load_bytes
     floor = estimator.estimate(placement)
     for rank, stages in enumerate(placement.pipelines):
-        if len(stages) > MOST_SETTLED or stages in held.pipelines:
+        is_shared = any(stage.lease is not None for stage in stages)
+        if len(stages) > MOST_SETTLED or stages in held.pipelines or is_shared:
             continue
         for nodes in permutations([stage.node for stage in stages]):
             pairs = zip(nodes, stages, strict=True)
@@ -171,6 +173,11 @@ def describe_need(problem: PlacementProblem) -> str:
     free = format_bytes(sum(node.device.memory for node in nodes))
     having = {0: "no node has joined", 1: f"there is one node, with {free}"}
     return f"{needed}, and {having.get(len(nodes), f'there are {len(nodes)} nodes, with {free} together')}"
+
+
+def name_member(stage: PlacedStage) -> str:
+    """Return the name of what joins for a stage: its node, or a lease of that."""
+    return lease_node(stage.node, stage.lease.number) if stage.lease is not None else stage.node
 
 
 def _count_shared(one: Stages, other: Stages) -> int:

@@ -99,3 +99,5 @@ class BackendSpec:
     engine. None: the backend has all it needs."""
     benchmark: Ref[Callable[[DevicePlan], DeviceBenchmark]] | None = None
     """Makes what measures a device. None: it cannot be measured with this backend; typical figures are used."""
+    leases: bool = False
+    """Whether several pipelines can use a node with this backend: it honours `StagePlan.leased`."""

@@ -61,6 +61,8 @@ class NodeProfile:
     """Bytes per second when weights are fetched from elsewhere."""
     disk_free: int = 0
     """Bytes that are free for models on its disk; 0: unknown."""
+    leases: bool = False
+    """Whether several pipelines may use it, each through a lease."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,16 +166,35 @@ class ServingGoal:
 
 
 @dataclass(frozen=True, slots=True)
+class StageLease:
+    """What a stage has of a node that it shares with stages of other pipelines; see `Leasing`."""
+
+    number: int
+    """Counts the leases of the node, from 0."""
+    holds: LayerRange
+    """The layers that the node holds, the same for all its leases."""
+    memory_share: float
+    """The share of the node's memory for KV pages, above 0; those of all its leases sum to at most 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlacedStage:
-    """The layers of a node."""
+    """The layers that a pipeline has of a node."""
 
     node: str
     layers: LayerRange
+    lease: StageLease | None = None
+    """None: the node is in this pipeline only, and holds these layers."""
+
+    @property
+    def holds(self) -> LayerRange:
+        """The layers that the node holds."""
+        return self.lease.holds if self.lease is not None else self.layers
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The pipelines of a model. Each has all layers, in order; a node is in at most one of them."""
+    """The pipelines of a model. Each has all layers, in order; a node in several of them has a lease for each."""
 
     pipelines: tuple[tuple[PlacedStage, ...], ...] = ()
 
@@ -250,6 +271,6 @@ class PlacementPolicy(Protocol):
     def place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
         """Return a valid placement; one without pipelines if the model does not fit.
 
-        It is valid if every pipeline has all layers in order, every stage at least one, no node is named twice, and
-        every node has memory for its layers and for the KV cache of one request.
+        It is valid if every pipeline has all layers in order, every stage at least one, no node is named twice without
+        leases, and every node has memory for its layers and for the KV cache of one request of each pipeline.
         """

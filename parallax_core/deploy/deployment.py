@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parallax_core.base.files import read_object
+from parallax_core.base.ids import is_lease
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
@@ -98,8 +99,9 @@ class Deployment:
         return [*describe_spares(spares.spares if spares else ()), *waiting]
 
     def list_nodes(self) -> list[NodeStatus]:
-        """Return the nodes that have joined, with and without a stage."""
-        return [describe_node(each) for each in self._registry.joined] if self._registry is not None else []
+        """Return the nodes that have joined, with and without a stage; leases belong to the nodes that hold them."""
+        joined = self._registry.joined if self._registry is not None else ()
+        return [describe_node(each) for each in joined if not is_lease(each.name)]
 
     def share_api(self, serve: ServeApi) -> None:
         """Have ``serve`` answer the requests of clients of the nodes that have joined, if any can."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
+from parallax_core.cluster.layer_plan import name_member
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import StagePlace
 from parallax_core.config.home import cluster_file, term_file
@@ -117,7 +118,7 @@ class RemoteStages:
     def assign_placed(self, options: PipelineOptions, stage: int, placed: PlacedStage) -> StageAssignment:
         """Return the assignment of a planned stage, by its number."""
         assignment = self._assign(0, 0, StagePlace(placed.layers, ""), options)
-        return dataclasses.replace(assignment, stage=stage, node=placed.node)
+        return dataclasses.replace(assignment, stage=stage, node=name_member(placed), lease=placed.lease)
 
     def _assign(self, rank: int, stage: int, place: StagePlace, options: PipelineOptions) -> StageAssignment:
         return StageAssignment(

@@ -33,7 +33,7 @@ def make_further_command(
     given = dataclasses.replace(
         settings,
         node=node,
-        listen=PORT.sub("0", settings.listen) if settings.listen else None,
+        listen=drop_port(settings.listen) if settings.listen else None,
         allow_model=(ANYTHING,) if settings.supervised else settings.allow_model,  # a server trusts its own models
         supervised=True,
         measure=False,
@@ -45,6 +45,11 @@ def make_further_command(
         if value != field.default:
             command += _write(field.name, value)
     return command + (["--config", str(config_file)] if config_file else [])
+
+
+def drop_port(address: str) -> str:
+    """Return an address to listen at with any free port in place of its own."""
+    return PORT.sub("0", address)
 
 
 def _write(name: str, value: object) -> list[str]:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.cluster.layer_plan import LayerPlanner
+from parallax_core.cluster.layer_plan import LayerPlanner, name_member
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
@@ -111,9 +111,9 @@ class JoinedModel:
 
     def list_progress(self) -> Sequence[NodeProgress]:
         """Return what each node has of it, or is about to load."""
-        joined = {node.name: node for node in self.nodes.joined}
+        joined = {node.name: node for node in self._rooms.shared.registry.joined}
         stages = [stage for stages in self.coordinator.plan.pipelines.values() for stage in stages]
-        return [_show_progress(stage, joined.get(stage.node)) for stage in stages]
+        return [_show_progress(stage, joined.get(name_member(stage))) for stage in stages]
 
     def find_plan(self, join_command: str) -> PlanStatus:
         """Return what is planned; ``join_command`` is shown with it."""
@@ -134,11 +134,10 @@ class JoinedModel:
         layers, fraction = self._planner.model.layers, self._stages.plan.memory_fraction
         totals = {node.name: self._find_total(node) for node in self.nodes.joined}
         uses: dict[str, int] = {}
-        for stages in self.coordinator.plan.pipelines.values():
-            for stage in stages:
-                _, share = self._shares.get(stage.node, (stage, 1.0))
-                weights = sum(layer.weights for layer in layers[stage.layers.start : stage.layers.stop])
-                uses[stage.node] = int(weights + fraction * share * totals.get(stage.node, 0))
+        for stage in (stage for stages in self.coordinator.plan.pipelines.values() for stage in stages):
+            _, share = self._shares.get(stage.node, (stage, 1.0))
+            weights = sum(layer.weights for layer in layers[stage.holds.start : stage.holds.stop])
+            uses[stage.node] = int(weights + fraction * share * totals.get(stage.node, 0))
         return uses
 
     def _find_total(self, node: JoinedNode) -> int:
@@ -154,7 +153,7 @@ class JoinedModel:
         """Return the assignment of a stage, with the share of memory that other models leave on its machine."""
         assignment = self._stages.assign_placed(options, stage, placed)
         before, share = self._shares.get(placed.node, (None, 1.0))
-        if before is None or before.layers != placed.layers:
+        if before is None or before.holds != placed.holds:
             node = next((each for each in self.nodes.joined if each.name == placed.node), None)
             share = self._rooms.find_share(node, self.nodes) if node is not None else 1.0
             self._shares[placed.node] = (placed, share)

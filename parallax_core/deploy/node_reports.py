@@ -77,8 +77,10 @@ class ReportMaker:
             return None
 
     def _make(self) -> NodeReport | None:
-        machine = self._find_machine()
-        return make_report(machine, list_stored(self._plugins, self._catalog), memory=self._memory) if machine else None
+        if (machine := self._find_machine()) is None:
+            return None
+        stored, leases = list_stored(self._plugins, self._catalog), self._offer.spec.leases
+        return make_report(machine, stored, memory=self._memory, leases=leases)
 
     def _find_machine(self) -> MachineProfile | None:
         if self._measuring is not None and (machine := self._measuring.machine):

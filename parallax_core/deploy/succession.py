@@ -11,10 +11,9 @@ import msgspec
 from parallax_core.base.ids import name_machine
 from parallax_core.cluster.membership.standby_state import ClusterSettings, StandbyState
 from parallax_core.cluster.membership.succession import Term
+from parallax_core.cluster.stage_row import read_row, write_row
 from parallax_core.config.home import term_file
 from parallax_core.config.run import RunSettings
-from parallax_core.contracts.placement import PlacedStage
-from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.coordinator.coordinator import Coordinator
 from parallax_core.node.coordinator.own_node import OWN_NODE
 from parallax_core.node.coordinator.plan_store import FormerPlan
@@ -43,10 +42,7 @@ async def followed(
 
     def describe() -> StandbyState:
         keys = {name_machine(node.name): node.channel.key for node in registry.joined if node.channel.key}
-        plan = {
-            rank: [(stage.node, stage.layers.start, stage.layers.stop) for stage in stages]
-            for rank, stages in coordinator.plan.pipelines.items()
-        }
+        plan = {rank: [write_row(stage) for stage in stages] for rank, stages in coordinator.plan.pipelines.items()}
         return msgspec.structs.replace(
             first,
             model=settings.model,
@@ -68,9 +64,9 @@ async def followed(
 def recall_plan(state: StandbyState) -> FormerPlan:
     """Return the plan of a coordinator of ``state``, with which one that takes over begins, without its own node."""
     pipelines = {
-        rank: tuple(PlacedStage(node, LayerRange(start, stop)) for node, start, stop in stages)
-        for rank, stages in state.plan.items()
-        if OWN_NODE not in {node for node, _, _ in stages}
+        rank: tuple(read_row(row) for row in rows)
+        for rank, rows in state.plan.items()
+        if OWN_NODE not in {row[0] for row in rows}
     }
     return FormerPlan(pipelines, {node: memory for node, memory in state.memories.items() if node != OWN_NODE})
 

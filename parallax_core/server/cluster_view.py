@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from parallax_core.base.ids import holder_of
 from parallax_core.contracts.engine import Engine
 from parallax_core.contracts.placement import Estimate, PipelineEstimate
 from parallax_core.contracts.status import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
@@ -95,8 +96,8 @@ def _find_places(model: str, replicas: Sequence[ReplicaStatus], plan: PlanStatus
         is_ready = replica.health.state == "ready"
         for stage in (each for each in replica.stages if each.pid):
             layers = [stage.layers.start, stage.layers.stop] if stage.layers else None
-            if stage.node not in places or is_ready:
-                places[stage.node] = _Place(model, replica.rank, layers, is_ready)
+            if (node := holder_of(stage.node)) not in places or is_ready:
+                places[node] = _Place(model, replica.rank, layers, is_ready)
     return places
 
 

@@ -8,6 +8,7 @@ which ends its current work: after a loss, the head rebuilds its pipeline, and a
 already has keeps its weights. A stage whose node is about to end reports that (`Leave`), so that the head can have
 another node load its layers first. A head that serves several models has a node start further nodes on its machine
 (`StartNode`), one for each model, which join it by themselves, and ends them when a model is unloaded (`EndNode`).
+A node that is to be in several pipelines opens a lease for each further one (`OpenLease`), which joins by itself, too.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Assign(Leased, frozen=True, tag=8):
     heartbeat_s: Annotated[float, msgspec.Meta(gt=0, le=3600)]
     max_batch_tokens: Count = 0
     max_running: Count = 0
+    holds_start: Count = 0
+    holds_stop: Count = 0
+    """For a lease: ``holds_start`` to ``holds_stop`` are the layers that the node holds for all its leases."""
+    memory_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    """For a lease: its share of the memory for KV pages; 0: the stage is no lease, and shares nothing."""
 
 
 class Loading(Leased, frozen=True, tag=9):
@@ -125,5 +131,11 @@ class StartNode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 class EndNode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=30):
     """Asks a node to end a further node that it has started."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+
+
+class OpenLease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=31):
+    """Asks a node to have a lease join, which runs stages on the layers that the node holds; see `lease_node`."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]

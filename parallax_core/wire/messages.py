@@ -29,6 +29,7 @@ from parallax_core.wire.membership import (
     Leave,
     Linked,
     Loading,
+    OpenLease,
     Ready,
     Refusal,
     Release,
@@ -184,6 +185,7 @@ Membership = (
     | ClusterState
     | StartNode
     | EndNode
+    | OpenLease
 )
 Profile = NodeReport | Peers | Probe | ProbeAnswer
 Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | Profile | ApiData | EngineMessage

@@ -83,6 +83,8 @@ class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     disk_free: Bytes = 0
     stored: Annotated[tuple[StoredLayers, ...], msgspec.Meta(max_length=MOST_MODELS)] = ()
     links: Annotated[tuple[LinkReport, ...], msgspec.Meta(max_length=MOST_LINKS)] = ()
+    leases: bool = False
+    """Whether several pipelines can use it; see `BackendSpec.leases`."""
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from parallax_core.cluster.stage_row import StageRow
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.placement import Objective
 
@@ -39,8 +40,8 @@ class StandbyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     settings: ClusterSettings = ClusterSettings()
     machines: Annotated[dict[str, bytes], msgspec.Meta(max_length=MOST_MACHINES)] = {}
     """The keys of the machines that have joined, by name."""
-    plan: dict[int, list[tuple[str, int, int]]] = {}
-    """By rank of a pipeline: the node of each stage, its first layer, and the one after its last."""
+    plan: dict[int, list[StageRow]] = {}
+    """The stages of each pipeline, by its rank."""
     memories: dict[str, int] = {}
     """By node: the bytes that were free before it loaded layers."""
     other_models: Annotated[list[str], msgspec.Meta(max_length=MOST_MODELS)] = []

@@ -8,10 +8,10 @@ from parallax_core.contracts.placement import (
     Estimate,
     ModelDemand,
     NodeProfile,
-    PlacedStage,
     Placement,
     PlacementProblem,
 )
+from parallax_core.contracts.stage import LayerRange
 
 HORIZON_S = 600.0
 """Seconds within which a change must gain more tokens than it costs."""
@@ -41,12 +41,12 @@ def measure_movement(problem: PlacementProblem, old: Placement, new: Placement) 
 
 def find_loads(model: ModelDemand, old: Placement, new: Placement) -> dict[str, dict[int, int]]:
     """Return the bytes of the layers that each node must load to get from ``old`` to ``new``, by node and layer."""
-    held = {stage.node: stage for stages in old.pipelines for stage in stages}
-    stages = (stage for stages in new.pipelines for stage in stages)
+    held = {stage.node: stage.holds for stages in old.pipelines for stage in stages}
+    wanted = {stage.node: stage.holds for stages in new.pipelines for stage in stages}
     return {
-        stage.node: {layer: model.layers[layer].weights for layer in missing}
-        for stage in stages
-        if (missing := _list_missing(stage, held.get(stage.node)))
+        node: {layer: model.layers[layer].weights for layer in missing}
+        for node, layers in wanted.items()
+        if (missing := _list_missing(layers, held.get(node)))
     }
 
 
@@ -67,9 +67,9 @@ def is_worth_moving(problem: PlacementProblem, old: Estimate, new: Estimate, mov
     return gain * old.tokens_per_s * HORIZON_S > share * (movement.load_s * old.tokens_per_s + lost)
 
 
-def _list_missing(stage: PlacedStage, held: PlacedStage | None) -> list[int]:
-    wanted = range(stage.layers.start, stage.layers.stop)
-    return [layer for layer in wanted if held is None or not held.layers.start <= layer < held.layers.stop]
+def _list_missing(wanted: LayerRange, held: LayerRange | None) -> list[int]:
+    layers = range(wanted.start, wanted.stop)
+    return [layer for layer in layers if held is None or not held.start <= layer < held.stop]
 
 
 def _measure_load(node: NodeProfile, sizes: dict[int, int]) -> float:

@@ -76,14 +76,19 @@ class Rollout:
 def order_moves(current: Mapping[int, Stages], planned: Mapping[int, Stages]) -> list[MoveStep]:
     """Return the steps in which pipelines change: first those that give nodes, then those that get them.
 
+    Pipelines that share a node, and change there, move together: the node holds the same layers for all of them.
+
     Args:
         current: the stages of each pipeline, by rank.
         planned: what they are to be; a rank that is missing is to end.
     """
     changed = [rank for rank in sorted({*current, *planned}) if current.get(rank) != planned.get(rank)]
-    holders = {stage.node: rank for rank in changed for stage in current.get(rank, ())}
+    holders: dict[str, set[int]] = {}
+    for rank in changed:
+        for stage in current.get(rank, ()):
+            holders.setdefault(stage.node, set()).add(rank)
     needs = {
-        rank: {holders[stage.node] for stage in planned.get(rank, ()) if stage.node in holders} - {rank}
+        rank: {other for stage in planned.get(rank, ()) for other in holders.get(stage.node, ())} - {rank}
         for rank in changed
     }
     reached = {rank: _reach(rank, needs) for rank in changed}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from parallax_core.base.ids import holder_of
 from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages
 from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
 from parallax_core.cluster.rebalancing.watch import SlowdownWatch, describe_changes
@@ -54,6 +55,9 @@ class Members(Protocol):
 
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end."""
+
+    def want_leases(self, numbers: Mapping[str, int]) -> None:
+        """Have nodes, by their names, open leases up to a number each, now or when they join."""
 
 
 Describe = Callable[[Collection[JoinedNode]], UsableNodes]
@@ -132,7 +136,8 @@ class Coordinator:
         return "; ".join([self.plan.waits_for, *(f"node {name!r}: {reason}" for name, reason in self._others.items())])
 
     def exclude(self, node: str, reason: str) -> None:
-        """Plan without a node for `EXCLUDED_S`; one that leaves gets nothing anyway."""
+        """Plan without a node, or that of a lease, for `EXCLUDED_S`; one that leaves gets nothing anyway."""
+        node = holder_of(node)
         if node in self._leaving:
             return
         logger.warning("node gets no layers for %g s node=%s: %s", EXCLUDED_S, node, reason)
@@ -145,7 +150,8 @@ class Coordinator:
         self._pipelines.fail(reason)
 
     async def replace(self, node: str) -> None:
-        """Plan without a node, which leaves; return once the model has another place."""
+        """Plan without a node, or that of a lease, which leaves; return once the model has another place."""
+        node = holder_of(node)
         self._leaving.update({each.name: each for each in self._registry.joined if each.name == node})
         self._registry.note_leaving(node)
         self._registry.changed.set()
@@ -229,6 +235,7 @@ class Coordinator:
             return
         self._has_begun = True
         self._tell(plan)
+        self._registry.want_leases(count_leases(plan.pipelines))
         self._pipelines.begin(plan.pipelines, {node.name for node in plan.cluster.nodes}, _now())
 
     def _stop_broken(self) -> None:
@@ -249,6 +256,15 @@ class Coordinator:
         logger.info("predicted tokens_per_s=%.4g", plan.estimate.tokens_per_s)
         for node, reason in self.idle.items():
             logger.info("node is idle node=%s: %s", node, reason)
+
+
+def count_leases(pipelines: Mapping[int, Stages]) -> dict[str, int]:
+    """Return the highest number of a lease of each node that has any, by name."""
+    found: dict[str, int] = {}
+    for stage in (stage for stages in pipelines.values() for stage in stages):
+        if stage.lease is not None:
+            found[stage.node] = max(stage.lease.number, found.get(stage.node, 0))
+    return found
 
 
 def describe_names(before: Known | None, after: Known) -> list[str]:

@@ -6,22 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from parallax_core.cluster.layer_plan import Stages
+from parallax_core.cluster.stage_row import StageRow, read_row, write_row
 from parallax_core.contracts.placement import PlacedStage
-from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.membership.database import open_database, write_database
 
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS stage (
+DROP TABLE IF EXISTS stage;
+CREATE TABLE stage (
     model TEXT NOT NULL, replica INTEGER NOT NULL, place INTEGER NOT NULL, node TEXT NOT NULL,
-    start INTEGER NOT NULL, stop INTEGER NOT NULL, PRIMARY KEY (model, replica, place)
+    start INTEGER NOT NULL, stop INTEGER NOT NULL, lease INTEGER NOT NULL, holds_start INTEGER NOT NULL,
+    holds_stop INTEGER NOT NULL, memory_share REAL NOT NULL, PRIMARY KEY (model, replica, place)
 );
 CREATE TABLE IF NOT EXISTS node (model TEXT NOT NULL, name TEXT NOT NULL, memory INTEGER NOT NULL,
     PRIMARY KEY (model, name));
 CREATE TABLE IF NOT EXISTS loaded (first TEXT NOT NULL, place INTEGER NOT NULL, model TEXT NOT NULL,
     PRIMARY KEY (first, place));
 """
-VERSION = 2
+VERSION = 3
 CONTENT = "the last plan"
 
 
@@ -45,7 +49,7 @@ class PlanStore:
     def save(self, model: str, plan: FormerPlan) -> None:
         """Keep the plan of a model, in place of an earlier one."""
         stages = [
-            (model, rank, place, stage.node, stage.layers.start, stage.layers.stop)
+            (model, rank, place, *write_row(stage))
             for rank, pipeline in plan.pipelines.items()
             for place, stage in enumerate(pipeline)
         ]
@@ -53,16 +57,17 @@ class PlanStore:
         with write_database(self._path, SCHEMA, VERSION, CONTENT) as database:
             database.execute("DELETE FROM stage WHERE model = ?", (model,))
             database.execute("DELETE FROM node WHERE model = ?", (model,))
-            database.executemany("INSERT INTO stage VALUES (?, ?, ?, ?, ?, ?)", stages)
+            database.executemany("INSERT INTO stage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", stages)
             database.executemany("INSERT INTO node VALUES (?, ?, ?)", nodes)
 
     def find(self, model: str) -> FormerPlan:
         """Return the last plan of a model; an empty one if there is none."""
         pipelines: dict[int, list[PlacedStage]] = {}
         with open_database(self._path, SCHEMA, VERSION, CONTENT) as database:
-            wanted = "SELECT replica, node, start, stop FROM stage WHERE model = ? ORDER BY replica, place"
-            for rank, node, start, stop in database.execute(wanted, (model,)):
-                pipelines.setdefault(rank, []).append(PlacedStage(node, LayerRange(start, stop)))
+            columns = "replica, node, start, stop, lease, holds_start, holds_stop, memory_share"
+            wanted = f"SELECT {columns} FROM stage WHERE model = ? ORDER BY replica, place"  # noqa: S608 -- a constant
+            for rank, *row in database.execute(wanted, (model,)):
+                pipelines.setdefault(rank, []).append(read_row(msgspec.convert(row, StageRow)))
             nodes = database.execute("SELECT name, memory FROM node WHERE model = ?", (model,)).fetchall()
         return FormerPlan({rank: tuple(stages) for rank, stages in pipelines.items()}, dict(nodes))
 

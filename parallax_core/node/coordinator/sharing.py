@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import further_node
+from parallax_core.base.ids import further_node, is_lease
 from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
-from parallax_core.wire.membership import EndNode, StartNode
+from parallax_core.wire.membership import EndNode, OpenLease, StartNode
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ class ModelNodes:
         """Set whenever a node has joined, has reported or is gone."""
         self.find_uses: Callable[[], NodeUses] = dict
         """Returns the bytes that the model takes on each of its nodes, or is about to take."""
+        self.leases: Mapping[str, int] = {}
+        """By node: the number up to which leases of it are wanted."""
         self.num_lost = 0
         """Nodes that are gone, although they were not to end."""
 
@@ -58,6 +60,11 @@ class ModelNodes:
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end."""
         self._shared.registry.note_leaving(name)
+
+    def want_leases(self, numbers: Mapping[str, int]) -> None:
+        """Have nodes open leases up to a number each, now or when they join."""
+        self.leases = numbers
+        self._shared.update()
 
     def find_first(self, node: JoinedNode) -> JoinedNode | None:
         """Return the node that has joined by itself on the machine of ``node``; None: it is gone."""
@@ -83,12 +90,14 @@ class SharedNodes:
         """By name: the further nodes that were asked for."""
         self._numbers: dict[JoinedNode, int] = {}
         """By node that has joined by itself: the last number that it was given."""
+        self._opened: dict[JoinedNode, int] = {}
+        """By node: the number up to which it was asked to open leases."""
         self._sending: set[asyncio.Task[None]] = set()
 
     @property
     def firsts(self) -> list[JoinedNode]:
         """The nodes that have joined by themselves, one for each machine."""
-        return [node for node in self.registry.joined if node.name not in self._further]
+        return [node for node in self.registry.joined if node.name not in self._further and not is_lease(node.name)]
 
     def list_nodes(self, model: str) -> tuple[JoinedNode, ...]:
         """Return the nodes of a model, in the order of joining."""
@@ -145,18 +154,25 @@ class SharedNodes:
         self._forget()
         for first in self.firsts:
             self._numbers.setdefault(first, 0)
-            for model in self.models:
-                if self._owners.get(first) == model or self._has_further(first, model):
-                    continue
-                if first in self._owners:
-                    self._ask(first, model)
-                else:
-                    self._owners[first] = model
+            self._give(first)
         for node in self.registry.joined:
             if (further := self._further.get(node.name)) is not None:
                 self._owners[node] = further.model
+        for node, model in self._owners.items():
+            if (nodes := self.models.get(model)) is not None:
+                self._open_leases(node, nodes.leases.get(node.name, 0))
         for nodes in self.models.values():
             nodes.changed.set()
+
+    def _give(self, first: JoinedNode) -> None:
+        """Give each model a node on a machine: the one that has joined by itself, or a further one, which starts."""
+        for model in self.models:
+            if self._owners.get(first) == model or self._has_further(first, model):
+                continue
+            if first in self._owners:
+                self._ask(first, model)
+            else:
+                self._owners[first] = model
 
     def _forget(self) -> None:
         """Forget the nodes that are gone."""
@@ -164,8 +180,9 @@ class SharedNodes:
         for node in [each for each in self._owners if each not in joined]:
             if (nodes := self.models.get(self._owners.pop(node))) is not None:
                 nodes.num_lost += 1
-        for first in [each for each in self._numbers if each not in joined]:
-            del self._numbers[first]
+        for numbers in (self._numbers, self._opened):
+            for node in [each for each in numbers if each not in joined]:
+                del numbers[node]
         names = {node.name for node in joined}
         for name, further in list(self._further.items()):
             if further.first not in joined and name not in names:
@@ -180,12 +197,18 @@ class SharedNodes:
         logger.info("further node is started node=%s model=%s", further_node(first.name, number), model)
         self._send(first, StartNode(number))
 
-    def _send(self, node: JoinedNode, message: StartNode | EndNode) -> None:
+    def _open_leases(self, node: JoinedNode, number: int) -> None:
+        """Have a node open its leases up to a number; they stay until it ends."""
+        for each in range(self._opened.get(node, 0) + 1, number + 1):
+            self._opened[node] = each
+            self._send(node, OpenLease(each))
+
+    def _send(self, node: JoinedNode, message: StartNode | EndNode | OpenLease) -> None:
         sending = asyncio.create_task(_send(node, message))
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
 
 
-async def _send(node: JoinedNode, message: StartNode | EndNode) -> None:
+async def _send(node: JoinedNode, message: StartNode | EndNode | OpenLease) -> None:
     with contextlib.suppress(PeerLost):  # its further nodes end with it
         await node.channel.send(message)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from parallax_core.base.ids import Epoch
 from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
 from parallax_core.contracts.device import DType
+from parallax_core.contracts.placement import StageLease
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.registry import JoinedNode
@@ -35,10 +36,12 @@ class StageAssignment:
     """Seconds without a progress report after which loading counts as hung."""
     node: str = ""
     """The node that gets the stage; empty: any suitable one."""
+    lease: StageLease | None = None
+    """What the stage has of a node that it shares; None: it has all."""
 
     def assign(self, attempt: Epoch) -> Assign:
         """Return the message that assigns the stage, for ``attempt`` at building the pipeline."""
-        layers = self.layers or LayerRange(0, 0)
+        layers, lease = self.layers or LayerRange(0, 0), self.lease
         return Assign(
             LEASE,
             attempt,
@@ -53,6 +56,9 @@ class StageAssignment:
             heartbeat_s=self.heartbeat_s,
             max_batch_tokens=self.max_batch_tokens,
             max_running=self.max_running,
+            holds_start=lease.holds.start if lease is not None else 0,
+            holds_stop=lease.holds.stop if lease is not None else 0,
+            memory_share=lease.memory_share if lease is not None else 0.0,
         )
 
     def fit(self, node: JoinedNode) -> int:

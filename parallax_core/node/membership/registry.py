@@ -12,7 +12,7 @@ from itertools import count
 from operator import itemgetter
 
 from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.base.ids import Epoch, is_further, name_machine
+from parallax_core.base.ids import Epoch, is_further, is_lease, name_machine
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
@@ -310,7 +310,8 @@ class NodeRegistry:
         tunnel.add_done_callback(self._note_tunnel)
 
     def _list_members(self) -> list[Member]:
-        return [(node.channel, node.join) for node in self.joined if not is_further(node.name)]
+        own = (node for node in self.joined if not is_further(node.name) and not is_lease(node.name))
+        return [(node.channel, node.join) for node in own]
 
     def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
         node.note_report(report)

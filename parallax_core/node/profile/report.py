@@ -15,7 +15,12 @@ from parallax_core.wire.profile import MOST_MODELS, NodeReport, StoredLayers
 
 
 def make_report(
-    machine: MachineProfile, stored: tuple[StoredLayers, ...] = (), *, dtype: DType = "auto", memory: int | None = None
+    machine: MachineProfile,
+    stored: tuple[StoredLayers, ...] = (),
+    *,
+    dtype: DType = "auto",
+    memory: int | None = None,
+    leases: bool = False,
 ) -> NodeReport:
     """Return the report of this node, to be sent to its cluster.
 
@@ -24,6 +29,7 @@ def make_report(
         stored: the layers on its disk, see `list_stored`.
         dtype: with which it was measured.
         memory: bytes that it may use, if a user limits them.
+        leases: whether its backend has leases.
     """
     device = machine.device
     if memory is not None:
@@ -35,6 +41,7 @@ def make_report(
         disk_bandwidth=machine.disk_bandwidth,
         disk_free=machine.disk_free,
         stored=stored,
+        leases=leases,
     )
 
 

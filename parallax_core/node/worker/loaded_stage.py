@@ -1,4 +1,4 @@
-"""A stage that a worker has loaded."""
+"""The stage that a worker has loaded, and how it is loaded, kept and closed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,39 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from parallax_core.base.errors import BackendFailed, ParallaxError, StageHung, StageLost
+from parallax_core.base.machine import return_memory
 from parallax_core.contracts.stage import StageInfo
+from parallax_core.node.channel import Channel
+from parallax_core.node.profile.reporter import NodeReporter
+from parallax_core.node.worker.load_progress import LoadProgressReporter
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
-from parallax_core.node.worker.thread import StageThread
+from parallax_core.node.worker.shared_layers import SharedLayers, StageSlot
+from parallax_core.node.worker.thread import StageThread, note_end
 from parallax_core.wire.membership import Assign
+
+RESET_S = 60.0
+"""Seconds to wait for a running step before its stage is used again."""
+REPLACED_HINT = "start this node again; a service manager or `parallax serve` does so by itself"
+CLOSE_S = 1.5
+"""Seconds to wait for a running step when the stage is closed."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class LoadedStage:
-    """A loaded stage, with the thread and the runtime that run it."""
+    """A loaded stage, with its place, and the runtime that runs it there."""
 
     assign: Assign
-    thread: StageThread
+    slot: StageSlot
     runtime: StageRuntime
     info: StageInfo
+
+    @property
+    def thread(self) -> StageThread:
+        """The thread that runs it."""
+        return self.slot.thread
 
     def is_usable_for(self, assign: Assign) -> bool:
         """Return whether it has loaded what ``assign`` asks for, and is not lost."""
@@ -30,6 +47,90 @@ class LoadedStage:
     def take(self, assign: Assign) -> None:
         """Become the stage of ``assign``, which may have another number; no step may be running."""
         self.assign, self.runtime.key = assign, StageKey(assign.lease, assign.stage)
+
+
+class StageHolder:
+    """Loads the stage of a session, and keeps it for the next head that assigns the same one."""
+
+    def __init__(self, layers: SharedLayers, reporter: NodeReporter) -> None:
+        """Load with ``layers``; while something is loaded, ``reporter`` pauses."""
+        self._layers = layers
+        self._reporter = reporter
+        self.held: LoadedStage | None = None
+        """The loaded stage; None: there is none."""
+
+    async def load(self, channel: Channel, assign: Assign) -> LoadedStage:
+        """Return the stage of ``assign``, the one that is loaded if it is the same; report progress over ``channel``.
+
+        Raises:
+            StageLost: if the loaded stage is lost; see `reset`.
+            ParallaxError: if it cannot be loaded.
+        """
+        if (held := self.held) is not None and held.is_usable_for(assign):
+            await self.reset()
+            held.take(assign)
+            return held
+        await self._unload()
+        await self._reporter.pause()
+        slot = await self._layers.acquire(assign)
+        async with LoadProgressReporter(channel, assign) as reporter:
+            runtime = StageRuntime(lambda: slot.open(reporter), StageKey(assign.lease, assign.stage))
+            try:
+                info = await slot.thread.call(runtime.open)
+            except asyncio.CancelledError:
+                slot.thread.call(runtime.close).add_done_callback(lambda _: slot.give_back())
+                raise
+            except Exception as error:
+                slot.give_back()
+                if isinstance(error, ParallaxError):
+                    raise
+                logger.exception("stage cannot be opened")
+                message = f"the model could not be loaded: {type(error).__name__}: {error}"
+                raise BackendFailed(message, "the log of the node has the traceback") from error
+        self.held = LoadedStage(assign, slot, runtime, info)
+        return self.held
+
+    async def reset(self) -> None:
+        """Have the loaded stage, if there is one, drop all its sequences.
+
+        Raises:
+            StageLost: if it cannot, or its running step hangs.
+        """
+        if (held := self.held) is None:
+            return
+        done, _ = await asyncio.wait([held.thread.call(held.runtime.reset)], timeout=RESET_S)
+        if not done:
+            logger.critical("stage %d hangs here:\n%s", held.assign.stage, held.thread.find_place())
+            message = f"stage {held.assign.stage} has computed a step for longer than {RESET_S:g} s"
+            raise StageHung(message, REPLACED_HINT)
+        if held.runtime.is_lost:
+            raise StageLost(f"stage {held.assign.stage} is lost: {held.runtime.fault}", REPLACED_HINT)
+
+    async def release(self) -> None:
+        """Close the stage, and layers that no lease uses any more, and return their memory to the system."""
+        await self._unload()
+        await self._layers.trim()
+
+    async def close(self) -> None:
+        """Close the stage, and layers that no lease uses, waiting for at most `CLOSE_S` each. Idempotent."""
+        await self._end()
+        await self._layers.close_unused()
+
+    async def _unload(self) -> None:
+        """Close the stage, and return its memory to the system, unless other leases use its layers."""
+        held = self.held
+        await self._end()
+        if held is not None and not held.slot.is_shared:
+            return_memory()
+
+    async def _end(self) -> None:
+        held, self.held = self.held, None
+        self._reporter.resume()
+        if held is not None:
+            closing = held.thread.call(held.runtime.close)
+            closing.add_done_callback(lambda _: held.slot.give_back())
+            closing.add_done_callback(note_end)
+            await asyncio.wait([closing], timeout=CLOSE_S)
 
 
 def _describe(assign: Assign) -> tuple[object, ...]:
@@ -41,10 +142,5 @@ def _describe(assign: Assign) -> tuple[object, ...]:
         assign.dtype,
         assign.device,
         (assign.memory_fraction, assign.max_batch_tokens, assign.max_running),
+        (assign.holds_start, assign.holds_stop, assign.memory_share),
     )
-
-
-def note_end(closing: asyncio.Future[None]) -> None:
-    """Log why a stage could not be closed."""
-    if not closing.cancelled() and (error := closing.exception()) is not None:
-        logger.warning("stage not closed cleanly: %s: %s", type(error).__name__, error)

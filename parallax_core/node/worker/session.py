@@ -6,16 +6,12 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
-from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost, StageHung, StageLost
+from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
 from parallax_core.base.ids import Epoch, LeaseId
-from parallax_core.base.machine import return_memory
-from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
@@ -24,13 +20,12 @@ from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
 from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.incoming import IncomingLinks
-from parallax_core.node.worker.load_progress import LoadProgressReporter
-from parallax_core.node.worker.loaded_stage import LoadedStage, note_end
+from parallax_core.node.worker.leases import NodeLeases
+from parallax_core.node.worker.loaded_stage import REPLACED_HINT, LoadedStage, StageHolder
 from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
-from parallax_core.node.worker.runtime import StageKey, StageRuntime
+from parallax_core.node.worker.shared_layers import OpenStage, SharedLayers
 from parallax_core.node.worker.terms import HeadTerms, refuse_head
-from parallax_core.node.worker.thread import StageThread
 from parallax_core.wire.engine import Abort, AssignEngine, Submit
 from parallax_core.wire.membership import (
     Assign,
@@ -39,6 +34,7 @@ from parallax_core.wire.membership import (
     Join,
     Leave,
     Linked,
+    OpenLease,
     Ready,
     Refusal,
     Release,
@@ -52,14 +48,6 @@ logger = logging.getLogger(__name__)
 
 GREETING_S = 10.0
 """Seconds a head may take for the handshake."""
-RESET_S = 60.0
-"""Seconds to wait for a running step before its stage is used again."""
-REPLACED_HINT = "start this node again; a service manager or `parallax serve` does so by itself"
-CLOSE_S = 1.5
-"""Seconds to wait for a running step when the stage is closed."""
-
-OpenStage = Callable[[Assign, Progress], Stage]
-"""Opens an assigned stage; called on the thread that will run it."""
 
 
 class WorkerSession:
@@ -69,25 +57,30 @@ class WorkerSession:
         self,
         transport: Transport,
         node: str,
-        open_stage: OpenStage,
+        open_stage: OpenStage | SharedLayers,
         open_engine: OpenEngine | None = None,
         reporter: NodeReporter | None = None,
     ) -> None:
         """Serve as the node called ``node``; ``transport`` has started and listens.
 
-        Without ``open_engine`` it opens stages only, and without ``reporter`` it says nothing of its device.
+        A lease gets the layers of its node for
+        ``open_stage``. Without ``open_engine`` it opens stages only, and without ``reporter`` it says nothing of its
+        device.
         """
         self._transport = transport
         self._node = node
         self._incoming = IncomingLinks(transport, node)
         self._trusted = TrustedPeers(transport)
         self._neighbours = PeerLinker(transport, node, self._incoming, self._trusted)
-        self._open_stage = open_stage
+        self.layers = open_stage if isinstance(open_stage, SharedLayers) else SharedLayers(open_stage)
+        """Opens its stages, and those of its leases."""
         self._open_engine = open_engine
         self._reporter = reporter or NodeReporter(lambda: None)
+        self._stage = StageHolder(self.layers, self._reporter)
         self.further = FurtherNodes(node)
         """The nodes that it starts when the head asks for them; by default it cannot start any."""
-        self._held: LoadedStage | None = None
+        self.leases = NodeLeases(node)
+        """The leases that it opens when the head asks for them; by default it cannot open any."""
         self._loop: StageLoop | None = None
         """The loop that runs steps; None: no pipeline uses this node."""
         self.is_leaving = False
@@ -101,15 +94,15 @@ class WorkerSession:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a pipeline uses the stage of this node, or it has started further nodes."""
-        return self._loop is not None or self.further.are_running
+        """Whether a pipeline uses the stage of this node or a lease, or it has started further nodes."""
+        return self._loop is not None or self.leases.are_needed or self.further.are_running
 
     def leave(self) -> None:
-        """Ask the head to replace this node and `further`, which work on until `serve` returns. Idempotent."""
+        """Ask the head to replace this node, its leases and `further`, which work on until then. Idempotent."""
         if self.is_leaving:
             return
         self.is_leaving = True
-        self._leaving.append(asyncio.create_task(self.further.leave()))
+        self._leaving += [asyncio.create_task(each.leave()) for each in (self.further, self.leases)]
         if self._loop is not None:
             self._loop.leave()
         elif self._channel is not None:
@@ -127,8 +120,7 @@ class WorkerSession:
                 broken, memory may not be freed, and the thread cannot be ended.
             ParallaxError: if ``address`` is invalid.
         """
-        if self._held is not None:
-            await _reset(self._held)
+        await self._stage.reset()
         channel = Channel(await self._transport.connect(address, head))
         try:
             channel.check_role("head")
@@ -138,6 +130,7 @@ class WorkerSession:
             channel.divert(Peers, self._meet)
             channel.divert(StartNode, self.further.start)
             channel.divert(EndNode, self.further.end)
+            channel.divert(OpenLease, self.leases.open)
             channel.divert(Succession, partial(self._note_term, channel))
             async with self._incoming.accepting(), self._reporter.reporting(channel, address):
                 message = await channel.receive()
@@ -147,7 +140,7 @@ class WorkerSession:
         finally:
             self._channel = None
             await channel.leave()
-            await self.further.close()
+            await asyncio.gather(self.further.close(), self.leases.close())
 
     def _note_term(self, channel: Channel, told: Succession) -> None:
         """Follow a coordinator of the newest term; tell an older one that it is, and leave it."""
@@ -161,20 +154,8 @@ class WorkerSession:
         self._reporter.meet(peers)
 
     async def close(self) -> None:
-        """Close the loaded stage, waiting for at most `CLOSE_S`. Idempotent."""
-        held, self._held = self._held, None
-        self._reporter.resume()
-        if held is not None:
-            closing = held.thread.call(held.runtime.close)
-            held.thread.close()
-            closing.add_done_callback(note_end)
-            await asyncio.wait([closing], timeout=CLOSE_S)
-
-    async def _unload(self) -> None:
-        """Close the loaded stage, and return its memory to the system."""
-        if self._held is not None:
-            await self.close()
-            return_memory()
+        """Close the loaded stage, and layers that no lease uses; waits only a moment for a running step. Idempotent."""
+        await self._stage.close()
 
     async def _join(self, channel: Channel, join: Join) -> None:
         try:
@@ -182,8 +163,8 @@ class WorkerSession:
                 await greet(channel, self._node)
         except TimeoutError as error:
             raise PeerLost(f"node {channel.peer!r} did not greet within {GREETING_S:g} s") from error
-        if self._held is not None:
-            assign = self._held.assign
+        if (held := self._stage.held) is not None:
+            assign = held.assign
             join = msgspec.structs.replace(join, model=assign.model, start=assign.start, stop=assign.stop)
         await channel.send(join)
 
@@ -197,7 +178,7 @@ class WorkerSession:
                 await self._reporter.pause()
                 return await EngineSession(channel, message, self._open_engine).run()
             case Release():
-                await self._unload()
+                await self._stage.release()
                 return await channel.receive()
             case Step() | Mask() | Hop() | Submit() | Abort():  # sent before the head knew that all had ended
                 return await channel.receive()
@@ -265,14 +246,8 @@ class WorkerSession:
 
     async def _try_load(self, channel: Channel, assign: Assign) -> LoadedStage | None:
         """Return the stage, loading it if necessary; if that fails, tell the head why and return None."""
-        if (held := self._held) is not None and held.is_usable_for(assign):
-            await _reset(held)
-            held.take(assign)
-            return held
-        await self._unload()
-        await self._reporter.pause()
         try:
-            return await self._load(channel, assign)
+            return await self._stage.load(channel, assign)
         except ParallaxError as error:
             logger.warning("stage cannot be opened stage=%d: %s", assign.stage, error.message)
             await self._refuse(channel, assign, error)
@@ -280,37 +255,7 @@ class WorkerSession:
         gc.collect()  # tensors of the failed load may be part of a reference cycle
         return None
 
-    async def _load(self, channel: Channel, assign: Assign) -> LoadedStage:
-        thread = StageThread(f"parallax-stage-{assign.stage}")
-        async with LoadProgressReporter(channel, assign) as reporter:
-            runtime = StageRuntime(lambda: self._open_stage(assign, reporter), StageKey(assign.lease, assign.stage))
-            try:
-                info = await thread.call(runtime.open)
-            except Exception as error:
-                thread.close()
-                if isinstance(error, ParallaxError):
-                    raise
-                logger.exception("stage cannot be opened")
-                message = f"the model could not be loaded: {type(error).__name__}: {error}"
-                raise BackendFailed(message, "the log of the node has the traceback") from error
-        self._held = LoadedStage(assign, thread, runtime, info)
-        return self._held
-
 
 async def _announce_leave(channel: Channel) -> None:
     with contextlib.suppress(PeerLost):  # then there is nobody to tell
         await channel.send(Leave(LeaseId(0), Epoch(0)))
-
-
-async def _reset(held: LoadedStage) -> None:
-    """Have a stage drop all its sequences.
-
-    Raises:
-        StageLost: if it cannot, or its running step hangs.
-    """
-    done, _ = await asyncio.wait([held.thread.call(held.runtime.reset)], timeout=RESET_S)
-    if not done:
-        logger.critical("stage %d hangs here:\n%s", held.assign.stage, held.thread.find_place())
-        raise StageHung(f"stage {held.assign.stage} has computed a step for longer than {RESET_S:g} s", REPLACED_HINT)
-    if held.runtime.is_lost:
-        raise StageLost(f"stage {held.assign.stage} is lost: {held.runtime.fault}", REPLACED_HINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import sys
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -79,3 +82,9 @@ def _notify(loop: asyncio.AbstractEventLoop, deliver: Callable[[], None]) -> Non
         loop.call_soon_threadsafe(deliver)
     except RuntimeError:
         return  # the loop is closed: no caller waits any more
+
+
+def note_end(closing: asyncio.Future[None]) -> None:
+    """Log why something could not be closed on its thread."""
+    if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
+        logger.warning("stage not closed cleanly: %s: %s", type(error).__name__, error)

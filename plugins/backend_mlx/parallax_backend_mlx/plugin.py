@@ -23,6 +23,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             remedy="reinstall it: pip install --force-reinstall parallax-backend-mlx",
             options=OPTIONS,
             benchmark=Ref("parallax_backend_mlx.benchmark:MlxBenchmark"),
+            leases=True,
         )
     ]
 

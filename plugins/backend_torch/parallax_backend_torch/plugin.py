@@ -25,6 +25,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             remedy="reinstall it: pip install --force-reinstall parallax-backend-torch",
             options=OPTIONS,
             benchmark=Ref("parallax_backend_torch.benchmark:TorchBenchmark"),
+            leases=True,
         )
     ]
 

@@ -39,6 +39,7 @@ from parallax_core.wire.membership import (
     Leave,
     Linked,
     Loading,
+    OpenLease,
     Ready,
     Refusal,
     Release,
@@ -193,6 +194,7 @@ SAMPLES: dict[str, Message] = {
         disk_free=2**40,
         stored=(StoredLayers("hf:org/model", 10, 20),),
         links=(LinkReport("head", 0.015625, 1e8),),
+        leases=True,
     ),
     "peers": Peers(
         (Peer("kitchen", "tcp://10.0.0.8:9001", b"key", is_measured=False), Peer("desk", "ipc:///run/desk"))
@@ -204,6 +206,7 @@ SAMPLES: dict[str, Message] = {
     "hello of a client": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "api"),
     "data of a client": ApiData(b"GET /v1/models HTTP/1.1\r\n"),
     "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0, 4096, 512),
+    "assign a lease": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "", 0.5, 1.0, 0, 0, 5, 25, 0.25),
     "loading": Loading(LEASE, EPOCH, 1, "loading weights", 2**30, 2**33),
     "ready": Ready(LEASE, EPOCH, 1, INFO),
     "refusal": Refusal(LEASE, EPOCH, 1, "there is too little memory", "close other programs"),
@@ -213,6 +216,7 @@ SAMPLES: dict[str, Message] = {
     "leave": Leave(LEASE, EPOCH),
     "start a node": StartNode(1),
     "end a node": EndNode(300),
+    "open a lease": OpenLease(2),
     "assign an engine": AssignEngine(LEASE, EPOCH, "vllm", "org/model", "bfloat16", "cuda:1", 0.5, 1.0, 4096, 512),
     "engine ready": EngineOpened(LEASE, EPOCH, ENGINE, {"model.layers.10": "00ff", "model.norm.weight": "a1b2"}),
     "submit": Submit(

@@ -39,6 +39,7 @@ from parallax_core.wire.membership import (
     Leave,
     Linked,
     Loading,
+    OpenLease,
     Ready,
     Refusal,
     Release,
@@ -110,6 +111,7 @@ reports = st.builds(
     disk_free=memories,
     stored=tuples(st.builds(StoredLayers, shown, st.integers(0, 9), st.integers(10, 20))),
     links=tuples(st.builds(LinkReport, shown, st.floats(0, 60), speeds)),
+    leases=st.booleans(),
 )
 samplings = st.builds(
     Sampling,
@@ -257,6 +259,9 @@ membership: st.SearchStrategy[Message] = st.one_of(
         heartbeat_s=st.floats(0, 3600, exclude_min=True),
         max_batch_tokens=counts,
         max_running=counts,
+        holds_start=counts,
+        holds_stop=counts,
+        memory_share=st.floats(0, 1),
     ),
     st.builds(Loading, leases, epochs, counts, words, counts, counters, st.sampled_from(("bytes", "items"))),
     st.builds(Ready, leases, epochs, counts, infos()),
@@ -267,6 +272,7 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Leave, leases, epochs),
     st.builds(StartNode, st.integers(1, LARGEST)),
     st.builds(EndNode, st.integers(1, LARGEST)),
+    st.builds(OpenLease, st.integers(1, LARGEST)),
 )
 answer_counts = st.integers(1, MAX_ANSWERS)
 engine_infos = st.builds(

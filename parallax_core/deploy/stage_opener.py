@@ -1,0 +1,161 @@
+"""Opens the stages and engines that a worker is assigned, with the installed plugins."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.base.ids import is_further
+from parallax_core.base.machine import Machine
+from parallax_core.checkpoint.reader import read_config
+from parallax_core.checkpoint.weights_version import digest_parts
+from parallax_core.config.worker import WorkerSettings
+from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.source import ModelFolder
+from parallax_core.contracts.stage import LayerRange, Stage
+from parallax_core.contracts.token_engine import EnginePlan
+from parallax_core.models.backends import choose_backend, find_backends, probe
+from parallax_core.models.catalog import Catalog
+from parallax_core.models.engines import open_engine
+from parallax_core.models.layer_fetch import LayerFetcher
+from parallax_core.models.stages import open_stage
+from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
+from parallax_core.node.worker.engine_session import OpenedEngine
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+from parallax_core.wire.engine import AssignEngine
+from parallax_core.wire.membership import Assign
+
+
+class StageOpener:
+    """Opens the stages and engines assigned to a worker, with the installed plugins."""
+
+    def __init__(
+        self,
+        plugins: PluginHost,
+        backends: list[Offer[BackendSpec]],
+        fault: ParallaxError | None = None,
+        allowed: Sequence[str] = (),
+        memory: int | None = None,
+    ) -> None:
+        """Open stages with one of ``backends``, the best first; if there are none, raise ``fault`` instead.
+
+        Args:
+            plugins: the installed plugins.
+            backends: what opens the stages.
+            fault: why there is no backend.
+            allowed: the models that may be loaded, see `AllowedModels`.
+            memory: the bytes that a stage may use, and that its pages take their share of; None: all that are free.
+        """
+        self._plugins = plugins
+        catalog = Catalog(plugins)
+        self._fetcher = LayerFetcher(plugins, catalog)
+        self._allowance = AllowedModels(catalog, allowed)
+        self._backends = backends
+        self._fault = fault
+        self._memory = memory
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The backends it can open stages with."""
+        return tuple(offer.spec.name for offer in self._backends)
+
+    @property
+    def backends(self) -> Sequence[Offer[BackendSpec]]:
+        """The backends it can open stages with, the best first."""
+        return self._backends
+
+    def warm_up(self) -> None:
+        """Import the best backend, which may block the process for seconds."""
+        for offer in self._backends[:1]:
+            with contextlib.suppress(ParallaxError):  # raised again when a stage is opened
+                offer.load(offer.spec.factory)
+
+    def open_stage(self, assign: Assign, progress: Progress) -> Stage:
+        """Find or fetch the layers of the model, and load them; for a lease, those that the node holds.
+
+        Raises:
+            ParallaxError: if they cannot be fetched or loaded, or the model is not allowed.
+        """
+        start, stop = (assign.holds_start, assign.holds_stop) if assign.memory_share else (assign.start, assign.stop)
+        layers = LayerRange(start, stop) if stop else None
+        offer, folder = self._prepare(assign, layers, progress)
+        plan = StagePlan(
+            model=folder.path,
+            listed_weights=folder.listed_weights,
+            layers=layers,
+            leased=assign.memory_share > 0,
+            dtype=assign.dtype,
+            device=assign.device,
+            memory_fraction=self._limit_share(assign.memory_fraction),
+            max_batch_tokens=assign.max_batch_tokens,
+            max_running=assign.max_running,
+            progress=progress,
+        )
+        return open_stage(self._plugins, offer, plan)
+
+    def open_engine(self, assign: AssignEngine, progress: Progress) -> OpenedEngine:
+        """Find or fetch the model, and return an engine for it, not started.
+
+        Raises:
+            ParallaxError: if it cannot be fetched, or the backend refuses it, or the model is not allowed.
+        """
+        offer, folder = self._prepare(assign, None, progress)
+        plan = EnginePlan(
+            model=folder.path,
+            listed_weights=folder.listed_weights,
+            dtype=assign.dtype,
+            device=assign.device,
+            memory_fraction=self._limit_share(assign.memory_fraction),
+            max_batch_tokens=assign.max_batch_tokens,
+            max_running=assign.max_running,
+            progress=progress,
+        )
+        parts = {**digest_parts(folder.path), **folder.listed_weights}
+        return OpenedEngine(open_engine(self._plugins, offer, plan), parts)
+
+    def _prepare(
+        self, assign: Assign | AssignEngine, layers: LayerRange | None, progress: Progress
+    ) -> tuple[Offer[BackendSpec], ModelFolder]:
+        """Return the backend for a model, and the folder with at least some of its layers; None: with all."""
+        if self._fault is not None:
+            raise self._fault
+        offers = [offer for offer in self._backends if assign.backend in {"", offer.spec.name}]
+        if not offers:
+            message = f"this node has no backend {assign.backend!r}, only {', '.join(self.names)}"
+            raise ParallaxError(message, "install it there, or name another --backend")
+        self._allowance.check(assign.model)
+        folder = self._fetcher.fetch(assign.model, layers, progress)
+        return choose_backend(self._plugins, offers, read_config(folder.path)), folder
+
+    def _limit_share(self, fraction: float) -> float:
+        """Return the share of the free memory that is ``fraction`` of the memory for this node."""
+        if self._memory is None or not (free := self._find_free()):
+            return fraction
+        return fraction * min(1.0, self._memory / free)
+
+    def find_memory(self) -> int:
+        """Return the bytes that a stage may use; 0: unknown, because some backend uses a device's own memory."""
+        return self._find_free() if self._memory is None else self._memory
+
+    def _find_free(self) -> int:
+        devices = [probe(offer).device for offer in self._backends]
+        return (Machine().free_memory() or 0) if all(device.startswith("cpu") for device in devices) else 0
+
+
+def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
+    """Return the opener of stages; a worker that a server started reports a missing backend when it gets a stage.
+
+    Raises:
+        ParallaxError: if a node started by hand has no backend that can run.
+    """
+    is_own = settings.supervised and not is_further(settings.node or "")  # a server trusts its own models
+    allowed = (ANYTHING,) if is_own else settings.allow_model
+    try:
+        return StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed, settings.memory_bytes)
+    except ParallaxError as error:
+        if not settings.supervised:
+            raise
+        return StageOpener(plugins, [], error, allowed, settings.memory_bytes)

@@ -1,0 +1,159 @@
+"""Opens the stages of a node; those that are leases share layers, which are loaded once and run on one thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parallax_core.base.errors import BackendFailed
+from parallax_core.base.machine import return_memory
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.stage import LayerRange, Leasing, Stage
+from parallax_core.node.worker.thread import StageThread, note_end
+from parallax_core.wire.membership import Assign
+
+RELEASE_S = 60.0
+"""Seconds to wait until other leases have given back what a new one needs: their heads move as well."""
+CLOSE_S = 1.5
+"""Seconds to wait for a running step when layers are closed."""
+ROUNDING = 1e-6
+"""By how much the shares of all leases may exceed 1."""
+
+OpenStage = Callable[[Assign, Progress], Stage]
+"""Opens an assigned stage, or the layers that a lease of it needs; called on the thread that will run it."""
+LayersKey = tuple[object, ...]
+"""What layers are loaded for: they serve the leases that name the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageSlot:
+    """A place for a stage: the thread that is to run it, and how it is opened there."""
+
+    thread: StageThread
+    open: Callable[[Progress], Stage]
+    """Opens the stage; called on the thread, again only after the stage was closed."""
+    give_back: Callable[[], None]
+    """Called on the event loop, once, after the stage was closed or could not be opened."""
+    is_shared: bool = False
+    """Whether other leases use its layers and its thread as well."""
+
+
+class SharedLayers:
+    """The layers that a node has loaded for leases, and the leases of them. Belongs to one event loop.
+
+    Layers stay loaded until others are needed, or `trim` finds no lease of them.
+    """
+
+    def __init__(self, open_stage: OpenStage) -> None:
+        """Open stages with ``open_stage``; see `StagePlan.leased` for what it opens for leases."""
+        self._open_stage = open_stage
+        self._key: LayersKey | None = None
+        """Of the layers that are loaded, or about to be; None: none."""
+        self._thread: StageThread | None = None
+        self._holder: Stage | None = None
+        """The loaded layers; belongs to the thread."""
+        self._shares: dict[int, float] = {}
+        """The share of memory of each lease, by a number."""
+        self._last = 0
+        self._changed = asyncio.Event()
+        self._lock = asyncio.Lock()
+        """Held while layers are unloaded, and while a place is looked for."""
+
+    async def acquire(self, assign: Assign) -> StageSlot:
+        """Return a place for an assigned stage, once it has room beside the leases that there are.
+
+        Raises:
+            BackendFailed: if leases that are in its way are not given back.
+        """
+        key = _describe(assign) if assign.memory_share else None
+        async with self._lock:
+            await self._await_room(key, assign.memory_share)
+            if key is None or key != self._key:
+                await self._unload()
+            return self._lend(key, assign) if key is not None else self._make_own(assign)
+
+    async def trim(self) -> None:
+        """Unload layers that no lease uses, and return their memory to the system. Idempotent."""
+        async with self._lock:
+            if not self._shares:
+                await self._unload()
+
+    async def close_unused(self) -> None:
+        """Close layers that no lease uses, and leave it to the end of the process to return their memory."""
+        async with self._lock:
+            if not self._shares:
+                await self._close_layers()
+
+    async def _await_room(self, key: LayersKey | None, share: float) -> None:
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                while not self._has_room(key, share):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            message = f"other leases of this node were not given back within {RELEASE_S:g} s"
+            raise BackendFailed(message, "they end when their pipelines move; the server's log says more") from error
+
+    def _has_room(self, key: LayersKey | None, share: float) -> bool:
+        if not self._shares:
+            return True
+        return key == self._key and sum(self._shares.values()) + share <= 1 + ROUNDING
+
+    def _make_own(self, assign: Assign) -> StageSlot:
+        """Return a place for a stage that shares nothing."""
+        thread = StageThread(f"parallax-stage-{assign.stage}")
+        return StageSlot(thread, lambda progress: self._open_stage(assign, progress), thread.close)
+
+    def _lend(self, key: LayersKey, assign: Assign) -> StageSlot:
+        """Return a place for a lease."""
+        self._key = key
+        thread = self._thread = self._thread or StageThread("parallax-layers")
+        number = self._last = self._last + 1
+        self._shares[number] = assign.memory_share
+
+        def give_back() -> None:
+            self._shares.pop(number, None)
+            self._changed.set()
+
+        return StageSlot(thread, lambda progress: self._lease(assign, progress), give_back, is_shared=True)
+
+    def _lease(self, assign: Assign, progress: Progress) -> Stage:
+        """Return a lease, loading its layers if that was not done yet; called on the thread."""
+        if self._holder is None:
+            self._holder = self._open_stage(assign, progress)
+        if not isinstance(self._holder, Leasing):
+            raise BackendFailed("the backend of this node has no leases", "let each node be in one pipeline only")
+        return self._holder.lease(LayerRange(assign.start, assign.stop), assign.memory_share)
+
+    async def _unload(self) -> None:
+        """Close the layers, and return their memory to the system."""
+        if await self._close_layers():
+            return_memory()
+
+    async def _close_layers(self) -> bool:
+        """Close the layers on their thread, which ends then; return whether there were any."""
+        thread, self._thread, self._key = self._thread, None, None
+        if thread is None:
+            return False
+        closing = thread.call(self._close)
+        closing.add_done_callback(note_end)
+        thread.close()
+        await asyncio.wait([closing], timeout=CLOSE_S)
+        return True
+
+    def _close(self) -> None:
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            holder.close()
+
+
+def _describe(assign: Assign) -> LayersKey:
+    return (
+        assign.backend,
+        assign.model,
+        (assign.holds_start, assign.holds_stop),
+        assign.dtype,
+        assign.device,
+        (assign.memory_fraction, assign.max_batch_tokens, assign.max_running),
+    )
