@@ -1,7 +1,8 @@
 """Everything that a plugin may import from core. Everything else may change without notice."""
 
+from parallax_core.backendkit.leases import LeasedStage
 from parallax_core.backendkit.overhead import Overhead, measure_overhead
-from parallax_core.backendkit.plan import check_device, choose_layers
+from parallax_core.backendkit.plan import check_device, choose_layers, refuse_leases
 from parallax_core.backendkit.products import Products, ProductSpeed, measure_products
 from parallax_core.backendkit.row_stage import RowModel, RowStage
 from parallax_core.base.errors import (
@@ -119,6 +120,7 @@ from parallax_core.contracts.stage import (
     Fork,
     Hidden,
     LayerRange,
+    Leasing,
     MaskSource,
     Open,
     Output,
@@ -208,6 +210,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Fork",
     "Hidden",
     "LayerRange",
+    "Leasing",
     "MaskSource",
     "Open",
     "OutOfPages",
@@ -234,6 +237,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Truncate",
     # Backends: reading checkpoints, and help with a stage
     "ConfigReader",
+    "LeasedStage",
     "Machine",
     "Overhead",
     "ProductSpeed",
@@ -249,6 +253,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "measure_products",
     "read_config",
     "read_tensors",
+    "refuse_leases",
     # Backends: pages of the KV cache
     "PAGE_SIZE",
     "Account",
@@ -427,6 +432,7 @@ PROVISIONAL = frozenset(
         "Heartbeat",
         "Hello",
         "LeaseId",
+        "LeasedStage",
         "Mask",
         "Measured",
         "Message",

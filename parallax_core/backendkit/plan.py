@@ -22,6 +22,17 @@ def choose_layers(plan: StagePlan, num_layers: int) -> LayerRange:
     return layers
 
 
+def refuse_leases(plan: StagePlan, backend: str) -> None:
+    """Refuse a plan of a stage that serves through leases; for a backend of the name given that has no such stages.
+
+    Raises:
+        Unsupported: if the plan is of such a stage.
+    """
+    if plan.leased:
+        message = f"stages of the backend {backend!r} cannot be shared by leases"
+        raise Unsupported(message, "choose another backend, or let the model have the layers for itself")
+
+
 def check_device(plan: StagePlan, dtypes: Collection[str], devices: Collection[str]) -> None:
     """Refuse a dtype or device that a backend does not have; dtype ``auto`` and an empty device are always allowed.
 

@@ -34,7 +34,9 @@ class WeightsIdentity:
     parts: Mapping[str, str]
 
 
-def identify_weights(plan: StagePlan, layers: LayerRange, num_layers: int) -> WeightsIdentity:
+def identify_weights(
+    plan: StagePlan, layers: LayerRange, num_layers: int, held: Mapping[str, str] | None = None
+) -> WeightsIdentity:
     """Return the identity of the weights of a stage of ``layers``, for its `StageInfo`.
 
     For the first and the last stage it includes the tensors outside the layers. It always includes the files that the
@@ -44,15 +46,18 @@ def identify_weights(plan: StagePlan, layers: LayerRange, num_layers: int) -> We
         plan: the plan of the stage.
         layers: the layers of the stage.
         num_layers: the number of layers of the whole model.
+        held: `StageInfo.weights_parts` of the stage that holds the layers, for a lease of it; the files, which may have
+            changed since, are then not read. None: they are read.
 
     Raises:
         ParallaxError: if a file is damaged.
         OSError: if a file cannot be read.
     """
+    parts = digest_parts(plan.model) if held is None else _leave_out(held, plan.listed_weights)
     is_end = layers.start == 0 or layers.stop == num_layers
     found = {
         part: digest
-        for part, digest in digest_parts(plan.model).items()
+        for part, digest in parts.items()
         if (is_end if (number := find_layer(part)) is None else layers.start <= number < layers.stop)
     }
     version = _join(f"{part} {digest}" for part, digest in found.items())
@@ -98,6 +103,10 @@ def find_layer(part: str) -> int | None:
     """Return the layer number of a part; None if the part is not a layer."""
     found = NUMBERED.fullmatch(part)
     return int(found[1]) if found else None
+
+
+def _leave_out(parts: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
+    return {part: digest for part, digest in parts.items() if part not in files}
 
 
 def _join(lines: Iterable[str]) -> str:

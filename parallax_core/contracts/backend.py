@@ -42,6 +42,10 @@ class StagePlan:
     options: Mapping[str, Any] = field(default_factory=dict)
     """The values of the fields of `BackendSpec.options`, as configured on the node that opens the stage. Empty: the
     defaults. ``MyOptions(**plan.options)`` returns them as an object."""
+    leased: bool = False
+    """Whether the stage serves through leases: it then takes no pages and has the capability ``leases``; see `Leasing`.
+    Core refuses a stage without it, so a backend that cannot do this may ignore the field, or refuse it before
+    loading: see `refuse_leases`."""
 
 
 Opens = Literal["stage", "engine"]

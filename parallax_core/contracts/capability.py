@@ -14,6 +14,7 @@ Capability = Literal[
     "masks",  # Draw.masked
     "masking",  # the optional protocol Masking: per-sequence visibility
     "portable",  # the optional protocol Portable: read and write the KV of a token range
+    "leases",  # the optional protocol Leasing: parts of the layers, each with a share of the memory
     "reloadable",  # the optional protocol Reloadable: new weights in place
     "chained",  # reserved: a row's token is the one drawn by the step before
 ]

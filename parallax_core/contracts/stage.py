@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -325,3 +325,34 @@ class Stage(Protocol):
 
     def close(self) -> None:
         """Release all resources. A second call does nothing."""
+
+
+@runtime_checkable
+class Leasing(Protocol):
+    """The optional protocol of a stage that serves through leases: opened with `StagePlan.leased`.
+
+    Such a stage holds weights and no pages. Its `StageInfo` describes a lease of all its layers with the whole memory
+    for KV pages, and has the capability ``leases``; its ``edit`` and ``step`` raise `BackendFailed`.
+    """
+
+    def lease(self, layers: LayerRange, memory_share: float) -> Stage:
+        """Return a stage of some of the layers that are loaded; the weights are not copied.
+
+        It computes exactly what a stage that loaded only these layers would, and its `StageInfo` is of these layers
+        alone: tensors in and out, weights and their version, and pools of its share of the memory. Several leases share
+        nothing but weights, also if they have the same layers: each has its own sequences and pages. It is used by the
+        thread that opened the stage, as are all of them.
+
+        Closing a lease returns its memory and its share. Closing the stage closes all its leases.
+
+        Args:
+            layers: a range of ``StageInfo.layers``, not empty.
+            memory_share: the share of the memory for KV pages, above 0 and at most 1; those of open leases sum to at
+                most 1.
+
+        Raises:
+            ValueError: if the stage does not have these layers, or the share is out of range.
+            Unsupported: if these layers of the model cannot be run separately.
+            ParallaxError: with a hint, if less than the share is free, or it has no room for a page of each pool.
+            BackendFailed: if the stage is closed.
+        """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from parallax_core.backendkit.plan import refuse_leases
 from parallax_core.checkpoint.reader import find_missing, read_config
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.stage import Stage
@@ -19,6 +20,7 @@ def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> 
     Options that ``plan`` has already override the configured ones.
 
     Raises:
+        Unsupported: if ``plan`` is of a stage that serves through leases, and the backend does not open those.
         ParallaxError: if the layers cannot be loaded.
     """
     config = read_config(plan.model)
@@ -27,4 +29,8 @@ def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> 
         check_present(plan.model, tensors, missing)
     blocks = find_blocks(host, config, offer.spec.name)
     options = {**host.read_options(offer), **plan.options}
-    return offer.load(offer.spec.factory)().open_stage(dataclasses.replace(plan, blocks=blocks, options=options))
+    stage = offer.load(offer.spec.factory)().open_stage(dataclasses.replace(plan, blocks=blocks, options=options))
+    if plan.leased and "leases" not in stage.info.capabilities:
+        stage.close()
+        refuse_leases(plan, offer.spec.name)
+    return stage

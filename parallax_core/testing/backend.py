@@ -36,6 +36,7 @@ from parallax_core.api import (
     Unit,
     Unsupported,
 )
+from parallax_core.testing.checks.lease import LeaseChecks
 from parallax_core.testing.checks.life import LifeChecks
 from parallax_core.testing.holes import punch_holes
 from parallax_core.testing.probe import try_probe
@@ -56,8 +57,8 @@ class Interrupted(Exception):
     """Raised by a progress callback."""
 
 
-class BackendConformance(LifeChecks):
-    """Holds a backend to `parallax_core.contracts.backend`; its stages describe themselves, and close."""
+class BackendConformance(LeaseChecks, LifeChecks):
+    """Holds a backend to `parallax_core.contracts.backend`; its stages describe themselves, close, and lease."""
 
     spec: BackendSpec
     dtype: DType = "float32"
@@ -76,6 +77,17 @@ class BackendConformance(LifeChecks):
     def open_stage(self, layers: LayerRange | None) -> Stage:
         """Open a stage through the spec."""
         return self.open_plan(self.make_plan(layers))
+
+    def open_leased(self, layers: LayerRange | None) -> Stage | None:
+        """Open a stage that serves through leases through the spec; None if the backend has no such stages."""
+        try:
+            stage = self.open_plan(replace(self.make_plan(layers), leased=True))
+        except Unsupported:
+            return None
+        if "leases" in stage.info.capabilities:
+            return stage
+        stage.close()
+        return None
 
     def make_plan(self, layers: LayerRange | None = None) -> StagePlan:
         """Return the plan of a stage."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypedDict, Unpack
 
@@ -23,9 +23,11 @@ from parallax_core.api import (
     Fork,
     Hidden,
     LayerRange,
+    LeasedStage,
     Open,
     Outcome,
     Output,
+    ParallaxError,
     PoolInfo,
     Row,
     Sampling,
@@ -54,6 +56,7 @@ from parallax_core.testing.memory import edit_memories
 from parallax_core.testing.paged import PagedLayers, States, pack_states, show_state
 
 GREEDY = Sampling(temperature=0)
+ROUNDING = 1e-9
 HIDDEN = TensorSpec(width=1, dtype="int64")
 
 Masks = Mapping[tuple[SeqId, int], Tensor]
@@ -77,6 +80,17 @@ class Sizes:
     """`PoolInfo.checkpoint_every` of the state pool."""
     steps_ahead: int = 0
     """`StageInfo.steps_ahead`; each step is still computed as it is submitted."""
+
+    def scale(self, factor: float) -> Sizes:
+        """Return the sizes with ``factor`` times the pages, and at least one for states.
+
+        Raises:
+            ParallaxError: if no page is left.
+        """
+        pages, states = (int(number * factor + ROUNDING) for number in (self.num_pages, self.state_pages))
+        if not pages:
+            raise ParallaxError(f"{factor:.3g} of {self.num_pages} pages are none", "ask for a larger share")
+        return replace(self, num_pages=pages, state_pages=max(1, states))
 
 
 class SizeOptions(TypedDict, total=False):
@@ -105,6 +119,10 @@ class Toy:
     def open(self, layers: LayerRange | None = None, **sizes: Unpack[SizeOptions]) -> ToyStage:
         """Return a stage of some layers, or all of them; see `Sizes` for what else may be given."""
         return ToyStage(self, layers, Sizes(**sizes))
+
+    def open_leased(self, layers: LayerRange | None = None, **sizes: Unpack[SizeOptions]) -> LeasedStage:
+        """Return a stage of some layers, or all of them, that serves through leases; see `Sizes` for its memory."""
+        return lease_stages(ToyStage, self, layers, Sizes(**sizes))
 
     def states(self, tokens: Sequence[int], positions: Sequence[int] = ()) -> list[int]:
         """Return the hidden state of each token after the last layer, at positions of their own if given."""
@@ -277,6 +295,16 @@ class ToyStage:
         if isinstance(output, Score):
             return answer_score(output, logits)
         return answer_draw(output, logits, self.make_drafts(row, output))
+
+
+def lease_stages(stage: type[ToyStage], toy: Toy, layers: LayerRange | None, sizes: Sizes) -> LeasedStage:
+    """Return a stage whose leases are of the class ``stage``; all layers take the same memory for a page."""
+    info = describe_toy(toy, layers, sizes)
+
+    def open_part(part: LayerRange, memory_share: float) -> ToyStage:
+        return stage(toy, part, sizes.scale(memory_share * len(info.layers) / len(part)))
+
+    return LeasedStage(info, open_part, lambda: None)
 
 
 def read_masks(batch: StageBatch) -> Masks:

@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import BackendSpec, DeviceMemory, DeviceSpeed, LayerRange, ParallaxError, Ref, StagePlan, silent
+from parallax_core.api import (
+    BackendSpec,
+    DeviceMemory,
+    DeviceSpeed,
+    LayerRange,
+    ParallaxError,
+    Ref,
+    Stage,
+    StagePlan,
+    silent,
+)
 from parallax_core.testing.backend import BackendConformance
 from parallax_core.testing.stage import StageConformance
 from parallax_core.testing.toy import ToyStage
@@ -58,7 +68,7 @@ class AnyModel(ToyBackend):
 
 
 class AnyDevice(ToyBackend):
-    def open_stage(self, plan: StagePlan) -> ToyStage:
+    def open_stage(self, plan: StagePlan) -> Stage:
         return super().open_stage(replace(plan, device=""))
 
 
@@ -88,7 +98,7 @@ class RawErrors(ToyBackend):
 
 
 class NoHints(ToyBackend):
-    def open_stage(self, plan: StagePlan) -> ToyStage:
+    def open_stage(self, plan: StagePlan) -> Stage:
         try:
             return super().open_stage(plan)
         except ParallaxError as error:
@@ -154,9 +164,10 @@ class OtherVersions(ToyBackend):
 
     count = 0
 
-    def open_stage(self, plan: StagePlan) -> ToyStage:
+    def open_stage(self, plan: StagePlan) -> Stage:
         type(self).count += 1
         stage = super().open_stage(plan)
+        assert isinstance(stage, ToyStage)
         stage._info = replace(stage.info, weights_version=str(self.count))
         return stage
 

@@ -13,6 +13,7 @@ from parallax_core.api import (
     LayerRange,
     ParallaxError,
     Ref,
+    Stage,
     StagePlan,
     Unsupported,
     read_object,
@@ -20,7 +21,7 @@ from parallax_core.api import (
 )
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.testing.model import write_checkpoint
-from parallax_core.testing.toy import Toy, ToyStage
+from parallax_core.testing.toy import Toy
 
 KINDS: tuple[PoolKind, ...] = ("full", "window", "full")
 TASK = "loading weights"
@@ -39,7 +40,7 @@ def write_model(folder: Path) -> Path:
 class ToyBackend:
     """Opens stages of the toy; subclasses override single steps to plant faults."""
 
-    def open_stage(self, plan: StagePlan) -> ToyStage:
+    def open_stage(self, plan: StagePlan) -> Stage:
         config = self.read_config(plan)
         if config.get("model_type") != "toy":
             raise Unsupported(f"the toy cannot be a {config.get('model_type')}", "choose another backend")
@@ -49,8 +50,13 @@ class ToyBackend:
             raise ParallaxError(f"the toy does not run on {plan.device}", "leave the device out")
         self.load_weights(plan)
         kinds = cast("tuple[PoolKind, ...]", tuple(config["layers"]))
-        pages = self.count_pages(plan)
-        return Toy(kinds).open(self.choose_layers(plan, len(kinds)), num_pages=pages, context=64)
+        pages, layers = self.count_pages(plan), self.choose_layers(plan, len(kinds))
+        if plan.leased:
+            return self.open_leased(Toy(kinds), layers, pages)
+        return Toy(kinds).open(layers, num_pages=pages, context=64)
+
+    def open_leased(self, toy: Toy, layers: LayerRange, pages: int) -> Stage:
+        return toy.open_leased(layers, num_pages=pages, context=64)
 
     def list_dtypes(self) -> set[str]:
         return {"auto", "float32"}

@@ -28,6 +28,7 @@ from parallax_core.api import (
     identify_weights,
     plan_pools,
     read_config,
+    refuse_leases,
 )
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -49,6 +50,7 @@ def plan_stage(plan: StagePlan, settings: SglangSettings, device: Device) -> Loa
         Unsupported: if a stage cannot do what the plan or the settings ask for; names the setting.
         ParallaxError: if the model is damaged, or there is too little memory.
     """
+    refuse_leases(plan, "sglang")
     check_settings(settings)
     check_device(plan, DTYPES, [plan.device])  # `choose_device` has checked the device
     config = read_config(plan.model)

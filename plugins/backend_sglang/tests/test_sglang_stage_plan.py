@@ -83,6 +83,12 @@ def test_weights_are_counted_in_the_dtype_that_is_computed(model: Path, monkeypa
     assert plan_stage(make_plan(model, dtype="bfloat16"), SglangSettings(), CPU).info.dtype == "bfloat16"
 
 
+def test_leases_are_refused(model: Path) -> None:
+    with pytest.raises(Unsupported, match="'sglang' cannot be shared by leases") as caught:
+        plan_stage(make_plan(model, leased=True), SglangSettings(), CPU)
+    assert "another backend" in caught.value.hint
+
+
 def test_ends_of_the_model_have_no_neighbour(model: Path) -> None:
     info = plan_stage(make_plan(model, layers=None), SglangSettings(), CPU).info
     assert (info.layers, info.takes, info.gives) == (LayerRange(0, LAYERS), (), ())

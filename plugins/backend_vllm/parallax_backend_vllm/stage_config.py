@@ -9,7 +9,7 @@ from parallax_backend_vllm.environ import choose_gpu, set_environ, set_threads
 from parallax_backend_vllm.errors import describe_error
 from parallax_backend_vllm.probe import is_cpu_build
 from parallax_backend_vllm.settings import VllmSettings
-from parallax_core.api import LayerRange, StagePlan, Unsupported, check_device
+from parallax_core.api import LayerRange, StagePlan, Unsupported, check_device, refuse_leases
 
 DTYPES = ("float32", "bfloat16", "float16")
 ON_CPU, ON_GPU = 512, 2048
@@ -23,11 +23,12 @@ HINT = "serve the model whole: --backend vllm without --stages and --layers"
 
 
 def check_plan(plan: StagePlan, settings: VllmSettings) -> None:
-    """Refuse options that a stage does not have.
+    """Refuse options that a stage does not have, and leases.
 
     Raises:
         Unsupported: naming the option.
     """
+    refuse_leases(plan, "vllm")
     check_device(plan, DTYPES, list_devices())
     if settings.tensor_parallel > 1:
         raise Unsupported("a stage on vLLM computes on one GPU, not by tensor_parallel", HINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def test_option_that_stages_do_not_have_is_refused_by_name(settings: VllmSetting
         check_plan(PLAN, settings)
     assert "--backend vllm" in caught.value.hint
     assert "vllm" not in sys.modules
+
+
+def test_leases_are_refused() -> None:
+    with pytest.raises(Unsupported, match="'vllm' cannot be shared by leases") as caught:
+        check_plan(replace(PLAN, leased=True), VllmSettings())
+    assert "another backend" in caught.value.hint
 
 
 def test_device_that_this_build_of_vllm_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from parallax_core.api import DType, LayerRange, StagePlan, Unsupported, check_device, choose_layers
+from parallax_core.api import DType, LayerRange, StagePlan, Unsupported, check_device, choose_layers, refuse_leases
 
 
 def make_plan(start: int = 0, stop: int = 0, dtype: DType = "auto", device: str = "") -> StagePlan:
@@ -30,3 +31,10 @@ def test_device_and_dtype_are_those_of_the_backend() -> None:
         with pytest.raises(Unsupported) as caught:
             check_device(plan, ("float32",), ("cpu",))
         assert "float32" in caught.value.hint or "cpu" in caught.value.hint
+
+
+def test_leases_are_refused_by_the_name_of_the_backend() -> None:
+    refuse_leases(make_plan(), "mine")
+    with pytest.raises(Unsupported, match="'mine' cannot be shared by leases") as caught:
+        refuse_leases(replace(make_plan(), leased=True), "mine")
+    assert "another backend" in caught.value.hint

@@ -175,3 +175,16 @@ def test_cache_that_is_of_no_use_costs_nothing_but_time(
     harm(home)
     assert digest_parts(folder) == before
     assert len(read) == 2
+
+
+@pytest.mark.parametrize("held", [LayerRange(0, 3), LayerRange(0, 2), LayerRange(1, 3)])
+def test_lease_has_the_identity_of_its_layers_when_they_were_loaded(folder: Path, held: LayerRange) -> None:
+    plan = StagePlan(model=folder, listed_weights={"model.safetensors": "12"})
+    parts = identify_weights(plan, held, 3).parts
+    leases = [
+        LayerRange(start, stop) for start in range(held.start, held.stop) for stop in range(start + 1, held.stop + 1)
+    ]
+    expected = [identify_weights(plan, layers, 3) for layers in leases]
+    tune(folder, "layers.1.b")
+    assert [identify_weights(plan, layers, 3, parts) for layers in leases] == expected
+    assert identify_weights(plan, LayerRange(1, 2), 3) not in expected

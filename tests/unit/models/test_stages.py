@@ -16,7 +16,9 @@ from parallax_core.api import (
     ParallaxError,
     Ref,
     SettingsSpec,
+    Stage,
     StagePlan,
+    Unsupported,
     hookimpl,
 )
 from parallax_core.base.errors import BrokenPlugin, UnknownName
@@ -26,6 +28,7 @@ from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.holes import punch_holes
 from parallax_core.testing.model import write_checkpoint
+from parallax_core.testing.toy import Toy, ToyStage
 from tests.conformance.test_model import CONFIG
 
 BUILDER = object()
@@ -44,6 +47,23 @@ class Recording:
 
     def open_stage(self, plan: StagePlan) -> Any:
         return plan
+
+
+class Ordinary:
+    """A backend that knows nothing of leases, and its last stage."""
+
+    stages: list[ToyStage] = []  # noqa: RUF012 -- a record
+
+    def open_stage(self, plan: StagePlan) -> ToyStage:
+        del plan
+        self.stages.append(Toy().open())
+        return self.stages[-1]
+
+
+class Leased:
+    def open_stage(self, plan: StagePlan) -> Stage:
+        del plan
+        return Toy().open_leased()
 
 
 def probe() -> Availability:
@@ -67,8 +87,11 @@ def make_host(blocks: dict[str, Ref[Any]], adapter: str = "math:pi", section: Se
                 factory=Ref(f"{__name__}:Recording"),
                 options=Ref(f"{__name__}:Options"),
             ),
-            BackendSpec(
-                name="plain", summary="s", probe=Ref(f"{__name__}:probe"), factory=Ref(f"{__name__}:Recording")
+            *(
+                BackendSpec(
+                    name=name, summary="s", probe=Ref(f"{__name__}:probe"), factory=Ref(f"{__name__}:{factory}")
+                )
+                for name, factory in {"plain": "Recording", "ordinary": "Ordinary", "leased": "Leased"}.items()
             ),
         ]
 
@@ -142,3 +165,20 @@ def test_options_without_a_section_name_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="Options") as caught:
         open_stages(host, tmp_path)
     assert "parallax_register_settings" in caught.value.hint
+
+
+def open_to_lease(folder: Path, name: str) -> Stage:
+    (folder / "config.json").write_text("{}")
+    host = make_host({})
+    return open_stage(host, host.backends().get(name), StagePlan(model=folder, leased=True))
+
+
+def test_stage_that_serves_through_leases_is_opened(tmp_path: Path) -> None:
+    assert "leases" in open_to_lease(tmp_path, "leased").info.capabilities
+
+
+def test_backend_that_ignores_leases_is_refused_and_its_stage_closed(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="the backend 'ordinary' cannot be shared by leases") as caught:
+        open_to_lease(tmp_path, "ordinary")
+    assert "another backend" in caught.value.hint
+    assert Ordinary.stages[-1].closed

@@ -19,6 +19,7 @@ from parallax_core.api import (
     LayerRange,
     Open,
     OutOfPages,
+    ParallaxError,
     Row,
     Sampling,
     Score,
@@ -286,3 +287,16 @@ def test_toy_has_only_its_layers() -> None:
     for layers in (LayerRange(0, 3), LayerRange(1, 1), LayerRange(-1, 1)):
         with pytest.raises(ValueError, match="has 2 layers"):
             Toy().open(layers)
+
+
+def test_lease_of_half_of_the_layers_and_memory_has_as_many_pages() -> None:
+    stage = Toy(("full", "full", "window", "state")).open_leased(num_pages=16, state_pages=8)
+    for layers in (LayerRange(0, 2), LayerRange(2, 4)):
+        pages = {pool.kind: pool.num_pages for pool in stage.lease(layers, 0.5).info.pools}
+        assert pages == {kind: 8 if kind == "state" else 16 for kind in pages}
+
+
+def test_lease_without_a_page_is_refused() -> None:
+    with pytest.raises(ParallaxError, match="of 4 pages are none") as caught:
+        Toy().open_leased(num_pages=4).lease(LayerRange(0, 2), 0.1)
+    assert "larger share" in caught.value.hint
