@@ -134,8 +134,9 @@ def find_change(found: dict[str, Any], begun: str) -> dict[str, Any]:
     Raises:
         ParallaxError: if the server does not know it any more.
     """
-    for change in (found["change"], *found["earlier"]):
-        if change is not None and change["id"] == begun:
+    changes: list[dict[str, Any]] = [each for each in (found["change"], *found["earlier"]) if each is not None]
+    for change in changes:
+        if change["id"] == begun:
             return change
     message = "the server has started anew, and what became of the change is not known"
     raise ParallaxError(message, "`parallax models served` shows what is loaded")

@@ -9,21 +9,28 @@ from pathlib import Path
 import msgspec
 
 from parallax_core.cluster.layer_plan import Stages
-from parallax_core.cluster.stage_row import StageRow, read_row, write_row
+from parallax_core.cluster.stage_row import NO_LEASE, StageRow, read_row, write_row
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.node.membership.database import open_database, write_database
 
 SCHEMA = """
-DROP TABLE IF EXISTS stage;
-CREATE TABLE stage (
+CREATE TABLE IF NOT EXISTS stage (
     model TEXT NOT NULL, replica INTEGER NOT NULL, place INTEGER NOT NULL, node TEXT NOT NULL,
-    start INTEGER NOT NULL, stop INTEGER NOT NULL, lease INTEGER NOT NULL, holds_start INTEGER NOT NULL,
-    holds_stop INTEGER NOT NULL, memory_share REAL NOT NULL, PRIMARY KEY (model, replica, place)
+    start INTEGER NOT NULL, stop INTEGER NOT NULL, PRIMARY KEY (model, replica, place)
+);
+CREATE TABLE IF NOT EXISTS lease (
+    model TEXT NOT NULL, replica INTEGER NOT NULL, place INTEGER NOT NULL, number INTEGER NOT NULL,
+    start INTEGER NOT NULL, stop INTEGER NOT NULL, memory_share REAL NOT NULL, PRIMARY KEY (model, replica, place)
 );
 CREATE TABLE IF NOT EXISTS node (model TEXT NOT NULL, name TEXT NOT NULL, memory INTEGER NOT NULL,
     PRIMARY KEY (model, name));
 CREATE TABLE IF NOT EXISTS loaded (first TEXT NOT NULL, place INTEGER NOT NULL, model TEXT NOT NULL,
     PRIMARY KEY (first, place));
+"""
+FIND_STAGES = """
+SELECT replica, node, stage.start, stage.stop, ifnull(number, -1), ifnull(lease.start, stage.start),
+    ifnull(lease.stop, stage.stop), ifnull(memory_share, 1.0)
+FROM stage LEFT JOIN lease USING (model, replica, place) WHERE model = ? ORDER BY replica, place
 """
 VERSION = 3
 CONTENT = "the last plan"
@@ -48,25 +55,27 @@ class PlanStore:
 
     def save(self, model: str, plan: FormerPlan) -> None:
         """Keep the plan of a model, in place of an earlier one."""
-        stages = [
-            (model, rank, place, *write_row(stage))
+        rows = [
+            ((model, rank, place), write_row(stage))
             for rank, pipeline in plan.pipelines.items()
             for place, stage in enumerate(pipeline)
         ]
+        stages = [(*key, *row[:3]) for key, row in rows]
+        leases = [(*key, *row[3:]) for key, row in rows if row[3] != NO_LEASE]
         nodes = [(model, name, memory) for name, memory in plan.memories.items()]
         with write_database(self._path, SCHEMA, VERSION, CONTENT) as database:
             database.execute("DELETE FROM stage WHERE model = ?", (model,))
+            database.execute("DELETE FROM lease WHERE model = ?", (model,))
             database.execute("DELETE FROM node WHERE model = ?", (model,))
-            database.executemany("INSERT INTO stage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", stages)
+            database.executemany("INSERT INTO stage VALUES (?, ?, ?, ?, ?, ?)", stages)
+            database.executemany("INSERT INTO lease VALUES (?, ?, ?, ?, ?, ?, ?)", leases)
             database.executemany("INSERT INTO node VALUES (?, ?, ?)", nodes)
 
     def find(self, model: str) -> FormerPlan:
         """Return the last plan of a model; an empty one if there is none."""
         pipelines: dict[int, list[PlacedStage]] = {}
         with open_database(self._path, SCHEMA, VERSION, CONTENT) as database:
-            columns = "replica, node, start, stop, lease, holds_start, holds_stop, memory_share"
-            wanted = f"SELECT {columns} FROM stage WHERE model = ? ORDER BY replica, place"  # noqa: S608 -- a constant
-            for rank, *row in database.execute(wanted, (model,)):
+            for rank, *row in database.execute(FIND_STAGES, (model,)):
                 pipelines.setdefault(rank, []).append(read_row(msgspec.convert(row, StageRow)))
             nodes = database.execute("SELECT name, memory FROM node WHERE model = ?", (model,)).fetchall()
         return FormerPlan({rank: tuple(stages) for rank, stages in pipelines.items()}, dict(nodes))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import further_node, is_lease
 from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
-from parallax_core.wire.membership import EndNode, OpenLease, StartNode
+from parallax_core.wire.membership import EndNode, StartNode
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +62,9 @@ class ModelNodes:
         self._shared.registry.note_leaving(name)
 
     def want_leases(self, numbers: Mapping[str, int]) -> None:
-        """Have nodes open leases up to a number each, now or when they join."""
+        """Have nodes, by their names, open leases up to a number each, now or when they join."""
         self.leases = numbers
-        self._shared.update()
+        self._shared.update_leases()
 
     def find_first(self, node: JoinedNode) -> JoinedNode | None:
         """Return the node that has joined by itself on the machine of ``node``; None: it is gone."""
@@ -90,8 +90,6 @@ class SharedNodes:
         """By name: the further nodes that were asked for."""
         self._numbers: dict[JoinedNode, int] = {}
         """By node that has joined by itself: the last number that it was given."""
-        self._opened: dict[JoinedNode, int] = {}
-        """By node: the number up to which it was asked to open leases."""
         self._sending: set[asyncio.Task[None]] = set()
 
     @property
@@ -112,6 +110,11 @@ class SharedNodes:
         further = self._further.get(node.name)
         first = further.first if further is not None else node
         return None if first.channel.ended.is_set() else first
+
+    def update_leases(self) -> None:
+        """Have nodes open the leases that any model wants."""
+        wanted = [nodes.leases for nodes in self.models.values()]
+        self.registry.want_leases({name: number for numbers in wanted for name, number in numbers.items()})
 
     def open(self, model: str) -> ModelNodes:
         """Give a model a node on each machine, now and whenever one joins, and return these."""
@@ -158,9 +161,6 @@ class SharedNodes:
         for node in self.registry.joined:
             if (further := self._further.get(node.name)) is not None:
                 self._owners[node] = further.model
-        for node, model in self._owners.items():
-            if (nodes := self.models.get(model)) is not None:
-                self._open_leases(node, nodes.leases.get(node.name, 0))
         for nodes in self.models.values():
             nodes.changed.set()
 
@@ -180,9 +180,8 @@ class SharedNodes:
         for node in [each for each in self._owners if each not in joined]:
             if (nodes := self.models.get(self._owners.pop(node))) is not None:
                 nodes.num_lost += 1
-        for numbers in (self._numbers, self._opened):
-            for node in [each for each in numbers if each not in joined]:
-                del numbers[node]
+        for first in [each for each in self._numbers if each not in joined]:
+            del self._numbers[first]
         names = {node.name for node in joined}
         for name, further in list(self._further.items()):
             if further.first not in joined and name not in names:
@@ -197,18 +196,12 @@ class SharedNodes:
         logger.info("further node is started node=%s model=%s", further_node(first.name, number), model)
         self._send(first, StartNode(number))
 
-    def _open_leases(self, node: JoinedNode, number: int) -> None:
-        """Have a node open its leases up to a number; they stay until it ends."""
-        for each in range(self._opened.get(node, 0) + 1, number + 1):
-            self._opened[node] = each
-            self._send(node, OpenLease(each))
-
-    def _send(self, node: JoinedNode, message: StartNode | EndNode | OpenLease) -> None:
+    def _send(self, node: JoinedNode, message: StartNode | EndNode) -> None:
         sending = asyncio.create_task(_send(node, message))
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
 
 
-async def _send(node: JoinedNode, message: StartNode | EndNode | OpenLease) -> None:
+async def _send(node: JoinedNode, message: StartNode | EndNode) -> None:
     with contextlib.suppress(PeerLost):  # its further nodes end with it
         await node.channel.send(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -18,6 +18,7 @@ from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import welcome
 from parallax_core.node.membership.introductions import Introducer, Member
+from parallax_core.node.membership.lease_opener import LeaseOpener
 from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Result
@@ -109,6 +110,7 @@ class NodeRegistry:
         self.note_join: Callable[[JoinedNode], None] | None = None
         """Called with each node that has joined."""
         self._tunnels: set[asyncio.Future[None]] = set()
+        self._leases = LeaseOpener()
         self.changed = asyncio.Event()
         """Set whenever a node has joined or is gone; whoever waits for it clears it."""
 
@@ -145,6 +147,7 @@ class NodeRegistry:
         """Disconnect all nodes and stop listening. Idempotent."""
         if self._introducer is not None:
             await self._introducer.stop()
+        await self._leases.stop()
         several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._tunnels)
         tasks = [task for task in several if task is not None]
         for task in tasks:
@@ -190,6 +193,12 @@ class NodeRegistry:
             with contextlib.suppress(PeerLost):
                 await node.channel.send(Release(LEASE, Epoch(0)))
 
+    def want_leases(self, numbers: Mapping[str, int]) -> None:
+        """Have nodes, by their names, open leases up to a number each, now or when they join."""
+        self._leases.wanted = numbers
+        for node in self.joined:
+            self._leases.update(node)
+
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end: it is released once it is given back."""
         if name in self._joined:
@@ -220,6 +229,7 @@ class NodeRegistry:
     def _admit(self, node: JoinedNode, ignored: tuple[type, ...] = ()) -> None:
         self._waiting[node.name] = node
         self._watches[node.name] = asyncio.create_task(self._watch(node, ignored))
+        self._leases.update(node)
         self._match()
         if self._requests and node.name in self._waiting:
             logger.info("node is not needed yet node=%s backends=%s", node.name, ",".join(node.join.backends))

@@ -59,17 +59,20 @@ class StageHolder:
         self.held: LoadedStage | None = None
         """The loaded stage; None: there is none."""
 
+    async def reuse(self, assign: Assign) -> LoadedStage | None:
+        """Return the loaded stage if it is that of ``assign``, without sequences; raises what `reset` raises."""
+        if (held := self.held) is None or not held.is_usable_for(assign):
+            return None
+        await self.reset()
+        held.take(assign)
+        return held
+
     async def load(self, channel: Channel, assign: Assign) -> LoadedStage:
-        """Return the stage of ``assign``, the one that is loaded if it is the same; report progress over ``channel``.
+        """Load the stage of ``assign`` in place of the one that is loaded, and report progress over ``channel``.
 
         Raises:
-            StageLost: if the loaded stage is lost; see `reset`.
             ParallaxError: if it cannot be loaded.
         """
-        if (held := self.held) is not None and held.is_usable_for(assign):
-            await self.reset()
-            held.take(assign)
-            return held
         await self._unload()
         await self._reporter.pause()
         slot = await self._layers.acquire(assign)

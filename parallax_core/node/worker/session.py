@@ -246,6 +246,8 @@ class WorkerSession:
 
     async def _try_load(self, channel: Channel, assign: Assign) -> LoadedStage | None:
         """Return the stage, loading it if necessary; if that fails, tell the head why and return None."""
+        if (held := await self._stage.reuse(assign)) is not None:
+            return held
         try:
             return await self._stage.load(channel, assign)
         except ParallaxError as error:

@@ -259,7 +259,7 @@ async def test_requests_of_a_model_that_is_unloaded_end_with_the_reason(cluster:
     gate.set()
     await soon(stopping)
     assert (finish.reason, finish.message) == ("aborted", "the model was unloaded")
-    await until(lambda: machine._session is not None and machine._session._held is None)
+    await until(lambda: machine._session is not None and machine._session._stage.held is None)
     machine.open = open_toy
     other = await cluster.load("other")
     assert places(other) == {"a/1": (0, 3)}, "it gets the node that was left"

@@ -15,7 +15,7 @@ STATE = StandbyState(
     model="org/model",
     settings=ClusterSettings(dtype="float32", backend="mlx", concurrency=4),
     machines={"kitchen": b"k" * 32},
-    plan={0: [("kitchen/7", 0, 12), ("desk/1", 12, 30)], 2: []},
+    plan={0: [("kitchen/7", 0, 12, -1, 0, 12, 1.0), ("desk/1", 12, 30, 1, 0, 30, 0.5)], 2: []},
     other_models=["org/other"],
 )
 

@@ -8,17 +8,21 @@ from pathlib import Path
 import pytest
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.placement import PlacedStage
+from parallax_core.contracts.placement import PlacedStage, StageLease
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.coordinator.plan_store import FormerPlan, PlanStore
 
+LEASE = StageLease(2, LayerRange(0, 20), 0.25)
 PLAN = FormerPlan(
     {
         0: (PlacedStage("b/1", LayerRange(0, 10)), PlacedStage("a/1", LayerRange(10, 30))),
         2: (PlacedStage("c/1", LayerRange(0, 30)),),
+        3: (PlacedStage("d/1", LayerRange(0, 12), LEASE), PlacedStage("e/1", LayerRange(12, 30))),
     },
     {"a/1": 2**40, "b/1": 1, "c/1": 5},
 )
+
+UNSHARED = (PlacedStage("d/1", LayerRange(0, 12)), PlacedStage("e/1", LayerRange(12, 30)))
 
 
 def test_plan_of_each_model_is_kept(tmp_path: Path) -> None:
@@ -46,9 +50,9 @@ def test_file_of_an_earlier_release_keeps_its_plans(tmp_path: Path) -> None:
     store = PlanStore(path)
     store.save("hf:org/model", PLAN)
     with closing(sqlite3.connect(path)) as database:
-        database.executescript("DROP TABLE loaded; PRAGMA user_version = 1;")
+        database.executescript("DROP TABLE loaded; DROP TABLE lease; PRAGMA user_version = 1;")
     assert store.find_loaded("hf:org/model") == ()
-    assert store.find("hf:org/model") == PLAN
+    assert store.find("hf:org/model") == FormerPlan({**PLAN.pipelines, 3: UNSHARED}, PLAN.memories)
 
 
 def test_only_the_owner_can_read_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.options import PipelineOptions
-from parallax_core.node.worker import session
+from parallax_core.node.worker import loaded_stage
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.liar import OF_ANSWERS, Lie, Plot
 from parallax_core.testing.node import open_toy
@@ -365,7 +365,7 @@ async def test_slow_load_that_tells_of_its_progress_is_waited_for() -> None:
 async def test_node_whose_step_hangs_is_found_out_and_replaced(
     monkeypatch: pytest.MonkeyPatch, *, is_ours: bool
 ) -> None:
-    monkeypatch.setattr(session, "RESET_S", 0.1)
+    monkeypatch.setattr(loaded_stage, "RESET_S", 0.1)
     hanging: list[FaultStage] = []
 
     def open_stage(assign: Assign, progress: Progress) -> Stage:

@@ -8,9 +8,9 @@ import pytest
 from parallax_core.api import Availability, BackendSpec, Machine, Ref, Stage, StagePlan
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import Epoch
-from parallax_core.cli.worker import StageOpener, make_opener
-from parallax_core.config.worker import WorkerSettings, name_node
+from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.progress import silent
+from parallax_core.deploy.stage_opener import StageOpener, make_opener
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.worker.allowed_models import ANYTHING
 from parallax_core.plugins.discovery import PluginRecord
@@ -20,11 +20,6 @@ from parallax_core.testing.toy import Toy
 from tests.unit.plugins.site import Site
 
 ASSIGN = StageAssignment(stage=0, layers=None, model="/nowhere/model", backend="mlx").assign(Epoch(1))
-
-
-def test_name_of_a_node_suits_a_key() -> None:
-    assert name_node(12).endswith("/12")
-    assert 0 < len(name_node(12).partition("/")[0]) <= 64
 
 
 def test_backend_that_is_missing_is_told_to_the_head(site: Site) -> None:

@@ -1,0 +1,56 @@
+"""Has the nodes of a head open leases, through which further pipelines use the layers that they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Protocol
+
+from parallax_core.base.errors import PeerLost
+from parallax_core.node.channel import Channel
+from parallax_core.wire.membership import OpenLease
+
+
+class Holder(Protocol):
+    """A node that has joined."""
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+
+    @property
+    def channel(self) -> Channel:
+        """The link to it."""
+
+
+class LeaseOpener:
+    """Asks nodes for leases, each time that they join. A lease joins by itself, and stays until its node ends."""
+
+    def __init__(self) -> None:
+        self.wanted: Mapping[str, int] = {}
+        """By node: the number up to which it is to open leases."""
+        self._opened: dict[str, tuple[Holder, int]] = {}
+        """By name: the node, and the number up to which it was asked."""
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def update(self, node: Holder) -> None:
+        """Have a node that has joined open the leases that are wanted of it and are not open yet."""
+        known, number = self._opened.get(node.name, (node, 0))
+        first = number + 1 if known is node else 1
+        for each in range(first, self.wanted.get(node.name, 0) + 1):
+            self._opened[node.name] = (node, each)
+            sending = asyncio.create_task(_ask(node, each))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+
+    async def stop(self) -> None:
+        """Ask no more. Idempotent."""
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+
+async def _ask(node: Holder, number: int) -> None:
+    with contextlib.suppress(PeerLost):  # it is asked again when it joins again
+        await node.channel.send(OpenLease(number))
