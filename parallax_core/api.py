@@ -432,7 +432,6 @@ PROVISIONAL = frozenset(
         "Heartbeat",
         "Hello",
         "LeaseId",
-        "LeasedStage",
         "Mask",
         "Measured",
         "Message",

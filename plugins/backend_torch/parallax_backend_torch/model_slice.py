@@ -1,12 +1,14 @@
 """Cuts the layers of a stage out of a model of transformers.
 
-The model keeps its code, all of its layers and their numbers. Layers of other stages pass their input on and have no
-weights; the one before the stage's first layer brings in the hidden states, and the run ends after the stage's last.
+The model keeps its code, all of its layers and their numbers. A gate around each layer knows the layers of the run:
+those before them pass their input on, the last of these brings in the hidden states, and the run ends after the last
+layer. Layers of other stages have no weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,28 +68,38 @@ class Gather:
         return self._packed.gather(tokens[0])[None] * self._scale
 
 
-class Passage:
-    """Replaces the ``forward`` of a layer of another stage."""
+@dataclass(slots=True)
+class Section:
+    """The layers of the run in progress, and their input."""
 
-    def __init__(self) -> None:
-        self.hidden: torch.Tensor | None = None
-        """The hidden states to pass on instead of the input; None: the input."""
-
-    def __call__(self, hidden: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
-        """Pass on."""
-        return hidden if self.hidden is None else self.hidden
+    layers: LayerRange
+    num_layers: int
+    """The number of layers of the model."""
+    hidden: torch.Tensor | None = None
+    """The hidden states of the previous stage, [1, tokens, width]; None on the first stage."""
 
 
-class Exit:
-    """Replaces the ``forward`` of the last layer of a stage."""
+class LayerGate:
+    """Replaces the ``forward`` of a layer: runs it if it belongs to the section.
 
-    def __init__(self, forward: Any) -> None:  # noqa: ANN401 -- of any layer
-        self._forward = forward
+    Args:
+        index: the number of the layer.
+        forward: runs the layer.
+        section: shared by all layers of the model.
+    """
 
-    def __call__(self, *arguments: object, **named: object) -> None:
-        """Run the layer, and leave the model by `StopAfterLayer`."""
-        found = self._forward(*arguments, **named)
-        raise StopAfterLayer(found[0] if isinstance(found, tuple) else found)
+    def __init__(self, index: int, forward: Any, section: Section) -> None:  # noqa: ANN401 -- of any layer
+        self._index, self._forward, self._section = index, forward, section
+
+    def __call__(self, hidden: torch.Tensor, *arguments: object, **named: object) -> object:
+        """Run the layer, or pass on; leave the model by `StopAfterLayer` after a section without the last layer."""
+        section, layers = self._section, self._section.layers
+        if self._index < layers.start:
+            return hidden if self._index < layers.start - 1 or section.hidden is None else section.hidden
+        found = self._forward(hidden, *arguments, **named)
+        if self._index == layers.stop - 1 and layers.stop < section.num_layers:
+            raise StopAfterLayer(found[0] if isinstance(found, tuple) else found)
+        return found
 
 
 def sketch_model(folder: Path) -> Any:  # noqa: ANN401 -- a model of transformers
@@ -113,18 +125,20 @@ def sketch_model(folder: Path) -> Any:  # noqa: ANN401 -- a model of transformer
     return model
 
 
-def fill_model(model: Any, selection: Selection, weights: Weights) -> tuple[Passage, Product | None]:  # noqa: ANN401
+def fill_model(model: Any, selection: Selection, weights: Weights) -> tuple[Section, Product | None]:  # noqa: ANN401
     """Load the weights of a stage into a model, and remove the parts that the stage does not run.
 
     Returns:
-        The replaced layer that takes the hidden states of the previous stage, and the head, if the stage has one.
+        The section that the layers of the model run, and the head, if the stage has one.
 
     Raises:
         Unsupported: if a tensor has another form in the checkpoint than in the model.
     """
     decoder, head = model.get_decoder(), model.get_output_embeddings()
     ends = _fill_ends(decoder, head, selection, weights)
-    entry = _close_layers(decoder.layers, selection.layers)
+    section = Section(selection.layers, selection.num_layers)
+    for index, layer in enumerate(decoder.layers):
+        layer.forward = LayerGate(index, layer.forward, section)
     skipped = {id(decoder.embed_tokens), id(head), *(() if selection.is_last else (id(decoder.norm),))}
     for path, module in model.named_modules():
         found = TENSOR.fullmatch(f"{path}.")
@@ -133,7 +147,7 @@ def fill_model(model: Any, selection: Selection, weights: Weights) -> tuple[Pass
         if is_inside and id(module) not in skipped:
             _fill_module(module, found[1] if found else f"{path}.", weights)
     weights.file.check_left((".inv_freq",))
-    return entry, ends
+    return section, ends
 
 
 def _fill_ends(decoder: Any, head: Any, selection: Selection, weights: Weights) -> Product | None:  # noqa: ANN401
@@ -156,16 +170,6 @@ def _find_scale(embedding: Any) -> float:  # noqa: ANN401 -- any module
     return float(scale)
 
 
-def _close_layers(layers: Any, kept: LayerRange) -> Passage:  # noqa: ANN401 -- a list of modules
-    passages = {index: Passage() for index in range(len(layers)) if not kept.start <= index < kept.stop}
-    for index, passage in passages.items():
-        layers[index].forward = passage
-    if kept.stop < len(layers):
-        last = layers[kept.stop - 1]
-        last.forward = Exit(last.forward)
-    return passages.get(kept.start - 1, Passage())
-
-
 def _fill_module(module: Any, prefix: str, weights: Weights) -> None:  # noqa: ANN401 -- any module
     """Load the tensors of a module, without those of its submodules."""
     if type(module) is torch.nn.Linear:
@@ -173,10 +177,11 @@ def _fill_module(module: Any, prefix: str, weights: Weights) -> None:  # noqa: A
         _check_shape(f"{name}.weight", module.weight, weights)
         module.forward = Product(weights.make_linear(name))
         return
+    own = weights.within(prefix.removesuffix("."))
     for name, parameter in module._parameters.items():  # noqa: SLF001 -- named_parameters would leave out shared ones
         if parameter is not None:
             _check_shape(prefix + name, parameter, weights)
-            found = weights.keep_stack(weights.read_plain(prefix + name))
+            found = own.keep_stack(own.read_plain(name))
             module._parameters[name] = torch.nn.Parameter(found, requires_grad=False)  # noqa: SLF001
     for name, found in _remake_buffers(module, prefix, weights):
         module._buffers[name] = found.to(weights.factory.device)  # noqa: SLF001 -- with the dtype of transformers

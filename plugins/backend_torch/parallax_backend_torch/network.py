@@ -44,61 +44,82 @@ class Runner(Protocol):
             picks: the tokens with outputs.
         """
 
+    def cut(self, selection: Selection) -> Runner:
+        """Return a runner of some of the layers, with the same weights; both belong to the same thread."""
 
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Ends:
     """The embedding, the norm and the head, as far as a stage has them."""
 
-    def __init__(self, shape: Shape, selection: Selection, weights: Weights) -> None:
-        self._shape = shape
-        self._embedding: Packed | None = None
-        self._head: Packed | None = None
-        self._norm: Norm | None = None
-        if selection.has_embedding:
-            self._embedding = weights.make_linear("embed_tokens", purpose="ends")
-        if selection.is_last:
-            self._head = self._embedding if selection.is_tied else weights.make_linear("lm_head", purpose="ends")
-            self._norm = Norm(weights.read_vector("norm.weight"), shape.eps, shape.norm_offset)
-        if selection.layers.start:
-            self._embedding = None
+    shape: Shape
+    embedding: Packed | None = None
+    norm: Norm | None = None
+    head: Packed | None = None
+
+    def cut(self, selection: Selection) -> Ends:
+        """Return those that a stage of fewer layers has."""
+        has_end = selection.is_last
+        return Ends(
+            self.shape,
+            embedding=None if selection.layers.start else self.embedding,
+            norm=self.norm if has_end else None,
+            head=self.head if has_end else None,
+        )
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the hidden states before the first layer, [tokens, width]."""
-        assert self._embedding, "this is the first stage"
-        hidden = self._embedding.gather(tokens)
-        return hidden * self._shape.embed_scale if self._shape.embed_scale != 1 else hidden
+        assert self.embedding, "this is the first stage"
+        hidden = self.embedding.gather(tokens)
+        return hidden * self.shape.embed_scale if self.shape.embed_scale != 1 else hidden
 
     def finish(self, hidden: torch.Tensor, picks: Picks) -> RunResult:
         """Return the outputs, from the hidden states after the last layer of the stage."""
-        if self._norm is None or self._head is None:
+        if self.norm is None or self.head is None:
             return RunResult(hidden=hidden)
         if picks.are_none:
             return RunResult()
-        states = self._norm(picks.take(hidden))
-        logits = self._head.apply(states).float()
-        if cap := self._shape.soft_cap:
+        states = self.norm(picks.take(hidden))
+        logits = self.head.apply(states).float()
+        if cap := self.shape.soft_cap:
             logits = torch.tanh(logits / cap) * cap
         if picks.sums:
-            states = picks.add_up(states, self._norm(hidden))
+            states = picks.add_up(states, self.norm(hidden))
         return RunResult(states=states, logits=logits)
 
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of embedding and head."""
-        parts = {id(part): part for part in (self._embedding, self._head) if part is not None}
-        return sum(part.num_bytes for part in parts.values())
+
+def load_ends(shape: Shape, selection: Selection, weights: Weights) -> Ends:
+    """Return the embedding, the norm and the head of a stage, with their weights loaded."""
+    embedding = weights.make_linear("embed_tokens", purpose="ends") if selection.has_embedding else None
+    if not selection.is_last:
+        return Ends(shape, embedding)
+    head = embedding if selection.is_tied else weights.make_linear("lm_head", purpose="ends")
+    norm = Norm(weights.read_vector("norm.weight"), shape.eps, shape.norm_offset)
+    return Ends(shape, embedding, norm, head)
 
 
 class Network:
-    """A `Runner` of the blocks of a family."""
+    """A `Runner` of the blocks of a family.
 
-    def __init__(self, ends: Ends, layers: Sequence[Layer]) -> None:
-        self._ends, self._layers = ends, layers
+    Args:
+        ends: the embedding, the norm and the head.
+        layers: the layers in order.
+        first: the number of the first one.
+    """
+
+    def __init__(self, ends: Ends, layers: Sequence[Layer], first: int) -> None:
+        self._ends, self._layers, self._first = ends, layers, first
         self._joined: list[tuple[slice, Joined | Alone]] = []
         """The layers, joined to as few calls as possible; found in the first step."""
 
     def run(self, step: Step, hidden: torch.Tensor | None, picks: Picks) -> RunResult:
         """Run the tokens of a step; see `Runner`."""
         return self.finish(self.run_layers(step, hidden), picks)
+
+    def cut(self, selection: Selection) -> Network:
+        """Return a network of some of the layers; see `Runner`."""
+        start, stop = selection.layers.start - self._first, selection.layers.stop - self._first
+        return Network(self._ends.cut(selection), self._layers[start:stop], selection.layers.start)
 
     def run_layers(self, step: Step, hidden: torch.Tensor | None) -> torch.Tensor:
         """Return the hidden states after the last layer of the stage, [tokens, width]."""
@@ -124,10 +145,10 @@ def build_network(model: Model, selection: Selection, weights: Weights) -> Netwo
     Raises:
         ParallaxError: if the checkpoint lacks a tensor, or has one that is not used.
     """
-    ends = Ends(model.shape, selection, weights)  # first: the largest tensors are converted while memory is free
+    ends = load_ends(model.shape, selection, weights)  # first: the largest tensors are converted while memory is free
     layers = [
         model.build_layer(index, weights.within(f"layers.{index}"))
         for index in range(selection.layers.start, selection.layers.stop)
     ]
     weights.file.check_left(SPARE)
-    return Network(ends, layers)
+    return Network(ends, layers, selection.layers.start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from parallax_backend_torch.config import FULL, SLIDING
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
 from parallax_backend_torch.kernels.paging import attend_plainly
 from parallax_backend_torch.model import Shape
-from parallax_backend_torch.model_slice import Output, Passage, Product, StopAfterLayer, fill_model, sketch_model
+from parallax_backend_torch.model_slice import Output, Product, Section, StopAfterLayer, fill_model, sketch_model
 from parallax_backend_torch.network import RunResult
 from parallax_backend_torch.step import SlotMapping, Step
 from parallax_backend_torch.store import Kept
@@ -76,9 +77,9 @@ class Generic:
 
     def __init__(self, model: Any, selection: Selection, weights: Weights) -> None:  # noqa: ANN401 -- of transformers
         self._model, self._selection = model, selection
-        self._entry: Passage
+        self._section: Section
         self._head: Product | None
-        self._entry, self._head = fill_model(model, selection, weights)
+        self._section, self._head = fill_model(model, selection, weights)
         self._normed = Output()
         model.get_decoder().norm.register_forward_hook(self._normed)
         self._device, self._dtype = weights.factory.device, weights.factory.dtype
@@ -86,6 +87,12 @@ class Generic:
     def run(self, step: Step, hidden: torch.Tensor | None, picks: Picks) -> RunResult:
         """Run the tokens of a step; see `Runner`."""
         return self._run(Paged(step, self._selection.layers.start), (step.tokens, step.positions), hidden, picks)
+
+    def cut(self, selection: Selection) -> Generic:
+        """Return a runner of some of the layers, of the same model; see `Runner`."""
+        part = copy.copy(self)
+        part._selection = selection  # noqa: SLF001 -- of a copy of itself
+        return part
 
     def try_layers(self) -> list[Kept]:
         """Run a few tokens, and return the cache of each layer.
@@ -137,7 +144,9 @@ class Generic:
         picks: Picks,
     ) -> RunResult:
         tokens, positions = line
-        self._entry.hidden = None if hidden is None else hidden[None]
+        section = self._section
+        section.layers = self._selection.layers
+        section.hidden = None if hidden is None else hidden[None]
         given = {"input_ids": tokens[None]} if hidden is None else {"inputs_embeds": hidden[None]}
         try:
             with answer_calls(attender):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -67,6 +68,35 @@ class Selection:
         return self.is_last and not (self.is_tied and found[1].startswith("lm_head."))
 
 
+class ReadTensors(NamedTuple):
+    """What was read of a part of a model."""
+
+    num_bytes: int
+    """The bytes in memory."""
+    numbers: int
+    """The number of parameters in matrices."""
+    forms: frozenset[Form]
+    """The types of tensors that are blocks of a GGUF file."""
+
+
+class TensorSizes:
+    """The memory that tensors take after they were read; those read as one count as the first of them."""
+
+    def __init__(self, forms: Mapping[str, Form]) -> None:
+        self._forms = dict(forms)
+        self._sizes: list[tuple[str, int, int]] = []
+
+    def add(self, name: str, num_bytes: int, numbers: int = 0) -> None:
+        """Count the bytes of a tensor in memory, and the parameters of a matrix."""
+        self._sizes.append((name, num_bytes, numbers))
+
+    def measure(self, selection: Selection) -> ReadTensors:
+        """Return the sizes of the tensors of a stage, among those that were read."""
+        sizes = [size for name, *size in self._sizes if selection.wants(name)]
+        forms = frozenset(form for name, form in self._forms.items() if selection.wants(name))
+        return ReadTensors(sum(size[0] for size in sizes), sum(size[1] for size in sizes), forms)
+
+
 class TensorFile:
     """The tensors of a stage, mapped into memory, and the progress of loading them.
 
@@ -83,10 +113,8 @@ class TensorFile:
         """The names of tensors that were not requested yet."""
         self.total = sum(memoryview(each.data).nbytes for each in tensors.values())
         self.done = 0
-        self.kept = 0
-        """The bytes in memory of the tensors that were read."""
-        self.numbers = 0
-        """The number of parameters in the matrices."""
+        self.sizes = TensorSizes(forms)
+        """The memory of the tensors that were read."""
         self._task, self._progress = task, progress
 
     def view(self, name: str) -> torch.Tensor:
@@ -208,26 +236,26 @@ class Weights:
     def read_vector(self, name: str) -> torch.Tensor:
         """Return a small tensor in float32 on the device; see `TensorFile.view`."""
         vector = self.factory.make_vector(self.read_plain(name))
-        self.file.kept += vector.nbytes
+        self.file.sizes.add(self.prefix + name, vector.nbytes)
         return vector
 
     def make_linear(self, *names: str, purpose: Purpose = "layer") -> Packed:
         """Return the matrices ``NAME.weight`` as one, stacked by rows, with their biases if they have any."""
         bias = self.read_bias(*names)
         rows = FileRows(self.file, [f"{self.prefix}{name}.weight" for name in names])
-        made = self._keep_rows(rows, bias, self.factory.choose_kind(rows.stored, self._refine(purpose, names[0])))
+        kind = self.factory.choose_kind(rows.stored, self._refine(purpose, names[0]))
+        made = self._keep_rows(f"{names[0]}.weight", rows, bias, kind)
         rows.close()
         return made
 
     def keep_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
         """Return a copy of a matrix [out, in] read with this object, ready for products."""
-        return self._keep_rows(TensorRows(weight), bias, self.factory.choose_kind(None, self._refine(purpose)))
+        return self._keep_rows("", TensorRows(weight), bias, self.factory.choose_kind(None, self._refine(purpose)))
 
     def keep_stack(self, matrices: torch.Tensor) -> torch.Tensor:
         """Return matrices [number, in, out] read with this object, in the dtype of activations."""
         made = matrices.to(self.factory.device, self.factory.dtype).contiguous()
-        self.file.kept += made.nbytes
-        self.file.numbers += made.numel()
+        self.file.sizes.add(self.prefix, made.nbytes, made.numel())
         return made
 
     def read_bias(self, *names: str) -> torch.Tensor | None:
@@ -240,10 +268,9 @@ class Weights:
         """Return the purpose of a matrix, refined by the part of the layer that it belongs to."""
         return "attention" if purpose == "layer" and ATTENTION.search(self.prefix + name) else purpose
 
-    def _keep_rows(self, rows: Rows, bias: torch.Tensor | None, kind: WeightKind) -> Packed:
+    def _keep_rows(self, name: str, rows: Rows, bias: torch.Tensor | None, kind: WeightKind) -> Packed:
         made = self.factory.make_linear(rows, bias, kind)
-        self.file.kept += made.num_bytes
-        self.file.numbers += made.out_features * made.in_features
+        self.file.sizes.add(self.prefix + name, made.num_bytes, made.out_features * made.in_features)
         return made
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parallax_backend_torch.backend import TorchBackend
-from parallax_backend_torch.stage import TorchStage
-from parallax_core.api import StagePlan
+from parallax_core.api import Stage, StagePlan
 from parallax_model_olmo2.plugin import parallax_register_models
 from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged
 
@@ -19,7 +18,7 @@ LENGTH = 36
 class Bringing:
     """The backend as core calls it when the adapter of the model brings blocks."""
 
-    def open_stage(self, plan: StagePlan) -> TorchStage:
+    def open_stage(self, plan: StagePlan) -> Stage:
         return TorchBackend().open_stage(replace(plan, blocks=SPEC.blocks["torch"].load(), options={"generic": "off"}))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from parallax_backend_torch.plugin import parallax_register_backends
 from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.backend import BackendConformance
 from parallax_core.testing.checks.chain import Chain
+from parallax_core.testing.checks.lease import LeaseChecks
 from parallax_core.testing.checks.window import Given
 from parallax_core.testing.stage import StageConformance
 from tests.support.checkpoints import LAYERS, save_family
@@ -52,7 +54,7 @@ class Near(list[float]):
     __hash__ = None
 
 
-class Tiny(StageConformance):
+class Tiny(LeaseChecks, StageConformance):
     """A stage of one of the tiny models."""
 
     exact = False
@@ -70,6 +72,10 @@ class Tiny(StageConformance):
     def open_stage(self, layers: LayerRange | None) -> Stage:
         """Open layers of the model."""
         return TorchBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32"))
+
+    def open_leased(self, layers: LayerRange | None) -> Stage | None:
+        """Load layers of the model for leases."""
+        return TorchBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32", leased=True))
 
     @contextmanager
     def plant_failure(self, stage: Stage) -> Iterator[None]:
@@ -106,7 +112,14 @@ class TestLlamaOnCuda(Tiny):
 
     def open_stage(self, layers: LayerRange | None) -> Stage:
         """Open layers of the model on the device."""
-        return TorchBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32", device="cuda"))
+        return TorchBackend().open_stage(self._plan(layers))
+
+    def open_leased(self, layers: LayerRange | None) -> Stage | None:
+        """Load layers of the model for leases on the device."""
+        return TorchBackend().open_stage(replace(self._plan(layers), leased=True))
+
+    def _plan(self, layers: LayerRange | None) -> StagePlan:
+        return StagePlan(model=self.folder, layers=layers, dtype="float32", device="cuda")
 
 
 class TestQwen2(Tiny):

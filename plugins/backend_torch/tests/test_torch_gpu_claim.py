@@ -13,6 +13,7 @@ from parallax_backend_torch import gpu_claim
 from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.devices import claim_device
 from parallax_backend_torch.gpu_claim import GpuClaim, claim_gpu
+from parallax_backend_torch.stage import TorchStage
 from parallax_core.api import StagePlan
 from tests.support.checkpoints import save_family
 from tests.support.pretence import Pretence, pretend_device
@@ -72,6 +73,7 @@ def test_stage_claims_a_gpu_until_it_is_closed(tmp_path: Path, monkeypatch: pyte
     plan = StagePlan(model=tmp_path, dtype="float32")
     with Pretence():
         stage = TorchBackend().open_stage(plan)
+        assert isinstance(stage, TorchStage)
         assert stage.claim.device == "cuda:0"
         claims = [claim_device(plan)]
         stage.close()

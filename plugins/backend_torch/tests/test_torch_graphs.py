@@ -10,6 +10,7 @@ import logging
 import math
 from itertools import chain as join
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def open_stages(
     ranges = zip((0, *cuts), (*cuts, LAYERS), strict=True)
     options = {"graphs": graphs}
     plans = [StagePlan(model=folder, layers=LayerRange(*each), dtype=dtype, options=options) for each in ranges]
-    stages = [TorchBackend().open_stage(plan) for plan in plans]
+    stages = [cast("TorchStage", TorchBackend().open_stage(plan)) for plan in plans]
     for stage in stages:
         for tensor in join.from_iterable(find_store(stage)):
             tensor.fill_(math.nan)

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from parallax_backend_torch.backend import SATURATION_ROWS, TorchBackend
+from parallax_backend_torch.backend import TorchBackend
+from parallax_backend_torch.loaded import SATURATION_ROWS
 from parallax_core.api import (
     Draw,
     Drawn,

@@ -104,6 +104,7 @@ def test_stage_that_may_have_written_half_of_something_is_lost(
 def test_stage_whose_device_is_broken_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_family("qwen2", tmp_path)
     opened = TorchBackend().open_stage(StagePlan(model=tmp_path, memory_fraction=1e-3))
+    assert isinstance(opened, TorchStage)
     assert opened._held is not None
     on_meta = replace(opened._held.factory, device=torch.device("meta"))  # it has no numbers to read
     stage = TorchStage(opened.info, replace(opened._held, factory=on_meta))
