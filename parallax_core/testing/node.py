@@ -30,7 +30,7 @@ from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.testing.liar import LiarTransport, Lie, Plot
 from parallax_core.testing.stage_engine import make_toy_engine
-from parallax_core.testing.toy import Toy, ToyStage
+from parallax_core.testing.toy import SizeOptions, Toy, ToyStage
 from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign, Join
 
@@ -61,12 +61,28 @@ def name_toy(toy: Toy) -> str:
     return ",".join(toy.layers)
 
 
+SIZES = SizeOptions(num_pages=200, max_batch_tokens=32, context=256)
+"""Of the stages of nodes."""
+
+
+def read_toy(model: str) -> Toy:
+    """Return the toy that a model name of `name_toy` stands for."""
+    return Toy(msgspec.convert(tuple(model.split(",")), tuple[PoolKind, ...]))
+
+
+def open_toy_layers(assign: Assign, progress: Progress) -> Stage:
+    """Return the layers of a toy that a node is to have; for a lease, those that it holds."""
+    if not assign.memory_share:
+        return open_toy(assign, progress)
+    progress("loading layers", 1, 1, "bytes")
+    return read_toy(assign.model).open_leased(LayerRange(assign.holds_start, assign.holds_stop), **SIZES)
+
+
 def open_toy(assign: Assign, progress: Progress) -> ToyStage:
-    """Return the layers of a toy that a node is to have."""
-    kinds = msgspec.convert(tuple(assign.model.split(",")), tuple[PoolKind, ...])
+    """Return the layers of a toy that a node is to have for itself."""
     progress("loading layers", 1, 1, "bytes")
     layers = LayerRange(assign.start, assign.stop) if assign.stop else None
-    stage = Toy(kinds).open(layers, num_pages=200, max_batch_tokens=32, context=256)
+    stage = read_toy(assign.model).open(layers, **SIZES)
 
     def forget(batch: StageBatch) -> None:
         """Clear the log of the toy, which would otherwise grow without bound."""
@@ -80,9 +96,8 @@ def open_toy(assign: Assign, progress: Progress) -> ToyStage:
 
 def open_toy_engine(assign: AssignEngine, progress: Progress) -> OpenedEngine:
     """Return an engine for a toy, not started."""
-    kinds = msgspec.convert(tuple(assign.model.split(",")), tuple[PoolKind, ...])
     progress("loading layers", 1, 1, "bytes")
-    return OpenedEngine(make_toy_engine(Toy(kinds), num_pages=200, max_batch_tokens=32, context=256), {})
+    return OpenedEngine(make_toy_engine(read_toy(assign.model), num_pages=200, max_batch_tokens=32, context=256), {})
 
 
 def make_transport(plan: NodePlan) -> Transport:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parallax_core.cluster.placement.bottleneck import find_fullest, find_limit
-from parallax_core.cluster.placement.cost_model import CostModel
+from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost
+from parallax_core.cluster.placement.leased import LeasedPipeline, check_shared, count_leased, has_leases, slow_down
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.shares import share_requests
 from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem
@@ -25,17 +26,17 @@ class PlacementEstimator:
             ValueError: if it is not valid; the message names the node or the layers.
         """
         pipelines = [self._read_pipeline(stages) for stages in placement.pipelines]
-        names = [stage.node for stages in placement.pipelines for stage in stages]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            message = f"node {twice[0]!r} has more than one stage"
-            raise ValueError(message)
+        check_shared(placement)
         return pipelines
 
     def estimate(self, placement: Placement) -> Estimate:
         """Return the predicted speed of a valid placement; see `parallax_core.api.Estimator`."""
         pipelines = self.read_pipelines(placement)
         shares = share_requests(pipelines, self.costs.goal)
-        found = [self._describe(pipeline, share) for pipeline, share in zip(pipelines, shares, strict=True)]
+        times = [pipeline.measure(max(share, 1)) for pipeline, share in zip(pipelines, shares, strict=True)]
+        if has_leases(placement):
+            times = slow_down(pipelines, times)
+        found = [self._describe(*each) for each in zip(pipelines, shares, times, strict=True)]
         total = sum(shares)
 
         def average(name: str) -> float:
@@ -51,8 +52,7 @@ class PlacementEstimator:
             response_s=average("request_s") * self.costs.goal.concurrency / total if total else 0.0,
         )
 
-    def _describe(self, pipeline: Pipeline, num_requests: int) -> PipelineEstimate:
-        cost = pipeline.measure(max(num_requests, 1))
+    def _describe(self, pipeline: Pipeline, num_requests: int, cost: PipelineCost) -> PipelineEstimate:
         limit, where = find_limit(self.costs, pipeline.order, pipeline.cuts, cost)
         if num_requests == pipeline.max_requests < self.costs.goal.concurrency and limit not in {"compute", "link"}:
             limit, where = "limits", ""
@@ -85,7 +85,10 @@ class PlacementEstimator:
         if cuts[-1] != self.costs.num_layers:
             message = f"a pipeline ends at layer {cuts[-1]}, and the model has {self.costs.num_layers} layers"
             raise ValueError(message)
-        pipeline = Pipeline(self.costs, tuple(self._indices[stage.node] for stage in stages), tuple(cuts))
+        order, leases = tuple(self._indices[stage.node] for stage in stages), tuple(stage.lease for stage in stages)
+        is_shared = any(lease is not None for lease in leases)
+        ends = tuple(cuts)
+        pipeline = LeasedPipeline(self.costs, order, ends, leases) if is_shared else Pipeline(self.costs, order, ends)
         if pipeline.num_fitting < 1:
             full = next(stage.node for stage in stages if not self._fits(stage))
             message = f"node {full!r} has too little memory for its layers and one request"
@@ -93,5 +96,5 @@ class PlacementEstimator:
         return pipeline
 
     def _fits(self, stage: PlacedStage) -> bool:
-        index = self._indices[stage.node]
-        return self.costs.count_fitting(index, stage.layers.start, stage.layers.stop) >= 1
+        cut = stage.layers.start, stage.layers.stop
+        return count_leased(self.costs, self._indices[stage.node], cut, stage.lease) >= 1

@@ -9,6 +9,7 @@ from itertools import chain
 from parallax_core.cluster.placement.baselines import fill_groups, group_greedily, group_optimally, measure_room
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.idle_use import IdleUses
+from parallax_core.cluster.placement.lease_plan import plan_leases
 from parallax_core.cluster.placement.movement import is_worth_moving, measure_movement
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.search import MOST_SMALL, LayoutSearch
@@ -37,6 +38,8 @@ ADOPTING, ADOPTING_LARGE = 60_000, 3000
 """The effort for trying idle nodes in the best placement, in clusters of at most `MOST_MEDIUM` nodes and in others."""
 WORTH_DIVIDING = 0.03
 """The relative gain below which the best node of a small cluster serves alone: predictions are not more exact."""
+WORTH_SHARING = 0.05
+"""The relative gain below which no nodes are shared: what pipelines wait for each other is predicted less exactly."""
 MOST_ROUNDS = 3
 """The most turns of choosing ranges and then moving nodes."""
 
@@ -65,8 +68,18 @@ class SearchPlacement:
             return Placement()
         num_nodes = len(problem.cluster.nodes)
         factor = next((factor for most, factor in EFFORTS.items() if num_nodes <= most), 1)
-        search = LayoutSearch(CostModel(problem), self.effort * factor, self.seed)
-        return _choose(problem, estimator, [_place(each) for each in search_pipelines(search, _read_layout(problem))])
+        costs = CostModel(problem)
+        search = LayoutSearch(costs, self.effort * factor, self.seed)
+        found = [_place(each) for each in search_pipelines(search, _read_layout(problem))]
+        return _choose(problem, estimator, [*_find_shared(costs, estimator, found), *found])
+
+
+def _find_shared(costs: CostModel, estimator: Estimator, found: Sequence[Placement]) -> list[Placement]:
+    """Return the best placement in which pipelines share nodes, if it is better than the best of ``found``."""
+    floor = estimator.estimate(found[0]).tokens_per_s * (1 + WORTH_SHARING) if found else 0.0
+    shared = {placement: estimator.estimate(placement).tokens_per_s for placement in plan_leases(costs, estimator)}
+    best = max(shared, key=lambda placement: shared[placement], default=None)
+    return [best] if best is not None and shared[best] > floor else []
 
 
 def search_pipelines(search: LayoutSearch, current: Layout = ()) -> list[list[Pipeline]]:
@@ -155,10 +168,15 @@ def _place(pipelines: Sequence[Pipeline]) -> Placement:
 
 
 def _read_layout(problem: PlacementProblem) -> Layout:
-    """Return the current pipelines without the nodes that are gone."""
+    """Return the current pipelines without the nodes that are gone, and each node in the first one that has it."""
     indices = {node.name: index for index, node in enumerate(problem.cluster.nodes)}
     pipelines = problem.current.pipelines if problem.current else ()
-    layout = (tuple(indices[stage.node] for stage in stages if stage.node in indices) for stages in pipelines)
+    seen = set[str]()
+    layout = []
+    for stages in pipelines:
+        names = [stage.node for stage in stages if stage.node in indices and stage.node not in seen]
+        seen.update(names)
+        layout.append(tuple(indices[name] for name in names))
     return tuple(order for order in layout if order)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from parallax_core.base.ids import holder_of
+from parallax_core.base.ids import holder_of, is_lease
 from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages
 from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
 from parallax_core.cluster.rebalancing.watch import SlowdownWatch, describe_changes
@@ -129,6 +129,11 @@ class Coordinator:
         """Why nodes may not be used, by name."""
         return self._others
 
+    @property
+    def _nodes(self) -> list[JoinedNode]:
+        """The nodes that have joined, without their leases."""
+        return [node for node in self._registry.joined if not is_lease(node.name)]
+
     def explain(self) -> str:
         """Return what the cluster waits for; empty: nothing."""
         if not self.plan.waits_for:
@@ -152,7 +157,7 @@ class Coordinator:
     async def replace(self, node: str) -> None:
         """Plan without a node, or that of a lease, which leaves; return once the model has another place."""
         node = holder_of(node)
-        self._leaving.update({each.name: each for each in self._registry.joined if each.name == node})
+        self._leaving.update({each.name: each for each in self._nodes if each.name == node})
         self._registry.note_leaving(node)
         self._registry.changed.set()
         while node in self._leaving and (node in self._pipelines.users or not self.plan.pipelines):
@@ -218,7 +223,7 @@ class Coordinator:
 
     def _find_usable(self) -> UsableNodes:
         """Return the nodes that may be used now."""
-        joined = {node.name: node for node in self._registry.joined}
+        joined = {node.name: node for node in self._nodes}
         self._leaving = {name: node for name, node in self._leaving.items() if joined.get(name) is node}
         now = _now()
         self._excluded = {name: each for name, each in self._excluded.items() if each[0] > now}
@@ -240,7 +245,7 @@ class Coordinator:
 
     def _stop_broken(self) -> None:
         """Have pipelines wait that have lost a node; the others serve on, also with nodes that leave."""
-        self._pipelines.stop_broken({node.name for node in self._registry.joined} - set(self._excluded))
+        self._pipelines.stop_broken({node.name for node in self._nodes} - set(self._excluded))
 
     def _tell(self, plan: LayerPlan) -> None:
         if plan.movement.load_bytes or plan.movement.num_moved:

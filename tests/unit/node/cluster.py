@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -21,9 +22,12 @@ from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.worker.lease_session import LeaseSession
+from parallax_core.node.worker.leases import NodeLeases
+from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.liar import LiarTransport, Plot
-from parallax_core.testing.node import BACKEND, name_toy, open_toy
+from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_core.wire.membership import Assign, Join
 from parallax_core.wire.profile import Peer, Peers
@@ -62,16 +66,18 @@ class Node:
         """Why it lost its head, each time."""
         self.ends: list[StageLost] = []
         """Why a real worker process would have ended and been replaced, each time."""
-        self.open: Callable[[Assign, Progress], Stage] = open_toy
+        self.open: Callable[[Assign, Progress], Stage] = open_toy_layers
         self.has_left = asyncio.Event()
         self.peers: tuple[Peer, ...] = ()
         """The nodes to which the head has introduced it."""
         self._backends = backends
+        self._address = ""
         self._session: WorkerSession | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def join(self, address: str, head: str = "head") -> Node:
         """Start the node."""
+        self._address = address
         await self.transport.start()
         self._task = asyncio.create_task(self._work(address, head))
         return self
@@ -98,7 +104,13 @@ class Node:
     def make_session(self) -> WorkerSession:
         session = WorkerSession(self.transport, self.name, self.open_stage)
         session._reporter.meet = self.meet  # type: ignore[method-assign]
+        session.leases = NodeLeases(self.name, partial(self._make_lease, session))
         return session
+
+    def _make_lease(self, session: WorkerSession, name: str) -> LeaseSession:
+        transport = InProcessTransport(TransportPlan(node=name, listen="inprocess://"))
+        join = Join(self.transport.address, self._backends, "here", 0)
+        return LeaseSession(transport, session.layers, HeadPlace(self._address, "head", name), join)
 
     async def _work(self, address: str, head: str) -> None:
         self._session = session = self.make_session()

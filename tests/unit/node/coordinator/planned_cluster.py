@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from parallax_core.api import Delta, Finish
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.cluster.layer_plan import LayerPlanner
+from parallax_core.cluster.layer_plan import LayerPlanner, name_member
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
-from parallax_core.contracts.placement import ClusterProfile, PlacedStage, ServingGoal
+from parallax_core.contracts.placement import ClusterProfile, PlacedStage, PlacementPolicy, ServingGoal
 from parallax_core.node.coordinator.coordinator import Coordinator, UsableNodes
 from parallax_core.node.coordinator.pipelines import PlannedPipeline
 from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
@@ -26,11 +26,15 @@ from parallax_core.node.routing.router import Router
 from tests.support.clusters import make_model, make_node
 from tests.unit.node.cluster import MODEL, TOY, ask, open_registry, soon
 
+SEARCH = SearchPlacement()
 GOAL = ServingGoal(prompt_tokens=4, output_tokens=8, concurrency=4)
 
 
 def assign(stage: int, placed: PlacedStage) -> StageAssignment:
-    return StageAssignment(stage=stage, layers=placed.layers, model=MODEL, node=placed.node, heartbeat_s=0.05)
+    name = name_member(placed)
+    return StageAssignment(
+        stage=stage, layers=placed.layers, model=MODEL, node=name, heartbeat_s=0.05, lease=placed.lease
+    )
 
 
 @dataclass
@@ -42,10 +46,11 @@ class PlannedCluster:
     """By node: the layers that its memory holds."""
     min_nodes: int = 0
     rules: SlowdownRules = USUAL
+    policy: PlacementPolicy = SEARCH
 
     def __post_init__(self) -> None:
         planner = LayerPlanner(
-            policy=SearchPlacement(), model=make_model(len(TOY.layers), 1.0), goal=GOAL, min_nodes=self.min_nodes
+            policy=self.policy, model=make_model(len(TOY.layers), 1.0), goal=GOAL, min_nodes=self.min_nodes
         )
         self.coordinator = Coordinator(self.registry, planner, self.describe, self.open_pipeline, self.rules)
         self.router = Router(self.coordinator.engines, LeastPendingTokens(), lambda: 200)
@@ -91,11 +96,14 @@ class PlannedCluster:
 
 @asynccontextmanager
 async def coordinated(
-    rooms: Mapping[str, float] | None = None, min_nodes: int = 0, rules: SlowdownRules = USUAL
+    rooms: Mapping[str, float] | None = None,
+    min_nodes: int = 0,
+    rules: SlowdownRules = USUAL,
+    policy: PlacementPolicy = SEARCH,
 ) -> AsyncIterator[PlannedCluster]:
     """Run a coordinator and its router, which starts as soon as the model fits."""
     async with open_registry() as registry:
-        cluster = PlannedCluster(registry, rooms or {}, min_nodes, rules)
+        cluster = PlannedCluster(registry, rooms or {}, min_nodes, rules, policy)
         running = asyncio.create_task(cluster.coordinator.run(cluster.router))
         starting = asyncio.create_task(cluster.router.start())
         try:

@@ -1,0 +1,99 @@
+"""Pipelines that share a node through leases, over nodes of this process which run the toy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from parallax_core.contracts.placement import Estimator, PlacedStage, Placement, PlacementProblem, StageLease
+from parallax_core.contracts.stage import LayerRange
+from tests.unit.node.cluster import TOY, Node, joined, soon, until
+from tests.unit.node.coordinator.planned_cluster import PlannedCluster, coordinated
+
+ROOMS = {"hub/1": 2.5, "one/1": 1.5, "two/1": 1.5, "three/1": 1.5}
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Leads a pipeline to each other node through the first layers, which only ``hub/1`` holds."""
+
+    def place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
+        names = [node.name for node in problem.cluster.nodes]
+        others = [name for name in names if name != "hub/1"]
+        if "hub/1" not in names or not others:
+            return Placement()
+        leases = [StageLease(number, LayerRange(0, 2), 1 / len(others)) for number in range(len(others))]
+        placement = Placement(
+            tuple(
+                (PlacedStage("hub/1", LayerRange(0, 2), lease), PlacedStage(other, LayerRange(2, 3)))
+                for other, lease in zip(others, leases, strict=True)
+            )
+        )
+        assert estimator.estimate(placement).num_requests
+        return placement
+
+
+@asynccontextmanager
+async def hub(*others: str) -> AsyncIterator[tuple[PlannedCluster, dict[str, Node]]]:
+    """Run a cluster whose pipelines all lead through one node."""
+    nodes = {name: Node(name) for name in ("hub/1", *others)}
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(coordinated(ROOMS, policy=Hub()))
+        await stack.enter_async_context(joined(cluster.registry, *nodes.values()))
+        await until(lambda: len(cluster.places) == len(others))
+        yield cluster, nodes
+
+
+async def test_pipelines_lead_through_the_same_node_at_the_same_time() -> None:
+    async with hub("one/1", "two/1") as (cluster, nodes):
+        places = sorted(cluster.places.values())
+        assert places == [
+            [("hub/1", 0, 2), ("one/1", 2, 3)],
+            [("hub/1~1", 0, 2), ("two/1", 2, 3)],
+        ]
+        prompts = [(number, 5, 9) for number in range(8)]
+        answers = await asyncio.gather(*(cluster.answer(prompt, 20) for prompt in prompts))
+        assert [tokens for tokens, _ in answers] == [TOY.continuation(prompt, 20) for prompt in prompts]
+        assert len(nodes["hub/1"].loads) == 1, "the layers are loaded once for both"
+
+
+async def test_pipeline_that_is_added_leaves_the_layers_where_they_are() -> None:
+    async with hub("one/1") as (cluster, nodes):
+        await cluster.check()
+        asking = asyncio.create_task(cluster.answer((7, 7), 40))
+        async with joined(cluster.registry, other := Node("two/1")):
+            await until(lambda: len(cluster.places) == 2)
+            assert (await soon(asking))[0] == TOY.continuation((7, 7), 40)
+            await cluster.check()
+            assert len(nodes["hub/1"].loads) == 1
+            other.leave()
+            await until(lambda: len(cluster.places) == 1)
+            await cluster.check()
+            assert len(nodes["hub/1"].loads) == 1
+
+
+async def test_node_that_is_lost_takes_its_leases_with_it_and_no_request() -> None:
+    async with hub("one/1", "two/1") as (cluster, nodes):
+        asking = [asyncio.create_task(cluster.answer((number, 2), 60)) for number in range(4)]
+        await asyncio.sleep(0.05)
+        await nodes["hub/1"].kill()
+        await until(lambda: not cluster.places)
+        again = await Node("hub/1").join(cluster.registry.address)
+        try:
+            answers = await asyncio.gather(*map(soon, asking))
+        finally:
+            await again.kill()
+        assert [tokens for tokens, _ in answers] == [TOY.continuation((number, 2), 60) for number in range(4)]
+
+
+async def test_loss_of_one_pipeline_leaves_the_others_alone() -> None:
+    async with hub("one/1", "two/1", "three/1") as (cluster, nodes):
+        asking = [asyncio.create_task(cluster.answer((number, 2), 60)) for number in range(6)]
+        await asyncio.sleep(0.05)
+        await nodes["two/1"].kill()
+        answers = await asyncio.gather(*map(soon, asking))
+        assert [tokens for tokens, _ in answers] == [TOY.continuation((number, 2), 60) for number in range(6)]
+        await until(lambda: sorted(len(stages) for stages in cluster.places.values()) == [2, 2])
+        assert "two/1" not in cluster.users
