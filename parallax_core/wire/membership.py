@@ -118,6 +118,9 @@ class Linked(Leased, frozen=True, tag=13):
 class Release(Leased, frozen=True, tag=14):
     """Releases a node from its stage; it may join again."""
 
+    keeps_layers: bool = False
+    """For a lease: whether the node keeps the layers that it holds, also if this was the last lease of them."""
+
 
 class Leave(Leased, frozen=True, tag=21):
     """Reports that a node is about to end, and works on until the head releases it; sent by a stage that runs steps."""

@@ -175,6 +175,7 @@ class RemoteExecutor:
 
         Nodes that are named again keep what they have loaded. The others go back to the registry, and keep it, too.
         """
+        leased = {assignment.node for assignment in self._assignments if assignment.lease is not None}
         held = {node.name: node for node in self._nodes if node is not None and not node.channel.ended.is_set()}
         self._assignments = list(assignments)
         self._nodes = [held.pop(assignment.node, None) for assignment in assignments]
@@ -183,7 +184,7 @@ class RemoteExecutor:
         self.channels = ()
         for node in held.values():
             node.channel.unwatch()
-            self._supply.registry.give_back(node)
+            self._supply.registry.give_back(node, is_lease=node.name in leased)
 
     def needs(self) -> str:
         """Return which stages wait for a node to be started by hand; see `Executor.needs`."""

@@ -174,13 +174,17 @@ class NodeRegistry:
         finally:
             self._requests.remove(request)
 
-    def give_back(self, node: JoinedNode) -> None:
+    def give_back(self, node: JoinedNode, *, is_lease: bool = False) -> None:
         """Have a node wait again that was handed out; it keeps what it has loaded.
 
-        It may still report steps, and loses its links to its neighbours as these get other stages.
+        It may still report steps, and loses its links to its neighbours as these get other stages. A lease is released,
+        so that others get its share of the memory.
         """
         if node.channel.ended.is_set():
             return
+        if is_lease:
+            self._ends.add(ending := asyncio.create_task(_release_lease(node)))
+            ending.add_done_callback(self._ends.discard)
         if node.name in self._leaving:
             self._ends.add(releasing := asyncio.create_task(self._release(node)))
             releasing.add_done_callback(self._ends.discard)
@@ -354,3 +358,8 @@ class NodeRegistry:
     def _check_name(self, name: str) -> None:
         if name in self._waiting:
             raise PeerLost(f"another node called {name!r} has joined", NAME_HINT)
+
+
+async def _release_lease(node: JoinedNode) -> None:
+    with contextlib.suppress(PeerLost):  # it is released then
+        await node.channel.send(Release(LEASE, Epoch(0), keeps_layers=True))

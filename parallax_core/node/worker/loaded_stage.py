@@ -109,10 +109,24 @@ class StageHolder:
         if held.runtime.is_lost:
             raise StageLost(f"stage {held.assign.stage} is lost: {held.runtime.fault}", REPLACED_HINT)
 
-    async def release(self) -> None:
-        """Close the stage, and layers that no lease uses any more, and return their memory to the system."""
+    async def release(self, *, keeps_layers: bool = False) -> None:
+        """Close the stage, and layers that no lease uses any more, and return their memory to the system.
+
+        With ``keeps_layers``, the layers stay.
+        """
         await self._unload()
-        await self._layers.trim()
+        if not keeps_layers:
+            await self._layers.trim()
+
+    async def prepare(self) -> None:
+        """Get ready for a head that begins anew: drop sequences, or the whole lease, whose share another may need.
+
+        Raises:
+            StageLost: if sequences cannot be dropped; see `reset`.
+        """
+        if self.held is not None and self.held.slot.is_shared:
+            await self._end()
+        await self.reset()
 
     async def close(self) -> None:
         """Close the stage, and layers that no lease uses, waiting for at most `CLOSE_S` each. Idempotent."""

@@ -120,7 +120,7 @@ class WorkerSession:
                 broken, memory may not be freed, and the thread cannot be ended.
             ParallaxError: if ``address`` is invalid.
         """
-        await self._stage.reset()
+        await self._stage.prepare()
         channel = Channel(await self._transport.connect(address, head))
         try:
             channel.check_role("head")
@@ -166,6 +166,9 @@ class WorkerSession:
         if (held := self._stage.held) is not None:
             assign = held.assign
             join = msgspec.structs.replace(join, model=assign.model, start=assign.start, stop=assign.stop)
+        elif (shared := self.layers.loaded) is not None:
+            layers = shared.holds_start, shared.holds_stop
+            join = msgspec.structs.replace(join, model=shared.model, start=layers[0], stop=layers[1])
         await channel.send(join)
 
     async def _handle(self, channel: Channel, message: Message) -> Message:
@@ -178,7 +181,7 @@ class WorkerSession:
                 await self._reporter.pause()
                 return await EngineSession(channel, message, self._open_engine).run()
             case Release():
-                await self._stage.release()
+                await self._stage.release(keeps_layers=message.keeps_layers)
                 return await channel.receive()
             case Step() | Mask() | Hop() | Submit() | Abort():  # sent before the head knew that all had ended
                 return await channel.receive()

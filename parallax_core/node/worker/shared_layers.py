@@ -48,8 +48,8 @@ class SharedLayers:
     def __init__(self, open_stage: OpenStage) -> None:
         """Open stages with ``open_stage``; see `StagePlan.leased` for what it opens for leases."""
         self._open_stage = open_stage
-        self._key: LayersKey | None = None
-        """Of the layers that are loaded, or about to be; None: none."""
+        self.loaded: Assign | None = None
+        """A lease of the layers that are loaded, or about to be; None: none are."""
         self._thread: StageThread | None = None
         self._holder: Stage | None = None
         """The loaded layers; belongs to the thread."""
@@ -71,7 +71,7 @@ class SharedLayers:
             await self._await_room(key, assign.memory_share)
             if key is None or key != self._key:
                 await self._unload()
-            return self._lend(key, assign) if key is not None else self._make_own(assign)
+            return self._lend(assign) if key is not None else self._make_own(assign)
 
     async def trim(self) -> None:
         """Unload layers that no lease uses, and return their memory to the system. Idempotent."""
@@ -95,6 +95,10 @@ class SharedLayers:
             message = f"other leases of this node were not given back within {RELEASE_S:g} s"
             raise BackendFailed(message, "they end when their pipelines move; the server's log says more") from error
 
+    @property
+    def _key(self) -> LayersKey | None:
+        return _describe(self.loaded) if self.loaded is not None else None
+
     def _has_room(self, key: LayersKey | None, share: float) -> bool:
         if not self._shares:
             return True
@@ -105,9 +109,9 @@ class SharedLayers:
         thread = StageThread(f"parallax-stage-{assign.stage}")
         return StageSlot(thread, lambda progress: self._open_stage(assign, progress), thread.close)
 
-    def _lend(self, key: LayersKey, assign: Assign) -> StageSlot:
+    def _lend(self, assign: Assign) -> StageSlot:
         """Return a place for a lease."""
-        self._key = key
+        self.loaded = assign
         thread = self._thread = self._thread or StageThread("parallax-layers")
         number = self._last = self._last + 1
         self._shares[number] = assign.memory_share
@@ -133,7 +137,7 @@ class SharedLayers:
 
     async def _close_layers(self) -> bool:
         """Close the layers on their thread, which ends then; return whether there were any."""
-        thread, self._thread, self._key = self._thread, None, None
+        thread, self._thread, self.loaded = self._thread, None, None
         if thread is None:
             return False
         closing = thread.call(self._close)

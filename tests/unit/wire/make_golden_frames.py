@@ -213,6 +213,7 @@ SAMPLES: dict[str, Message] = {
     "hop": Hop(LEASE, EPOCH, 1, "stage-0", "stage-2", "ipc:///run/stage-2.sock"),
     "linked": Linked(LEASE, EPOCH, 1),
     "release": Release(LEASE, EPOCH),
+    "release a lease": Release(LEASE, EPOCH, keeps_layers=True),
     "leave": Leave(LEASE, EPOCH),
     "start a node": StartNode(1),
     "end a node": EndNode(300),

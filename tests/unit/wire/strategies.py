@@ -268,7 +268,7 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Refusal, leases, epochs, counts, words, words),
     st.builds(Hop, leases, epochs, counts, words, words, words),
     st.builds(Linked, leases, epochs, counts),
-    st.builds(Release, leases, epochs),
+    st.builds(Release, leases, epochs, st.booleans()),
     st.builds(Leave, leases, epochs),
     st.builds(StartNode, st.integers(1, LARGEST)),
     st.builds(EndNode, st.integers(1, LARGEST)),
