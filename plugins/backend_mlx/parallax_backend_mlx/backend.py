@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parallax_backend_mlx.checkpoint import Checkpoint, read_checkpoint, read_json
+from parallax_backend_mlx.loaded_model import LoadedModel
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.memory import find_room
+from parallax_backend_mlx.model_slice import ModelSlice
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.rope import replace_rotations
 from parallax_backend_mlx.runner_choice import RunnerPlan, plan_runner
@@ -21,9 +23,11 @@ from parallax_backend_mlx.window import limit_context
 from parallax_core.api import (
     Account,
     LayerRange,
+    LeasedStage,
     OutOfPages,
     ParallaxError,
     Room,
+    Stage,
     StageInfo,
     StagePlan,
     Unsupported,
@@ -44,23 +48,56 @@ than reading the weights."""
 class MlxBackend:
     """The backend ``mlx``."""
 
-    def open_stage(self, plan: StagePlan) -> MlxStage:
+    def open_stage(self, plan: StagePlan) -> Stage:
         """Load the model, or some of its layers; see `parallax_core.api.Backend.open_stage`."""
-        config = read_json(plan.model / "config.json")
-        num_layers = count_layers(config)
-        if num_layers is None:
-            message = "config.json does not give the number of layers of the model"
-            raise Unsupported(message, "check that it is the config.json of a language model")
-        plan = _check_layers(plan, num_layers)
-        checkpoint = read_checkpoint(plan.model, is_part=plan.layers is not None)
-        network, weight_bytes = open_network(plan, checkpoint)
-        num_bytes = find_room() * plan.memory_fraction
+        return self.open_leased(plan) if plan.leased else self.open_ordinary(plan)
+
+    def open_ordinary(self, plan: StagePlan) -> MlxStage:
+        """Return a stage that has pages of its own; see `open_stage`."""
+        plan, config = _read_config(plan)
+        network, weight_bytes = open_network(plan, _read_checkpoint(plan))
+        return _measure_room(plan, config, network).make_stage(network, weight_bytes)
+
+    def open_leased(self, plan: StagePlan) -> LeasedStage:
+        """Return a stage that serves through leases; see `open_stage`."""
+        plan, config = _read_config(plan)
+        loaded = LoadedModel(load_slice(plan, _read_checkpoint(plan))[0])
+        network, weight_bytes = loaded.find_network(loaded.layers)
+        opening = _measure_room(plan, config, network)
+        whole = opening.make_stage(network, weight_bytes)
+        whole.close()
+
+        def open_part(layers: LayerRange, memory_share: float) -> MlxStage:
+            return opening.make_stage(*loaded.find_network(layers), memory_share)
+
+        return LeasedStage(whole.info, open_part, whole.close)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the stages of one plan have in common."""
+
+    plan: StagePlan
+    config: dict[str, Any]
+    """The config.json of the model."""
+    parts: Mapping[str, str]
+    """The names of the loaded weights; see `StageInfo.weights_parts`."""
+    room_bytes: float
+    """The memory for KV pages, in bytes."""
+
+    def make_stage(self, network: Network, weight_bytes: int, memory_share: float = 1.0) -> MlxStage:
+        """Return a stage of a network, with a share of the memory.
+
+        Raises:
+            ParallaxError: if there is no memory for a single page.
+        """
+        plan, config, num_bytes = self.plan, self.config, self.room_bytes * memory_share
         longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
         chunk = plan.max_batch_tokens or _choose_batch()
         room = Room(num_bytes, context_length, chunk, plan.max_running)
         runner_plan = _plan_runner(network, room, weight_bytes, MlxSettings(**plan.options).kernel)
-        identity = identify_weights(plan, network.layers, network.num_layers)
+        identity = identify_weights(plan, network.layers, network.num_layers, self.parts)
         info = StageInfo(
             layers=network.layers,
             num_layers=network.num_layers,
@@ -92,14 +129,20 @@ def open_network(plan: StagePlan, checkpoint: Checkpoint) -> tuple[Network, int]
     Raises:
         ParallaxError, Unsupported: as `load_network`.
     """
+    model_slice, weight_bytes = load_slice(plan, checkpoint)
+    network = Network(model_slice)
+    network.install_pick()
+    return network, weight_bytes
+
+
+def load_slice(plan: StagePlan, checkpoint: Checkpoint) -> tuple[ModelSlice, int]:
+    """Load the layers of ``plan``, arranged for the device; see `open_network`."""
     model_slice, weight_bytes = load_network(plan, checkpoint.tensors, checkpoint.holes)
     if not _is_gpu():
         keep_memory()
         turn_weights(model_slice.model)
         replace_rotations(model_slice.model)
-    network = Network(model_slice)
-    network.install_pick()
-    return network, weight_bytes
+    return model_slice, weight_bytes
 
 
 def describe_device() -> str:
@@ -118,6 +161,30 @@ def _choose_batch() -> int:
     if _is_gpu():
         return BATCH_TOKENS["gpu"]
     return BATCH_TOKENS["slow" if BLAS.is_slow else "fast"]
+
+
+def _read_config(plan: StagePlan) -> tuple[StagePlan, dict[str, Any]]:
+    """Return the plan, without ``layers`` if they are all layers of the model, and the config.json of the model.
+
+    Raises:
+        Unsupported: if the model does not have these layers, or does not tell their number.
+    """
+    config = read_json(plan.model / "config.json")
+    num_layers = count_layers(config)
+    if num_layers is None:
+        message = "config.json does not give the number of layers of the model"
+        raise Unsupported(message, "check that it is the config.json of a language model")
+    return _check_layers(plan, num_layers), config
+
+
+def _read_checkpoint(plan: StagePlan) -> Checkpoint:
+    return read_checkpoint(plan.model, is_part=plan.layers is not None)
+
+
+def _measure_room(plan: StagePlan, config: dict[str, Any], network: Network) -> Opening:
+    """Return what stages of a network have in common; its weights are loaded."""
+    parts = identify_weights(plan, network.layers, network.num_layers).parts
+    return Opening(plan, config, parts, find_room() * plan.memory_fraction)
 
 
 def _check_layers(plan: StagePlan, count: int) -> StagePlan:
