@@ -14,9 +14,9 @@ from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.model_slice import ModelSlice
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.rope import replace_rotations
-from parallax_backend_mlx.runner_choice import RunnerPlan, plan_runner
+from parallax_backend_mlx.runner_choice import RunnerPlan, TriedNetwork, plan_runner, try_network
 from parallax_backend_mlx.runtime import BLAS, mx
-from parallax_backend_mlx.settings import Kernel, MlxSettings
+from parallax_backend_mlx.settings import MlxSettings
 from parallax_backend_mlx.stage import MlxStage
 from parallax_backend_mlx.transposed_weights import turn_weights
 from parallax_backend_mlx.window import limit_context
@@ -56,19 +56,21 @@ class MlxBackend:
         """Return a stage that has pages of its own; see `open_stage`."""
         plan, config = _read_config(plan)
         network, weight_bytes = open_network(plan, _read_checkpoint(plan))
-        return _measure_room(plan, config, network).make_stage(network, weight_bytes)
+        tried = try_network(network, weight_bytes, MlxSettings(**plan.options).kernel)
+        return _measure_room(plan, config, network).make_stage(tried)
 
     def open_leased(self, plan: StagePlan) -> LeasedStage:
         """Return a stage that serves through leases; see `open_stage`."""
         plan, config = _read_config(plan)
-        loaded = LoadedModel(load_slice(plan, _read_checkpoint(plan))[0])
-        network, weight_bytes = loaded.find_network(loaded.layers)
-        opening = _measure_room(plan, config, network)
-        whole = opening.make_stage(network, weight_bytes)
+        model_slice, _ = load_slice(plan, _read_checkpoint(plan))
+        loaded = LoadedModel(model_slice, MlxSettings(**plan.options).kernel)
+        tried = loaded.find_network(loaded.layers)
+        opening = _measure_room(plan, config, tried.network)
+        whole = opening.make_stage(tried)
         whole.close()
 
         def open_part(layers: LayerRange, memory_share: float) -> MlxStage:
-            return opening.make_stage(*loaded.find_network(layers), memory_share)
+            return opening.make_stage(loaded.find_network(layers), memory_share)
 
         return LeasedStage(whole.info, open_part, whole.close)
 
@@ -85,18 +87,19 @@ class Opening:
     room_bytes: float
     """The memory for KV pages, in bytes."""
 
-    def make_stage(self, network: Network, weight_bytes: int, memory_share: float = 1.0) -> MlxStage:
+    def make_stage(self, tried: TriedNetwork, memory_share: float = 1.0) -> MlxStage:
         """Return a stage of a network, with a share of the memory.
 
         Raises:
             ParallaxError: if there is no memory for a single page.
         """
-        plan, config, num_bytes = self.plan, self.config, self.room_bytes * memory_share
+        plan, config, network = self.plan, self.config, tried.network
+        num_bytes = self.room_bytes * memory_share
         longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
         chunk = plan.max_batch_tokens or _choose_batch()
         room = Room(num_bytes, context_length, chunk, plan.max_running)
-        runner_plan = _plan_runner(network, room, weight_bytes, MlxSettings(**plan.options).kernel)
+        runner_plan = _plan_runner(tried, room)
         identity = identify_weights(plan, network.layers, network.num_layers, self.parts)
         info = StageInfo(
             layers=network.layers,
@@ -107,7 +110,7 @@ class Opening:
             pools=runner_plan.pools,
             device=describe_device(),
             dtype=str(network.shape.dtype).rpartition(".")[2],
-            weight_bytes=weight_bytes,
+            weight_bytes=tried.weight_bytes,
             weights_version=identity.version,
             weights_parts=identity.parts,
             capabilities=network.list_capabilities(),
@@ -212,10 +215,10 @@ def _find_setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
     return None
 
 
-def _plan_runner(network: Network, room: Room, weight_bytes: int, kernel: Kernel) -> RunnerPlan:
+def _plan_runner(tried: TriedNetwork, room: Room) -> RunnerPlan:
     try:
-        return plan_runner(network, room, weight_bytes, kernel)
+        return plan_runner(tried, room)
     except OutOfPages as error:
-        page, left = format_bytes(network.shape.page_bytes), format_bytes(room.num_bytes)
+        page, left = format_bytes(tried.network.shape.page_bytes), format_bytes(room.num_bytes)
         message = f"a page of {PAGE_TOKENS} tokens takes {page}, and {left} are free for all pages"
         raise ParallaxError(message, "close other programs, or choose a smaller model") from error

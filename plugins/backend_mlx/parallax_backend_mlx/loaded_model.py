@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from parallax_backend_mlx.model_slice import ModelSlice
 from parallax_backend_mlx.network import Network
+from parallax_backend_mlx.runner_choice import TriedNetwork, try_network
 from parallax_backend_mlx.runtime import Module, flatten_tree, mx
+from parallax_backend_mlx.settings import Kernel
 from parallax_core.api import LayerRange
 
 
@@ -13,20 +15,21 @@ class LoadedModel:
 
     Args:
         model_slice: the layers; changed by nobody from now on.
+        kernel: see `MlxSettings`.
     """
 
-    def __init__(self, model_slice: ModelSlice) -> None:
-        self._slice = model_slice
+    def __init__(self, model_slice: ModelSlice, kernel: Kernel = "auto") -> None:
+        self._slice, self._kernel = model_slice, kernel
         self._sizes = {name: array.nbytes for name, array in _list_parameters(model_slice.model)}
-        self._networks: dict[LayerRange, tuple[Network, int]] = {}
+        self._networks: dict[LayerRange, TriedNetwork] = {}
 
     @property
     def layers(self) -> LayerRange:
         """The layers."""
         return self._slice.layers
 
-    def find_network(self, layers: LayerRange) -> tuple[Network, int]:
-        """Return a network of some of the layers, and the bytes of its weights.
+    def find_network(self, layers: LayerRange) -> TriedNetwork:
+        """Return a network of some of the layers.
 
         Stages of the same layers share a network, which keeps nothing of their sequences.
 
@@ -37,7 +40,8 @@ class LoadedModel:
             part = self._slice.cut(layers)
             network = Network(part)
             network.install_pick()
-            self._networks[layers] = network, sum(size for name, size in self._sizes.items() if part.owns(name))
+            weight_bytes = sum(size for name, size in self._sizes.items() if part.owns(name))
+            self._networks[layers] = try_network(network, weight_bytes, self._kernel)
         return self._networks[layers]
 
 

@@ -83,7 +83,7 @@ def test_layers_that_cannot_be_run_separately_are_leased_together(config: dict[s
     loaded = LoadedModel(keep_model(make_model(config)))
     with pytest.raises(Unsupported, match=words):
         loaded.find_network(LayerRange(0, 2))
-    network, _ = loaded.find_network(loaded.layers)
+    network = loaded.find_network(loaded.layers).network
     assert network.run_tokens(TEXT, network.make_cache(), [2]).shape == (1, 97)
 
 
