@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    stage = MlxBackend().open_stage(StagePlan(model=options.model))
+    stage = MlxBackend().open_ordinary(StagePlan(model=options.model))
     model_slice, _ = load_network(StagePlan(model=options.model), read_checkpoint(options.model).tensors)
     report: dict[str, Any] = describe_machine(options.model.name)
     report["decode"] = [

@@ -57,6 +57,7 @@ from parallax_core.testing.paged import PagedLayers, States, pack_states, show_s
 
 GREEDY = Sampling(temperature=0)
 ROUNDING = 1e-9
+"""Added to a number of pages, so that a share of 1 / 3 of 3 pages is one."""
 HIDDEN = TensorSpec(width=1, dtype="int64")
 
 Masks = Mapping[tuple[SeqId, int], Tensor]

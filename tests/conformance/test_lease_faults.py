@@ -281,7 +281,7 @@ HOLDERS: list[tuple[type[LeasedStage], str, str]] = [
     (OneStage, "test_leases_share_nothing", "KeyError"),
     (WholeMemory, "test_share_is_a_share_of_the_memory", "half of the memory has"),
     (Unlimited, "test_shares_beyond_the_memory_are_refused", "did not raise ParallaxError"),
-    (KeepsShares, "test_shares_beyond_the_memory_are_refused", "ParallaxError: 10.0% of the memory"),
+    (KeepsShares, "test_shares_beyond_the_memory_are_refused", "ParallaxError: 25.0% of the memory"),
     (KeepsShares, "test_closed_lease_gives_everything_back", "ParallaxError: 100.0% of the memory"),
     (ReturnsTwice, "test_shares_beyond_the_memory_are_refused", "more memory than is free did not raise"),
     (AnyRange, "test_wrong_leases_are_refused", "did not raise ValueError"),

@@ -46,7 +46,7 @@ FIELDS = (
 )
 """The properties of a lease that do not depend on its memory."""
 WRONG_SHARES = (0.0, -0.5, 1.5, math.nan)
-TENTHS = 10
+PARTS = 4
 ROUNDS = 20
 
 
@@ -168,18 +168,18 @@ class LeaseChecks(StageSubject):
                 assert fits, broken(fault, "the share of the memory for KV pages")
 
     def test_shares_beyond_the_memory_are_refused(self) -> None:
-        """Ten tenths are taken, and no more until a lease is closed."""
+        """Four quarters are taken, and no more until a lease is closed."""
         with self._open_holder(None) as holder:
             if holder is None:
                 return
-            leases = [holder.lease(holder.info.layers, 1 / TENTHS) for _ in range(TENTHS)]
+            leases = [holder.lease(holder.info.layers, 1 / PARTS) for _ in range(PARTS)]
             with expect_hint("a lease of memory that other leases have", SHARES):
-                holder.lease(holder.info.layers, 1 / TENTHS)
-            leases[3].close()
-            leases[3].close()
+                holder.lease(holder.info.layers, 1 / PARTS)
+            leases[1].close()
+            leases[1].close()
             with expect_hint("a lease of more memory than is free", SHARES):
-                holder.lease(holder.info.layers, 2 / TENTHS)
-            holder.lease(holder.info.layers, 1 / TENTHS)
+                holder.lease(holder.info.layers, 2 / PARTS)
+            holder.lease(holder.info.layers, 1 / PARTS)
 
     def test_wrong_leases_are_refused(self) -> None:
         """Other layers than those loaded, no layers, and shares out of range raise ValueError, and take nothing."""

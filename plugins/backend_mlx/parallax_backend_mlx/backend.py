@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parallax_backend_mlx.checkpoint import Checkpoint, read_checkpoint, read_json
+from parallax_backend_mlx.loaded_model import LoadedModel
 from parallax_backend_mlx.loading import load_network
 from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.memory import find_room
+from parallax_backend_mlx.model_slice import ModelSlice
 from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.rope import replace_rotations
-from parallax_backend_mlx.runner_choice import RunnerPlan, plan_runner
+from parallax_backend_mlx.runner_choice import RunnerPlan, TriedNetwork, plan_runner, try_network
 from parallax_backend_mlx.runtime import BLAS, mx
-from parallax_backend_mlx.settings import Kernel, MlxSettings
+from parallax_backend_mlx.settings import MlxSettings
 from parallax_backend_mlx.stage import MlxStage
 from parallax_backend_mlx.transposed_weights import turn_weights
 from parallax_backend_mlx.window import limit_context
 from parallax_core.api import (
     Account,
     LayerRange,
+    LeasedStage,
     OutOfPages,
     ParallaxError,
     Room,
+    Stage,
     StageInfo,
     StagePlan,
     Unsupported,
@@ -44,23 +48,59 @@ than reading the weights."""
 class MlxBackend:
     """The backend ``mlx``."""
 
-    def open_stage(self, plan: StagePlan) -> MlxStage:
+    def open_stage(self, plan: StagePlan) -> Stage:
         """Load the model, or some of its layers; see `parallax_core.api.Backend.open_stage`."""
-        config = read_json(plan.model / "config.json")
-        num_layers = count_layers(config)
-        if num_layers is None:
-            message = "config.json does not give the number of layers of the model"
-            raise Unsupported(message, "check that it is the config.json of a language model")
-        plan = _check_layers(plan, num_layers)
-        checkpoint = read_checkpoint(plan.model, is_part=plan.layers is not None)
-        network, weight_bytes = open_network(plan, checkpoint)
-        num_bytes = find_room() * plan.memory_fraction
+        return self.open_leased(plan) if plan.leased else self.open_ordinary(plan)
+
+    def open_ordinary(self, plan: StagePlan) -> MlxStage:
+        """Return a stage that has pages of its own; see `open_stage`."""
+        plan, config = _read_config(plan)
+        network, weight_bytes = open_network(plan, _read_checkpoint(plan))
+        tried = try_network(network, weight_bytes, MlxSettings(**plan.options).kernel)
+        return _measure_room(plan, config, network).make_stage(tried)
+
+    def open_leased(self, plan: StagePlan) -> LeasedStage:
+        """Return a stage that serves through leases; see `open_stage`."""
+        plan, config = _read_config(plan)
+        model_slice, _ = load_slice(plan, _read_checkpoint(plan))
+        loaded = LoadedModel(model_slice, MlxSettings(**plan.options).kernel)
+        tried = loaded.find_network(loaded.layers)
+        opening = _measure_room(plan, config, tried.network)
+        whole = opening.make_stage(tried)
+        whole.close()
+
+        def open_part(layers: LayerRange, memory_share: float) -> MlxStage:
+            return opening.make_stage(loaded.find_network(layers), memory_share)
+
+        return LeasedStage(whole.info, open_part, whole.close)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the stages of one plan have in common."""
+
+    plan: StagePlan
+    config: dict[str, Any]
+    """The config.json of the model."""
+    parts: Mapping[str, str]
+    """The names of the loaded weights; see `StageInfo.weights_parts`."""
+    room_bytes: float
+    """The memory for KV pages, in bytes."""
+
+    def make_stage(self, tried: TriedNetwork, memory_share: float = 1.0) -> MlxStage:
+        """Return a stage of a network, with a share of the memory.
+
+        Raises:
+            ParallaxError: if there is no memory for a single page.
+        """
+        plan, config, network = self.plan, self.config, tried.network
+        num_bytes = self.room_bytes * memory_share
         longest = _find_setting(config, LENGTHS) or int(num_bytes // network.shape.page_bytes) * PAGE_TOKENS
         context_length = limit_context(_find_text(config), network.list_slides(), longest)
         chunk = plan.max_batch_tokens or _choose_batch()
         room = Room(num_bytes, context_length, chunk, plan.max_running)
-        runner_plan = _plan_runner(network, room, weight_bytes, MlxSettings(**plan.options).kernel)
-        identity = identify_weights(plan, network.layers, network.num_layers)
+        runner_plan = _plan_runner(tried, room)
+        identity = identify_weights(plan, network.layers, network.num_layers, self.parts)
         info = StageInfo(
             layers=network.layers,
             num_layers=network.num_layers,
@@ -70,7 +110,7 @@ class MlxBackend:
             pools=runner_plan.pools,
             device=describe_device(),
             dtype=str(network.shape.dtype).rpartition(".")[2],
-            weight_bytes=weight_bytes,
+            weight_bytes=tried.weight_bytes,
             weights_version=identity.version,
             weights_parts=identity.parts,
             capabilities=network.list_capabilities(),
@@ -92,14 +132,20 @@ def open_network(plan: StagePlan, checkpoint: Checkpoint) -> tuple[Network, int]
     Raises:
         ParallaxError, Unsupported: as `load_network`.
     """
+    model_slice, weight_bytes = load_slice(plan, checkpoint)
+    network = Network(model_slice)
+    network.install_pick()
+    return network, weight_bytes
+
+
+def load_slice(plan: StagePlan, checkpoint: Checkpoint) -> tuple[ModelSlice, int]:
+    """Load the layers of ``plan``, arranged for the device; see `open_network`."""
     model_slice, weight_bytes = load_network(plan, checkpoint.tensors, checkpoint.holes)
     if not _is_gpu():
         keep_memory()
         turn_weights(model_slice.model)
         replace_rotations(model_slice.model)
-    network = Network(model_slice)
-    network.install_pick()
-    return network, weight_bytes
+    return model_slice, weight_bytes
 
 
 def describe_device() -> str:
@@ -118,6 +164,30 @@ def _choose_batch() -> int:
     if _is_gpu():
         return BATCH_TOKENS["gpu"]
     return BATCH_TOKENS["slow" if BLAS.is_slow else "fast"]
+
+
+def _read_config(plan: StagePlan) -> tuple[StagePlan, dict[str, Any]]:
+    """Return the plan, without ``layers`` if they are all layers of the model, and the config.json of the model.
+
+    Raises:
+        Unsupported: if the model does not have these layers, or does not tell their number.
+    """
+    config = read_json(plan.model / "config.json")
+    num_layers = count_layers(config)
+    if num_layers is None:
+        message = "config.json does not give the number of layers of the model"
+        raise Unsupported(message, "check that it is the config.json of a language model")
+    return _check_layers(plan, num_layers), config
+
+
+def _read_checkpoint(plan: StagePlan) -> Checkpoint:
+    return read_checkpoint(plan.model, is_part=plan.layers is not None)
+
+
+def _measure_room(plan: StagePlan, config: dict[str, Any], network: Network) -> Opening:
+    """Return what stages of a network have in common; its weights are loaded."""
+    parts = identify_weights(plan, network.layers, network.num_layers).parts
+    return Opening(plan, config, parts, find_room() * plan.memory_fraction)
 
 
 def _check_layers(plan: StagePlan, count: int) -> StagePlan:
@@ -145,10 +215,10 @@ def _find_setting(config: dict[str, Any], names: Sequence[str]) -> int | None:
     return None
 
 
-def _plan_runner(network: Network, room: Room, weight_bytes: int, kernel: Kernel) -> RunnerPlan:
+def _plan_runner(tried: TriedNetwork, room: Room) -> RunnerPlan:
     try:
-        return plan_runner(network, room, weight_bytes, kernel)
+        return plan_runner(tried, room)
     except OutOfPages as error:
-        page, left = format_bytes(network.shape.page_bytes), format_bytes(room.num_bytes)
+        page, left = format_bytes(tried.network.shape.page_bytes), format_bytes(room.num_bytes)
         message = f"a page of {PAGE_TOKENS} tokens takes {page}, and {left} are free for all pages"
         raise ParallaxError(message, "close other programs, or choose a smaller model") from error

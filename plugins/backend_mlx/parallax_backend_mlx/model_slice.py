@@ -7,8 +7,9 @@ of weights need no translation. Modules that this stage does not run are replace
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from parallax_backend_mlx.dry_run import HINT, DryRun, dry_run_model
@@ -44,6 +45,21 @@ class ModelSlice:
         parts = name.split(".")
         return not any(".".join(parts[:length]) in self.dropped for length in range(1, len(parts)))
 
+    def cut(self, layers: LayerRange) -> ModelSlice:
+        """Return some of the layers, with modules of their own and the same arrays; this slice must not be closed.
+
+        Raises:
+            Unsupported: if these layers cannot be run separately, or the modules cannot be copied.
+        """
+        try:
+            twin = copy.deepcopy(self)  # a copy of an array shares its memory
+        except TypeError as error:
+            raise Unsupported(f"the modules of this model cannot be copied: {error}", HINT) from error
+        if layers == self.layers:
+            return twin
+        part = slice_model(twin.model, layers, twin.dry_run)
+        return replace(part, spare=(*twin.spare, *part.spare))
+
     def close(self, dtype: mx.Dtype) -> None:
         """Make the slice ready to run, once weights are loaded; its last layer then no longer shows its parameters.
 
@@ -63,8 +79,13 @@ def keep_model(model: Module) -> ModelSlice:
     return ModelSlice(model, LayerRange(0, count), count)
 
 
-def slice_model(model: Module, layers: LayerRange) -> ModelSlice:
+def slice_model(model: Module, layers: LayerRange, dry_run: DryRun | None = None) -> ModelSlice:
     """Drop the modules of ``model`` that a stage of ``layers`` does not run, and return the rest.
+
+    Args:
+        model: the model, with all its layers or placeholders for some.
+        layers: the layers to keep.
+        dry_run: the findings of the dry run of the whole model; None: it is run now.
 
     Raises:
         Unsupported: if its layers cannot be run separately.
@@ -74,7 +95,7 @@ def slice_model(model: Module, layers: LayerRange) -> ModelSlice:
     if layers.stop > count:
         message = f"this model has {count} layers, and config.json has more"
         raise Unsupported(message, HINT)
-    dry_run = dry_run_model(model, module_map)
+    dry_run = dry_run or dry_run_model(model, module_map)
     _check_needs(dry_run, layers, model)
     outside = [place for index, place in enumerate(module_map.layers) if not layers.start <= index < layers.stop]
     unused = [place for place in module_map.others if not _is_used(dry_run.uses.get(place.path, ()), layers, count)]

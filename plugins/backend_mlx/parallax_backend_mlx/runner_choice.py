@@ -12,6 +12,7 @@ from parallax_backend_mlx.network import PAGE_TOKENS, Network
 from parallax_backend_mlx.paged_runner import PagedRunner
 from parallax_backend_mlx.patches import replace_functions
 from parallax_backend_mlx.results import Runner
+from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.serial_runner import SerialRunner
 from parallax_backend_mlx.settings import Kernel
@@ -30,26 +31,57 @@ class RunnerPlan:
     """Makes the runner of a stage, given the pools of its account."""
 
 
-def plan_runner(network: Network, room: Room, weight_bytes: int, kernel: Kernel = "auto") -> RunnerPlan:
-    """Return the pools of a stage and its runner, which uses pages if the model allows it.
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """The use of pages by a network."""
+
+    layout: Layout
+    grouping: Grouping
+
+
+@dataclass(frozen=True, slots=True)
+class TriedNetwork:
+    """A network, of which is known how it runs."""
+
+    network: Network
+    weight_bytes: int
+    """The bytes of its weights."""
+    paging: Paging | None
+    """None if its caches do not fit into pages, or rows on pages give other results."""
+
+
+def try_network(network: Network, weight_bytes: int, kernel: Kernel = "auto") -> TriedNetwork:
+    """Run a network for a few tokens to find out how it runs, on pages if the model allows it.
 
     Args:
         network: the model.
-        room: the memory for keys, values and states.
         weight_bytes: the bytes of the weights.
         kernel: see `MlxSettings`.
-
-    Raises:
-        OutOfPages: if there is no memory for a single page.
     """
     replace_functions(kernel)
     layout = read_layout(network)
     grouping = choose_grouping(network, layout) if layout is not None else None
     if layout is None or grouping is None:
+        return TriedNetwork(network, weight_bytes, None)
+    spare_keys = _count_spare(layout, weight_bytes)
+    return TriedNetwork(network, weight_bytes, Paging(layout, replace(grouping, spare_keys=spare_keys)))
+
+
+def plan_runner(tried: TriedNetwork, room: Room) -> RunnerPlan:
+    """Return the pools of a stage and its runner.
+
+    Args:
+        tried: the network to run.
+        room: the memory for keys, values and states.
+
+    Raises:
+        OutOfPages: if there is no memory for a single page.
+    """
+    network, paging = tried.network, tried.paging
+    if paging is None:
         return RunnerPlan(_plan_serial(network, room), lambda _: SerialRunner(network))
-    grouping = replace(grouping, spare_keys=_count_spare(layout, weight_bytes))
-    pools = tuple(plan_pools(layout.list_sizes(), room))
-    return RunnerPlan(pools, partial(PagedRunner, network, layout, grouping=grouping))
+    pools = tuple(plan_pools(paging.layout.list_sizes(), room))
+    return RunnerPlan(pools, partial(PagedRunner, network, paging.layout, grouping=paging.grouping))
 
 
 def _count_spare(layout: Layout, weight_bytes: int) -> int:

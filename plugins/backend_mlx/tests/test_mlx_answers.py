@@ -53,7 +53,7 @@ ONE, TWO, THREE = SeqId(1), SeqId(2), SeqId(3)
 
 @pytest.fixture(scope="module")
 def shared(llama: Path) -> Iterator[MlxStage]:
-    stage = MlxBackend().open_stage(StagePlan(model=llama))
+    stage = MlxBackend().open_ordinary(StagePlan(model=llama))
     yield stage
     stage.close()
 
@@ -279,7 +279,7 @@ def test_first_layers_let_rows_pass_that_ask_the_last_for_more(stage: MlxStage, 
     stage.edit([Open(ONE, make_spec(HOT))])
     expected = stage.step(StageBatch((row,))).wait()
     plans = [StagePlan(model=llama, layers=layers) for layers in (LayerRange(0, 1), LayerRange(1, 3))]
-    first, last = [MlxBackend().open_stage(plan) for plan in plans]
+    first, last = [MlxBackend().open_ordinary(plan) for plan in plans]
     for part in (first, last):
         part.edit([Open(ONE, make_spec(HOT))])
     between = first.step(StageBatch((row,))).wait()

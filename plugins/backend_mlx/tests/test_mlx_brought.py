@@ -45,12 +45,12 @@ def rename(folder: Path) -> None:
 
 
 def test_model_file_that_was_brought_builds_a_model_mlx_lm_does_not_know(llama: Path, tmp_path: Path) -> None:
-    expected = draw_next(MlxBackend().open_stage(StagePlan(model=llama)))
+    expected = draw_next(MlxBackend().open_ordinary(StagePlan(model=llama)))
     folder = shutil.copytree(llama, tmp_path / "model")
     rename(folder)
     with pytest.raises(Unsupported, match="'nosuch'"):
-        MlxBackend().open_stage(StagePlan(model=folder))
-    assert draw_next(MlxBackend().open_stage(StagePlan(model=folder, blocks=model_file))) == expected
-    part = MlxBackend().open_stage(StagePlan(model=folder, layers=LayerRange(0, 1), blocks=model_file))
+        MlxBackend().open_ordinary(StagePlan(model=folder))
+    assert draw_next(MlxBackend().open_ordinary(StagePlan(model=folder, blocks=model_file))) == expected
+    part = MlxBackend().open_ordinary(StagePlan(model=folder, layers=LayerRange(0, 1), blocks=model_file))
     assert part.info.layers == LayerRange(0, 1)
     part.close()

@@ -18,6 +18,7 @@ from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import LayerRange, Stage, StagePlan
+from parallax_core.testing.checks.lease import LeaseChecks
 from parallax_core.testing.stage import StageConformance
 from tests.support.checkpoints import LAYERS, save_family
 
@@ -40,7 +41,7 @@ def find_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     return find
 
 
-class Tiny(StageConformance):
+class Tiny(LeaseChecks, StageConformance):
     """A stage of one of the tiny models."""
 
     exact = False
@@ -76,6 +77,10 @@ class Tiny(StageConformance):
     def open_stage(self, layers: LayerRange | None) -> Stage:
         """Open layers of the model."""
         return MlxBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32"))
+
+    def open_leased(self, layers: LayerRange | None) -> Stage | None:
+        """Load layers of the model for leases."""
+        return MlxBackend().open_stage(StagePlan(model=self.folder, layers=layers, dtype="float32", leased=True))
 
     @contextmanager
     def plant_failure(self, stage: Stage) -> Iterator[None]:

@@ -13,13 +13,13 @@ import pytest
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.checkpoint import read_checkpoint
 from parallax_backend_mlx.loading import load_network
-from parallax_backend_mlx.model_file import find_classes
 from parallax_backend_mlx.model_slice import keep_model, slice_model
 from parallax_backend_mlx.network import Network
-from parallax_backend_mlx.runtime import Module, flatten_tree, mx
+from parallax_backend_mlx.runtime import flatten_tree, mx
 from parallax_backend_mlx.wanted_positions import Wanted
 from parallax_core.api import LayerRange, StagePlan, TensorSpec, Unsupported
 from tests.support.checkpoints import KINDS, LAYERS, find_layer, save_random
+from tests.support.mlx_models import AFM7, RWKV7, make_model
 
 STEPS = ([[5, 1, 88, 4, 4, 60], [9, 7, 31, 2, 96, 3]], [[17, 3, 8], [1, 1, 50]], [[7], [8]], [[90], [8]])
 """Prefill in two chunks, beyond the sliding windows, and two decodes: two sequences side by side."""
@@ -145,35 +145,6 @@ def test_entries_of_other_layers_stay_empty(loader: Loader) -> None:
     assert filled == [False, True, True, False]
 
 
-def make_model(config: dict[str, Any]) -> Module:
-    """Return a small model of mlx-lm with random weights."""
-    shared = {
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 4,
-        "num_key_value_heads": 4,
-        "head_dim": 8,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 1000,
-        "vocab_size": 97,
-    }
-    model_class, arguments_class = find_classes(config)
-    model: Module = model_class(arguments_class.from_dict(shared | config))  # type: ignore[attr-defined]
-    return model
-
-
-RWKV7 = {
-    "model_type": "rwkv7",
-    "norm_eps": 1e-5,
-    "a_low_rank_dim": 8,
-    "v_low_rank_dim": 8,
-    "gate_low_rank_dim": 8,
-    "decay_low_rank_dim": 8,
-}
-AFM7 = {"model_type": "afm7", "hidden_dim": 32, "num_layers": 4, "num_kv_reuse_layers": 2, "num_heads": 4} | {
-    "num_kv_heads": 2
-}
 BAILING = {
     "model_type": "bailing_moe_linear",
     "first_k_dense_replace": 1,

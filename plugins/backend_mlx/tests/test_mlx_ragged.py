@@ -104,7 +104,7 @@ class Histories:
 @pytest.mark.parametrize("name", ALL)
 def test_mixed_rows_score_as_alone(make_tiny: Callable[..., Path], name: str, seed: int) -> None:
     folder = make_tiny(name)
-    stage, histories = MlxBackend().open_stage(StagePlan(model=folder)), Histories(folder, seed)
+    stage, histories = MlxBackend().open_ordinary(StagePlan(model=folder)), Histories(folder, seed)
     most = 0
     for _ in range(30):
         histories.edit(stage)
@@ -145,7 +145,7 @@ def test_model_that_mixes_up_rows_runs_them_one_by_one(
 ) -> None:
     """mlx-lm's gemma2 puts the mask of a row on the heads of another."""
     with caplog.at_level(logging.WARNING):
-        stage = MlxBackend().open_stage(StagePlan(model=make_tiny("gemma2")))
+        stage = MlxBackend().open_ordinary(StagePlan(model=make_tiny("gemma2")))
     assert "rows run one by one, on pages: together they fail with ValueError" in caplog.text
     assert isinstance(stage._runner, PagedRunner)
     assert not stage._runner._grouping.is_batched
@@ -164,7 +164,7 @@ def test_unknown_cache_is_left_to_mlx_lm(make_tiny: Callable[..., Path], monkeyp
         return [OddCache() for _ in range(network.num_layers)]  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(Network, "make_cache", make_cache)
-    stage, histories = MlxBackend().open_stage(StagePlan(model=folder)), Histories(folder, 0)
+    stage, histories = MlxBackend().open_ordinary(StagePlan(model=folder)), Histories(folder, 0)
     assert isinstance(stage._runner, SerialRunner)
     assert not stage.info.pools[0].shares
     for _ in range(3):
@@ -178,7 +178,7 @@ def test_unknown_cache_is_left_to_mlx_lm(make_tiny: Callable[..., Path], monkeyp
 
 @pytest.fixture
 def stage(make_tiny: Callable[..., Path]) -> Iterator[MlxStage]:
-    stage = MlxBackend().open_stage(StagePlan(model=make_tiny("llama")))
+    stage = MlxBackend().open_ordinary(StagePlan(model=make_tiny("llama")))
     yield stage
     stage.close()
 

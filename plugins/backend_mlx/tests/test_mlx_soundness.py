@@ -52,7 +52,7 @@ def open_stage(poisoned: Path) -> Iterator[Callable[..., MlxStage]]:
     stages: list[MlxStage] = []
 
     def make(layers: LayerRange | None = None) -> MlxStage:
-        stages.append(MlxBackend().open_stage(StagePlan(model=poisoned, layers=layers)))
+        stages.append(MlxBackend().open_ordinary(StagePlan(model=poisoned, layers=layers)))
         stages[-1].edit([Open(seq, SPEC) for seq in (GOOD, BAD)])
         return stages[-1]
 

@@ -50,7 +50,7 @@ ONE, TWO, THREE = SeqId(1), SeqId(2), SeqId(3)
 
 @pytest.fixture(scope="module")
 def shared(llama: Path) -> Iterator[MlxStage]:
-    stage = MlxBackend().open_stage(StagePlan(model=llama))
+    stage = MlxBackend().open_ordinary(StagePlan(model=llama))
     yield stage
     stage.close()
 
@@ -132,7 +132,7 @@ def test_batch_of_mixed_rows_equals_rows_alone(stage: MlxStage) -> None:
 
 
 def test_sequence_grows_over_pages(make_llama: Callable[..., Path]) -> None:
-    stage = MlxBackend().open_stage(StagePlan(model=make_llama()))
+    stage = MlxBackend().open_ordinary(StagePlan(model=make_llama()))
     tokens = PROMPT * 10
     open_sequence(stage, ONE)
     open_sequence(stage, TWO)
@@ -225,7 +225,7 @@ def test_sequence_cannot_be_in_a_batch_twice(stage: MlxStage) -> None:
 
 
 def test_sequence_ends_at_the_context(make_llama: Callable[..., Path]) -> None:
-    stage = MlxBackend().open_stage(StagePlan(model=make_llama(max_position_embeddings=8)))
+    stage = MlxBackend().open_ordinary(StagePlan(model=make_llama(max_position_embeddings=8)))
     open_sequence(stage, ONE)
     with pytest.raises(ValueError, match="context of 8"):
         run_row(stage, ONE, 0, PROMPT[:9])
@@ -313,7 +313,7 @@ def test_stage_that_cannot_go_back_says_it_is_lost(shared: MlxStage, llama: Path
 
 
 def test_close_is_harmless_twice_and_final(llama: Path) -> None:
-    stage = MlxBackend().open_stage(StagePlan(model=llama))
+    stage = MlxBackend().open_ordinary(StagePlan(model=llama))
     open_sequence(stage, ONE)
     stage.close()
     stage.close()
@@ -325,7 +325,7 @@ def test_stage_lives_on_any_one_thread(shared: MlxStage, llama: Path) -> None:
     drawn: list[int] = []
 
     def work() -> None:
-        stage = MlxBackend().open_stage(StagePlan(model=llama))
+        stage = MlxBackend().open_ordinary(StagePlan(model=llama))
         drawn.extend(run_whole(stage, Sampling(temperature=2, seed=1)))
         stage.close()
 
@@ -348,7 +348,7 @@ def test_prefill_pays_no_head(llama: Path) -> None:
 
 def test_state_that_cannot_go_back_is_refused(tmp_path: Path) -> None:
     folder = make_mamba(tmp_path)
-    stage = MlxBackend().open_stage(StagePlan(model=folder))
+    stage = MlxBackend().open_ordinary(StagePlan(model=folder))
     expected = run_whole(stage)
     open_sequence(stage, ONE)
     run_row(stage, ONE, 0, PROMPT[:30])
@@ -374,7 +374,7 @@ def make_mamba(folder: Path) -> Path:
 
 
 def test_state_that_cannot_go_back_says_so_in_its_pools(tmp_path: Path) -> None:
-    stage = MlxBackend().open_stage(StagePlan(model=make_mamba(tmp_path)))
+    stage = MlxBackend().open_ordinary(StagePlan(model=make_mamba(tmp_path)))
     assert [pool.kind for pool in stage.info.pools] == ["state"]
     open_sequence(stage, ONE)
     free = stage.step(StageBatch((Row(ONE, 0, tuple(PROMPT[:30])),))).wait().free

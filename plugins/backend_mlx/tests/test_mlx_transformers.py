@@ -97,7 +97,7 @@ def find_error(stage: MlxStage, model: Any) -> float:
 @pytest.mark.parametrize(("kind", "changes", "context"), CASES)
 def test_logits_are_those_of_transformers(kind: str, changes: dict[str, Any], context: int, tmp_path: Path) -> None:
     model = make_model(kind, changes, tmp_path)
-    stage = MlxBackend().open_stage(StagePlan(model=tmp_path))
+    stage = MlxBackend().open_ordinary(StagePlan(model=tmp_path))
     assert stage.info.context_length == context
     assert find_error(stage, model) < TOLERANCE
     stage.close()
@@ -107,7 +107,7 @@ def test_comparison_sees_a_wrong_theta(tmp_path: Path) -> None:
     """What it is all for: the mistake that is easily made changes logits far more than the tolerance."""
     make_model("llama", {"rope_parameters": THETA}, tmp_path / "right")
     wrong = make_model("llama", {"rope_parameters": THETA | {"rope_theta": 10000.0}}, tmp_path / "wrong")
-    stage = MlxBackend().open_stage(StagePlan(model=tmp_path / "right"))
+    stage = MlxBackend().open_ordinary(StagePlan(model=tmp_path / "right"))
     assert find_error(stage, wrong) > 100 * TOLERANCE
     stage.close()
 
@@ -133,6 +133,6 @@ def test_greedy_tokens_are_those_of_transformers(tied: bool, tmp_path: Path) -> 
     with torch.inference_mode():
         prompt = torch.tensor([list(PROMPT)])
         expected = model.generate(prompt, attention_mask=torch.ones_like(prompt))[0, len(PROMPT) :].tolist()
-    stage = MlxBackend().open_stage(StagePlan(model=tmp_path))
+    stage = MlxBackend().open_ordinary(StagePlan(model=tmp_path))
     assert run_greedy(stage, 32) == expected
     stage.close()

@@ -32,7 +32,7 @@ class Leased(LeaseChecks):
     exact = False
     margin = 2e-3
     num_layers = LAYERS
-    splits = ((1,), (1, 3))
+    splits: tuple[tuple[int, ...], ...] | None = ((1,), (1, 3))
     kind = "llama"
     options: dict[str, Any] = {}  # noqa: RUF012 -- of the class
     folder: Path
