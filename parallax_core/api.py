@@ -87,6 +87,7 @@ from parallax_core.contracts.placement import (
     PlacementProblem,
     Resource,
     ServingGoal,
+    StageLease,
 )
 from parallax_core.contracts.policy import (
     ArrivalView,
@@ -227,6 +228,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Stage",
     "StageBatch",
     "StageInfo",
+    "StageLease",
     "StageLost",
     "StageOutput",
     "StagePlan",
