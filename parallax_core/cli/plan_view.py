@@ -59,10 +59,19 @@ def _describe_pipeline(plan: Plan, stages: tuple[PlacedStage, ...], estimate: Pi
             "layers": [stage.layers.start, stage.layers.stop],
             "weights_bytes": _count_weights(plan, stage),
             "busy": busy,
+            "lease": _describe_lease(stage),
         }
         for stage, busy in zip(stages, estimate.busy, strict=True)
     ]
     return {**figures, "stages": shown}
+
+
+def _describe_lease(stage: PlacedStage) -> dict[str, Any] | None:
+    """Return what a stage has of a node that it shares; None: it shares nothing."""
+    if (lease := stage.lease) is None:
+        return None
+    holds = [lease.holds.start, lease.holds.stop]
+    return {"number": lease.number, "holds": holds, "memory_share": lease.memory_share}
 
 
 def render_plans(model: str, plans: list[Plan]) -> Iterator[str]:
@@ -105,7 +114,8 @@ def _list_stages(plan: Plan) -> Iterator[tuple[str, ...]]:
         for number, (stage, busy) in enumerate(zip(stages, estimate.busy, strict=True)):
             layers = f"{stage.layers.start}-{stage.layers.stop}"
             shown = "" if number else str(rank)
-            yield shown, stage.node, layers, format_bytes(_count_weights(plan, stage)), f"{busy:.0%}"
+            share = f" ({stage.lease.memory_share:.0%} of its KV memory)" if stage.lease is not None else ""
+            yield shown, stage.node + share, layers, format_bytes(_count_weights(plan, stage)), f"{busy:.0%}"
 
 
 def _count_weights(plan: Plan, stage: PlacedStage) -> int:

@@ -186,12 +186,25 @@ class MemberReply(NodeReply):
     """How many times longer than predicted its steps take, as the plan counts with it; null: nothing is planned."""
 
 
+class LeaseReply(ResponseModel):
+    """What a pipeline has of a node that it shares with others."""
+
+    number: int
+    """Counts the leases of the node, from 0."""
+    holds: list[int]
+    """The first layer that the node holds for all of them, and the one after the last."""
+    memory_share: float
+    """The share of its memory for KV pages."""
+
+
 class PlannedStageReply(ResponseModel):
     """The layers of a node, as planned."""
 
     node: str
     layers: list[int]
     """The first layer, and the one after the last."""
+    lease: LeaseReply | None
+    """Null: the node is in no other pipeline."""
 
 
 class PredictionReply(ResponseModel):

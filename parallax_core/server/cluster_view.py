@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from parallax_core.base.ids import holder_of
 from parallax_core.contracts.engine import Engine
-from parallax_core.contracts.placement import Estimate, PipelineEstimate
+from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage
 from parallax_core.contracts.status import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
 from parallax_core.server.cluster_models import (
     ClusterModelReply,
     ClusterReply,
+    LeaseReply,
     MemberReply,
     MoveReply,
     NodeState,
@@ -125,14 +126,23 @@ def _show_move(move: PlannedMove) -> MoveReply:
 
 
 def _show_planned(planned: PlannedReplica, replica: ReplicaStatus | None) -> PlannedReplicaReply:
-    stages = [(each.node, [each.layers.start, each.layers.stop]) for each in planned.stages]
     return PlannedReplicaReply(
         rank=planned.rank,
-        stages=[PlannedStageReply(node=node, layers=layers) for node, layers in stages],
+        stages=[_show_placed(each) for each in planned.stages],
         predicted=_show_prediction(planned.estimate),
         limit=planned.estimate.limit,
         limit_at=planned.estimate.limit_at or None,
         measured_token_seconds=measure_token(replica) if replica is not None else None,
+    )
+
+
+def _show_placed(stage: PlacedStage) -> PlannedStageReply:
+    lease = stage.lease
+    holds = [stage.holds.start, stage.holds.stop]
+    return PlannedStageReply(
+        node=stage.node,
+        layers=[stage.layers.start, stage.layers.stop],
+        lease=LeaseReply(number=lease.number, holds=holds, memory_share=lease.memory_share) if lease else None,
     )
 
 

@@ -41,6 +41,8 @@ class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cached_layers: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]] | None = None
     disk_mb_s: AboveZero = 1000.0
     download_mb_s: AboveZero = 50.0
+    leases: bool = False
+    """Whether several pipelines may use it: its backend has leases, as those for MLX and PyTorch."""
 
 
 class LinkEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -122,6 +124,7 @@ def describe_node(node: NodeProfile) -> dict[str, Any]:
         **figures,
         **({"cached_layers": [cached.start, cached.stop]} if cached else {}),
         "disk_mb_s": float(f"{node.disk_bandwidth / 1e6:.6g}"),
+        **({"leases": True} if node.leases else {}),
     }
 
 
@@ -141,6 +144,7 @@ def _make_nodes(entry: NodeEntry, where: str) -> Iterator[NodeProfile]:
             cached_layers=cached,
             disk_bandwidth=entry.disk_mb_s * 1e6,
             download_bandwidth=entry.download_mb_s * 1e6,
+            leases=entry.leases,
         )
 
 
