@@ -17,7 +17,15 @@ SUBJECTS = {
         "cli/start",
         "cli/units",
     ),
-    *("engine/admission", "engine/traffic", "node/failover", "node/pipeline/losses", "node/replicas", "node/roles"),
+    *(
+        "engine/admission",
+        "engine/traffic",
+        "node/failover",
+        "node/leases",
+        "node/pipeline/losses",
+        "node/replicas",
+        "node/roles",
+    ),
     *("node/routes", "node/whole_model/losses", "pages/random_edits", "plugins/hooks", "server/answers"),
     *(
         "server/cancels",

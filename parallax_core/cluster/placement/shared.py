@@ -1,8 +1,8 @@
 """Plans pipelines that share nodes: each node holds one range of layers, and several pipelines may lead through it.
 
 A step of one node goes on to any node whose layers begin where its own end, so that the requests of a stage can be
-divided among several links (Mei et al., "Helix", ASPLOS 2025, section 4). Each pipeline then needs a lease of its
-stages. Stages have a single lease so far, so nothing asks for such a plan when it serves.
+divided among several links (Mei et al., "Helix", ASPLOS 2025, section 4). Each pipeline then has a lease of each of
+its stages.
 """
 
 from __future__ import annotations

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Protocol
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.base.ids import Epoch
 from parallax_core.node.channel import Channel
-from parallax_core.wire.membership import OpenLease
+from parallax_core.node.executor.base import LEASE
+from parallax_core.wire.membership import OpenLease, Release
 
 
-class Holder(Protocol):
+class LeaseHolder(Protocol):
     """A node that has joined."""
 
     @property
@@ -30,19 +32,21 @@ class LeaseOpener:
     def __init__(self) -> None:
         self.wanted: Mapping[str, int] = {}
         """By node: the number up to which it is to open leases."""
-        self._opened: dict[str, tuple[Holder, int]] = {}
+        self._opened: dict[str, tuple[LeaseHolder, int]] = {}
         """By name: the node, and the number up to which it was asked."""
         self._sending: set[asyncio.Task[None]] = set()
 
-    def update(self, node: Holder) -> None:
+    def update(self, node: LeaseHolder) -> None:
         """Have a node that has joined open the leases that are wanted of it and are not open yet."""
         known, number = self._opened.get(node.name, (node, 0))
         first = number + 1 if known is node else 1
         for each in range(first, self.wanted.get(node.name, 0) + 1):
             self._opened[node.name] = (node, each)
-            sending = asyncio.create_task(_ask(node, each))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
+            self._start(_send(node, OpenLease(each)))
+
+    def release(self, node: LeaseHolder) -> None:
+        """Release a lease, which keeps the layers of its node loaded and gives back its share of the memory."""
+        self._start(_send(node, Release(LEASE, Epoch(0), keeps_layers=True)))
 
     async def stop(self) -> None:
         """Ask no more. Idempotent."""
@@ -50,7 +54,12 @@ class LeaseOpener:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        sending = asyncio.create_task(work)
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
 
-async def _ask(node: Holder, number: int) -> None:
-    with contextlib.suppress(PeerLost):  # it is asked again when it joins again
-        await node.channel.send(OpenLease(number))
+
+async def _send(node: LeaseHolder, message: OpenLease | Release) -> None:
+    with contextlib.suppress(PeerLost):  # it is asked again when it joins again, and released then
+        await node.channel.send(message)

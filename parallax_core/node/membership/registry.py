@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -19,6 +19,7 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import welcome
 from parallax_core.node.membership.introductions import Introducer, Member
 from parallax_core.node.membership.lease_opener import LeaseOpener
+from parallax_core.node.membership.tunnels import ServeApi, Tunnels
 from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Result
@@ -37,8 +38,6 @@ NAME_HINT = (
 )
 LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
-ServeApi = Callable[[Channel], Awaitable[None]]
-"""Answers the requests of a client that come over a link, until it ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +108,7 @@ class NodeRegistry:
         """Serves standbys; None: there can be none."""
         self.note_join: Callable[[JoinedNode], None] | None = None
         """Called with each node that has joined."""
-        self._tunnels: set[asyncio.Future[None]] = set()
+        self._tunnels = Tunnels()
         self._leases = LeaseOpener()
         self.changed = asyncio.Event()
         """Set whenever a node has joined or is gone; whoever waits for it clears it."""
@@ -148,7 +147,8 @@ class NodeRegistry:
         if self._introducer is not None:
             await self._introducer.stop()
         await self._leases.stop()
-        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._tunnels)
+        await self._tunnels.stop()
+        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends)
         tasks = [task for task in several if task is not None]
         for task in tasks:
             task.cancel()
@@ -183,8 +183,7 @@ class NodeRegistry:
         if node.channel.ended.is_set():
             return
         if is_lease:
-            self._ends.add(ending := asyncio.create_task(_release_lease(node)))
-            ending.add_done_callback(self._ends.discard)
+            self._leases.release(node)
         if node.name in self._leaving:
             self._ends.add(releasing := asyncio.create_task(self._release(node)))
             releasing.add_done_callback(self._ends.discard)
@@ -265,11 +264,6 @@ class NodeRegistry:
                 self._greetings[task] = machine
                 task.add_done_callback(self._note_greeting)
 
-    def _note_tunnel(self, tunnel: asyncio.Future[None]) -> None:
-        self._tunnels.discard(tunnel)
-        if not tunnel.cancelled() and (error := tunnel.exception()) is not None and not isinstance(error, PeerLost):
-            logger.error("connection of a joined machine's client ended", exc_info=error)
-
     def _note_greeting(self, task: asyncio.Task[None]) -> None:
         del self._greetings[task]
         self._room.release()
@@ -319,9 +313,7 @@ class NodeRegistry:
             channel.check_role("worker")
         if serve is None or (serve is self.serve_api and channel.peer not in self._joined):
             raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
-        tunnel = asyncio.ensure_future(serve(channel))
-        self._tunnels.add(tunnel)
-        tunnel.add_done_callback(self._note_tunnel)
+        self._tunnels.open(channel, serve)
 
     def _list_members(self) -> list[Member]:
         own = (node for node in self.joined if not is_further(node.name) and not is_lease(node.name))
@@ -358,8 +350,3 @@ class NodeRegistry:
     def _check_name(self, name: str) -> None:
         if name in self._waiting:
             raise PeerLost(f"another node called {name!r} has joined", NAME_HINT)
-
-
-async def _release_lease(node: JoinedNode) -> None:
-    with contextlib.suppress(PeerLost):  # it is released then
-        await node.channel.send(Release(LEASE, Epoch(0), keeps_layers=True))
