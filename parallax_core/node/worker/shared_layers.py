@@ -13,7 +13,7 @@ from parallax_core.contracts.stage import LayerRange, Leasing, Stage
 from parallax_core.node.worker.thread import StageThread, note_end
 from parallax_core.wire.membership import Assign
 
-RELEASE_S = 60.0
+RELEASE_S = 30.0
 """Seconds to wait until other leases have given back what a new one needs: their heads move as well."""
 CLOSE_S = 1.5
 """Seconds to wait for a running step when layers are closed."""
