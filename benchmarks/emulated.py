@@ -44,7 +44,7 @@ from parallax_transport_zmq.transport import ZmqTransport
 
 HEAD = "head"
 TIMEOUT_S = 30.0
-MAX_BATCH_TOKENS = 512
+MAX_BATCH_TOKENS = 2048
 FLOAT_BYTES = 4
 
 

@@ -221,7 +221,7 @@ class PipelineEstimate:
     tokens_per_s: float
     """Output tokens per second of these requests together."""
     ttft_s: float
-    """Seconds to the first token of a request that does not wait."""
+    """Mean seconds to the first token, beside the other requests."""
     token_s: float
     """Seconds per token of one request after its first."""
     request_s: float

@@ -7,7 +7,8 @@ from itertools import combinations, pairwise, permutations
 from math import inf
 from typing import NamedTuple
 
-from parallax_core.cluster.placement.cost_model import CostModel, Turn, count_batch
+from parallax_core.cluster.placement.cost_model import CostModel
+from parallax_core.cluster.placement.paced_turns import MOST_STEP_TOKENS
 from parallax_core.contracts.placement import PlacementProblem
 
 ROUNDING = 1 - 1e-9
@@ -61,7 +62,7 @@ def _find_best(costs: CostModel, nodes: tuple[int, ...]) -> list[float]:
     A pipeline is computed only if a bound says that it may be better than those before.
     """
     least = [inf] * (costs.goal.concurrency + 1)
-    bounds = [_Bounds(costs, len(nodes), number) for number in range(1, len(least))]
+    bounds = [_Bounds(costs, number) for number in range(1, len(least))]
     for order in permutations(nodes):
         for inner in combinations(range(1, costs.num_layers), len(nodes) - 1):
             cuts = (0, *inner, costs.num_layers)
@@ -78,11 +79,9 @@ def _find_best(costs: CostModel, nodes: tuple[int, ...]) -> list[float]:
 class _Bounds:
     """The least seconds of a request in pipelines with some stages and requests."""
 
-    def __init__(self, costs: CostModel, num_stages: int, num_requests: int) -> None:
+    def __init__(self, costs: CostModel, num_requests: int) -> None:
         self._costs = costs
-        batch = count_batch(num_stages, num_requests)
-        self._turn = Turn(num_requests, num_requests / batch, costs.goal.output_tokens)
-        self._decode, self._mixed = costs.sum_decode(batch), costs._mix(batch, self._turn.prefills_per_step)
+        self._num_requests = num_requests
         self._known: dict[tuple[int, tuple[int, int]], StageBound] = {}
 
     def find(self, stages: tuple[tuple[int, tuple[int, int]], ...]) -> float:
@@ -97,11 +96,12 @@ class _Bounds:
         return max(own_s, busy_s) * ROUNDING
 
     def _bound(self, node: int, cut: tuple[int, int]) -> StageBound:
-        turn, costs = self._turn, self._costs
-        decode_s = costs.measure_step(node, *cut, self._decode)
-        mixed_s = max(costs.measure_step(node, *cut, self._mixed), decode_s)
-        busy_s = turn.count * turn.average(*turn.sum_busy(decode_s, mixed_s))
-        return StageBound(turn.count * turn.average(decode_s, mixed_s), busy_s)
+        """Return a bound: decodes alone in their steps, then all the computing of a stage that reads in no time."""
+        steps, goal = self._costs.describe_steps(node, *cut), self._costs.goal
+        prompt, decodes = goal.prompt_tokens, goal.output_tokens - 1
+        first_s = min(steps.measure(1.0, 0.0), steps.measure(0.0, min(prompt, MOST_STEP_TOKENS)))
+        busy_s = self._num_requests * (prompt * steps.prompt_s + decodes * steps.decode_s)
+        return StageBound(decodes * steps.measure(1.0, 0.0) + first_s, busy_s)
 
 
 def _join(best: list[float], one: list[float], other: list[float]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import inf
 from typing import NamedTuple
 
+from parallax_core.cluster.placement.paced_turns import PacedTurns, StageStep, count_groups
 from parallax_core.contracts.placement import (
     LayerDemand,
     LinkProfile,
@@ -47,49 +48,12 @@ class PipelineCost(NamedTuple):
     """Seconds that each link is busy for one request, the first between stages 0 and 1."""
 
 
-class Turn:
-    """A turn in which every request is in one step of a pipeline: most decode, and now and then one brings its prompt.
-
-    A request has as many turns as it has tokens. With B requests of O tokens, no prompt is in a turn with the
-    probability (1 - 1/O)**B. Steps do not overtake each other: what follows a prompt waits for it at every stage.
-    """
-
-    def __init__(self, num_requests: int, num_steps: float, num_tokens: int) -> None:
-        """Divide requests among steps; each request has a number of tokens."""
-        self.count = num_tokens
-        self._num_steps = num_steps
-        self._calm = (1 - 1 / num_tokens) ** num_requests
-        num_prefills = num_requests / num_tokens / (1 - self._calm)
-        self._num_long = min(num_prefills, num_steps)
-        self.prefills_per_step = max(1.0, num_prefills / num_steps)
-        """Prompts in a step that has any."""
-
-    def average(self, short_s: float, long_s: float) -> float:
-        """Return the mean of what a turn without and with prompts takes."""
-        return self._calm * short_s + (1 - self._calm) * long_s
-
-    def sum_busy(self, decode_s: float, mixed_s: float) -> tuple[float, float]:
-        """Return the seconds that a stage computes in a turn without and in a turn with prompts."""
-        return self._num_steps * decode_s, self._num_long * mixed_s + (self._num_steps - self._num_long) * decode_s
-
-    def measure(self, decode_s: Sequence[float], mixed_s: Sequence[float], ways_s: float) -> float:
-        """Return the seconds of a turn: the way of a step through all stages, or the busiest stage, if that is longer.
-
-        Args:
-            decode_s: the seconds of a step of decodes on each stage.
-            mixed_s: those of a step with prompts; the same as ``decode_s`` for a turn without.
-            ways_s: the seconds on links.
-        """
-        pairs = list(zip(decode_s, mixed_s, strict=True))
-        further_s = max(0.0, self._num_long - 1) * max(mixed - decode for decode, mixed in pairs)
-        return max(sum(mixed_s) + ways_s + further_s, *(self.sum_busy(*pair)[1] for pair in pairs))
-
-
 class CostModel:
     """The cost of stages and pipelines of one problem. Nodes are indices into its cluster's nodes.
 
     A stage's time is the longer of computing and reading (the roofline model: Williams et al., CACM 2009). The rate of
-    a pipeline is the number of its requests over the time of one (Little, Operations Research 1961); see `Turn`.
+    a pipeline is the number of its requests over the time of one (Little, Operations Research 1961). `PacedTurns` has
+    what prompts and answers take beside each other.
     """
 
     def __init__(self, problem: PlacementProblem) -> None:
@@ -108,8 +72,22 @@ class CostModel:
         self.kept = _sum(each / self.goal.memory_fraction for each in kept)
         """Bytes of memory that one request needs in all layers before each."""
         self._sums: dict[float, StepSums] = {}
+        self._reads = _sum(float(layer.read) for layer in self.layers)
+        rows = (layer.kv * each + layer.state for layer, each in zip(self.layers, self._attended, strict=True))
+        self._rows = _sum(rows)
+        """Bytes that a decode reads of its own."""
+        self._prompt_kv = _sum(0.75 * layer.kv * _attend(layer, self.goal.prompt_tokens) for layer in self.layers)
+        """Bytes of KV cache that a step with a part of a prompt reads: a part ends behind the middle on average."""
+        unmet = sorted({_find_unmet(layer) for layer in self.layers if layer.num_experts})
+        self._experts = [(each, _sum(self._list_experts(each))) for each in unmet]
+        """For each share of experts that a token does not meet, the bytes of such experts in all layers before each."""
         self._links = {frozenset(link.ends): link for link in problem.cluster.links}
         self._hops: dict[tuple[int, int], LinkProfile] = {}
+
+    def _list_experts(self, unmet: float) -> Iterator[float]:
+        """Yield the bytes of the experts of each layer of which a token does not meet such a share."""
+        for layer in self.layers:
+            yield float(layer.experts) if layer.num_experts and _find_unmet(layer) == unmet else 0.0
 
     def count_fitting(self, node: int, start: int, stop: int) -> float:
         """Return the number of requests whose KV cache fits beside the layers; below 1 if not even they fit."""
@@ -178,40 +156,31 @@ class CostModel:
             cuts: the first layer of each stage, and the number of layers; shape [stages + 1].
             num_requests: at the same time, at least 1.
         """
-        stages = list(zip(order, pairwise(cuts), strict=True))
-        batch, goal = count_batch(len(order), num_requests), self.goal
-        turn = Turn(num_requests, num_requests / batch, goal.output_tokens)
-        decode, mixed = self.sum_decode(batch), self._mix(batch, turn.prefills_per_step)
-        decode_s = [self.measure_step(node, *cut, decode) for node, cut in stages]
-        mixed_s = [
-            max(self.measure_step(node, *cut, mixed), each) for (node, cut), each in zip(stages, decode_s, strict=True)
-        ]
+        goal, hidden = self.goal, self.problem.model.hidden
         links = [self.find_link(*ends) for ends in pairwise(order)]
-        hidden, ways_s = self.problem.model.hidden, self._measure_ways(order, links)
         copies_s = [hidden / link.bandwidth for link in links]
-        prefill_s = sum(self.measure_step(node, *cut, self.prefill) for node, cut in stages)
-        ttft_s = prefill_s + ways_s + goal.prompt_tokens * sum(copies_s)
-        link_s = [(goal.prompt_tokens + self.num_decodes) * copy_s for copy_s in copies_s]
-        short_s = turn.measure(decode_s, decode_s, ways_s + batch * sum(copies_s))
-        long_s = turn.measure(decode_s, mixed_s, ways_s + goal.prompt_tokens * turn.prefills_per_step * sum(copies_s))
-        request_s = max(turn.count * turn.average(short_s, long_s), num_requests * max(link_s, default=0.0))
-        stage_s = [
-            turn.count * turn.average(*turn.sum_busy(*pair)) / num_requests
-            for pair in zip(decode_s, mixed_s, strict=True)
-        ]
-        token_s = (request_s - ttft_s) / self.num_decodes
+        stages = [self.describe_steps(node, *cut) for node, cut in zip(order, pairwise(cuts), strict=True)]
+        lengths = goal.prompt_tokens, goal.output_tokens - 1
+        times = PacedTurns(stages, self._measure_ways(order, links), sum(copies_s), num_requests, lengths).measure()
+        link_s = tuple((goal.prompt_tokens + self.num_decodes) * copy_s for copy_s in copies_s)
+        request_s = max(times.request_s, num_requests * max(link_s, default=0.0))
+        token_s = (request_s - times.ttft_s) / self.num_decodes
         tokens_per_s = num_requests / request_s * goal.output_tokens
-        return PipelineCost(num_requests, tokens_per_s, ttft_s, token_s, request_s, tuple(stage_s), tuple(link_s))
+        return PipelineCost(num_requests, tokens_per_s, times.ttft_s, token_s, request_s, times.stage_s, link_s)
 
-    def _mix(self, batch: float, num_prefills: float) -> StepSums:
-        """Return the sums of a step of ``batch`` sequences, some of them with their prompts; weights are read once."""
-        decode, prefill, share = self.sum_decode(batch), self.prefill, min(1.0, num_prefills / batch)
-        if share == 1.0 and num_prefills == 1.0:
-            return prefill
-        flops = [
-            (1 - share) * one + num_prefills * other for one, other in zip(decode.flops, prefill.flops, strict=True)
-        ]
-        return StepSums(flops, [max(pair) for pair in zip(decode.bytes, prefill.bytes, strict=True)])
+    def describe_steps(self, node: int, start: int, stop: int) -> StageStep:
+        """Return the seconds of the steps of a stage, in terms of what they compute."""
+        speed, prompt, decode = self.speeds[node], self.prefill, self.sum_decode(1.0)
+        num_prompt = self.goal.prompt_tokens
+        return StageStep(
+            decode_s=(decode.flops[stop] - decode.flops[start]) * speed.flop_s,
+            prompt_s=(prompt.flops[stop] - prompt.flops[start]) * speed.flop_s / num_prompt,
+            read_s=(self._reads[stop] - self._reads[start]) * speed.byte_s,
+            row_s=(self._rows[stop] - self._rows[start]) * speed.byte_s,
+            prompt_row_s=(self._prompt_kv[stop] - self._prompt_kv[start]) * speed.byte_s,
+            experts=tuple((unmet, (sums[stop] - sums[start]) * speed.byte_s) for unmet, sums in self._experts),
+            fixed_s=speed.step_s + speed.layer_s * (stop - start),
+        )
 
     def _measure_ways(self, order: Sequence[int], links: Sequence[LinkProfile]) -> float:
         """Return the seconds of a small message from the head through all stages and back to the head."""
@@ -242,9 +211,8 @@ class CostModel:
 
 
 def count_batch(num_stages: int, num_requests: int) -> float:
-    """Return the mean number of sequences in a step: several stages have one step more in flight than there are."""
-    num_steps = 1 if num_stages == 1 else min(num_requests, num_stages + 1)
-    return num_requests / num_steps
+    """Return the mean number of sequences in a step, if all decode."""
+    return num_requests / count_groups(num_stages, num_requests)
 
 
 def _invert(node: NodeProfile) -> Speed:
@@ -262,10 +230,12 @@ def _share_experts(layer: LayerDemand, num_tokens: float) -> float:
 
     That is ``1 - (1 - active / all) ** tokens``.
     """
-    if not layer.num_experts:
-        return 0.0
-    unused: float = (1.0 - layer.num_active_experts / layer.num_experts) ** num_tokens
-    return 1.0 - unused
+    return 1.0 - float(_find_unmet(layer) ** num_tokens) if layer.num_experts else 0.0
+
+
+def _find_unmet(layer: LayerDemand) -> float:
+    """Return the share of the experts of a layer that a token does not meet."""
+    return 1.0 - layer.num_active_experts / layer.num_experts
 
 
 def _sum(values: Iterable[float]) -> list[float]:

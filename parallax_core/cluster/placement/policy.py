@@ -36,7 +36,7 @@ EFFORTS = {MOST_SMALL: 2, MOST_MEDIUM: 3}
 """The effort is larger by a factor in clusters of at most this many nodes, where each computation takes less time."""
 ADOPTING, ADOPTING_LARGE = 60_000, 3000
 """The effort for trying idle nodes in the best placement, in clusters of at most `MOST_MEDIUM` nodes and in others."""
-WORTH_DIVIDING = 0.03
+WORTH_DIVIDING = 0.045
 """The relative gain below which the best node of a small cluster serves alone: predictions are not more exact."""
 WORTH_SHARING = 0.05
 """The relative gain below which no nodes are shared: what pipelines wait for each other is predicted less exactly."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.cluster.placement.cost_model import CostModel, Turn, count_batch
+from parallax_core.cluster.placement.cost_model import CostModel, count_batch
 from parallax_core.contracts.placement import ClusterProfile, LayerDemand, LinkProfile, ModelDemand, PlacementProblem
 from parallax_core.contracts.placement import ServingGoal as Goal
 from tests.support.clusters import GB, make_model, make_node, make_problem
@@ -126,28 +126,7 @@ def test_more_requests_never_lower_the_throughput(seed: int, requests: int) -> N
     assert more.request_s >= fewer.request_s * (1 - 1e-9)
 
 
-def test_turn_with_a_prompt_holds_up_what_follows_it() -> None:
-    turn = Turn(num_requests=4, num_steps=4, num_tokens=10)
-    calm = 0.9**4
-    prompts = 4 / 10 / (1 - calm)
-    assert turn.average(1.0, 3.0) == pytest.approx(calm + 3 * (1 - calm))
-    assert turn.measure([0.1, 0.2], [0.1, 0.2], 0.05) == pytest.approx(4 * 0.2)
-    assert turn.measure([0.1, 0.2], [1.0, 3.0], 0.05) == pytest.approx(4.05 + (prompts - 1) * 2.8)
-    assert turn.sum_busy(0.1, 1.0) == pytest.approx((0.4, prompts * 1.0 + (4 - prompts) * 0.1))
-
-
 def test_single_stage_reads_its_weights_once_for_prompts_and_decodes() -> None:
     costs = make_costs(dataclasses.replace(GOAL, output_tokens=1, prompt_tokens=1))
     one, many = (costs.measure_pipeline((0,), (0, 4), number).request_s for number in (1, 8))
     assert many == pytest.approx(one, rel=0.1)
-
-
-@given(st.integers(1, 10_000), st.integers(1, 20), st.integers(1, 5000))
-def test_stage_is_never_busier_than_the_turn_is_long(requests: int, steps: int, tokens: int) -> None:
-    turn = Turn(requests, min(requests, steps), tokens)
-    decode_s, mixed_s = [0.1, 0.3], [0.5, 0.4]
-    short, long = turn.measure(decode_s, decode_s, 0.0), turn.measure(decode_s, mixed_s, 0.0)
-    for pair in zip(decode_s, mixed_s, strict=True):
-        busy = turn.sum_busy(*pair)
-        assert busy[0] <= short * (1 + 1e-9)
-        assert busy[1] <= long * (1 + 1e-9)
