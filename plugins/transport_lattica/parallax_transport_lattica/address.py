@@ -9,7 +9,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from parallax_core.api import ParallaxError
-from parallax_transport_zmq.address import IpAddress, TcpEndpoint, parse_address as parse_tcp, place_near as place_tcp
+from parallax_transport_zmq.address import IpAddress, TcpEndpoint
+from parallax_transport_zmq.address import parse_address as parse_tcp
+from parallax_transport_zmq.address import place_near as place_tcp
 
 SCHEME = "lattica"
 HINT = f"write {SCHEME}://HOST:PORT/PEER, or {SCHEME}://HOST:PORT to listen"

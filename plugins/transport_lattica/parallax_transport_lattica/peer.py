@@ -1,7 +1,7 @@
 """A peer of the network, in a process of its own: ``python -m parallax_transport_lattica.peer``.
 
 Lattica has ways to lock up a process, and to end it. So a node talks to it through this process only, which can be
-killed. Lattica is used as follows, since other ways lock up, lose data without an error, or unpickle what strangers send:
+killed. It uses lattica as follows; other ways lock up, lose data without an error, or unpickle what strangers send:
 
 - `lattica_python_core` is imported, and never the package `lattica`.
 - There is one service with one method, registered at once; it takes a packet, and returns one byte. It never waits and
@@ -20,9 +20,10 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from parallax_transport_lattica.confine import limit_memory, refuse_udp
@@ -38,6 +39,16 @@ GOODBYE_S = 1.0
 """Seconds for which streams may end when the process is to end."""
 POLL_S = 0.005
 """Seconds between two looks whether another peer is connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a peer listens, and keeps its files."""
+
+    folder: str
+    listen: str = "/ip4/127.0.0.1/tcp/0"
+    key: str = ""
+    """The folder of its key; empty: a new key."""
 
 
 class ParallaxTunnel:
@@ -58,23 +69,23 @@ class ParallaxTunnel:
 
 
 class Network:
-    """One peer of lattica's, and the folder in which it keeps its files."""
+    """One peer of lattica's."""
 
-    def __init__(self, listen: str, bootstraps: list[str], receive: Callable[[bytes], bytes], key: str = "") -> None:
+    def __init__(self, place: Place, receive: Callable[[bytes], bytes], bootstraps: Sequence[str] = ()) -> None:
         from lattica_python_core import LatticaSDK
 
-        folder = tempfile.mkdtemp(prefix="parallax-lattica-")
-        self._folder = folder
-        self._sdk = LatticaSDK({
-            "listen_addrs": [listen],  # without one, it listens on all interfaces
-            "bootstrap_nodes": bootstraps,
-            "with_mdns": False,
-            "with_upnp": False,
-            "protocol": PROTOCOL,
-            "key_path": key or f"{folder}/key",
-            "storage_path": f"{folder}/blocks",
-            "dht_db_path": f"{folder}/dht",
-        })
+        self._sdk = LatticaSDK(
+            {
+                "listen_addrs": [place.listen],  # without one, it listens on all interfaces
+                "bootstrap_nodes": list(bootstraps),
+                "with_mdns": False,
+                "with_upnp": False,
+                "protocol": PROTOCOL,
+                "key_path": place.key or f"{place.folder}/key",
+                "storage_path": f"{place.folder}/blocks",
+                "dht_db_path": f"{place.folder}/dht",
+            }
+        )
         self._sdk.register_service(ParallaxTunnel(receive))
         self.peer = str(self._sdk.peer_id())
         self._clients = functools.lru_cache(maxsize=256)(self._sdk.get_client)
@@ -92,7 +103,7 @@ class Network:
 
     async def wait_for(self, peer: str) -> str:
         """Wait until ``peer`` is connected, and return its address."""
-        while peer not in self._sdk.get_all_peers():
+        while peer not in self._sdk.get_all_peers():  # noqa: ASYNC110 -- lattica reports no events
             await asyncio.sleep(POLL_S)
         return next(iter(self._sdk.get_peer_addresses(peer)), "")
 
@@ -100,7 +111,6 @@ class Network:
         """Leave the network. The object must be kept until the process ends: its deletion may hang."""
         with contextlib.suppress(RuntimeError):
             self._sdk.close()
-        _remove(self._folder)
 
 
 class Listener:
@@ -110,9 +120,11 @@ class Listener:
         self._port = int(settings["port"])
         self._say = say
         self._tunnel = Tunnel(self._push, self._connect)
-        self._network = Network(settings["listen"], [], self._tunnel.receive, settings["key"])
-        canary = f"{settings['canary']}/p2p/{self._network.peer}"
-        self._canary = Network("/ip4/127.0.0.1/tcp/0", [canary], lambda _: Reply.BAD)
+        folder = settings["folder"]
+        place = Place(f"{folder}/peer", settings["listen"], settings["key"])
+        self._network = Network(place, self._tunnel.receive)
+        own = f"{settings['canary']}/p2p/{self._network.peer}"
+        self._canary = Network(Place(f"{folder}/canary"), lambda _: Reply.BAD, [own])
 
     async def run(self) -> None:
         """Serve until cancelled; a peer of our own shows that others can reach this one."""
@@ -150,7 +162,7 @@ class Caller:
         self._peer = str(settings["peer"])
         self._say = say
         self._tunnel = Tunnel(self._push)
-        self._network = Network("/ip4/127.0.0.1/tcp/0", settings["bootstraps"], self._tunnel.receive)
+        self._network = Network(Place(settings["folder"]), self._tunnel.receive, settings["bootstraps"])
         self._open: set[asyncio.Task[None]] = set()
         self._is_over = asyncio.Event()
 
@@ -190,6 +202,7 @@ async def serve(settings: dict[str, Any], say: Callable[..., None]) -> None:
     if running in done and (error := running.exception()) is not None:
         say(error=str(error))
     await role.close()
+    shutil.rmtree(settings["folder"], ignore_errors=True)
 
 
 async def _wait_for_end() -> None:
@@ -198,12 +211,6 @@ async def _wait_for_end() -> None:
     protocol = asyncio.StreamReaderProtocol(reader)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
     await reader.read()
-
-
-def _remove(folder: str) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _claim_output() -> TextIO:
@@ -218,7 +225,7 @@ def main() -> None:
     os.environ.update(RUST_LOG="off", RUST_BACKTRACE="0")
     output = _claim_output()
 
-    def say(**news: Any) -> None:
+    def say(**news: object) -> None:
         output.write(f"{json.dumps(news)}\n")
         output.flush()
 

@@ -8,6 +8,7 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
+from tempfile import TemporaryDirectory
 from typing import Any
 
 MODULE = "parallax_transport_lattica.peer"
@@ -23,8 +24,10 @@ class PeerFailed(Exception):
 class PeerProcess:
     """A process that is a peer; see `parallax_transport_lattica.peer`."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, folder: TemporaryDirectory[str]) -> None:
         self._process = process
+        self._folder = folder
+        """Where lattica keeps its files; the process removes it as well, if it outlives the node."""
         self.has_udp = True
         """Whether it can send UDP, as lattica does at its start."""
         self.num_lines = 0
@@ -38,13 +41,18 @@ class PeerProcess:
         Raises:
             PeerFailed: if it ends instead.
         """
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", MODULE, stdin=PIPE, stdout=PIPE, limit=MOST_LINE, start_new_session=True
-        )
-        peer = cls(process)
+        folder = TemporaryDirectory(prefix="parallax-lattica-", ignore_cleanup_errors=True)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", MODULE, stdin=PIPE, stdout=PIPE, limit=MOST_LINE, start_new_session=True
+            )
+        except BaseException:
+            folder.cleanup()
+            raise
+        peer = cls(process, folder)
         try:
             assert process.stdin is not None
-            process.stdin.write(f"{json.dumps(dict(settings))}\n".encode())
+            process.stdin.write(f"{json.dumps({**settings, 'folder': folder.name})}\n".encode())
             ready = await peer._wait_until_ready()
         except BaseException:
             await peer.kill()
@@ -70,20 +78,26 @@ class PeerProcess:
             async with asyncio.timeout(END_S):
                 await self._process.wait()
         except TimeoutError:
-            await self.kill()
-        if self._reading:
-            await self._reading
+            self._kill()
+        await self._clean()
 
     async def kill(self) -> None:
         """End it at once; nothing of it is left when this returns."""
-        assert self._process.stdin is not None
+        self._kill()
+        await self._clean()
+
+    def _kill(self) -> None:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
+
+    async def _clean(self) -> None:
+        assert self._process.stdin is not None
         self._process.stdin.close()
         await self._process.wait()
         if self._reading:
             await self._reading
+        self._folder.cleanup()
 
     async def _wait_until_ready(self) -> dict[str, Any]:
         while news := await self._read_line():

@@ -40,7 +40,9 @@ class Stream:
         """
         await self._deliver(Packet(Kind.OPEN, self.name, 0, own_peer.encode()))
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Callable[[], bytes]) -> None:
+    async def carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Callable[[], bytes]
+    ) -> None:
         """Carry data both ways until either end is closed; ``take`` returns the data in the inbox.
 
         It closes the local connection if the peer ends the stream, or is lost.

@@ -121,4 +121,3 @@ class Tunnel:
     def _forget(self, stream: Stream) -> None:
         with self._lock:
             self._streams.pop(stream.name, None)
-
