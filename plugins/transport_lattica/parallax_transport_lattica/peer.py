@@ -226,8 +226,9 @@ def main() -> None:
     output = _claim_output()
 
     def say(**news: object) -> None:
-        output.write(f"{json.dumps(news)}\n")
-        output.flush()
+        with contextlib.suppress(OSError):  # the node has ended
+            output.write(f"{json.dumps(news)}\n")
+            output.flush()
 
     try:
         settings = json.loads(sys.stdin.buffer.raw.readline())
@@ -235,8 +236,7 @@ def main() -> None:
         say(udp=not refuse_udp())
         asyncio.run(serve(settings, say))
     except Exception as error:  # noqa: BLE001 -- the node tells a person
-        with contextlib.suppress(OSError):
-            say(error=f"{type(error).__name__}: {error}")
+        say(error=f"{type(error).__name__}: {error}")
     finally:
         os._exit(0)  # an ordinary end of the interpreter waits for threads of lattica's, or aborts
 
