@@ -1,4 +1,7 @@
-"""Addresses: ``lattica://HOST:PORT/PEER``."""
+"""Addresses: ``lattica://HOST:PORT/PEER``, and to listen ``lattica://HOST:PORT`` or ``lattica://HOST:PORT?at=HOST:PORT``.
+
+What follows ``?at=`` is the address at which others reach the node, such as that of a router which forwards a port.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from parallax_transport_zmq.address import parse_address as parse_tcp
 from parallax_transport_zmq.address import place_near as place_tcp
 
 SCHEME = "lattica"
-HINT = f"write {SCHEME}://HOST:PORT/PEER, or {SCHEME}://HOST:PORT to listen"
+AT = "?at="
+HINT = f"write {SCHEME}://HOST:PORT/PEER, or {SCHEME}://HOST:PORT{AT}PUBLIC_HOST:PORT to listen"
 PEER = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 """The id of a peer: its Ed25519 key, in base 58."""
 IPV4 = 4
@@ -29,10 +33,13 @@ class LatticaEndpoint:
     port: int
     peer: str = ""
     """The id of the peer, which its key proves; empty where one is to listen."""
+    public: str = ""
+    """For a listener, ``HOST:PORT`` of another machine that forwards connections to it; empty: there is none."""
 
     def __str__(self) -> str:
-        place = str(TcpEndpoint(self.host, self.port)).replace("tcp", SCHEME, 1)
-        return f"{place}/{self.peer}" if self.peer else place
+        peer = f"/{self.peer}" if self.peer else ""
+        public = f"{AT}{self.public}" if self.public else ""
+        return str(TcpEndpoint(self.host, self.port)).replace("tcp", SCHEME, 1) + peer + public
 
 
 def parse_address(address: str) -> LatticaEndpoint:
@@ -42,15 +49,23 @@ def parse_address(address: str) -> LatticaEndpoint:
         ParallaxError: if it is not an address of this transport.
     """
     scheme, mark, rest = address.partition("://")
+    rest, at, public = rest.partition(AT)
     place, _, peer = rest.partition("/")
     if scheme != SCHEME or not mark or (peer and not PEER.fullmatch(peer)):
         raise ParallaxError(f"{address!r} is not an address of lattica's", HINT)
     try:
-        tcp = parse_tcp(f"tcp://{place}")
+        here, outside = _parse_place(place), _parse_place(public) if at else None
     except ParallaxError as error:
         raise ParallaxError(f"{address!r} is not an address of lattica's", HINT) from error
-    assert isinstance(tcp, TcpEndpoint)
-    return LatticaEndpoint(tcp.host, tcp.port, peer)
+    if outside is not None and not outside.port:
+        raise ParallaxError(f"{address!r} is not an address of lattica's", "write the port that the router forwards")
+    return LatticaEndpoint(here.host, here.port, peer, str(outside).removeprefix("tcp://") if outside else "")
+
+
+def _parse_place(text: str) -> TcpEndpoint:
+    place = parse_tcp(f"tcp://{text}")
+    assert isinstance(place, TcpEndpoint)
+    return place
 
 
 def write_multiaddr(ip: IpAddress, port: int, peer: str = "") -> str:

@@ -46,7 +46,7 @@ async def find_ip(place: LatticaEndpoint) -> IpAddress:
         ip = await find_host(place.host)
     except OSError as error:
         raise PeerLost(f"there is no host {place.host!r}: {error}", "check the address") from error
-    if ip.is_unspecified or not place.port or not place.peer:
+    if ip.is_unspecified or not place.port or not place.peer or place.public:
         message = f"'{place}' is not an address to connect to"
         raise ParallaxError(message, "write the address that the other node prints, with its port and the id after it")
     return ip

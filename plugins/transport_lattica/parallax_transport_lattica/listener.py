@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from parallax_core.api import ParallaxError
-from parallax_transport_lattica.address import LatticaEndpoint, find_canary_ip, write_multiaddr
+from parallax_transport_lattica.address import SCHEME, LatticaEndpoint, find_canary_ip, write_multiaddr
 from parallax_transport_lattica.call import tell_of_stun
 from parallax_transport_lattica.keyfolder import claim_key
 from parallax_transport_lattica.process import PeerFailed, PeerProcess
@@ -66,6 +66,8 @@ class Listener:
             hint = "try again; is lattica installed, `pip install lattica`?"
             raise ParallaxError(f"lattica cannot listen at {self._place}: {error}", hint) from error
         self._watching = asyncio.create_task(self._watch())
+        if self._place.public:
+            return f"{SCHEME}://{self._place.public}/{peer}"
         return str(LatticaEndpoint(advertise_host(self._place.host), own_port, peer))
 
     async def stop(self) -> None:

@@ -231,7 +231,8 @@ def main() -> None:
             output.flush()
 
     try:
-        settings = json.loads(sys.stdin.buffer.raw.readline())
+        with open(0, "rb", buffering=0, closefd=False) as stdin:  # what follows is for `_wait_for_end`
+            settings = json.loads(stdin.readline())
         limit_memory()
         say(udp=not refuse_udp())
         asyncio.run(serve(settings, say))

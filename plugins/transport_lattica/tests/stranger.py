@@ -20,16 +20,18 @@ def main() -> None:
     address = sys.argv[1]
     peer = address.rpartition("/")[2]
     with tempfile.TemporaryDirectory() as folder:
-        sdk = LatticaSDK({
-            "listen_addrs": ["/ip4/127.0.0.1/tcp/0"],
-            "bootstrap_nodes": [address],
-            "with_mdns": False,
-            "with_upnp": False,
-            "protocol": "/parallax-tunnel/1",
-            "key_path": f"{folder}/key",
-            "storage_path": f"{folder}/blocks",
-            "dht_db_path": f"{folder}/dht",
-        })
+        sdk = LatticaSDK(
+            {
+                "listen_addrs": ["/ip4/127.0.0.1/tcp/0"],
+                "bootstrap_nodes": [address],
+                "with_mdns": False,
+                "with_upnp": False,
+                "protocol": "/parallax-tunnel/1",
+                "key_path": f"{folder}/key",
+                "storage_path": f"{folder}/blocks",
+                "dht_db_path": f"{folder}/dht",
+            }
+        )
         while peer not in sdk.get_all_peers():
             time.sleep(0.01)
         client = sdk.get_client(peer)

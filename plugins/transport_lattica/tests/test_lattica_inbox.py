@@ -51,13 +51,14 @@ def test_packets_that_came_early_do_not_keep_out_the_one_that_is_due() -> None:
 def test_nothing_follows_the_end() -> None:
     inbox = Inbox()
     assert inbox.add(3, b"", is_last=True) is Reply.TAKEN
-    assert not inbox.is_ended
+    states = [inbox.is_ended]
     assert inbox.add(4, b"x") is Reply.BAD
     assert inbox.add(0, b"x") is Reply.BAD
     assert inbox.add(2, b"b") is Reply.TAKEN
     assert inbox.add(2, b"", is_last=True) is Reply.TAKEN  # a packet of this number has come, and counts
     assert inbox.add(1, b"a") is Reply.TAKEN
-    assert inbox.is_ended
+    states.append(inbox.is_ended)
+    assert states == [False, True]
     assert inbox.take() == b"ab"
 
 

@@ -37,6 +37,11 @@ def is_running(pid: int) -> bool:
     return True
 
 
+def list_folders(folder: Path) -> list[Path]:
+    """Return the folders in which peers keep their files."""
+    return list(folder.glob("parallax-lattica-*"))
+
+
 async def check_passage(near: LatticaTransport, far: LatticaTransport) -> None:
     here, there = await join(near, far)
     await here.send(Frame(b"x"))
@@ -87,7 +92,7 @@ async def test_link_that_is_closed_leaves_no_process() -> None:
         assert not is_running(pid)
 
 
-async def test_processes_end_with_a_node_that_is_killed(home: Path, tmp_path: Path) -> None:
+def test_processes_end_with_a_node_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
         "from tests.support.lattica_nodes import LOOPBACK, join, plan_node, started\n"
@@ -107,13 +112,13 @@ async def test_processes_end_with_a_node_that_is_killed(home: Path, tmp_path: Pa
         assert all(map(is_running, pids))
         process.kill()
         process.wait()
-    await eventually(lambda: not any(map(is_running, pids)), 20)
-    assert list(tmp_path.glob("parallax-lattica-*")) == []
+    asyncio.run(eventually(lambda: not any(map(is_running, pids)), 20))
+    assert list_folders(tmp_path) == []
 
 
 async def test_stopped_node_leaves_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     async with started(plan_node("far", LOOPBACK)) as far, started(plan_node("near")) as near:
         await check_passage(near, far)
-        assert len(list(tmp_path.glob("parallax-lattica-*"))) == 2
-    assert list(tmp_path.glob("parallax-lattica-*")) == []
+        assert len(list_folders(tmp_path)) == 2
+    assert list_folders(tmp_path) == []
