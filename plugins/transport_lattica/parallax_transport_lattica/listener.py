@@ -62,7 +62,7 @@ class Listener:
         }
         try:
             peer = await self._start_process()
-        except (PeerFailed, TimeoutError) as error:
+        except PeerFailed as error:
             hint = "try again; is lattica installed, `pip install lattica`?"
             raise ParallaxError(f"lattica cannot listen at {self._place}: {error}", hint) from error
         self._watching = asyncio.create_task(self._watch())
@@ -81,8 +81,11 @@ class Listener:
         self._stack.close()
 
     async def _start_process(self) -> str:
-        async with asyncio.timeout(START_S):
-            self._process, ready = await PeerProcess.start(self._settings)
+        try:
+            async with asyncio.timeout(START_S):
+                self._process, ready = await PeerProcess.start(self._settings)
+        except TimeoutError as error:
+            raise PeerFailed(f"it does not reach itself in {START_S:g} s") from error
         tell_of_stun(self._process)
         return str(ready["peer"])
 
@@ -102,7 +105,7 @@ class Listener:
             attempt += 1
             try:
                 await self._start_process()
-            except (PeerFailed, TimeoutError, OSError) as error:
+            except (PeerFailed, OSError) as error:
                 logger.warning("lattica does not start: %s", error)
 
 

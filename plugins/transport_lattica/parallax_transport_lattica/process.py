@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
-MODULE = "parallax_transport_lattica.peer"
+COMMAND = (sys.executable, "-P", "-m", "parallax_transport_lattica.peer")
 END_S = 1.5
 """Seconds for which a process may take to end before it is killed."""
 MOST_LINE = 2**16
@@ -44,7 +45,7 @@ class PeerProcess:
         folder = TemporaryDirectory(prefix="parallax-lattica-", ignore_cleanup_errors=True)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", MODULE, stdin=PIPE, stdout=PIPE, limit=MOST_LINE, start_new_session=True
+                *COMMAND, stdin=PIPE, stdout=PIPE, limit=MOST_LINE, env=_make_environment(), start_new_session=True
             )
         except BaseException:
             folder.cleanup()
@@ -120,3 +121,8 @@ class PeerProcess:
         except ValueError:
             return None
         return news if isinstance(news, dict) else None
+
+
+def _make_environment() -> dict[str, str]:
+    """Return the environment without what is of Parallax, such as keys of an API: strangers reach the process."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}

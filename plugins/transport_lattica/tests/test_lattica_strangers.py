@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import re
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import Frame
+from parallax_transport_lattica import peer as peer_module
 from parallax_transport_lattica.address import parse_address
 from parallax_transport_lattica.packet import Kind, Packet
 from parallax_transport_lattica.peer import METHOD
@@ -109,3 +111,10 @@ def test_process_of_a_peer_neither_unpickles_nor_loads_what_does() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_module_imports_the_part_of_lattica_that_unpickles() -> None:
+    paths = [*Path(peer_module.__file__).parent.glob("*.py"), *Path(__file__).parent.glob("*.py")]
+    assert len(paths) > 20
+    for path in paths:
+        assert not re.search(r"^\s*(import|from) lattica\b", path.read_text(encoding="utf-8"), re.MULTILINE)

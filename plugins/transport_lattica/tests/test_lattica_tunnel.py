@@ -110,7 +110,7 @@ async def test_end_follows_all_data() -> None:
 
 
 async def test_receiver_that_reads_nothing_holds_up_its_sender() -> None:
-    data = bytes(32 * 2**20)
+    data = bytes(10 * 2**20)
     async with connected(Network()) as ends:
         sending = asyncio.create_task(send(ends.near, data))
         await asyncio.sleep(0.5)
