@@ -15,6 +15,9 @@ Push = Callable[[str, bytes], Awaitable[bytes]]
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
 """Seconds until a peer that has no room is asked again: doubled each time, up to the longest."""
 
+ANSWER_S = 20.0
+"""Seconds after which a peer that does not answer to a packet is lost; lattica itself waits for minutes."""
+
 
 class StreamLost(ConnectionError):
     """The peer is not reached, or does not know the stream."""
@@ -87,8 +90,9 @@ class Stream:
 
     async def _ask(self, data: bytes) -> Reply:
         try:
-            reply = Reply(await self._push(self.peer, data))
-        except (RuntimeError, ValueError) as error:
+            async with asyncio.timeout(ANSWER_S):
+                reply = Reply(await self._push(self.peer, data))
+        except (RuntimeError, TimeoutError, ValueError) as error:
             raise StreamLost(str(error)) from error
         if reply not in {Reply.TAKEN, Reply.BUSY}:
             raise StreamLost(f"the peer answered {reply.name}")

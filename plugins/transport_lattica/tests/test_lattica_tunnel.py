@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from parallax_transport_lattica import stream as stream_module
 from parallax_transport_lattica.inbox import WINDOW
 from parallax_transport_lattica.packet import MOST_CONTENT, Kind, Packet, Reply
 from parallax_transport_lattica.tunnel import MOST_STREAMS, Local, Tunnel
@@ -134,6 +135,17 @@ async def test_lost_peer_ends_the_local_connection() -> None:
             await ends.carrying
         ends.far[1].write(b"x")
         async with asyncio.timeout(5):
+            assert await ends.far[0].read() == b""
+
+
+async def test_peer_that_hangs_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected(Network()) as ends:
+        monkeypatch.setattr(stream_module, "ANSWER_S", 0.2)
+        ends.network.delay_s = 1000.0
+        for _, writer in (ends.near, ends.far):
+            writer.write(bytes(2**20))
+        async with asyncio.timeout(5):
+            assert await ends.near[0].read() == b""
             assert await ends.far[0].read() == b""
 
 
