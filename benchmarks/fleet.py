@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parallax_core.api import LayerRange, PeerLost, PoolInfo, Stage, TensorSpec, TransportPlan
+from parallax_core.api import LayerRange, PeerLost, PoolInfo, Stage, TensorSpec, Transport, TransportPlan
 from parallax_core.contracts.progress import Progress
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
@@ -26,6 +26,7 @@ from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.membership import Assign, Join
+from parallax_transport_lattica.transport import LatticaTransport
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
 
@@ -41,7 +42,7 @@ class FleetPlan:
     seconds: tuple[float, ...]
     """Seconds that a step takes on each stage."""
     road: str = "ipc"
-    """``ipc``, or ``tcp``, which is encrypted."""
+    """``ipc``, or ``tcp``, which is encrypted, or ``lattica``, which is that through a tunnel."""
     width: int = 576
     """Width of the hidden states, which are float32."""
     max_batch_tokens: int = 256
@@ -59,7 +60,7 @@ async def fleet(plan: FleetPlan, folder: Path) -> AsyncIterator[RemoteExecutor]:
     environment = {**os.environ, "PARALLAX_HOME": str(folder)}
     os.environ["PARALLAX_HOME"] = str(folder)
     registry = NodeRegistry(
-        ZmqTransport(TransportPlan(node=HEAD, listen=place(plan, folder, HEAD), timeout_s=TIMEOUT_S)), HEAD
+        make_transport(TransportPlan(node=HEAD, listen=place(plan, folder, HEAD), timeout_s=TIMEOUT_S)), HEAD
     )
     await registry.start()
 
@@ -94,7 +95,12 @@ def place(plan: FleetPlan, folder: Path, node: str) -> str:
     """Return the listening address of a node."""
     if node in plan.places:
         return plan.places[node]
-    return place_local(folder, node) if plan.road == "ipc" else "tcp://127.0.0.1:0"
+    return place_local(folder, node) if plan.road == "ipc" else f"{plan.road}://127.0.0.1:0"
+
+
+def make_transport(plan: TransportPlan) -> Transport:
+    """Return the transport of the address at which a node listens."""
+    return (LatticaTransport if plan.listen.startswith("lattica:") else ZmqTransport)(plan)
 
 
 def make_opener(num_stages: int, seconds: float, spec: TensorSpec, max_batch_tokens: int) -> Callable[..., Stage]:
@@ -114,7 +120,7 @@ def make_opener(num_stages: int, seconds: float, spec: TensorSpec, max_batch_tok
 async def serve(given: argparse.Namespace, num_stages: int) -> None:
     """Run a node until the head is gone."""
     plan = TransportPlan(node=given.node, listen=given.listen, timeout_s=TIMEOUT_S)
-    transport = ZmqTransport(plan)
+    transport = make_transport(plan)
     await transport.start()
     opener = make_opener(num_stages, given.seconds, TensorSpec(given.width, "float32"), given.tokens)
     member = WorkerSession(transport, given.node, opener)

@@ -5,8 +5,9 @@
 Three stages that compute nothing run in their own processes on loopback. One step at a time, of 1, 8 or 64 decode rows,
 goes from the head through all of them and back, with float32 hidden states of width 576 between the stages. In turns
 with it runs `raw`: a message of the same size there and back between two processes, by blocking calls of pyzmq, without
-checks and without the encryption that links over TCP have. A hop is one of the four transfers of a step; its cost, in
-milliseconds, is a quarter of the step's time without the compute time the stages report, less half a raw round trip.
+checks and without the encryption that links over TCP have; for `lattica`, over TCP. A hop is one of the four transfers
+of a step; its cost, in milliseconds, is a quarter of the step's time without the compute time the stages report, less
+half a raw round trip. The goal is that of links without a tunnel.
 The report also has the bytes of a row in the header of a step, at a short and a long context; and the time to convert
 hidden states of 32 rows of 4,096 numbers from each dtype to each other, in turns with `torch`: the minimum of many
 calls, in milliseconds, and their ratio.
@@ -38,7 +39,7 @@ from parallax_core.wire.codec import encode
 from parallax_core.wire.messages import Failure, Result, Step
 
 BATCHES = (1, 8, 64)
-ROADS = ("ipc", "tcp")
+ROADS = ("ipc", "tcp", "lattica")
 WIDTH = 576
 NUM_STAGES = 3
 TURNS = 5
@@ -143,7 +144,7 @@ def pick(times: list[float], share: float) -> float:
 
 
 async def measure_road(road: str, folder: Path, port: int) -> list[dict[str, Any]]:
-    """Measure all batch sizes over ``ipc`` or ``tcp``."""
+    """Measure all batch sizes over ``ipc``, ``tcp`` or ``lattica``."""
     rows = []
     async with fleet(FleetPlan(seconds=(0.0,) * NUM_STAGES, road=road, width=WIDTH), folder) as executor:
         await executor.open()

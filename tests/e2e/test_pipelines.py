@@ -118,6 +118,12 @@ def test_mlx_before_torch_gives_the_tokens_of_mlx(serve: Callable[..., Any], who
         check_backends(client, ["mlx", "torch"])
 
 
+def test_stages_over_lattica_give_the_tokens_of_the_whole(serve: Callable[..., Any], whole: list[list[str]]) -> None:
+    with serve("--transport", "lattica", "--stages", "2") as client:
+        assert ask_all(client) == whole
+        check_backends(client, ["mlx", "mlx"])
+
+
 def test_replicas_of_torch_before_mlx_share_the_work_and_one_can_be_drained(
     serve: Callable[..., Any], whole: list[list[str]]
 ) -> None:

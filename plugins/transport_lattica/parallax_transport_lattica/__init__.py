@@ -1,0 +1,1 @@
+"""Links between machines over a peer-to-peer network."""
