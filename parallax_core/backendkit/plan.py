@@ -30,7 +30,7 @@ def refuse_leases(plan: StagePlan, backend: str) -> None:
     """
     if plan.leased:
         message = f"stages of the backend {backend!r} cannot be shared by leases"
-        raise Unsupported(message, "choose another backend, or let the model have the layers for itself")
+        raise Unsupported(message, "choose another backend for this node, or do not share its layers")
 
 
 def check_device(plan: StagePlan, dtypes: Collection[str], devices: Collection[str]) -> None:
