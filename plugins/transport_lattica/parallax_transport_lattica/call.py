@@ -13,7 +13,7 @@ from parallax_transport_zmq.address import IpAddress, find_host
 
 logger = logging.getLogger(__name__)
 
-Place = tuple[LatticaEndpoint, IpAddress]
+Target = tuple[LatticaEndpoint, IpAddress]
 """An address and the IP address of its host."""
 
 STUN = (
@@ -52,7 +52,7 @@ async def find_ip(place: LatticaEndpoint) -> IpAddress:
     return ip
 
 
-async def start_caller(places: Sequence[Place]) -> tuple[PeerProcess, int, str]:
+async def start_caller(places: Sequence[Target]) -> tuple[PeerProcess, int, str]:
     """Start a peer that reaches one other at any of these addresses.
 
     Returns:
