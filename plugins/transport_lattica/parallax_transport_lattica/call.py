@@ -13,7 +13,7 @@ from parallax_transport_zmq.address import IpAddress, find_host
 
 logger = logging.getLogger(__name__)
 
-Place = tuple[LatticaEndpoint, IpAddress]
+Target = tuple[LatticaEndpoint, IpAddress]
 """An address and the IP address of its host."""
 
 STUN = (
@@ -52,7 +52,7 @@ async def find_ip(place: LatticaEndpoint) -> IpAddress:
     return ip
 
 
-async def start_caller(places: Sequence[Place]) -> tuple[PeerProcess, int, str]:
+async def start_caller(places: Sequence[Target]) -> tuple[PeerProcess, int, str]:
     """Start a peer that reaches one other at any of these addresses.
 
     Returns:
@@ -61,8 +61,7 @@ async def start_caller(places: Sequence[Place]) -> tuple[PeerProcess, int, str]:
     Raises:
         PeerLost: if nothing listens at any of the addresses, or the process fails.
     """
-    reached = await asyncio.gather(*(_knock(ip, place.port) for place, ip in places))
-    if not any(reached):
+    if not await _knock_at_all(places):
         where = " or ".join(str(place) for place, _ in places)
         raise PeerLost(f"no node answers at {where}", "is the node there started, and the address right?")
     bootstraps = [write_multiaddr(ip, place.port, place.peer) for place, ip in places]
@@ -73,6 +72,20 @@ async def start_caller(places: Sequence[Place]) -> tuple[PeerProcess, int, str]:
         raise PeerLost(f"lattica failed: {error}", "try again; is lattica installed, `pip install lattica`?") from error
     tell_of_stun(process)
     return process, int(ready["port"]), str(ready["address"])
+
+
+async def _knock_at_all(places: Sequence[Target]) -> bool:
+    """Return whether anything listens at one of these addresses, as soon as one has answered."""
+    tasks = [asyncio.create_task(_knock(ip, place.port)) for place, ip in places]
+    try:
+        for done in asyncio.as_completed(tasks):
+            if await done:
+                return True
+        return False
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _knock(ip: IpAddress, port: int) -> bool:

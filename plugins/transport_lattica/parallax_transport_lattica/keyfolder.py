@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import count
+from pathlib import Path
 
 from parallax_core.api import ParallaxError, keys_folder
 from parallax_transport_zmq.keyfile import NAME, check_secret, name_machine
@@ -18,29 +18,42 @@ FOLDER = "lattica"
 
 @contextmanager
 def claim_key(node: str) -> Iterator[str]:
-    """Lock and return the folder with the key of a node; of a second process of that name, an empty one.
+    """Lock and return the folder with the key of a node; a further process of that name gets the next one.
 
-    Only the owner can enter it, since lattica lets everybody read the key.
+    Two peers of one key would be taken for one. Only the owner can enter the folder, since lattica lets everybody
+    read the key.
 
     Raises:
         ParallaxError: if it cannot be made, or other users can enter it.
     """
-    folder = keys_folder() / FOLDER / name_folder(node)
+    for number in count(1):
+        folder = keys_folder() / FOLDER / (name_folder(node) if number == 1 else f"{name_folder(node)}.{number}")
+        lock = _open_folder(folder)
+        try:
+            if _lock(lock):
+                check_secret(folder)
+                yield str(folder)
+                return
+        finally:
+            os.close(lock)
+
+
+def _open_folder(folder: Path) -> int:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
+        return os.open(folder, os.O_RDONLY)
     except OSError as error:
         hint = "run the nodes as a user who can, or choose another PARALLAX_HOME"
         raise ParallaxError(f"no key of a peer can be kept in {folder}: {error.strerror}", hint) from error
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.close, lock)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # two peers of one key would be taken for one
-            yield stack.enter_context(tempfile.TemporaryDirectory(prefix="parallax-lattica-key-"))
-            return
-        check_secret(folder)
-        yield str(folder)
+
+
+def _lock(folder: int) -> bool:
+    """Lock an open folder, unless another process has; return whether it is locked."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def name_folder(node: str) -> str:

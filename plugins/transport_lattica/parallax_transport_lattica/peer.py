@@ -113,7 +113,7 @@ class Network:
             self._sdk.close()
 
 
-class Listener:
+class ListeningPeer:
     """A peer that others open streams to; each is carried to a port of this machine."""
 
     def __init__(self, settings: dict[str, Any], say: Callable[..., None]) -> None:
@@ -155,7 +155,7 @@ class Listener:
         return await asyncio.open_connection("127.0.0.1", self._port, limit=MOST_CONTENT)
 
 
-class Caller:
+class CallingPeer:
     """A peer that opens streams to one other: one for each connection to a port of this machine."""
 
     def __init__(self, settings: dict[str, Any], say: Callable[..., None]) -> None:
@@ -196,7 +196,7 @@ class Caller:
 
 async def serve(settings: dict[str, Any], say: Callable[..., None]) -> None:
     """Run the peer until it is over, or standard input ends."""
-    role = (Listener if settings["role"] == "listen" else Caller)(settings, say)
+    role = (ListeningPeer if settings["role"] == "listen" else CallingPeer)(settings, say)
     running, ending = asyncio.create_task(role.run()), asyncio.create_task(_wait_for_end())
     done, _ = await asyncio.wait([running, ending], return_when=asyncio.FIRST_COMPLETED)
     if running in done and (error := running.exception()) is not None:

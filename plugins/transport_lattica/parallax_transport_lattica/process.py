@@ -95,10 +95,12 @@ class PeerProcess:
     async def _clean(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        await self._process.wait()
-        if self._reading:
-            await self._reading
-        self._folder.cleanup()
+        try:
+            await self._process.wait()
+            if self._reading:
+                await self._reading
+        finally:
+            self._folder.cleanup()
 
     async def _wait_until_ready(self) -> dict[str, Any]:
         while news := await self._read_line():

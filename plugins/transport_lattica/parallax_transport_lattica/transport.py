@@ -119,7 +119,8 @@ class LatticaTransport:
         try:
             link = await self._inner.connect(local, node)
         except BaseException as error:
-            await self._end(process)
+            await process.kill()
+            self._callers.discard(process)
             if isinstance(error, ParallaxError):
                 raise type(error)(error.message.replace(local, address), error.hint.replace(local, address)) from error
             raise

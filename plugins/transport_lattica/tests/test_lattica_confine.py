@@ -142,7 +142,7 @@ async def test_error_of_a_link_names_the_address_that_was_given() -> None:
 def test_second_process_of_a_name_has_another_key(home: Path) -> None:
     with claim_key("head") as first, claim_key("head") as second:
         assert first == str(home / "keys" / "lattica" / "head")
-        assert second != first
+        assert second == f"{first}.2"
     with claim_key("head") as again:
         assert again == first
     with claim_key("mini/7") as machine, claim_key("../etc/x") as other:

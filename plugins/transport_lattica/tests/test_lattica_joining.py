@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from parallax_core.api import ParallaxError, TransportSpec
 from parallax_core.testing.joining import JoinConformance
-from parallax_transport_lattica.joining import LatticaJoining, choose_address
+from parallax_transport_lattica.address import parse_address
+from parallax_transport_lattica.joining import LatticaJoining, _reach, choose_address
 from parallax_transport_lattica.plugin import parallax_register_transports
+from tests.support.lattica_nodes import LOOPBACK, plan_node, started
 
 [SPEC] = parallax_register_transports()
 PEER = "12D3KooWRRk5NRnUjTxzbBVz85TKRAV8gDnFgCmiiQR64t4nLp4T"
@@ -43,6 +45,16 @@ def test_description_without_the_id_of_a_peer_is_refused() -> None:
     LatticaJoining().prepare("head")
     with pytest.raises(ParallaxError, match="the id of the peer"):
         LatticaJoining().describe_head("head", "lattica://127.0.0.1:4011")
+
+
+async def test_first_address_of_a_code_that_answers_counts() -> None:
+    async with started(plan_node("far", LOOPBACK)) as far:
+        place = parse_address(far.address)
+        lost = f"lattica://192.0.2.77:{place.port}/{place.peer}"
+        process, port, reached = await _reach((lost, far.address))
+        await process.kill()
+        assert port
+        assert choose_address((lost, far.address), reached) == far.address
 
 
 def test_address_of_a_code_that_was_reached_is_kept() -> None:

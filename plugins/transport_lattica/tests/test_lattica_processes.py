@@ -69,8 +69,8 @@ async def test_listening_process_is_replaced_at_the_same_address(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 async def test_process_of_a_link_takes_only_that_link_along(number: signal.Signals) -> None:
-    plan = plan_node("near", timeout_s=2.0)
-    async with started(plan_node("far", LOOPBACK, timeout_s=2.0)) as far, started(plan) as near:
+    plan = plan_node("near", timeout_s=1.5)
+    async with started(plan_node("far", LOOPBACK, timeout_s=1.5)) as far, started(plan) as near:
         here, there = await join(near, far)
         pid = find_calling(near)
         kept, kept_there = await join(near, far)
