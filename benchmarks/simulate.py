@@ -2,8 +2,8 @@
 
     python -m benchmarks.simulate --out benchmarks/results/simulate.json
 
-- ``coarse``: on random clusters of unequal nodes, by how much the figures of a coarse simulation differ from those of an
-  exact one. The goal is 5 %.
+- ``coarse``: on random clusters of unequal nodes, by how much the figures of a coarse simulation differ from those of
+  an exact one. The goal is 5 %.
 - ``large``: the CPU time to place a model on ``--nodes`` unequal nodes, and to simulate ``--requests`` requests there,
   coarsely; exactly with ``--exact``.
 - ``routing``: on random clusters of unequal nodes, at 60 % of the predicted throughput, the seconds of a request with

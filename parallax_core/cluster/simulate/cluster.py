@@ -19,6 +19,9 @@ from parallax_core.contracts.policy import ArrivalView, ReplicaView, RoutingPoli
 RETRY_S = 0.05
 """Seconds after which a request is routed again whose pipeline was lost and for which no other has room."""
 
+MOST_SETTLED = 64
+"""With at most so many pipelines, the router knows of every token at once, also in a coarse simulation."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChurnOptions:
@@ -175,6 +178,14 @@ class ClusterSimulation:
             self._look(replica)
         self._await(replica)
 
+    def _settle(self, replica: _Replica, now: float) -> None:
+        """Account for the tokens that came before ``now``."""
+        if replica.closed_until <= now and (told := replica.pipeline.settle(now)):
+            for drawn in told:
+                self._note(replica, drawn)
+            self._look(replica)
+            self._await(replica)
+
     def _look(self, replica: _Replica) -> None:
         """Renew the view that policies get."""
         replica.look()
@@ -207,6 +218,9 @@ class ClusterSimulation:
         record = self.records[number]
         request = SimulatedRequest(number, record.arrival, record.num_tokens)
         keys = make_keys(request.make_request()) if self._index else ()
+        if len(self._replicas) <= MOST_SETTLED:
+            for replica in self._replicas:
+                self._settle(replica, now)
         view = ArrivalView(
             number=number,
             num_prompt=record.arrival.prompt_tokens + record.num_tokens,
@@ -239,8 +253,7 @@ class ClusterSimulation:
 
     def _submit(self, rank: int, request: SimulatedRequest, view: ArrivalView, now: float) -> bool:
         replica = self._replicas[rank]
-        for drawn in replica.pipeline.settle(now):
-            self._note(replica, drawn)
+        self._settle(replica, now)
         try:
             replica.pipeline.submit(request, now)
         except (Unavailable, InvalidRequest):
@@ -262,6 +275,7 @@ class ClusterSimulation:
         replica = self._random.choice(self._replicas)
         if replica.closed_until > now:
             return
+        self._settle(replica, now)
         self.num_losses += 1
         self._num_closed += 1
         numbers = sorted(replica.running)

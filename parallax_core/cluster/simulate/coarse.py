@@ -66,12 +66,13 @@ class CoarsePipeline:
     def advance(self, now: float) -> list[DrawnTokens]:
         """Absorb the results that are there, and plan steps."""
         told = self.settle(now)
+        self._rounds = None
         self._plan(now)
         self._begin_rounds()
         return told
 
     def settle(self, now: float) -> list[DrawnTokens]:
-        """Absorb the results that are there, and return their tokens; rounds that are not over go on step by step."""
+        """Absorb the results that are there, and return their tokens; the rest of ended rounds begins anew."""
         self._end_rounds(now)
         while self._steps and self._steps[0].passage.returned <= now:
             at = self._steps[0].passage.returned
@@ -118,9 +119,10 @@ class CoarsePipeline:
 
     def _end_rounds(self, now: float) -> None:
         """Credit the rounds that are over."""
-        rounds, self._rounds = self._rounds, None
+        rounds = self._rounds
         if rounds is None or not (number := rounds.count(now)):
             return
+        self._rounds = None
         [step], planner = self._steps, self._planner
         at = step.passage.returned + rounds.measure(number - 1)
         for row in step.rows:
@@ -136,6 +138,7 @@ class CoarsePipeline:
         self._path.shift(rounds.measure(number))
         self.busy_s[0] += rounds.shift(step.passage, number)
         planner.note_calm(at)
+        self.next_at = step.passage.returned
 
 
 def weigh(rows: list[CoarseRow], windows: tuple[int, ...], further: int = 0) -> tuple[StepWork, StepSize]:
