@@ -2,11 +2,14 @@
 
     python -m benchmarks.simulate --out benchmarks/results/simulate.json
 
-- ``large``: the CPU time to place a model on ``--nodes`` unequal nodes, and to simulate ``--requests`` requests there.
+- ``coarse``: on random clusters of unequal nodes, by how much the figures of a coarse simulation differ from those of
+  an exact one. The goal is 5 %.
+- ``large``: the CPU time to place a model on ``--nodes`` unequal nodes, and to simulate ``--requests`` requests there,
+  coarsely; exactly with ``--exact``.
 - ``routing``: on random clusters of unequal nodes, at 60 % of the predicted throughput, the seconds of a request with
   each routing policy; in every second cluster, a tenth of the nodes is three times slower than its profile.
 
-Everything but the CPU time is virtual, and the same on every machine.
+Everything but the CPU time is virtual, and the same on every machine. Finished parts are kept in ``--out``.
 """
 
 from __future__ import annotations
@@ -43,9 +46,10 @@ POLICIES: dict[str, RoutingPolicy] = {
 
 
 def run(
-    seed: int, num_nodes: int, num_requests: int, routing: RoutingPolicy
+    seed: int, size: tuple[int, int], routing: RoutingPolicy, *, is_coarse: bool = False
 ) -> tuple[SimulationReport, dict[str, Any]]:
-    """Return the report of a random cluster, and the CPU time that it took."""
+    """Return the report of a random cluster with a number of nodes and of requests, and the CPU time that it took."""
+    num_nodes, num_requests = size
     problem = make_large(seed, num_nodes)
     estimator, began = PlacementEstimator(problem), time.process_time()
     placement = SearchPlacement().place(problem, estimator)
@@ -55,20 +59,33 @@ def run(
         rate=rate, prompt=parse_length("64-960", "prompt"), output=parse_length("16-112", "output"), seed=seed
     )
     slow = {node.name: SLOWDOWN for node in problem.cluster.nodes[::SLOW_EVERY] if seed % 2}
-    report = simulate(
-        estimator, placement, make_trace(options, num_requests), SimulationOptions(routing=routing, slow=slow)
-    )
+    simulated = SimulationOptions(routing=routing, slow=slow, is_coarse=is_coarse)
+    report = simulate(estimator, placement, make_trace(options, num_requests), simulated)
     took = {"place_s": placed - began, "simulate_s": time.process_time() - placed}
     return report, {"pipelines": len(placement.pipelines), **took}
 
 
 def compare_routing(seed: int) -> dict[str, Any]:
     """Return the mean and the 95th percentile of a request's seconds with each policy."""
-    reports = {name: run(seed, 12 + 4 * seed, 1000, policy)[0] for name, policy in POLICIES.items()}
+    reports = {name: run(seed, (12 + 4 * seed, 1000), policy)[0] for name, policy in POLICIES.items()}
     return {
         name: {"mean_s": report.request_s["mean"], "p95_s": report.request_s["p95"], "ttft_p95_s": report.ttft_s["p95"]}
         for name, report in reports.items()
     }
+
+
+def compare_coarse(seed: int) -> dict[str, Any]:
+    """Return by how much each figure of a coarse simulation is above that of an exact one, and the CPU time of both."""
+    size, policy = (12 + 8 * seed, 2000), LeastFinishTime() if seed % 2 else LeastPendingTokens()
+    (exact, took), (coarse, coarse_took) = (run(seed, size, policy, is_coarse=each) for each in (False, True))
+    errors = {
+        f"{name} {key}": found / getattr(exact, name)[key] - 1
+        for name in ("ttft_s", "token_s", "request_s")
+        for key, found in getattr(coarse, name).items()
+    }
+    errors["tokens_per_s"] = coarse.tokens_per_s / exact.tokens_per_s - 1
+    errors["busy"] = coarse.utilisation["mean"] / exact.utilisation["mean"] - 1
+    return {"errors": errors, "exact_s": took["simulate_s"], "coarse_s": coarse_took["simulate_s"]}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -77,6 +94,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--clusters", type=int, default=10, help="clusters to compare routing policies on")
+    parser.add_argument("--exact", action="store_true", help="simulate the large cluster exactly")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
     report = {**read_report(given.out), **describe_run(["benchmarks.simulate"])}
@@ -88,8 +106,17 @@ def main(arguments: Sequence[str]) -> None:
     for name in POLICIES:
         ratios = [case[name]["mean_s"] / case["least-pending-tokens"]["mean_s"] for case in cases.values()]
         print(f"{name}: {statistics.geometric_mean(ratios):.3f} of the default's seconds; the most {max(ratios):.3f}")
+    compared = report.setdefault("coarse", {})
+    for seed in range(given.clusters):
+        if str(seed) not in compared:
+            compared[str(seed)] = compare_coarse(seed)
+            write_report(given.out, report)
+    worst = [max(each["errors"].items(), key=lambda pair: abs(pair[1])) for each in compared.values()]
+    if worst:
+        name, error = max(worst, key=lambda pair: abs(pair[1]))
+        print(f"coarse: the figures of {len(worst)} clusters are within {abs(error):.1%}, which is {name}")
     if "large" not in report:
-        figures, took = run(1, given.nodes, given.requests, LeastFinishTime())
+        figures, took = run(1, (given.nodes, given.requests), LeastFinishTime(), is_coarse=not given.exact)
         report["large"] = {"nodes": given.nodes, **took, **figures.describe()}
         write_report(given.out, report)
     large = report["large"]

@@ -72,6 +72,9 @@ def simulate(
     weight_bits: Annotated[
         float | None, typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64)
     ] = None,
+    coarse: Annotated[
+        bool, typer.Option("--coarse", help="Need less time: take decodes together, and leave out prefix caches.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Draws arrivals, lengths and losses.", min=0, metavar="N")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -80,6 +83,8 @@ def simulate(
     The placement, routing, scheduling and paging code that serves runs against a virtual clock; only the time of a step
     and of a message is predicted, as plan predicts it. Of the model only its config is needed.
     """
+    if coarse and batching != "work-conserving":
+        raise UsageError("a coarse simulation has no batching policies", "leave out --batching or --coarse")
     given = TraceOptions(
         rate=rate,
         prompt=parse_length(prompt, "--prompt"),
@@ -100,6 +105,7 @@ def simulate(
         churn=ChurnOptions(every_s=churn or inf, down_s=down, seed=seed),
         slow=_read_slow(slow or (), cluster),
         limits=LatencyLimits(max_ttft_s=max_ttft or inf, max_token_s=max_token_time or inf),
+        is_coarse=coarse,
         context_length=max(arrival.prompt_tokens + arrival.output_tokens for arrival in arrivals),
     )
     estimator = PlacementEstimator(problem)

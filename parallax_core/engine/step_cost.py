@@ -72,10 +72,13 @@ class StepCosts:
             return
         self.num_steps += 1
         parts = [part / seconds for part in _list_parts(size)]
-        for row, total, part in zip(self._products, range(5), parts, strict=True):
-            for column, other in enumerate(parts):
-                row[column] = KEPT * row[column] + part * other
-            self._targets[total] = KEPT * self._targets[total] + part
+        targets = self._targets
+        for index, (row, part) in enumerate(zip(self._products, parts, strict=True)):
+            if part:
+                row[:] = [KEPT * product + part * other for product, other in zip(row, parts, strict=True)]
+            else:
+                row[:] = [KEPT * product for product in row]
+            targets[index] = KEPT * targets[index] + part
         for _ in range(SWEEPS):
             self._improve()
 
@@ -98,11 +101,13 @@ class StepCosts:
 
     def _improve(self) -> None:
         costs = self._costs
-        for index, (row, target) in enumerate(zip(self._products, self._targets, strict=True)):
-            if row[index] > 0:
-                explained = sum([cost * product for cost, product in zip(costs, row, strict=True)])
-                left = target - explained + costs[index] * row[index]
-                costs[index] = max(0.0, left / (row[index] * (1 + DOUBTS[index])))
+        for index, ((a, b, c, d, e), target) in enumerate(zip(self._products, self._targets, strict=True)):
+            own = (a, b, c, d, e)[index]
+            if own > 0:
+                v, w, x, y, z = costs
+                left = target - (v * a + w * b + x * c + y * d + z * e) + costs[index] * own
+                cost = left / (own * (1 + DOUBTS[index]))
+                costs[index] = cost if cost > 0 else 0.0
 
 
 def _list_parts(size: StepSize) -> tuple[float, float, float, float, float]:

@@ -48,7 +48,7 @@ class StageStep(NamedTuple):
         return (compute_s if compute_s > read_s else read_s) + fixed_s  # noqa: FURB136 -- most time goes here
 
 
-class Turns(NamedTuple):
+class SteadyTurns(NamedTuple):
     """The steady state of a pipeline with several requests.
 
     In a turn, each request that has begun its answer is in one step. A turn is calm if its steps have no prompts.
@@ -144,7 +144,7 @@ class PacedTurns:
         ttft_s = (1 - share) * turns.ttft_s + share * free.ttft_s
         return RequestTimes(ttft_s, request_s, tuple(min(each, most_s) for each in stages))
 
-    def find(self) -> Turns:
+    def find(self) -> SteadyTurns:
         """Return the steady state."""
         most = float(min(MOST_STEP_TOKENS, self._prompt * self._num_requests))
         found = self._keep_ratio(most)
@@ -160,7 +160,7 @@ class PacedTurns:
                 low = middle
         return turns
 
-    def _keep_ratio(self, most: float) -> Turns:
+    def _keep_ratio(self, most: float) -> SteadyTurns:
         """Return the steady state with the most prompt tokens in a step that make a turn at most `RATIO` times as long.
 
         By false position, with the Illinois rule (Dowell and Jarratt, BIT 1971), from what the stages could compute.
@@ -204,12 +204,12 @@ class PacedTurns:
             slowest_s = max(slowest_s, each_s)
         return max(sum_s, groups * slowest_s)
 
-    def _is_held_little(self, turns: Turns) -> bool:
+    def _is_held_little(self, turns: SteadyTurns) -> bool:
         """Return whether prompts wait so seldom that the head lets steps with prompts take no longer."""
         held_s, others_s = turns.held * turns.paced_s, (1 - turns.held) * self._all_s
         return held_s <= MOST_HELD * (held_s + others_s)
 
-    def _settle(self, chunk: float) -> Turns:
+    def _settle(self, chunk: float) -> SteadyTurns:
         """Return the steady state if a step has at most ``chunk`` tokens of prompts."""
         prompt, num_requests, decodes = self._prompt, self._num_requests, self._decodes
         service = prompt / (self._beside * chunk)
@@ -226,7 +226,7 @@ class PacedTurns:
         each = begun / groups
         calm_s = self.measure_turn(groups, each, 0.0)
         paced_s = max(calm_s, self._measure_paced(groups, each, filled, calm_s))
-        return Turns(number, groups, each, chunk, filled, paced, held, calm_s, paced_s, waited)
+        return SteadyTurns(number, groups, each, chunk, filled, paced, held, calm_s, paced_s, waited)
 
     def _share_alone(self, number: float) -> float:
         """Return the chance that no other request has begun its answer, if each takes ``number`` turns."""

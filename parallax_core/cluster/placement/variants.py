@@ -17,7 +17,7 @@ MOST_CUTS = 10_000
 """The most stages times layers squared for which `FEW_SLACKS` are tried."""
 CHEAP = 1000
 """Dynamic programming over this number of ranges takes as long as balancing a stage."""
-HALF, NEXT = 0.5, 0.9
+HALF, FEWER, NEXT = 0.5, 0.75, 0.9
 """Ranges are sought for numbers of requests that become smaller by this factor, and at least by one."""
 
 
@@ -32,7 +32,7 @@ class VariantFinder:
     def find_few(self, order: tuple[int, ...], most: int) -> list[Pipeline]:
         """Return some pipelines for at most ``most`` requests; without dynamic programming if that takes long."""
         is_short = len(order) * self._costs.num_layers**2 <= MOST_CUTS
-        return list(self.list_all(order, most, FEW_SLACKS if is_short else ()))
+        return list(self.list_all(order, most, FEW_SLACKS if is_short else (), FEWER))
 
     def list_all(
         self, order: tuple[int, ...], most: int, slacks: Sequence[float] = SLACKS, share: float = HALF

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from parallax_core.contracts.policy import ArrivalView, ReplicaView
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = 2**64 - 1
+CACHED = attrgetter("cached_tokens")
 UNKNOWN_S = 1e-6
 """Seconds per token of a replica whose speed nobody has measured: it is tried soon, the less loaded one first."""
 
@@ -42,7 +44,7 @@ def _draw(replicas: Sequence[ReplicaView], number: int, arrival: int) -> list[Re
     """Return different replicas drawn by a hash of the arrival, and the one with the longest cached prefix."""
     left = list(range(len(replicas)))
     drawn = [replicas[left.pop(_mix(arrival * GOLDEN + turn) % len(left))] for turn in range(number)]
-    best = max(replicas, key=lambda each: each.cached_tokens)
+    best = max(replicas, key=CACHED)
     return [*drawn, best] if best.cached_tokens and best not in drawn else drawn
 
 

@@ -28,10 +28,10 @@ class ReplicaSpeed:
 
     def note_tokens(self, num_tokens: int, seconds: float, num_requests: int) -> None:
         """Note ``num_tokens`` tokens of one answer that came ``seconds`` after the one before."""
-        each_s, weight = seconds / num_tokens, max(WEIGHT, 1 / (self._num_noted + 1))
+        self._num_noted += num_tokens
+        each_s, weight = seconds / num_tokens, max(1 - (1 - WEIGHT) ** num_tokens, num_tokens / self._num_noted)
         values = (num_requests, each_s, num_requests * num_requests, num_requests * each_s)
         self._means = [old + weight * (new - old) for old, new in zip(self._means, values, strict=True)]
-        self._num_noted += 1
 
     def note_prompt(self, num_tokens: int, seconds: float) -> None:
         """Note a first token that came after ``seconds``, for a prompt with which ``num_tokens`` were computed."""

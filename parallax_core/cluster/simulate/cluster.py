@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -18,6 +18,9 @@ from parallax_core.contracts.policy import ArrivalView, ReplicaView, RoutingPoli
 
 RETRY_S = 0.05
 """Seconds after which a request is routed again whose pipeline was lost and for which no other has room."""
+
+MOST_SETTLED = 64
+"""With at most so many pipelines, the router knows of every token at once, also in a coarse simulation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +116,8 @@ class ClusterSimulation:
             has_prefixes: whether prompts share beginnings, which the router then keeps account of.
         """
         self._replicas = [_Replica(make, ReplicaLoad(rank)) for rank, make in enumerate(pipelines)]
+        self._views = [replica.view for replica in self._replicas]
+        self._num_closed = 0
         self._policy = policy
         self._churn = churn or ChurnOptions()
         self._random = Random(self._churn.seed)  # noqa: S311 -- the same losses for the same seed
@@ -150,6 +155,7 @@ class ClusterSimulation:
             self.now = at
             if at == opens:
                 self._replicas[heappop(self._opens)[1]].open()
+                self._num_closed -= 1
             elif at == wakes:
                 self._wake(*heappop(self._wakes))
             elif at == retries:
@@ -169,8 +175,21 @@ class ClusterSimulation:
         for drawn in told:
             self._note(replica, drawn)
         if told:
-            replica.look()
+            self._look(replica)
         self._await(replica)
+
+    def _settle(self, replica: _Replica, now: float) -> None:
+        """Account for the tokens that came before ``now``."""
+        if replica.closed_until <= now and (told := replica.pipeline.settle(now)):
+            for drawn in told:
+                self._note(replica, drawn)
+            self._look(replica)
+            self._await(replica)
+
+    def _look(self, replica: _Replica) -> None:
+        """Renew the view that policies get."""
+        replica.look()
+        self._views[replica.load.rank] = replica.view
 
     def _await(self, replica: _Replica) -> None:
         at = max(replica.pipeline.next_at, self.now)
@@ -199,12 +218,15 @@ class ClusterSimulation:
         record = self.records[number]
         request = SimulatedRequest(number, record.arrival, record.num_tokens)
         keys = make_keys(request.make_request()) if self._index else ()
+        if len(self._replicas) <= MOST_SETTLED:
+            for replica in self._replicas:
+                self._settle(replica, now)
         view = ArrivalView(
             number=number,
             num_prompt=record.arrival.prompt_tokens + record.num_tokens,
             max_output=record.arrival.output_tokens - record.num_tokens,
         )
-        for rank in list_choices(self._policy, view, self._list_views(keys, now)):
+        for rank in self._list_choices(view, keys, now):
             if self._submit(rank, request, view, now):
                 if self._index:
                     self._index.note(keys, rank)
@@ -213,6 +235,14 @@ class ClusterSimulation:
             heappush(self._retries, (now + RETRY_S, -record.num_moves, number))
         else:
             record.is_refused = True
+
+    def _list_choices(self, view: ArrivalView, keys: Iterable[int], now: float) -> Iterator[int]:
+        """Yield the policy's choices: the first at once, since a large cluster has many to look at for the next."""
+        if self._index is not None or self._num_closed:
+            yield from list_choices(self._policy, view, self._list_views(keys, now))
+            return
+        yield (first := self._policy.choose(view, self._views))
+        yield from list_choices(self._policy, view, [each for each in self._views if each.rank != first])
 
     def _list_views(self, keys: Iterable[int], now: float) -> list[ReplicaView]:
         is_open = [replica for replica in self._replicas if replica.closed_until <= now]
@@ -223,6 +253,7 @@ class ClusterSimulation:
 
     def _submit(self, rank: int, request: SimulatedRequest, view: ArrivalView, now: float) -> bool:
         replica = self._replicas[rank]
+        self._settle(replica, now)
         try:
             replica.pipeline.submit(request, now)
         except (Unavailable, InvalidRequest):
@@ -230,7 +261,7 @@ class ClusterSimulation:
         record = self.records[request.number]
         record.rank, record.load = rank, RequestLoad(replica.load, view, 1, now=now)
         replica.running.add(request.number)
-        replica.look()
+        self._look(replica)
         self._await(replica)
         return True
 
@@ -244,7 +275,9 @@ class ClusterSimulation:
         replica = self._random.choice(self._replicas)
         if replica.closed_until > now:
             return
+        self._settle(replica, now)
         self.num_losses += 1
+        self._num_closed += 1
         numbers = sorted(replica.running)
         until = now + self._churn.down_s
         replica.close(until)
@@ -258,4 +291,4 @@ class ClusterSimulation:
                 record.load = None
             record.num_moves += 1
             self._route(number, now)
-        replica.look()
+        self._look(replica)

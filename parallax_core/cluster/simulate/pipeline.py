@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple, Protocol
 
 from parallax_core.base.ids import RequestId
 from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.simulate.step_time import StageTime, StepWork, list_windows, weigh_rows
+from parallax_core.cluster.simulate.step_path import Passage, StepPath
+from parallax_core.cluster.simulate.step_time import StageTime, list_windows, weigh_rows
 from parallax_core.cluster.simulate.trace import Arrival
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.sample import Sampling
@@ -73,6 +74,9 @@ class SimulatedPipeline(Protocol):
     """When `advance` is to be called next; infinity: after the next request."""
     busy_s: list[float]
     """Seconds that each stage has computed."""
+
+    def settle(self, now: float) -> list[DrawnTokens]:
+        """Return the tokens that came before ``now`` and have not been told."""
 
     def submit(self, request: SimulatedRequest, now: float) -> None:
         """Accept a request; raises Overloaded if too many wait."""
@@ -144,37 +148,26 @@ class PipelineModel:
         return plan_pools(sizes or {("full", 0): 1}, room)
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A step on its way, with the times that are known when it departs."""
-
-    step: PlannedStep
-    returned: float
-    seconds: list[float] = field(default_factory=list)
-    reported: list[float] = field(default_factory=list)
-
-
 class ExactPipeline:
-    """Every step is planned and absorbed by a `Head`, as `PipelineDriver` does it.
-
-    Steps pass the stages in their order, and a stage or link computes or carries one at a time, so that the times of a
-    step are known when it departs.
-    """
+    """Every step is planned and absorbed by a `Head`, as `PipelineDriver` does it."""
 
     def __init__(self, model: PipelineModel, context_length: int, options: HeadOptions | None = None) -> None:
         self._model = model
         self._head = Head(model.make_infos(context_length), _write, options)
-        self._flights: deque[_Flight] = deque()
-        num_stages = len(model.stages)
-        self._free_at = [0.0] * num_stages
-        self._link_free_at = [0.0] * num_stages
-        self.busy_s = [0.0] * num_stages
+        self._flights: deque[tuple[PlannedStep, Passage]] = deque()
+        self._path = StepPath(model)
+        self.busy_s = self._path.busy_s
         self.next_at = inf
 
     @property
     def max_length(self) -> int:
         """The longest sequence, in tokens."""
         return self._head.max_length
+
+    def settle(self, now: float) -> list[DrawnTokens]:
+        """Return nothing: `advance` tells of every step when it ends."""
+        del now
+        return []
 
     def submit(self, request: SimulatedRequest, now: float) -> None:
         """Accept a request, which the next `advance` plans."""
@@ -184,43 +177,24 @@ class ExactPipeline:
     def advance(self, now: float) -> list[DrawnTokens]:
         """Absorb the results that are there, and plan steps."""
         head, flights = self._head, self._flights
-        while flights and flights[0].returned <= now:
-            self._absorb(flights.popleft())
+        while flights and flights[0][1].returned <= now:
+            self._absorb(*flights.popleft())
         while (step := head.plan(now)) is not None:
-            self._depart(step, now)
+            work = weigh_rows(step.batch.rows, self._model.windows)
+            flights.append((step, self._path.depart(work, now)))
         hold_s = head.hold_s(now)
-        self.next_at = min(flights[0].returned if flights else inf, now + hold_s if hold_s > 0 else inf)
+        self.next_at = min(flights[0][1].returned if flights else inf, now + hold_s if hold_s > 0 else inf)
         return [
             DrawnTokens(int(name), len(delta.tokens), now, delta.finish is not None)
             for name, delta in head.take_deltas()
         ]
 
-    def _absorb(self, flight: _Flight) -> None:
-        for stage, (seconds, reported) in enumerate(zip(flight.seconds, flight.reported, strict=True)):
-            self._head.confirm(stage, flight.step.batch.step, (), seconds, reported)
-        draws = [output for row in flight.step.batch.rows for output in row.outputs if isinstance(output, Draw)]
+    def _absorb(self, step: PlannedStep, passage: Passage) -> None:
+        for stage, (seconds, reported) in enumerate(zip(passage.seconds, passage.reported, strict=True)):
+            self._head.confirm(stage, step.batch.step, (), seconds, reported)
+        draws = [output for row in step.batch.rows for output in row.outputs if isinstance(output, Draw)]
         answers = tuple(Drawn((0,) * draw.count) for draw in draws)
-        self._head.absorb(StageResult(answers), flight.returned)
-
-    def _depart(self, step: PlannedStep, now: float) -> None:
-        model, flight = self._model, _Flight(step, now)
-        work, at = weigh_rows(step.batch.rows, model.windows), now
-        for stage, timed in enumerate(model.stages):
-            at = self._cross(stage, at, work)
-            seconds = timed.measure(work) if step.batch.rows else 0.0
-            at = max(at, self._free_at[stage]) + seconds
-            self._free_at[stage] = at
-            self.busy_s[stage] += seconds
-            flight.seconds.append(seconds)
-            flight.reported.append(at + model.back_s)
-        flight.returned = at + model.back_s
-        self._flights.append(flight)
-
-    def _cross(self, stage: int, at: float, work: StepWork) -> float:
-        """Return when a step that leaves the stage before at ``at`` is here; a link carries one after the other."""
-        copied = max(at, self._link_free_at[stage]) + work.num_tokens * self._model.copy_s[stage]
-        self._link_free_at[stage] = copied
-        return copied + self._model.ways_s[stage]
+        self._head.absorb(StageResult(answers), passage.returned)
 
 
 def _write(tokens: Sequence[int]) -> str:

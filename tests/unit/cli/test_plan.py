@@ -98,7 +98,7 @@ def test_policy_and_objective_are_chosen(folder: Path) -> None:
     nodes = "[[nodes]]\nname = 'a'\ncount = 2\ndevice = 'RTX4090'\n"
     (folder / "two.json").write_text(json.dumps({"nodes": [{"name": "a", "count": 2, "device": "RTX4090"}]}))
     (folder / "nodes.toml").write_text(nodes)
-    assert len(read_plans(folder, "--placement", "search:effort=50")[0]["pipelines"]) == 2
+    assert len(read_plans(folder, "--placement", "search:effort=50", "--concurrency", "16")[0]["pipelines"]) == 2
     assert read_plans(folder, "--placement", "greedy:param_mem_ratio=0.9")[0]["pipelines"]
     assert run_plan(folder, nodes="two.json").stdout == run_plan(folder).stdout
     [plan] = read_plans(folder, "--objective", "latency", "--concurrency", "1")

@@ -38,6 +38,13 @@ def test_trace_file_is_simulated_as_json(folder: Path) -> None:
     assert report["tokens_per_s"] * report["duration_s"] == pytest.approx(10)
 
 
+def test_coarse_simulation_finishes_the_same_requests(folder: Path) -> None:
+    options = ("--rate", "0.5", "--requests", "10", "--prompt", "64", "--output", "8", "--json")
+    exact, coarse = (json.loads(run(folder, *options, *more).stdout) for more in ((), ("--coarse",)))
+    assert coarse["num_finished"] == exact["num_finished"] == 10
+    assert coarse["ttft_s"]["p50"] == pytest.approx(exact["ttft_s"]["p50"], rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
@@ -46,6 +53,8 @@ def test_trace_file_is_simulated_as_json(folder: Path) -> None:
         (("--slow", "nobody=2"), "there is no node 'nobody'"),
         (("--slow", "mini=fast"), "is no number of times"),
         (("--routing", "nothing"), "nothing"),
+        (("--coarse", "--batching", "hold"), "no batching policies"),
+        (("--coarse", "--shared-prefix", "8"), "no prefix cache"),
         (("--weight-bits", "64"), "does not fit"),
     ],
 )

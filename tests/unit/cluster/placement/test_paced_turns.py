@@ -117,4 +117,4 @@ def test_predicted_speeds_are_those_of_the_head_that_serves() -> None:
     assert median(errors["tokens_per_s"]) < 0.03
     assert median(errors["token_s"]) < 0.03
     assert median(errors["ttft_s"]) < 0.15
-    assert errors["tokens_per_s"][-3] < 0.15  # prompts that take far longer than answers are predicted less well
+    assert errors["tokens_per_s"][-5] < 0.1  # two or three requests in as many stages are predicted less well
