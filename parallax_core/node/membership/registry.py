@@ -178,13 +178,12 @@ class NodeRegistry:
         """Have a node wait again that was handed out; it keeps what it has loaded.
 
         It may still report steps, and loses its links to its neighbours as these get other stages. A lease is released,
-        so that others get its share of the memory.
+        so that others get its share of the memory, and so is the stage of a node whose leases are wanted.
         """
         if node.channel.ended.is_set():
             return
-        if is_lease:
-            self._ends.add(ending := asyncio.create_task(_release_lease(node)))
-            ending.add_done_callback(self._ends.discard)
+        if is_lease or node.name in self._leases.wanted:
+            self._free(node)
         if node.name in self._leaving:
             self._ends.add(releasing := asyncio.create_task(self._release(node)))
             releasing.add_done_callback(self._ends.discard)
@@ -202,6 +201,14 @@ class NodeRegistry:
         self._leases.wanted = numbers
         for node in self.joined:
             self._leases.update(node)
+        for node in self.waiting:
+            if node.name in numbers:
+                self._free(node)
+
+    def _free(self, node: JoinedNode) -> None:
+        """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""
+        self._ends.add(ending := asyncio.create_task(_release_lease(node)))
+        ending.add_done_callback(self._ends.discard)
 
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end: it is released once it is given back."""
