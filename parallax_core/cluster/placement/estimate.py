@@ -76,6 +76,9 @@ class PlacementEstimator:
             if stage.node not in self._indices:
                 message = f"there is no node {stage.node!r}"
                 raise ValueError(message)
+            if stage.lease is not None and not self.costs.nodes[self._indices[stage.node]].leases:
+                message = f"node {stage.node!r} has no leases"
+                raise ValueError(message)
         cuts = [0]
         for stage in stages:
             if stage.layers.start != cuts[-1] or len(stage.layers) < 1:

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
+from parallax_core.base.errors import ParallaxError, PeerLost, StageLost, Unsupported
 from parallax_core.base.ids import Epoch, LeaseId
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
@@ -233,7 +233,9 @@ class WorkerSession:
             self._loop = None
 
     async def _refuse(self, channel: Channel, assign: Assign, error: ParallaxError) -> None:
-        await channel.send(Refusal(assign.lease, assign.epoch, assign.stage, error.message, error.hint))
+        lacks_leases = assign.memory_share > 0 and isinstance(error, Unsupported)
+        ids = (assign.lease, assign.epoch, assign.stage)
+        await channel.send(Refusal(*ids, error.message, error.hint, lacks_leases))
 
     async def _link(self, channel: Channel, hop: Hop) -> PeerLinks | Message:
         """Return the links to the neighbours, or the head's next message if that arrives first."""
