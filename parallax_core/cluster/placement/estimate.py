@@ -35,7 +35,7 @@ class PlacementEstimator:
         shares = share_requests(pipelines, self.costs.goal)
         times = [pipeline.measure(max(share, 1)) for pipeline, share in zip(pipelines, shares, strict=True)]
         if has_leases(placement):
-            times = slow_down(pipelines, times)
+            times = slow_down(pipelines, times, shares)
         found = [self._describe(*each) for each in zip(pipelines, shares, times, strict=True)]
         total = sum(shares)
 
