@@ -117,7 +117,7 @@ def draw_leases(random: Random) -> dict[int, Stages]:
     users = {node: sum(node in nodes for nodes in wanted.values()) for node in holds}
     found = {}
     for rank, nodes in wanted.items():
-        stages = []
+        stages: list[PlacedStage] = []
         for node in nodes:
             lease = StageLease(counts[node], holds[node], random.choice([1 / users[node], 0.5 / users[node]]))
             counts[node] += 1

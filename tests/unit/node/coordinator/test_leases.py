@@ -11,6 +11,7 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.placement import Estimator, PlacedStage, Placement, PlacementProblem, StageLease
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage
+from parallax_core.node.coordinator.coordinator import count_leases
 from parallax_core.testing.node import open_toy, open_toy_layers
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import TOY, Node, joined, soon, until
@@ -158,3 +159,42 @@ async def test_node_that_cannot_load_a_lease_for_another_reason_is_excluded() ->
         await until(lambda: "hub/1" in cluster.coordinator.unusable)
         assert "too little memory" in cluster.coordinator.unusable["hub/1"]
         assert not cluster.places
+
+
+def test_as_many_leases_are_opened_as_the_highest_number_says() -> None:
+    layers = LayerRange(0, 2)
+
+    def lease(node: str, number: int) -> PlacedStage:
+        return PlacedStage(node, layers, StageLease(number, layers, 0.1))
+
+    plan = {0: (lease("a", 2), lease("b", 0)), 3: (lease("a", 0), PlacedStage("c", layers)), 4: (lease("a", 1),)}
+    assert count_leases(plan) == {"a": 2, "b": 0}
+    assert count_leases({}) == {}
+
+
+async def test_node_whose_lease_fails_is_excluded_as_a_whole() -> None:
+    async with hub("one/1", "two/1") as (cluster, _):
+        cluster.coordinator.exclude("hub/1~1", "it is broken")
+        await until(lambda: not cluster.coordinator.plan.pipelines)
+        assert cluster.coordinator.unusable == {"hub/1": "it is broken"}
+        assert "node 'hub/1': it is broken" in cluster.coordinator.explain()
+
+
+async def test_node_whose_lease_leaves_is_replaced_as_a_whole() -> None:
+    async with hub("one/1", "two/1") as (cluster, nodes):
+        replacing = asyncio.create_task(cluster.coordinator.replace("hub/1~1"))
+        await until(lambda: cluster.coordinator.unusable == {"hub/1": "it leaves"})
+        await cluster.check()
+        assert not replacing.done(), "there is no other place for the model"
+        await nodes["hub/1"].kill()
+        await soon(replacing)
+
+
+async def test_node_that_leaves_with_its_leases_ends_once_others_have_its_layers() -> None:
+    async with hub("one/1", "two/1") as (cluster, nodes):
+        asking = [asyncio.create_task(cluster.answer((number, 2), 40)) for number in range(4)]
+        await asyncio.sleep(0.05)
+        nodes["hub/1"].leave()
+        await until(lambda: cluster.coordinator.unusable == {"hub/1": "it leaves"})
+        answers = await asyncio.gather(*map(soon, asking))
+        assert [tokens for tokens, _ in answers] == [TOY.continuation((number, 2), 40) for number in range(4)]

@@ -67,13 +67,13 @@ async def test_lease_is_opened_once_for_each_number() -> None:
 
 async def test_leases_are_needed_while_a_pipeline_uses_one() -> None:
     leases = Leases()
-    assert not leases.are_needed
+    found = [leases.are_needed]
     await leases.begin(1, 2)
-    assert not leases.are_needed
+    found.append(leases.are_needed)
     leases.made[1].is_needed = True
-    assert leases.are_needed
+    found.append(leases.are_needed)
     await soon(leases.close())
-    assert not leases.are_needed
+    assert [*found, leases.are_needed] == [False, False, True, False]
 
 
 async def test_head_cannot_have_a_node_open_any_number_of_leases(caplog: pytest.LogCaptureFixture) -> None:
