@@ -167,7 +167,7 @@ def share(**pipelines: str) -> dict[int, Stages]:
     found: dict[int, Stages] = {}
     numbers: dict[str, int] = {}
     for name, text in pipelines.items():
-        stages = []
+        stages: list[PlacedStage] = []
         for node, parts in re.findall(r"([a-z])(\d?)", text):
             number = numbers[node] = numbers.get(node, -1) + 1
             layers = LayerRange(len(stages), len(stages) + 1)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from parallax_core.api import Epoch, LayerRange, ParallaxError, Progress, Stage, TransportPlan
+from parallax_core.api import Epoch, LayerRange, ParallaxError, Progress, Stage, TransportPlan, Unsupported
 from parallax_core.base.errors import StageHung
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.placement import StageLease
@@ -18,6 +18,7 @@ from parallax_core.node.handshake import welcome
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.worker import loaded_stage, rejoin
 from parallax_core.node.worker.lease_session import LeaseSession
+from parallax_core.node.worker.load_progress import LoadProgressReporter
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.shared_layers import SharedLayers
 from parallax_core.testing.fault import Fault, FaultStage
@@ -209,6 +210,39 @@ async def test_load_that_is_given_up_returns_its_share_once_it_has_ended() -> No
         assert not loading.done()
         gate.set()
         await soon(loading)
+
+
+async def test_load_that_is_given_up_as_it_ends_returns_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(LoadProgressReporter):
+        """Takes long to tell the last progress."""
+
+        async def __aexit__(self, *error: object) -> None:
+            await asyncio.sleep(20)
+
+    async with desk("hub/1~1", "hub/1~2") as head:
+        monkeypatch.setattr(loaded_stage, "LoadProgressReporter", Slow)
+        await head.channels["hub/1~1"].send(assign(1.0))
+        await until(lambda: head.layers.loaded is not None)
+        await asyncio.sleep(0.02)
+        head.tasks["hub/1~1"].cancel()
+        await asyncio.gather(head.tasks["hub/1~1"], return_exceptions=True)
+        monkeypatch.setattr(loaded_stage, "LoadProgressReporter", LoadProgressReporter)
+        await head.load("hub/1~2", 1.0)
+
+
+@pytest.mark.parametrize("is_leased", [True, False])
+async def test_refusal_says_whether_only_leases_are_refused(*, is_leased: bool) -> None:
+    def refuse(assign: Assign, progress: Progress) -> Stage:
+        del assign, progress
+        raise Unsupported("the backend does not open such stages")
+
+    async with desk("hub/1~1") as head:
+        head.open = refuse
+        own = StageAssignment(stage=0, layers=ALL, model=MODEL).assign(Epoch(1))
+        await head.channels["hub/1~1"].send(assign() if is_leased else own)
+        refusal = await head.hear("hub/1~1")
+        assert isinstance(refusal, Refusal)
+        assert refusal.lacks_leases == is_leased
 
 
 async def test_lease_that_leaves_asks_for_a_successor_and_ends_when_it_is_released() -> None:
