@@ -18,7 +18,14 @@ SUBJECTS = {
         "cli/units",
     ),
     *("engine/admission", "engine/traffic", "node/failover", "node/pipeline/losses", "node/replicas", "node/roles"),
-    *("node/routes", "node/whole_model/losses", "pages/random_edits", "plugins/hooks", "server/answers"),
+    *(
+        "node/coordinator/leases",
+        "node/routes",
+        "node/whole_model/losses",
+        "pages/random_edits",
+        "plugins/hooks",
+        "server/answers",
+    ),
     *(
         "server/cancels",
         "server/contract",

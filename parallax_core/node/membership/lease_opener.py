@@ -12,7 +12,7 @@ from parallax_core.node.channel import Channel
 from parallax_core.wire.membership import OpenLease
 
 
-class Holder(Protocol):
+class LeasingNode(Protocol):
     """A node that has joined."""
 
     @property
@@ -30,11 +30,11 @@ class LeaseOpener:
     def __init__(self) -> None:
         self.wanted: Mapping[str, int] = {}
         """By node: the number up to which it is to open leases."""
-        self._opened: dict[str, tuple[Holder, int]] = {}
+        self._opened: dict[str, tuple[LeasingNode, int]] = {}
         """By name: the node, and the number up to which it was asked."""
         self._sending: set[asyncio.Task[None]] = set()
 
-    def update(self, node: Holder) -> None:
+    def update(self, node: LeasingNode) -> None:
         """Have a node that has joined open the leases that are wanted of it and are not open yet."""
         known, number = self._opened.get(node.name, (node, 0))
         first = number + 1 if known is node else 1
@@ -51,6 +51,6 @@ class LeaseOpener:
         await asyncio.gather(*self._sending, return_exceptions=True)
 
 
-async def _ask(node: Holder, number: int) -> None:
+async def _ask(node: LeasingNode, number: int) -> None:
     with contextlib.suppress(PeerLost):  # it is asked again when it joins again
         await node.channel.send(OpenLease(number))
