@@ -130,7 +130,7 @@ async def _work(plan: WorkerPlan) -> None:
     place = HeadPlace(settings.connect, settings.head, node)
     host, memory = socket.gethostname()[:256], opener.find_memory()
     join = Join(transport.address, opener.names, host, os.getpid(), memory=memory)
-    session.leases = NodeLeases(node, partial(_make_lease, plan, keys, session.layers, place, join))
+    session.leases = NodeLeases(node, LeaseMaker(plan, keys, session.layers, place, join))
     if not is_further(node):
         session.further = FurtherNodes(node, partial(_make_further, plan, place, keys))
     if not settings.supervised:
@@ -149,14 +149,23 @@ def _make_further(plan: WorkerPlan, place: HeadPlace, keys: Mapping[str, bytes],
     return make_further_command(settings, plan.config_file, keys, node)
 
 
-def _make_lease(
-    plan: WorkerPlan, keys: Mapping[str, bytes], layers: SharedLayers, place: HeadPlace, join: Join, name: str
-) -> LeaseSession:
-    """Return a lease of this node, which joins the head that this node has found."""
-    listen = drop_port(plan.settings.listen) if plan.settings.listen else None
-    own = replace(plan, node=name, settings=replace(plan.settings, listen=listen))
-    found = HeadPlace(place.address, place.head, name)
-    return LeaseSession(_make_transport(own, keys), layers, found, join)
+@dataclass(frozen=True, slots=True)
+class LeaseMaker:
+    """Makes the leases of a node, which join the head that the node has found."""
+
+    plan: WorkerPlan
+    keys: Mapping[str, bytes]
+    layers: SharedLayers
+    place: HeadPlace
+    join: Join
+
+    def __call__(self, name: str) -> LeaseSession:
+        """Return the lease of a name."""
+        settings = self.plan.settings
+        listen = drop_port(settings.listen) if settings.listen else None
+        own = replace(self.plan, node=name, settings=replace(settings, listen=listen))
+        found = HeadPlace(self.place.address, self.place.head, name)
+        return LeaseSession(_make_transport(own, self.keys), self.layers, found, self.join)
 
 
 def _forwarding(plan: WorkerPlan, place: HeadPlace, transport: Transport) -> AbstractAsyncContextManager[None]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.base.ids import Epoch
 from parallax_core.node.channel import Channel
-from parallax_core.wire.membership import OpenLease
+from parallax_core.node.executor.base import LEASE
+from parallax_core.wire.membership import OpenLease, Release
 
 
 class LeasingNode(Protocol):
@@ -34,15 +36,26 @@ class LeaseOpener:
         """By name: the node, and the number up to which it was asked."""
         self._sending: set[asyncio.Task[None]] = set()
 
+    def want(self, numbers: Mapping[str, int], joined: Iterable[LeasingNode], waiting: Iterable[LeasingNode]) -> None:
+        """Have nodes that have joined open leases up to a number each, by name, and those that wait release a stage."""
+        self.wanted = numbers
+        for node in joined:
+            self.update(node)
+        for node in waiting:
+            if node.name in numbers:
+                self.free(node)
+
     def update(self, node: LeasingNode) -> None:
         """Have a node that has joined open the leases that are wanted of it and are not open yet."""
         known, number = self._opened.get(node.name, (node, 0))
         first = number + 1 if known is node else 1
         for each in range(first, self.wanted.get(node.name, 0) + 1):
             self._opened[node.name] = (node, each)
-            sending = asyncio.create_task(_ask(node, each))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
+            self._send(node, OpenLease(each))
+
+    def free(self, node: LeasingNode) -> None:
+        """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""
+        self._send(node, Release(LEASE, Epoch(0), keeps_layers=True))
 
     async def stop(self) -> None:
         """Ask no more. Idempotent."""
@@ -50,7 +63,12 @@ class LeaseOpener:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
+    def _send(self, node: LeasingNode, message: OpenLease | Release) -> None:
+        sending = asyncio.create_task(_send(node, message))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
 
-async def _ask(node: LeasingNode, number: int) -> None:
-    with contextlib.suppress(PeerLost):  # it is asked again when it joins again
-        await node.channel.send(OpenLease(number))
+
+async def _send(node: LeasingNode, message: OpenLease | Release) -> None:
+    with contextlib.suppress(PeerLost):  # it has released all, and is asked again when it joins again
+        await node.channel.send(message)

@@ -183,7 +183,7 @@ class NodeRegistry:
         if node.channel.ended.is_set():
             return
         if is_lease or node.name in self._leases.wanted:
-            self._free(node)
+            self._leases.free(node)
         if node.name in self._leaving:
             self._ends.add(releasing := asyncio.create_task(self._release(node)))
             releasing.add_done_callback(self._ends.discard)
@@ -198,17 +198,7 @@ class NodeRegistry:
 
     def want_leases(self, numbers: Mapping[str, int]) -> None:
         """Have nodes, by their names, open leases up to a number each, now or when they join."""
-        self._leases.wanted = numbers
-        for node in self.joined:
-            self._leases.update(node)
-        for node in self.waiting:
-            if node.name in numbers:
-                self._free(node)
-
-    def _free(self, node: JoinedNode) -> None:
-        """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""
-        self._ends.add(ending := asyncio.create_task(_release_lease(node)))
-        ending.add_done_callback(self._ends.discard)
+        self._leases.want(numbers, self.joined, self.waiting)
 
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end: it is released once it is given back."""
@@ -308,8 +298,7 @@ class NodeRegistry:
         self._joined[node.name] = node
         if self.note_join is not None:
             self.note_join(node)
-        end = asyncio.create_task(self._await_end(node))
-        self._ends.add(end)
+        self._ends.add(end := asyncio.create_task(self._await_end(node)))
         end.add_done_callback(self._ends.discard)
         self._admit(node)
         if self._introducer is not None:
@@ -326,13 +315,11 @@ class NodeRegistry:
             channel.check_role("worker")
         if serve is None or (serve is self.serve_api and channel.peer not in self._joined):
             raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
-        tunnel = asyncio.ensure_future(serve(channel))
-        self._tunnels.add(tunnel)
+        self._tunnels.add(tunnel := asyncio.ensure_future(serve(channel)))
         tunnel.add_done_callback(self._note_tunnel)
 
     def _list_members(self) -> list[Member]:
-        own = (node for node in self.joined if not is_further(node.name) and not is_lease(node.name))
-        return [(node.channel, node.join) for node in own]
+        return [(node.channel, node.join) for node in self.joined if not (is_further(node.name) or is_lease(node.name))]
 
     def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
         node.note_report(report)
@@ -365,8 +352,3 @@ class NodeRegistry:
     def _check_name(self, name: str) -> None:
         if name in self._waiting:
             raise PeerLost(f"another node called {name!r} has joined", NAME_HINT)
-
-
-async def _release_lease(node: JoinedNode) -> None:
-    with contextlib.suppress(PeerLost):  # it is released then
-        await node.channel.send(Release(LEASE, Epoch(0), keeps_layers=True))
