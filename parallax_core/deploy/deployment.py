@@ -94,9 +94,10 @@ class Deployment:
         return engines
 
     def list_waiting(self) -> list[NodeStatus]:
-        """Return the nodes that have joined and have no stage: the spares, and those with nothing to do."""
+        """Return the nodes that have joined and have no stage: the spares, and those with nothing to do; no leases."""
         registry, spares = self._registry, self._spares
-        waiting = [describe_node(each) for each in registry.waiting] if registry is not None else []
+        joined = registry.waiting if registry is not None else ()
+        waiting = [describe_node(each) for each in joined if not is_lease(each.name)]
         return [*describe_spares(spares.spares if spares else ()), *waiting]
 
     def list_nodes(self) -> list[NodeStatus]:

@@ -52,7 +52,7 @@ def describe_replicas(engine: Engine) -> tuple[ReplicaStatus, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class NodePlace:
     """What a node has, or is to have."""
 
     model: str
@@ -67,9 +67,9 @@ def _list_members(
     plans: Mapping[str, PlanStatus | None],
 ) -> Iterator[MemberReply]:
     """Yield each node with what it does; a planned stage counts also before its node has loaded it."""
-    places: dict[str, _Place] = {}
+    places: dict[str, NodePlace] = {}
     for model, found in replicas.items():
-        places.update(_find_places(model, found, plans[model]))
+        places.update(find_places(model, found, plans[model]))
     found_plans = [plan for plan in plans.values() if plan is not None]
     idle = {name: reason for plan in found_plans for name, reason in plan.idle.items()}
     slowdowns = {name: factor for plan in found_plans for name, factor in plan.slowdowns.items()}
@@ -87,18 +87,18 @@ def _list_members(
         )
 
 
-def _find_places(model: str, replicas: Sequence[ReplicaStatus], plan: PlanStatus | None) -> dict[str, _Place]:
+def find_places(model: str, replicas: Sequence[ReplicaStatus], plan: PlanStatus | None) -> dict[str, NodePlace]:
     """Return the place of each node that has, or is to have, layers of a model."""
-    places: dict[str, _Place] = {}
+    places: dict[str, NodePlace] = {}
     for planned in plan.replicas if plan else ():
         for placed in planned.stages:
-            places[placed.node] = _Place(model, planned.rank, [placed.layers.start, placed.layers.stop])
+            places[placed.node] = NodePlace(model, planned.rank, [placed.layers.start, placed.layers.stop])
     for replica in replicas:
         is_ready = replica.health.state == "ready"
         for stage in (each for each in replica.stages if each.pid):
             layers = [stage.layers.start, stage.layers.stop] if stage.layers else None
             if (node := holder_of(stage.node)) not in places or is_ready:
-                places[node] = _Place(model, replica.rank, layers, is_ready)
+                places[node] = NodePlace(model, replica.rank, layers, is_ready)
     return places
 
 

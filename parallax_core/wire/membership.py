@@ -92,6 +92,8 @@ class Refusal(Leased, frozen=True, tag=11):
     stage: Count
     message: Text
     hint: Text = ""
+    lacks_leases: bool = False
+    """For a lease: whether the backend has none for the model; the node may still have a stage of its own."""
 
 
 class Hop(Leased, frozen=True, tag=12):

@@ -35,7 +35,7 @@ class PlacementEstimator:
         shares = share_requests(pipelines, self.costs.goal)
         times = [pipeline.measure(max(share, 1)) for pipeline, share in zip(pipelines, shares, strict=True)]
         if has_leases(placement):
-            times = slow_down(pipelines, times)
+            times = slow_down(pipelines, times, shares)
         found = [self._describe(*each) for each in zip(pipelines, shares, times, strict=True)]
         total = sum(shares)
 
@@ -75,6 +75,9 @@ class PlacementEstimator:
         for stage in stages:
             if stage.node not in self._indices:
                 message = f"there is no node {stage.node!r}"
+                raise ValueError(message)
+            if stage.lease is not None and not self.costs.nodes[self._indices[stage.node]].leases:
+                message = f"node {stage.node!r} has no leases"
                 raise ValueError(message)
         cuts = [0]
         for stage in stages:

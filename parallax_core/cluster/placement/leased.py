@@ -12,8 +12,8 @@ from parallax_core.contracts.placement import PlacedStage, Placement, StageLease
 
 NUM_ROUNDS = 60
 """The rounds in which the rates of pipelines that share nodes settle."""
-ROUNDING = 1e-6
-"""By how much the shares of all leases of a node may exceed 1."""
+ROUNDING = 1e-9
+"""By how much the shares of all leases of a node may exceed 1, as for backends."""
 MOST_BUSY = 0.95
 """The largest share of a node's time that other pipelines are taken to need."""
 Leases = tuple[StageLease | None, ...]
@@ -74,11 +74,12 @@ def check_shared(placement: Placement) -> None:
         if len(stages) > 1 and len(leases) < len(stages):
             message = f"node {node!r} has more than one stage, and not a lease for each"
             raise ValueError(message)
-        if len({lease.number for lease in leases}) < len(leases) or len({lease.holds for lease in leases}) > 1:
+        numbers = {lease.number for lease in leases if lease.number >= 0}
+        if len(numbers) < len(leases) or len({lease.holds for lease in leases}) > 1:
             message = f"the leases of node {node!r} do not have a number each, and the same layers to share"
             raise ValueError(message)
         shares = [lease.memory_share for lease in leases]
-        if any(share <= 0 for share in shares) or sum(shares) > 1 + ROUNDING:
+        if not (all(share > 0 for share in shares) and sum(shares) <= 1 + ROUNDING):
             message = f"the leases of node {node!r} take more than its memory, or none of it"
             raise ValueError(message)
         if not all(each.holds.start <= each.layers.start and each.layers.stop <= each.holds.stop for each in stages):
@@ -86,7 +87,9 @@ def check_shared(placement: Placement) -> None:
             raise ValueError(message)
 
 
-def slow_down(pipelines: Sequence[Pipeline], costs: Sequence[PipelineCost]) -> list[PipelineCost]:
+def slow_down(
+    pipelines: Sequence[Pipeline], costs: Sequence[PipelineCost], shares: Sequence[int]
+) -> list[PipelineCost]:
     """Return the times of pipelines with what they wait for each other on the nodes that they share.
 
     A node runs the steps of its leases in turn, so that each gets the time that the others leave (processor sharing:
@@ -96,13 +99,14 @@ def slow_down(pipelines: Sequence[Pipeline], costs: Sequence[PipelineCost]) -> l
     Args:
         pipelines: all that there are.
         costs: the times of each, as if it were alone.
+        shares: the number of requests of each; one that has none holds nobody up.
     """
     seconds = [cost.request_s for cost in costs]
     for _ in range(NUM_ROUNDS):
         busy: dict[int, float] = {}
-        for pipeline, cost, request_s in zip(pipelines, costs, seconds, strict=True):
+        for pipeline, cost, share, request_s in zip(pipelines, costs, shares, seconds, strict=True):
             for node, stage_s in zip(pipeline.order, cost.stage_s, strict=True):
-                busy[node] = busy.get(node, 0.0) + cost.num_requests * stage_s / request_s
+                busy[node] = busy.get(node, 0.0) + share * stage_s / request_s
         seconds = [
             (request_s + _wait(pipeline, cost, request_s, busy)) / 2
             for pipeline, cost, request_s in zip(pipelines, costs, seconds, strict=True)

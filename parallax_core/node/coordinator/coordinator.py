@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
 from parallax_core.base.ids import holder_of, is_lease
@@ -89,6 +90,8 @@ class Coordinator:
         self._excluded: dict[str, tuple[float, str]] = {}
         """By node: until when it is not used, and why."""
         self._leaving: dict[str, JoinedNode] = {}
+        self._unshared: dict[str, JoinedNode] = {}
+        """By name: the nodes that have refused leases of the model, as they had joined then."""
         self._known: Known | None = None
         self._planned_at = 0.0
         self._has_begun = False
@@ -147,6 +150,14 @@ class Coordinator:
             return
         logger.warning("node gets no layers for %g s node=%s: %s", EXCLUDED_S, node, reason)
         self._excluded[node] = (_now() + EXCLUDED_S, reason)
+        self._registry.changed.set()
+
+    def stop_sharing(self, node: str, reason: str) -> None:
+        """Plan without leases of a node, whose backend has none for the model, until it joins anew."""
+        node = holder_of(node)
+        logger.warning("node is not shared node=%s: %s", node, reason)
+        self._unshared.update({each.name: each for each in self._nodes if each.name == node})
+        self._planned_at = -inf  # what has changed of the nodes counts at once
         self._registry.changed.set()
 
     def end(self, reason: str) -> None:
@@ -230,7 +241,11 @@ class Coordinator:
         others = {name: reason for name, (_, reason) in self._excluded.items() if name in joined}
         others.update(dict.fromkeys(self._leaving, "it leaves"))
         usable = self._describe([node for name, node in joined.items() if name not in others])
-        return UsableNodes(usable.cluster, {**usable.others, **others})
+        self._unshared = {name: node for name, node in self._unshared.items() if joined.get(name) is node}
+        profiles = (
+            replace(each, leases=False) if each.name in self._unshared else each for each in usable.cluster.nodes
+        )
+        return UsableNodes(replace(usable.cluster, nodes=tuple(profiles)), {**usable.others, **others})
 
     def _apply(self, plan: LayerPlan) -> None:
         self.plan = plan

@@ -31,6 +31,9 @@ class Planning(Protocol):
     def exclude(self, node: str, reason: str) -> None:
         """Plan without a node, which cannot load its layers."""
 
+    def stop_sharing(self, node: str, reason: str) -> None:
+        """Plan without leases of a node, whose backend has none for the model."""
+
     async def replace(self, node: str) -> None:
         """Plan without a node, which leaves; return once the model has another place."""
 
@@ -111,7 +114,10 @@ class PlannedExecutor:
             except (NodeRefused, LoadingHung, DifferentWeights) as error:
                 reason = f"{error.message}; {error.hint}" if error.hint else error.message
                 self._note_fault(reason)
-                self._planning.exclude(error.node, reason)
+                if isinstance(error, NodeRefused) and error.lacks_leases:
+                    self._planning.stop_sharing(error.node, reason)
+                else:
+                    self._planning.exclude(error.node, reason)
                 await self._await_move(stages)
                 continue
             except EngineFailed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from parallax_core.base.errors import PeerLost
@@ -14,7 +14,7 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.wire.membership import OpenLease, Release
 
 
-class LeaseHolder(Protocol):
+class LeasingNode(Protocol):
     """A node that has joined."""
 
     @property
@@ -32,21 +32,30 @@ class LeaseOpener:
     def __init__(self) -> None:
         self.wanted: Mapping[str, int] = {}
         """By node: the number up to which it is to open leases."""
-        self._opened: dict[str, tuple[LeaseHolder, int]] = {}
+        self._opened: dict[str, tuple[LeasingNode, int]] = {}
         """By name: the node, and the number up to which it was asked."""
         self._sending: set[asyncio.Task[None]] = set()
 
-    def update(self, node: LeaseHolder) -> None:
+    def want(self, numbers: Mapping[str, int], joined: Iterable[LeasingNode], waiting: Iterable[LeasingNode]) -> None:
+        """Have nodes that have joined open leases up to a number each, by name, and those that wait release a stage."""
+        self.wanted = numbers
+        for node in joined:
+            self.update(node)
+        for node in waiting:
+            if node.name in numbers:
+                self.free(node)
+
+    def update(self, node: LeasingNode) -> None:
         """Have a node that has joined open the leases that are wanted of it and are not open yet."""
         known, number = self._opened.get(node.name, (node, 0))
         first = number + 1 if known is node else 1
         for each in range(first, self.wanted.get(node.name, 0) + 1):
             self._opened[node.name] = (node, each)
-            self._start(_send(node, OpenLease(each)))
+            self._send(node, OpenLease(each))
 
-    def release(self, node: LeaseHolder) -> None:
-        """Release a lease, which keeps the layers of its node loaded and gives back its share of the memory."""
-        self._start(_send(node, Release(LEASE, Epoch(0), keeps_layers=True)))
+    def free(self, node: LeasingNode) -> None:
+        """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""
+        self._send(node, Release(LEASE, Epoch(0), keeps_layers=True))
 
     async def stop(self) -> None:
         """Ask no more. Idempotent."""
@@ -54,12 +63,12 @@ class LeaseOpener:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        sending = asyncio.create_task(work)
+    def _send(self, node: LeasingNode, message: OpenLease | Release) -> None:
+        sending = asyncio.create_task(_send(node, message))
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
 
 
-async def _send(node: LeaseHolder, message: OpenLease | Release) -> None:
-    with contextlib.suppress(PeerLost):  # it is asked again when it joins again, and released then
+async def _send(node: LeasingNode, message: OpenLease | Release) -> None:
+    with contextlib.suppress(PeerLost):  # it has released all, and is asked again when it joins again
         await node.channel.send(message)

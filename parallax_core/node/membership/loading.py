@@ -24,9 +24,11 @@ AssignmentReply = Loading | Ready | Refusal | Linked
 class NodeRefused(ParallaxError):
     """A node cannot load its stage."""
 
-    def __init__(self, node: str, message: str, hint: str = "") -> None:
+    def __init__(self, node: str, message: str, hint: str = "", *, lacks_leases: bool = False) -> None:
         super().__init__(message, hint)
         self.node = node
+        self.lacks_leases = lacks_leases
+        """Whether its backend has no leases for the model; it may still load a stage that shares nothing."""
 
 
 class LoadingHung(BackendFailed):
@@ -54,8 +56,9 @@ async def load_stage(node: JoinedNode, assignment: StageAssignment, attempt: Epo
                     progress(task, done, None if total < 0 else total, unit)
                 case Ready(_, _, _, info):
                     return info
-                case Refusal(_, _, stage, message, hint):
-                    raise NodeRefused(node.name, f"stage {stage} on node {node.name!r}: {message}", hint)
+                case Refusal(_, _, stage, message, hint, lacks_leases):
+                    reason = f"stage {stage} on node {node.name!r}: {message}"
+                    raise NodeRefused(node.name, reason, hint, lacks_leases=lacks_leases)
     finally:
         node.loading = None
 

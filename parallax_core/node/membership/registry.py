@@ -178,12 +178,12 @@ class NodeRegistry:
         """Have a node wait again that was handed out; it keeps what it has loaded.
 
         It may still report steps, and loses its links to its neighbours as these get other stages. A lease is released,
-        so that others get its share of the memory.
+        so that others get its share of the memory, and so is the stage of a node whose leases are wanted.
         """
         if node.channel.ended.is_set():
             return
-        if is_lease:
-            self._leases.release(node)
+        if is_lease or node.name in self._leases.wanted:
+            self._leases.free(node)
         if node.name in self._leaving:
             self._ends.add(releasing := asyncio.create_task(self._release(node)))
             releasing.add_done_callback(self._ends.discard)
@@ -198,9 +198,7 @@ class NodeRegistry:
 
     def want_leases(self, numbers: Mapping[str, int]) -> None:
         """Have nodes, by their names, open leases up to a number each, now or when they join."""
-        self._leases.wanted = numbers
-        for node in self.joined:
-            self._leases.update(node)
+        self._leases.want(numbers, self.joined, self.waiting)
 
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end: it is released once it is given back."""
@@ -295,8 +293,7 @@ class NodeRegistry:
         self._joined[node.name] = node
         if self.note_join is not None:
             self.note_join(node)
-        end = asyncio.create_task(self._await_end(node))
-        self._ends.add(end)
+        self._ends.add(end := asyncio.create_task(self._await_end(node)))
         end.add_done_callback(self._ends.discard)
         self._admit(node)
         if self._introducer is not None:
@@ -313,11 +310,11 @@ class NodeRegistry:
             channel.check_role("worker")
         if serve is None or (serve is self.serve_api and channel.peer not in self._joined):
             raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
-        self._tunnels.open(channel, serve)
+        self._tunnels.add(tunnel := asyncio.ensure_future(serve(channel)))
+        tunnel.add_done_callback(self._note_tunnel)
 
     def _list_members(self) -> list[Member]:
-        own = (node for node in self.joined if not is_further(node.name) and not is_lease(node.name))
-        return [(node.channel, node.join) for node in own]
+        return [(node.channel, node.join) for node in self.joined if not (is_further(node.name) or is_lease(node.name))]
 
     def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
         node.note_report(report)

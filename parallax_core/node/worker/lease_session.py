@@ -12,7 +12,7 @@ from parallax_core.wire.membership import Join
 
 
 class LeaseSession:
-    """A lease of a node; see `NodeLease`."""
+    """A lease of a node; see `JoinedLease`."""
 
     def __init__(self, transport: Transport, layers: SharedLayers, place: HeadPlace, join: Join) -> None:
         """Serve the head at ``place``, under the name there.
@@ -38,11 +38,11 @@ class LeaseSession:
         self._session.leave()
 
     async def run(self) -> None:
-        """Join the head, again whenever it is lost, and serve it; see `NodeLease.run`."""
+        """Join the head, again whenever it is lost, and serve it; see `JoinedLease.run`. The node keeps its layers."""
         await self._transport.start()
         try:
             join = msgspec.structs.replace(self._join, address=self._transport.address, model="", start=0, stop=0)
             await serve_again(self._session, self._place, join)
         finally:
-            await self._session.close()
+            await self._session.close(keeps_layers=True)
             await self._transport.stop()

@@ -17,7 +17,7 @@ MOST_LEASES = 32
 """The most leases of a node besides the first, which is the node itself."""
 
 
-class NodeLease(Protocol):
+class JoinedLease(Protocol):
     """A lease, which joins the head by itself."""
 
     @property
@@ -39,11 +39,11 @@ class NodeLease(Protocol):
 class NodeLeases:
     """The leases of a node by their numbers, from 1, which end when it loses its head. Belongs to one event loop."""
 
-    def __init__(self, node: str, make: Callable[[str], NodeLease] | None = None) -> None:
+    def __init__(self, node: str, make: Callable[[str], JoinedLease] | None = None) -> None:
         """Open the leases of ``node`` with ``make``, by their names; without it, there are none."""
         self._node = node
         self._make = make
-        self._leases: dict[str, NodeLease] = {}
+        self._leases: dict[str, JoinedLease] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._loss: StageLost | None = None
         self._lost = asyncio.Event()
@@ -87,7 +87,7 @@ class NodeLeases:
         assert self._loss is not None, "it was noted"
         raise self._loss
 
-    async def _run(self, name: str, lease: NodeLease) -> None:
+    async def _run(self, name: str, lease: JoinedLease) -> None:
         try:
             await lease.run()
         except StageLost as error:

@@ -90,8 +90,8 @@ class StageHolder:
                 logger.exception("stage cannot be opened")
                 message = f"the model could not be loaded: {type(error).__name__}: {error}"
                 raise BackendFailed(message, "the log of the node has the traceback") from error
-        self.held = LoadedStage(assign, slot, runtime, info)
-        return self.held
+            self.held = held = LoadedStage(assign, slot, runtime, info)  # before anything else is waited for
+        return held
 
     async def reset(self) -> None:
         """Have the loaded stage, if there is one, drop all its sequences.
@@ -124,14 +124,18 @@ class StageHolder:
         Raises:
             StageLost: if sequences cannot be dropped; see `reset`.
         """
+        await self.reset()
         if self.held is not None and self.held.slot.is_shared:
             await self._end()
-        await self.reset()
 
-    async def close(self) -> None:
-        """Close the stage, and layers that no lease uses, waiting for at most `CLOSE_S` each. Idempotent."""
+    async def close(self, *, keeps_layers: bool = False) -> None:
+        """Close the stage, and layers that no lease uses, waiting for at most `CLOSE_S` each. Idempotent.
+
+        With ``keeps_layers``, the layers stay.
+        """
         await self._end()
-        await self._layers.close_unused()
+        if not keeps_layers:
+            await self._layers.close_unused()
 
     async def _unload(self) -> None:
         """Close the stage, and return its memory to the system, unless other leases use its layers."""

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
+from parallax_core.base.errors import ParallaxError, PeerLost, StageLost, Unsupported
 from parallax_core.base.ids import Epoch, LeaseId
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
@@ -127,6 +127,8 @@ class WorkerSession:
             await self._join(channel, join)
             logger.info("joined head=%s", head)
             self._channel = channel
+            if self.is_leaving:  # since before there was anybody to tell
+                await _announce_leave(channel)
             channel.divert(Peers, self._meet)
             channel.divert(StartNode, self.further.start)
             channel.divert(EndNode, self.further.end)
@@ -153,9 +155,12 @@ class WorkerSession:
         self._trusted.trust("peer", {peer.node: peer.key for peer in peers.peers})
         self._reporter.meet(peers)
 
-    async def close(self) -> None:
-        """Close the loaded stage, and layers that no lease uses; waits only a moment for a running step. Idempotent."""
-        await self._stage.close()
+    async def close(self, *, keeps_layers: bool = False) -> None:
+        """Close the loaded stage, and layers that no lease uses; waits only a moment for a running step. Idempotent.
+
+        With ``keeps_layers``, the layers stay.
+        """
+        await self._stage.close(keeps_layers=keeps_layers)
 
     async def _join(self, channel: Channel, join: Join) -> None:
         try:
@@ -228,7 +233,9 @@ class WorkerSession:
             self._loop = None
 
     async def _refuse(self, channel: Channel, assign: Assign, error: ParallaxError) -> None:
-        await channel.send(Refusal(assign.lease, assign.epoch, assign.stage, error.message, error.hint))
+        lacks_leases = assign.memory_share > 0 and isinstance(error, Unsupported)
+        ids = (assign.lease, assign.epoch, assign.stage)
+        await channel.send(Refusal(*ids, error.message, error.hint, lacks_leases))
 
     async def _link(self, channel: Channel, hop: Hop) -> PeerLinks | Message:
         """Return the links to the neighbours, or the head's next message if that arrives first."""

@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from parallax_core.base.errors import BackendFailed
+from parallax_core.base.errors import BackendFailed, Unsupported
 from parallax_core.base.machine import return_memory
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Leasing, Stage
 from parallax_core.node.worker.thread import StageThread, note_end
 from parallax_core.wire.membership import Assign
 
-RELEASE_S = 30.0
-"""Seconds to wait until other leases have given back what a new one needs: their heads move as well."""
+RELEASE_S = 60.0
+"""Seconds to wait until other stages have given back what a new one needs: their heads move as well."""
 CLOSE_S = 1.5
 """Seconds to wait for a running step when layers are closed."""
-ROUNDING = 1e-6
-"""By how much the shares of all leases may exceed 1."""
+ROUNDING = 1e-9
+"""By how much the shares of all leases may exceed 1, as for `LeasedStage`."""
 
 OpenStage = Callable[[Assign, Progress], Stage]
 """Opens an assigned stage, or the layers that a lease of it needs; called on the thread that will run it."""
@@ -42,29 +42,39 @@ class StageSlot:
 class SharedLayers:
     """The layers that a node has loaded for leases, and the leases of them. Belongs to one event loop.
 
-    Layers stay loaded until others are needed, or `trim` finds no lease of them.
+    Layers stay loaded until others are needed, or nobody uses them after a `trim`.
     """
 
     def __init__(self, open_stage: OpenStage) -> None:
         """Open stages with ``open_stage``; see `StagePlan.leased` for what it opens for leases."""
         self._open_stage = open_stage
-        self.loaded: Assign | None = None
+        self._first: Assign | None = None
         """A lease of the layers that are loaded, or about to be; None: none are."""
         self._thread: StageThread | None = None
         self._holder: Stage | None = None
         """The loaded layers; belongs to the thread."""
         self._shares: dict[int, float] = {}
         """The share of memory of each lease, by a number."""
+        self._own: set[StageThread] = set()
+        """The threads of stages that share nothing: they have taken all memory."""
         self._last = 0
         self._changed = asyncio.Event()
         self._lock = asyncio.Lock()
         """Held while layers are unloaded, and while a place is looked for."""
+        self._are_unwanted = False
+        """Whether to unload the layers once no lease uses them."""
+        self._trimming: asyncio.Task[None] | None = None
+
+    @property
+    def loaded(self) -> Assign | None:
+        """A lease of the layers that are loaded; None: none are."""
+        return self._first if self._holder is not None else None
 
     async def acquire(self, assign: Assign) -> StageSlot:
-        """Return a place for an assigned stage, once it has room beside the leases that there are.
+        """Return a place for an assigned stage, once it has room beside the stages that there are.
 
         Raises:
-            BackendFailed: if leases that are in its way are not given back.
+            BackendFailed: if stages that are in its way are not given back.
         """
         key = _describe(assign) if assign.memory_share else None
         async with self._lock:
@@ -74,7 +84,11 @@ class SharedLayers:
             return self._lend(assign) if key is not None else self._make_own(assign)
 
     async def trim(self) -> None:
-        """Unload layers that no lease uses, and return their memory to the system. Idempotent."""
+        """Unload layers once no lease uses them, and return their memory to the system. Idempotent.
+
+        It does not wait for leases that there are; a new one keeps the layers loaded.
+        """
+        self._are_unwanted = True
         async with self._lock:
             if not self._shares:
                 await self._unload()
@@ -92,14 +106,16 @@ class SharedLayers:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:
-            message = f"other leases of this node were not given back within {RELEASE_S:g} s"
+            message = f"other stages of this node were not released within {RELEASE_S:g} s"
             raise BackendFailed(message, "they end when their pipelines move; the server's log says more") from error
 
     @property
     def _key(self) -> LayersKey | None:
-        return _describe(self.loaded) if self.loaded is not None else None
+        return _describe(self._first) if self._first is not None else None
 
     def _has_room(self, key: LayersKey | None, share: float) -> bool:
+        if key is not None and self._own:
+            return False
         if not self._shares:
             return True
         return key == self._key and sum(self._shares.values()) + share <= 1 + ROUNDING
@@ -107,11 +123,18 @@ class SharedLayers:
     def _make_own(self, assign: Assign) -> StageSlot:
         """Return a place for a stage that shares nothing."""
         thread = StageThread(f"parallax-stage-{assign.stage}")
-        return StageSlot(thread, lambda progress: self._open_stage(assign, progress), thread.close)
+        self._own.add(thread)
+
+        def give_back() -> None:
+            thread.close()
+            self._own.discard(thread)
+            self._changed.set()
+
+        return StageSlot(thread, lambda progress: self._open_stage(assign, progress), give_back)
 
     def _lend(self, assign: Assign) -> StageSlot:
         """Return a place for a lease."""
-        self.loaded = assign
+        self._first, self._are_unwanted = assign, False
         thread = self._thread = self._thread or StageThread("parallax-layers")
         number = self._last = self._last + 1
         self._shares[number] = assign.memory_share
@@ -119,16 +142,19 @@ class SharedLayers:
         def give_back() -> None:
             self._shares.pop(number, None)
             self._changed.set()
+            if self._are_unwanted and not self._shares:
+                self._trimming = asyncio.create_task(self.trim())
 
         return StageSlot(thread, lambda progress: self._lease(assign, progress), give_back, is_shared=True)
 
     def _lease(self, assign: Assign, progress: Progress) -> Stage:
         """Return a lease, loading its layers if that was not done yet; called on the thread."""
-        if self._holder is None:
-            self._holder = self._open_stage(assign, progress)
-        if not isinstance(self._holder, Leasing):
-            raise BackendFailed("the backend of this node has no leases", "let each node be in one pipeline only")
-        return self._holder.lease(LayerRange(assign.start, assign.stop), assign.memory_share)
+        holder = self._holder or self._open_stage(assign, progress)
+        if not isinstance(holder, Leasing):
+            holder.close()
+            raise Unsupported("the backend of this node has no leases", "let the node be in one pipeline only")
+        self._holder = holder
+        return holder.lease(LayerRange(assign.start, assign.stop), assign.memory_share)
 
     async def _unload(self) -> None:
         """Close the layers, and return their memory to the system."""
@@ -137,7 +163,7 @@ class SharedLayers:
 
     async def _close_layers(self) -> bool:
         """Close the layers on their thread, which ends then; return whether there were any."""
-        thread, self._thread, self.loaded = self._thread, None, None
+        thread, self._thread, self._first = self._thread, None, None
         if thread is None:
             return False
         closing = thread.call(self._close)

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages, find_intact, give_ranks
+from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages, find_intact, give_ranks, name_member
 from parallax_core.cluster.placement.policy import SearchPlacement
-from parallax_core.contracts.placement import ClusterProfile, PlacedStage, ServingGoal
+from parallax_core.contracts.placement import (
+    ClusterProfile,
+    Estimator,
+    PlacedStage,
+    Placement,
+    PlacementProblem,
+    ServingGoal,
+    StageLease,
+)
 from parallax_core.contracts.stage import LayerRange
 from tests.support.clusters import make_model, make_node
 
@@ -132,3 +140,31 @@ def test_intact_pipelines_have_all_their_nodes() -> None:
     pipelines = [pipeline("a", "b"), pipeline("c")]
     assert find_intact(pipelines, {"a", "c"}) == [pipeline("c")]
     assert find_intact(pipelines, {"a", "b", "c"}) == pipelines
+
+
+def test_first_lease_of_a_node_joins_as_the_node_and_others_by_names_of_their_own() -> None:
+    layers = LayerRange(0, 6)
+    leases = [StageLease(number, layers, 0.5) for number in (0, 1, 12)]
+    assert [name_member(PlacedStage("a/1", layers, lease)) for lease in leases] == ["a/1", "a/1~1", "a/1~12"]
+    assert name_member(PlacedStage("a/1+2", layers)) == "a/1+2"
+
+
+def test_plan_whose_pipelines_share_a_node_stays_and_loads_nothing_anew() -> None:
+    cluster = make_cluster(hub=9, a=9, b=9)
+    cluster = replace(cluster, nodes=tuple(replace(node, leases=True) for node in cluster.nodes))
+    holds = LayerRange(0, 3)
+    current = {
+        rank: (PlacedStage("hub", holds, StageLease(rank, holds, 0.5)), PlacedStage(other, LayerRange(3, 6)))
+        for rank, other in enumerate("ab")
+    }
+
+    class Same:
+        """Keeps the placement that serves."""
+
+        def place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
+            del estimator
+            return problem.current or Placement()
+
+    plan = replace(PLANNER, policy=Same()).plan(cluster, current)
+    assert plan.pipelines == current
+    assert (plan.loads, plan.movement.num_moved, plan.idle) == ({}, 0, {})

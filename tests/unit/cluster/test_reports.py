@@ -25,6 +25,8 @@ def test_node_has_what_it_reports() -> None:
     assert (node.name, node.site, node.device) == ("attic", "home", DEVICE)
     assert (node.cached_layers, node.disk_bandwidth, node.disk_free) == (LayerRange(3, 9), 3e9, 10**11)
     assert make_node("attic", REPORT, model="hf:org/third").cached_layers is None
+    assert not node.leases
+    assert make_node("attic", msgspec.structs.replace(REPORT, leases=True)).leases
 
 
 def test_known_product_is_not_believed_to_be_much_faster_than_it_is() -> None:

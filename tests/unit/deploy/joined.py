@@ -116,6 +116,8 @@ class Cluster:
         self.machines: dict[str, Machine] = {}
         self.models: list[JoinedModel] = []
         self._sizes: dict[str, float] = {}
+        self.leases = False
+        """Whether the backend of machines that join has leases."""
         self._folder = write_model(folder)
 
     async def join(self, name: str, memory_gb: float, *, starts_nodes: bool = True) -> Machine:
@@ -163,7 +165,8 @@ class Cluster:
     def _report(self, node: JoinedNode) -> None:
         memory = int(self._sizes.get(node.name, 0) * GB)
         if memory:
-            node.note_report(NodeReport(backend="toy", device=DeviceReport(memory=memory, flops=1e13, bandwidth=1e11)))
+            device = DeviceReport(memory=memory, flops=1e13, bandwidth=1e11)
+            node.note_report(NodeReport(backend="toy", device=device, leases=self.leases))
 
 
 @asynccontextmanager

@@ -30,6 +30,7 @@ from tests.unit.deploy.joined import (
     places,
 )
 from tests.unit.node.cluster import soon, until
+from tests.unit.node.coordinator.test_leases import Hub
 
 
 @pytest.fixture
@@ -302,3 +303,37 @@ async def test_switch_ends_with_one_model_that_answers(cluster: Cluster, *, drai
         assert isinstance(hosted, JoinedModel)
         await check(hosted)
     await soon(cluster.served.stop())
+
+
+async def test_machine_in_two_pipelines_holds_its_layers_once_and_returns_all_memory(cluster: Cluster) -> None:
+    cluster.leases = True
+    hub = await cluster.join("hub/1", 5)
+    for name in ("one/1", "two/1"):
+        await cluster.join(name, 3)
+    model = cluster.make("toy", policy=Hub())
+    await soon(model.start())
+    await until(lambda: [engine.health().state for engine in model.engines] == ["ready"] * 2)
+    for _ in range(4):
+        await check(model)
+    assert [load.memory_fraction for load in hub.loads] == [FRACTION], "the layers are loaded once"
+    assert model.find_uses() == {
+        "hub/1": int((2 + FRACTION * 5) * GB),
+        "one/1": int((1 + FRACTION * 3) * GB),
+        "two/1": int((1 + FRACTION * 3) * GB),
+    }
+    progress = sorted((each.node, each.layers) for each in model.list_progress())
+    assert progress == [("hub/1", (0, 2)), ("hub/1", (0, 2)), ("one/1", (2, 3)), ("two/1", (2, 3))]
+    leases = [stage.lease for replica in model.find_plan("").replicas for stage in replica.stages if stage.lease]
+    assert sorted(lease.number for lease in leases) == [0, 1]
+    assert [node.name for node in cluster.shared.firsts] == ["hub/1", "one/1", "two/1"]
+
+    assert [node.name for node in model.deployment.list_nodes()] == ["hub/1", "one/1", "two/1"]
+    assert hub._session is not None
+    layers = hub._session.layers
+    assert layers.loaded is not None
+    await cluster.stop(model)
+    await until(lambda: layers.loaded is None)
+    waiting = {node.name for node in model.deployment.list_waiting()}
+    assert waiting == {"hub/1", "one/1", "two/1"}, "a lease is no node that waits"
+    other = await cluster.load("other")
+    await check(other)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import types
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ def test_report_has_what_was_measured_before() -> None:
     report = make()
     assert report is not None
     assert (report.backend, report.device.name, report.device.is_measured) == ("beads", CountingBenchmark.name, True)
+
+
+@pytest.mark.parametrize("leases", [False, True])
+def test_report_says_whether_the_backend_has_leases(*, leases: bool) -> None:
+    make, host = make_maker(dataclasses.replace(SPEC, leases=leases))
+    measure_machine(host, host.backends().get("beads"), DevicePlan())
+    report = make()
+    assert report is not None
+    assert report.leases == leases
 
 
 def test_memory_that_a_user_grants_is_reported() -> None:

@@ -7,8 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.placement import Estimator, PlacedStage, Placement, PlacementProblem, StageLease
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.stage import LayerRange, Stage
+from parallax_core.node.coordinator.coordinator import count_leases
+from parallax_core.testing.node import open_toy, open_toy_layers
+from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import TOY, Node, joined, soon, until
 from tests.unit.node.coordinator.planned_cluster import PlannedCluster, coordinated
 
@@ -97,3 +102,99 @@ async def test_loss_of_one_pipeline_leaves_the_others_alone() -> None:
         assert [tokens for tokens, _ in answers] == [TOY.continuation((number, 2), 60) for number in range(6)]
         await until(lambda: sorted(len(stages) for stages in cluster.places.values()) == [2, 2])
         assert "two/1" not in cluster.users
+
+
+@dataclass(frozen=True)
+class HubIfShared:
+    """As `Hub` while ``hub/1`` can be shared; else one pipeline leads through it, without a lease."""
+
+    def place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
+        if any(node.name == "hub/1" and node.leases for node in problem.cluster.nodes):
+            return Hub().place(problem, estimator)
+        names = [node.name for node in problem.cluster.nodes]
+        if not {"hub/1", "one/1"} <= set(names):
+            return Placement()
+        return Placement(((PlacedStage("hub/1", LayerRange(0, 2)), PlacedStage("one/1", LayerRange(2, 3))),))
+
+
+def refuse_to_lease(assign: Assign, progress: Progress) -> Stage:
+    """Open a stage that is no lease, whatever is asked for, as a backend without leases does."""
+    return open_toy(assign, progress)
+
+
+async def test_node_whose_backend_has_no_leases_serves_one_pipeline_and_is_asked_once() -> None:
+    nodes = {name: Node(name) for name in ("hub/1", "one/1", "two/1")}
+    nodes["hub/1"].open = refuse_to_lease
+    async with coordinated(ROOMS, policy=HubIfShared()) as cluster, joined(cluster.registry, *nodes.values()):
+        await until(lambda: list(cluster.places.values()) == [[("hub/1", 0, 2), ("one/1", 2, 3)]])
+        await cluster.check()
+        loads = nodes["hub/1"].loads
+        assert loads[-1].memory_share == 0, "it has a stage of its own"
+        assert "hub/1" not in cluster.coordinator.unusable
+        assert len([load for load in loads if load.memory_share]) <= 2, "each lease was refused at most once"
+
+        cluster.registry.changed.set()
+        await asyncio.sleep(0.5)
+        assert nodes["hub/1"].loads == loads
+
+        await nodes["hub/1"].kill()
+        await until(lambda: not cluster.coordinator.plan.pipelines)
+        again = await Node("hub/1").join(cluster.registry.address)
+        try:
+            await until(lambda: len(cluster.places) == 2)
+            assert [load.memory_share for load in again.loads] == [0.5], "it may have leases when it joins anew"
+        finally:
+            await again.kill()
+
+
+async def test_node_that_cannot_load_a_lease_for_another_reason_is_excluded() -> None:
+    def fail(assign: Assign, progress: Progress) -> Stage:
+        if assign.memory_share:
+            raise ParallaxError("there is too little memory")
+        return open_toy_layers(assign, progress)
+
+    nodes = {name: Node(name) for name in ("hub/1", "one/1")}
+    nodes["hub/1"].open = fail
+    async with coordinated(ROOMS, policy=HubIfShared()) as cluster, joined(cluster.registry, *nodes.values()):
+        await until(lambda: "hub/1" in cluster.coordinator.unusable)
+        assert "too little memory" in cluster.coordinator.unusable["hub/1"]
+        assert not cluster.places
+
+
+def test_as_many_leases_are_opened_as_the_highest_number_says() -> None:
+    layers = LayerRange(0, 2)
+
+    def lease(node: str, number: int) -> PlacedStage:
+        return PlacedStage(node, layers, StageLease(number, layers, 0.1))
+
+    plan = {0: (lease("a", 2), lease("b", 0)), 3: (lease("a", 0), PlacedStage("c", layers)), 4: (lease("a", 1),)}
+    assert count_leases(plan) == {"a": 2, "b": 0}
+    assert count_leases({}) == {}
+
+
+async def test_node_whose_lease_fails_is_excluded_as_a_whole() -> None:
+    async with hub("one/1", "two/1") as (cluster, _):
+        cluster.coordinator.exclude("hub/1~1", "it is broken")
+        await until(lambda: not cluster.coordinator.plan.pipelines)
+        assert cluster.coordinator.unusable == {"hub/1": "it is broken"}
+        assert "node 'hub/1': it is broken" in cluster.coordinator.explain()
+
+
+async def test_node_whose_lease_leaves_is_replaced_as_a_whole() -> None:
+    async with hub("one/1", "two/1") as (cluster, nodes):
+        replacing = asyncio.create_task(cluster.coordinator.replace("hub/1~1"))
+        await until(lambda: cluster.coordinator.unusable == {"hub/1": "it leaves"})
+        await cluster.check()
+        assert not replacing.done(), "there is no other place for the model"
+        await nodes["hub/1"].kill()
+        await soon(replacing)
+
+
+async def test_node_that_leaves_with_its_leases_ends_once_others_have_its_layers() -> None:
+    async with hub("one/1", "two/1") as (cluster, nodes):
+        asking = [asyncio.create_task(cluster.answer((number, 2), 40)) for number in range(4)]
+        await asyncio.sleep(0.05)
+        nodes["hub/1"].leave()
+        await until(lambda: cluster.coordinator.unusable == {"hub/1": "it leaves"})
+        answers = await asyncio.gather(*map(soon, asking))
+        assert [tokens for tokens, _ in answers] == [TOY.continuation((number, 2), 40) for number in range(4)]

@@ -6,12 +6,21 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage
+from parallax_core.contracts.engine import Health
+from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage, StageLease
 from parallax_core.contracts.stage import LayerRange
-from parallax_core.contracts.status import NodeStatus, PlannedMove, PlannedReplica, PlanStatus
+from parallax_core.contracts.status import (
+    NodeStatus,
+    PlannedMove,
+    PlannedReplica,
+    PlanStatus,
+    ReplicaStatus,
+    StageStatus,
+)
 from parallax_core.server.auth import find_needed
 from parallax_core.server.cluster_events import MOST_UNREAD, ClusterFeed, find_changes
-from parallax_core.server.cluster_view import view_cluster
+from parallax_core.server.cluster_models import LeaseReply
+from parallax_core.server.cluster_view import find_places, view_cluster
 from tests.unit.server.letters import Site
 
 NODE = NodeStatus(name="mini/7", host="mini", pid=7, address="tcp://mini:9", backends=("mlx",))
@@ -58,6 +67,22 @@ def test_nodes_have_a_state_layers_and_a_reason_to_be_idle(site: Site) -> None:
     assert found.plan.predicted is not None
     assert (found.plan.predicted.tokens_per_second, found.plan.predicted.requests) == (50.0, 8)
     assert found.plan.replicas[0].limit == "compute"
+
+
+def test_node_with_leases_is_shown_as_one(site: Site) -> None:
+    watched, holds = Watched(site), LayerRange(0, 3)
+    leased = [PlacedStage("mini/7", LayerRange(0, 2), StageLease(number, holds, 0.5)) for number in range(2)]
+    planned = tuple(PlannedReplica(rank=rank, stages=(stage,), estimate=PIPELINE) for rank, stage in enumerate(leased))
+    watched.nodes, watched.plan = [NODE], replace(PLAN, replicas=planned)
+    found = view_cluster(watched.models)
+    assert [(node.node, node.state) for node in found.nodes] == [("mini/7", "loading")]
+    assert found.plan is not None
+    shown = [stage.lease for replica in found.plan.replicas for stage in replica.stages]
+    assert shown == [LeaseReply(number=number, holds=[0, 3], memory_share=0.5) for number in range(2)]
+    ready = StageStatus(stage=0, node="mini/7~1", pid=7, layers=LayerRange(0, 2))
+    replica = ReplicaStatus(health=Health(state="ready"), rank=1, stages=(ready,))
+    places = find_places("letters", (replica,), watched.plan)
+    assert [(name, place.rank, place.is_ready) for name, place in places.items()] == [("mini/7", 1, True)]
 
 
 def test_move_and_slow_nodes_are_shown_and_told(site: Site) -> None:

@@ -210,6 +210,7 @@ SAMPLES: dict[str, Message] = {
     "loading": Loading(LEASE, EPOCH, 1, "loading weights", 2**30, 2**33),
     "ready": Ready(LEASE, EPOCH, 1, INFO),
     "refusal": Refusal(LEASE, EPOCH, 1, "there is too little memory", "close other programs"),
+    "refusal of a lease": Refusal(LEASE, EPOCH, 1, "the backend has no leases", lacks_leases=True),
     "hop": Hop(LEASE, EPOCH, 1, "stage-0", "stage-2", "ipc:///run/stage-2.sock"),
     "linked": Linked(LEASE, EPOCH, 1),
     "release": Release(LEASE, EPOCH),

@@ -265,7 +265,7 @@ membership: st.SearchStrategy[Message] = st.one_of(
     ),
     st.builds(Loading, leases, epochs, counts, words, counts, counters, st.sampled_from(("bytes", "items"))),
     st.builds(Ready, leases, epochs, counts, infos()),
-    st.builds(Refusal, leases, epochs, counts, words, words),
+    st.builds(Refusal, leases, epochs, counts, words, words, st.booleans()),
     st.builds(Hop, leases, epochs, counts, words, words, words),
     st.builds(Linked, leases, epochs, counts),
     st.builds(Release, leases, epochs, st.booleans()),

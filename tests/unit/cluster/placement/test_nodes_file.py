@@ -30,11 +30,19 @@ def test_file_of_the_documentation_is_read() -> None:
 
 
 def test_units_are_converted() -> None:
-    extra = {"flops_efficiency": 0.5, "step_ms": 2, "layer_ms": 0.5, "disk_mb_s": 10, "download_mb_s": 20, "site": "s"}
+    extra = {
+        "flops_efficiency": 0.5,
+        "step_ms": 2,
+        "layer_ms": 0.5,
+        "disk_mb_s": 10,
+        "download_mb_s": 20,
+        "site": "s",
+        "leases": True,
+    }
     device = DeviceProfile(
         memory=8 * 10**9, flops=4e12, bandwidth=1e11, flops_efficiency=0.5, step_s=0.002, layer_s=0.0005
     )
-    node = NodeProfile(name="a", device=device, site="s", disk_bandwidth=1e7, download_bandwidth=2e7)
+    node = NodeProfile(name="a", device=device, site="s", disk_bandwidth=1e7, download_bandwidth=2e7, leases=True)
     network = LinkProfile(ends=("", ""), round_trip_s=0.005, bandwidth=1e6)
     found = read_cluster({"nodes": [NODE | extra], "network": {"rtt_ms": 5, "mbit_s": 8}})
     assert found == ClusterProfile(nodes=(node,), default_link=network)
@@ -97,6 +105,9 @@ def test_node_is_described_as_it_is_read() -> None:
     )
     entry = describe_node(node)
     assert read_cluster({"nodes": [entry]}).nodes == (replace(node, device=replace(device, total_memory=0)),)
+    shared = replace(node, device=replace(device, total_memory=0), leases=True)
+    assert "leases" not in entry
+    assert read_cluster({"nodes": [describe_node(shared)]}).nodes == (shared,)
     known = describe_node(replace(node, device=replace(device, name="RTX4090")))
     assert read_cluster({"nodes": [known]}).nodes[0].device.flops_efficiency == 1.0
 

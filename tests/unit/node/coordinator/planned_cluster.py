@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parallax_core.api import Delta, Finish
 from parallax_core.builtin.routing import LeastPendingTokens
@@ -56,7 +56,9 @@ class PlannedCluster:
         self.router = Router(self.coordinator.engines, LeastPendingTokens(), lambda: 200)
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
-        profiles = tuple(make_node(node.name, self.rooms.get(node.name, 1.5)) for node in nodes)
+        has_leases = self.policy is not SEARCH
+        found = (make_node(node.name, self.rooms.get(node.name, 1.5)) for node in nodes)
+        profiles = tuple(replace(each, leases=has_leases) for each in found)
         return UsableNodes(ClusterProfile(nodes=profiles), {})
 
     def open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:

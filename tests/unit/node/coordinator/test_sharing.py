@@ -11,7 +11,7 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.coordinator.sharing import SharedNodes
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.wire.membership import EndNode, Join, Leave, Release, StartNode
+from parallax_core.wire.membership import EndNode, Join, Leave, OpenLease, Release, StartNode
 from tests.unit.node.cluster import call, open_registry, soon, until
 
 
@@ -123,3 +123,40 @@ async def test_node_that_nobody_asked_for_counts_as_a_machine() -> None:
         assert [node.name for node in shared.firsts] == ["one/1+7"]
         assert shared.find_owner("one/1+7") == "old"
         assert shared.find_owner(HEAD) is None
+
+
+async def test_leases_are_nobodys_nodes_and_no_machines() -> None:
+    async with sharing() as shared:
+        old = shared.open("old")
+        await join(shared.registry, "one/1")
+        await until(lambda: names(shared, "old") == ["one/1"])
+        lease = await join(shared.registry, "one/1~1")
+        shared.update()
+        assert names(shared, "old") == ["one/1"]
+        assert [node.name for node in shared.firsts] == ["one/1"]
+        assert shared.find_owner("one/1~1") is None
+        assert old.are_complete is False, "the machine has not reported"
+        await lease.close()
+        await until(lambda: len(shared.registry.joined) == 1)
+        assert old.num_lost == 0
+
+
+async def test_leases_that_any_model_wants_are_asked_for() -> None:
+    async with sharing() as shared:
+        old = shared.open("old")
+        first = await join(shared.registry, "one/1")
+        await until(lambda: bool(old.joined))
+        new = shared.open("new")
+        assert await soon(first.receive()) == StartNode(1)
+        further = await join(shared.registry, "one/1+1")
+        await until(lambda: bool(new.joined))
+        old.want_leases({"one/1": 1})
+        new.want_leases({"one/1+1": 2})
+        for channel, wanted in ((first, [1]), (further, [1, 2])):
+            found: list[int] = []
+            while found != wanted:
+                message = await soon(channel.receive())
+                found += [message.number] if isinstance(message, OpenLease) else []
+        await join(shared.registry, "one/1+1~1")
+        assert [node.name for node in shared.firsts] == ["one/1"]
+        assert names(shared, "new") == ["one/1+1"]
