@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from parallax_core.base.errors import EngineFailed
-from parallax_core.node.membership.tunnels import ServeApi
+from parallax_core.node.membership.registry import ServeApi
 from parallax_core.server.bind import explain_bind_error
 from parallax_core.server.connection import make_protocol
 from parallax_core.server.drain import Drain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -19,7 +19,6 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import welcome
 from parallax_core.node.membership.introductions import Introducer, Member
 from parallax_core.node.membership.lease_opener import LeaseOpener
-from parallax_core.node.membership.tunnels import ServeApi, Tunnels
 from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Result
@@ -38,6 +37,8 @@ NAME_HINT = (
 )
 LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
+ServeApi = Callable[[Channel], Awaitable[None]]
+"""Answers the requests of a client that come over a link, until it ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +109,7 @@ class NodeRegistry:
         """Serves standbys; None: there can be none."""
         self.note_join: Callable[[JoinedNode], None] | None = None
         """Called with each node that has joined."""
-        self._tunnels = Tunnels()
+        self._tunnels: set[asyncio.Future[None]] = set()
         self._leases = LeaseOpener()
         self.changed = asyncio.Event()
         """Set whenever a node has joined or is gone; whoever waits for it clears it."""
@@ -147,8 +148,7 @@ class NodeRegistry:
         if self._introducer is not None:
             await self._introducer.stop()
         await self._leases.stop()
-        await self._tunnels.stop()
-        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends)
+        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._tunnels)
         tasks = [task for task in several if task is not None]
         for task in tasks:
             task.cancel()
@@ -261,6 +261,11 @@ class NodeRegistry:
                 task = asyncio.create_task(Channel(link).leave() if is_one_too_many else self._greet(link))
                 self._greetings[task] = machine
                 task.add_done_callback(self._note_greeting)
+
+    def _note_tunnel(self, tunnel: asyncio.Future[None]) -> None:
+        self._tunnels.discard(tunnel)
+        if not tunnel.cancelled() and (error := tunnel.exception()) is not None and not isinstance(error, PeerLost):
+            logger.error("connection of a joined machine's client ended", exc_info=error)
 
     def _note_greeting(self, task: asyncio.Task[None]) -> None:
         del self._greetings[task]
