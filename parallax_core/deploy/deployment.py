@@ -32,9 +32,8 @@ from parallax_core.models.generation_config import check_choice
 from parallax_core.models.output_parser import OutputParser, check_parser, find_parser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.membership.code_store import ListeningHead
-from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.registry import NodeRegistry, ServeApi
 from parallax_core.node.membership.spares import SparePool
-from parallax_core.node.membership.tunnels import ServeApi
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.unread import UnreadOutput
