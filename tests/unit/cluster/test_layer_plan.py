@@ -20,7 +20,7 @@ from parallax_core.contracts.placement import (
 from parallax_core.contracts.stage import LayerRange
 from tests.support.clusters import make_model, make_node
 
-PLANNER = LayerPlanner(policy=SearchPlacement(), model=make_model(6, 1.0), goal=ServingGoal(concurrency=4))
+PLANNER = LayerPlanner(policy=SearchPlacement(), model=make_model(6, 1.0), goal=ServingGoal(concurrency=64))
 
 
 def make_cluster(**rooms: float) -> ClusterProfile:
