@@ -128,6 +128,6 @@ def test_standby_that_takes_over_loads_the_other_models_again(
         assert standby.stdout is not None
         standby.stdout.readline()
         client = Client(read_ready(standby, machines.logs["three"]).url)
-        wait_until(lambda: {each["state"] for each in client.known_models()["data"]} == {"ready"})
+        wait_until(lambda: [each["state"] for each in client.known_models()["data"]] == ["ready", "ready"])
         body = {"prompt": "Once upon a time", "max_tokens": 4}
         assert [client.send("/completions", {**body, "model": name}).status for name in (MODEL, "tiny")] == [200, 200]

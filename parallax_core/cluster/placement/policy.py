@@ -76,10 +76,12 @@ class SearchPlacement:
 
 def _find_shared(costs: CostModel, estimator: Estimator, found: Sequence[Placement]) -> list[Placement]:
     """Return the best placement in which pipelines share nodes, if it is better than the best of ``found``."""
-    floor = estimator.estimate(found[0]).tokens_per_s * (1 + WORTH_SHARING) if found else 0.0
     shared = {placement: estimator.estimate(placement).tokens_per_s for placement in plan_leases(costs, estimator)}
-    best = max(shared, key=lambda placement: shared[placement], default=None)
-    return [best] if best is not None and shared[best] > floor else []
+    if not shared:
+        return []
+    best = max(shared, key=lambda placement: shared[placement])
+    floor = estimator.estimate(found[0]).tokens_per_s * (1 + WORTH_SHARING) if found else 0.0
+    return [best] if shared[best] > floor else []
 
 
 def search_pipelines(search: LayoutSearch, current: Layout = ()) -> list[list[Pipeline]]:

@@ -133,8 +133,8 @@ def test_one_stream_gets_the_single_fastest_node_that_fits() -> None:
 def test_layers_follow_bandwidth_and_not_memory_where_all_are_needed() -> None:
     """The fleet of five Macs whose split by memory took 34.88 ms for the slowest stage of 40 layers of 1 GB."""
     fleet = tuple(
-        make_node(f"mac {bandwidth} {memory}", memory, 30, bandwidth)
-        for memory, bandwidth in ((14, 410), (14, 300), (10, 273), (10, 273), (8, 150))
+        make_node(f"mac {rank}", memory, 30, bandwidth)
+        for rank, (memory, bandwidth) in enumerate(((14, 410), (14, 300), (10, 273), (10, 273), (8, 150)))
     )
     goal = ServingGoal(prompt_tokens=1, output_tokens=256, concurrency=6)
     problem = PlacementProblem(cluster=ClusterProfile(nodes=fleet), model=make_model(40, kv=16), goal=goal)
