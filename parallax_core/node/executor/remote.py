@@ -184,7 +184,7 @@ class RemoteExecutor:
         self.channels = ()
         for node in held.values():
             node.channel.unwatch()
-            self._supply.registry.give_back(node, is_lease=node.name in leased)
+            self._supply.registry.give_back(node, is_shared=node.name in leased)
 
     def needs(self) -> str:
         """Return which stages wait for a node to be started by hand; see `Executor.needs`."""

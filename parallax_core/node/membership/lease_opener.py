@@ -17,6 +17,9 @@ from parallax_core.wire.membership import OpenLease, Release
 class LeasingNode(Protocol):
     """A node that has joined."""
 
+    num_leases: int
+    """The number up to which it was asked to open leases, since it joined."""
+
     @property
     def name(self) -> str:
         """The name of the node."""
@@ -32,8 +35,6 @@ class LeaseOpener:
     def __init__(self) -> None:
         self.wanted: Mapping[str, int] = {}
         """By node: the number up to which it is to open leases."""
-        self._opened: dict[str, tuple[LeasingNode, int]] = {}
-        """By name: the node, and the number up to which it was asked."""
         self._sending: set[asyncio.Task[None]] = set()
 
     def want(self, numbers: Mapping[str, int], joined: Iterable[LeasingNode], waiting: Iterable[LeasingNode]) -> None:
@@ -47,11 +48,9 @@ class LeaseOpener:
 
     def update(self, node: LeasingNode) -> None:
         """Have a node that has joined open the leases that are wanted of it and are not open yet."""
-        known, number = self._opened.get(node.name, (node, 0))
-        first = number + 1 if known is node else 1
-        for each in range(first, self.wanted.get(node.name, 0) + 1):
-            self._opened[node.name] = (node, each)
-            self._send(node, OpenLease(each))
+        for number in range(node.num_leases + 1, self.wanted.get(node.name, 0) + 1):
+            node.num_leases = number
+            self._send(node, OpenLease(number))
 
     def free(self, node: LeasingNode) -> None:
         """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""

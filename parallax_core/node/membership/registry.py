@@ -51,6 +51,8 @@ class JoinedNode:
     """What it said last of its device and its links; None: nothing yet."""
     loading: Loading | None = None
     """How far it is in loading a stage; None: it loads none, or has not said."""
+    num_leases: int = 0
+    """The number up to which it was asked to open leases."""
 
     @property
     def name(self) -> str:
@@ -174,7 +176,7 @@ class NodeRegistry:
         finally:
             self._requests.remove(request)
 
-    def give_back(self, node: JoinedNode, *, is_lease: bool = False) -> None:
+    def give_back(self, node: JoinedNode, *, is_shared: bool = False) -> None:
         """Have a node wait again that was handed out; it keeps what it has loaded.
 
         It may still report steps, and loses its links to its neighbours as these get other stages. A lease is released,
@@ -182,7 +184,7 @@ class NodeRegistry:
         """
         if node.channel.ended.is_set():
             return
-        if is_lease or node.name in self._leases.wanted:
+        if is_shared or node.name in self._leases.wanted:
             self._leases.free(node)
         if node.name in self._leaving:
             self._ends.add(releasing := asyncio.create_task(self._release(node)))

@@ -95,7 +95,7 @@ async def test_node_that_is_gone_is_no_error_and_nobody_is_asked_after_the_end()
 async def test_lease_that_is_given_back_is_released_and_its_layers_stay() -> None:
     async with open_registry() as registry:
         channel = await join(registry, "hub/1~1")
-        registry.give_back(await soon(take(registry, "hub/1~1")), is_lease=True)
+        registry.give_back(await soon(take(registry, "hub/1~1")), is_shared=True)
         assert await hear(channel) == [Release(LEASE, Epoch(0), keeps_layers=True)]
         assert [node.name for node in registry.waiting] == ["hub/1~1"]
 
@@ -107,7 +107,7 @@ async def test_lease_that_is_gone_is_given_back_without_an_error() -> None:
         await channel.close()
         with pytest.raises(PeerLost):
             await soon(node.channel.receive())
-        registry.give_back(node, is_lease=True)
+        registry.give_back(node, is_shared=True)
         assert registry.waiting == ()
 
 
@@ -129,6 +129,7 @@ class Holder:
     def __init__(self, name: str) -> None:
         self.name = name
         self.asked: list[int] = []
+        self.num_leases = 0
 
     @property
     def channel(self) -> Channel:
