@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from parallax_core.cluster.layer_plan import Stages
-from parallax_core.cluster.stage_row import NO_LEASE, StageRow, read_row, write_row
+from parallax_core.cluster.stage_row import NO_LEASE, read_row, write_row
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.node.membership.database import open_database, write_database
 
@@ -75,8 +73,9 @@ class PlanStore:
         """Return the last plan of a model; an empty one if there is none."""
         pipelines: dict[int, list[PlacedStage]] = {}
         with open_database(self._path, SCHEMA, VERSION, CONTENT) as database:
-            for rank, *row in database.execute(FIND_STAGES, (model,)):
-                pipelines.setdefault(rank, []).append(read_row(msgspec.convert(row, StageRow)))
+            for rank, node, start, stop, number, first, end, share in database.execute(FIND_STAGES, (model,)):
+                stage = read_row((node, start, stop, number, first, end, share))
+                pipelines.setdefault(rank, []).append(stage)
             nodes = database.execute("SELECT name, memory FROM node WHERE model = ?", (model,)).fetchall()
         return FormerPlan({rank: tuple(stages) for rank, stages in pipelines.items()}, dict(nodes))
 
