@@ -8,10 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from parallax_core.base.errors import BackendFailed, ParallaxError
-from parallax_core.contracts.stage import Edit, LayerRange, Stage, StageBatch, StageInfo, StageOutput
-
-ROUNDING = 1e-9
-"""The most by which a sum of shares may exceed 1."""
+from parallax_core.contracts.stage import SHARE_ROUNDING, Edit, LayerRange, Stage, StageBatch, StageInfo, StageOutput
 
 
 class Lease:
@@ -115,7 +112,7 @@ class LeasedStage:
             message = f"a share of the memory is above 0 and at most 1, not {memory_share}"
             raise ValueError(message)
         taken = math.fsum(self._shares.values())
-        if taken + memory_share > 1 + ROUNDING:
+        if taken + memory_share > 1 + SHARE_ROUNDING:
             message = f"{memory_share:.1%} of the memory for KV pages are asked for, and {1 - taken:.1%} are free"
             raise ParallaxError(message, "close another lease, or ask for less")
 

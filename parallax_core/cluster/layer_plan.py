@@ -9,6 +9,7 @@ from itertools import count, permutations
 from parallax_core.base.ids import lease_node
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import explain_idle
+from parallax_core.cluster.placement.leased import shares_nodes
 from parallax_core.cluster.placement.movement import Movement, find_loads, measure_movement
 from parallax_core.contracts.placement import (
     ClusterProfile,
@@ -116,8 +117,7 @@ def settle_nodes(problem: PlacementProblem, estimator: Estimator, held: Placemen
     best, least = placement, measure_movement(problem, held, placement).load_bytes
     floor = estimator.estimate(placement)
     for rank, stages in enumerate(placement.pipelines):
-        is_shared = any(stage.lease is not None for stage in stages)
-        if len(stages) > MOST_SETTLED or stages in held.pipelines or is_shared:
+        if len(stages) > MOST_SETTLED or stages in held.pipelines or shares_nodes(stages):
             continue
         for nodes in permutations([stage.node for stage in stages]):
             pairs = zip(nodes, stages, strict=True)

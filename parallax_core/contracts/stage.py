@@ -21,6 +21,8 @@ from parallax_core.contracts.value import LARGEST, Count, Counter, Handle, Value
 
 MOST_PAGES = 2**24
 """The most pages of a pool: a head keeps a record of each, and a stage's report must not exhaust its memory."""
+SHARE_ROUNDING = 1e-9
+"""By how much the memory shares of all leases of a stage may exceed 1: sums of floats are not exact."""
 
 
 @dataclass(frozen=True, slots=True)

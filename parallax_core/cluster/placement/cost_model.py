@@ -91,11 +91,14 @@ class CostModel:
 
     def count_fitting(self, node: int, start: int, stop: int) -> float:
         """Return the number of requests whose KV cache fits beside the layers; below 1 if not even they fit."""
-        free = self.speeds[node].memory - (self.weights[stop] - self.weights[start])
-        if stop - start == self.num_layers:
-            free += self.problem.model.shared
+        free = self.speeds[node].memory - self.measure_weights(start, stop)
         kept = self.kept[stop] - self.kept[start]
         return free // kept if kept > 0 else (inf if free >= 0 else -1.0)
+
+    def measure_weights(self, start: int, stop: int) -> float:
+        """Return the bytes of the weights of layers; what the first and the last share counts once."""
+        shared = self.problem.model.shared if stop - start == self.num_layers else 0
+        return self.weights[stop] - self.weights[start] - shared
 
     def sum_decode(self, batch: float) -> StepSums:
         """Return the sums of a step of ``batch`` decodes, each of a sequence of its own."""

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from parallax_core.cluster.placement.bottleneck import find_fullest, find_limit
 from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost
-from parallax_core.cluster.placement.leased import LeasedPipeline, check_shared, count_leased, has_leases, slow_down
+from parallax_core.cluster.placement.leased import (
+    LeasedPipeline,
+    check_shared,
+    count_leased,
+    has_leases,
+    shares_nodes,
+    slow_down,
+)
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.shares import share_requests
 from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem
@@ -89,8 +96,7 @@ class PlacementEstimator:
             message = f"a pipeline ends at layer {cuts[-1]}, and the model has {self.costs.num_layers} layers"
             raise ValueError(message)
         order, leases = tuple(self._indices[stage.node] for stage in stages), tuple(stage.lease for stage in stages)
-        is_shared = any(lease is not None for lease in leases)
-        ends = tuple(cuts)
+        ends, is_shared = tuple(cuts), shares_nodes(stages)
         pipeline = LeasedPipeline(self.costs, order, ends, leases) if is_shared else Pipeline(self.costs, order, ends)
         if pipeline.num_fitting < 1:
             full = next(stage.node for stage in stages if not self._fits(stage))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 
 from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost, count_batch
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.contracts.placement import PlacedStage, Placement, StageLease
+from parallax_core.contracts.stage import SHARE_ROUNDING
 
 NUM_ROUNDS = 60
 """The rounds in which the rates of pipelines that share nodes settle."""
-ROUNDING = 1e-9
-"""By how much the shares of all leases of a node may exceed 1, as for backends."""
 MOST_BUSY = 0.95
 """The largest share of a node's time that other pipelines are taken to need."""
 Leases = tuple[StageLease | None, ...]
@@ -45,10 +44,8 @@ def count_leased(costs: CostModel, node: int, cut: tuple[int, int], lease: Stage
     """Return the number of requests whose KV cache fits into a lease of a node; see `CostModel.count_fitting`."""
     if lease is None:
         return costs.count_fitting(node, *cut)
-    held = costs.weights[lease.holds.stop] - costs.weights[lease.holds.start]
-    if len(lease.holds) == costs.num_layers:
-        held -= costs.problem.model.shared
-    free, kept = costs.speeds[node].memory - held, costs.kept[cut[1]] - costs.kept[cut[0]]
+    free = costs.speeds[node].memory - costs.measure_weights(lease.holds.start, lease.holds.stop)
+    kept = costs.kept[cut[1]] - costs.kept[cut[0]]
     if free < 0 or not kept:
         return float("inf") if free >= 0 else -1.0
     return lease.memory_share * free // kept
@@ -56,7 +53,12 @@ def count_leased(costs: CostModel, node: int, cut: tuple[int, int], lease: Stage
 
 def has_leases(placement: Placement) -> bool:
     """Return whether pipelines of a placement share nodes."""
-    return any(stage.lease is not None for stages in placement.pipelines for stage in stages)
+    return any(shares_nodes(stages) for stages in placement.pipelines)
+
+
+def shares_nodes(stages: Iterable[PlacedStage]) -> bool:
+    """Return whether a pipeline of these stages shares nodes with others."""
+    return any(stage.lease is not None for stage in stages)
 
 
 def check_shared(placement: Placement) -> None:
@@ -79,7 +81,7 @@ def check_shared(placement: Placement) -> None:
             message = f"the leases of node {node!r} do not have a number each, and the same layers to share"
             raise ValueError(message)
         shares = [lease.memory_share for lease in leases]
-        if not (all(share > 0 for share in shares) and sum(shares) <= 1 + ROUNDING):
+        if not (all(share > 0 for share in shares) and sum(shares) <= 1 + SHARE_ROUNDING):
             message = f"the leases of node {node!r} take more than its memory, or none of it"
             raise ValueError(message)
         if not all(each.holds.start <= each.layers.start and each.layers.stop <= each.holds.stop for each in stages):

@@ -13,7 +13,7 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.worker.load_progress import LoadProgressReporter
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
-from parallax_core.node.worker.shared_layers import SharedLayers, StageSlot
+from parallax_core.node.worker.shared_layers import SharedLayers, StageSlot, describe_layers
 from parallax_core.node.worker.thread import StageThread, note_end
 from parallax_core.wire.membership import Assign
 
@@ -155,13 +155,4 @@ class StageHolder:
 
 
 def _describe(assign: Assign) -> tuple[object, ...]:
-    return (
-        assign.lease,
-        assign.backend,
-        assign.model,
-        (assign.start, assign.stop),
-        assign.dtype,
-        assign.device,
-        (assign.memory_fraction, assign.max_batch_tokens, assign.max_running),
-        (assign.holds_start, assign.holds_stop, assign.memory_share),
-    )
+    return assign.lease, (assign.start, assign.stop), assign.memory_share, describe_layers(assign)

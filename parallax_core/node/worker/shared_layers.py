@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from parallax_core.base.errors import BackendFailed, Unsupported
 from parallax_core.base.machine import return_memory
 from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.stage import LayerRange, Leasing, Stage
+from parallax_core.contracts.stage import SHARE_ROUNDING, LayerRange, Leasing, Stage
 from parallax_core.node.worker.thread import StageThread, note_end
 from parallax_core.wire.membership import Assign
 
@@ -17,8 +17,6 @@ RELEASE_S = 60.0
 """Seconds to wait until other stages have given back what a new one needs: their heads move as well."""
 CLOSE_S = 1.5
 """Seconds to wait for a running step when layers are closed."""
-ROUNDING = 1e-9
-"""By how much the shares of all leases may exceed 1, as for `LeasedStage`."""
 
 OpenStage = Callable[[Assign, Progress], Stage]
 """Opens an assigned stage, or the layers that a lease of it needs; called on the thread that will run it."""
@@ -76,7 +74,7 @@ class SharedLayers:
         Raises:
             BackendFailed: if stages that are in its way are not given back.
         """
-        key = _describe(assign) if assign.memory_share else None
+        key = describe_layers(assign) if assign.memory_share else None
         async with self._lock:
             await self._await_room(key, assign.memory_share)
             if key is None or key != self._key:
@@ -111,14 +109,14 @@ class SharedLayers:
 
     @property
     def _key(self) -> LayersKey | None:
-        return _describe(self._first) if self._first is not None else None
+        return describe_layers(self._first) if self._first is not None else None
 
     def _has_room(self, key: LayersKey | None, share: float) -> bool:
         if key is not None and self._own:
             return False
         if not self._shares:
             return True
-        return key == self._key and sum(self._shares.values()) + share <= 1 + ROUNDING
+        return key == self._key and sum(self._shares.values()) + share <= 1 + SHARE_ROUNDING
 
     def _make_own(self, assign: Assign) -> StageSlot:
         """Return a place for a stage that shares nothing."""
@@ -178,7 +176,8 @@ class SharedLayers:
             holder.close()
 
 
-def _describe(assign: Assign) -> LayersKey:
+def describe_layers(assign: Assign) -> LayersKey:
+    """Return what the layers of an assigned lease are loaded for."""
     return (
         assign.backend,
         assign.model,
