@@ -12,8 +12,7 @@ from parallax_core.engine.limits import Limits, find_limits
 from parallax_core.engine.pacing import Pacer, PromptBudget, StreamLoad
 from parallax_core.engine.stage_clock import StageClock
 from parallax_core.engine.step_cost import StepSize
-
-PAGE_SIZE = 16
+from parallax_core.pages.budget import PAGE_SIZE
 
 
 @dataclass(eq=False, slots=True)
@@ -56,11 +55,6 @@ class CoarsePlanner:
         self.max_length = min(self._free * PAGE_SIZE, *(info.context_length for info in infos))
         self.clock = StageClock(self._num_stages)
         self._pacer = Pacer(self.clock)
-
-    @property
-    def num_running(self) -> int:
-        """The number of answers on the stages."""
-        return len(self._running)
 
     @property
     def num_waiting(self) -> int:
