@@ -9,7 +9,7 @@ from typing import NamedTuple
 from parallax_core.engine.pacing import RATIO
 
 MOST_STEP_TOKENS = 2048
-"""The most prompt tokens of a step, as backends have it by default."""
+"""The most prompt tokens of a step, as backends on GPUs have it by default; on processors it is less."""
 MOST_HELD = 0.5
 """The head lets steps with prompts take longer and longer if prompts wait for more than this share of the time."""
 HALVINGS = 8

@@ -63,9 +63,8 @@ class WorkerSession:
     ) -> None:
         """Serve as the node called ``node``; ``transport`` has started and listens.
 
-        A lease gets the layers of its node for
-        ``open_stage``. Without ``open_engine`` it opens stages only, and without ``reporter`` it says nothing of its
-        device.
+        The session of a lease gets the `SharedLayers` of its node for ``open_stage``. Without ``open_engine`` it opens
+        stages only, and without ``reporter`` it says nothing of its device.
         """
         self._transport = transport
         self._node = node
@@ -98,7 +97,7 @@ class WorkerSession:
         return self._loop is not None or self.leases.are_needed or self.further.are_running
 
     def leave(self) -> None:
-        """Ask the head to replace this node, its leases and `further`, which work on until then. Idempotent."""
+        """Ask the head to replace this node, its leases and `further`; all work until `serve` returns. Idempotent."""
         if self.is_leaving:
             return
         self.is_leaving = True
