@@ -46,6 +46,7 @@ CANNOT = "if this backend cannot run the model's architecture or dtype."
 DAMAGED = "with a hint, if the files are damaged or there is too little memory."
 ENDS = "An exception from the callback ends the work."
 FINISHED = "a task, which is finished when ``done`` reaches ``total``"
+LEASES = "Whether several pipelines can use a node with this backend: it honours `StagePlan.leased`."
 MEASURES = "Measures a device with the kernels that stages use"
 PROBE = "Tells whether this machine can run it. Returns within 200 ms and imports no framework."
 FRACTION = "The share, from 0 to 1, that KV pages may take of the memory that is free after loading the weights."
@@ -127,6 +128,14 @@ class BackendConformance(LeaseChecks, LifeChecks):
         first.close()
         second.close()
         assert versions[0] == versions[1], f"stages of the same weights have the versions {versions}"
+
+    def test_spec_says_whether_there_are_leases(self) -> None:
+        """Stages serve through leases if the spec says so, and only then."""
+        stage = self.open_leased(None)
+        if stage is not None:
+            stage.close()
+        said, found = ("leases" if each else "no leases" for each in (self.spec.leases, stage is not None))
+        assert said == found, broken(f"the spec says that there are {said}, and its stage has {found}", LEASES)
 
     def test_layers_that_do_not_exist_are_refused(self) -> None:
         """A range beyond the model, before it, or empty, is an error that says what to ask for instead."""

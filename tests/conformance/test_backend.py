@@ -27,7 +27,7 @@ from parallax_core.api import (
 )
 from parallax_core.testing.backend import BackendConformance
 from parallax_core.testing.stage import StageConformance
-from parallax_core.testing.toy import ToyStage
+from parallax_core.testing.toy import Toy, ToyStage
 from tests.conformance.harness import list_tests, run_test
 from tests.conformance.toybackend import KINDS, SPEC, TASK, WEIGHTS, ToyBackend, ToyBenchmark, write_model
 
@@ -204,7 +204,15 @@ class BusyBenchmark(ToyBenchmark):
         return super().measure_speed(limit_s)
 
 
+class IgnoresLeases(ToyBackend):
+    """Opens ordinary stages where leases are asked for."""
+
+    def open_leased(self, toy: Toy, layers: LayerRange, pages: int) -> Stage:
+        return toy.open(layers, num_pages=pages, context=64)
+
+
 FAULTS: list[tuple[Callable[[], ToyBackend], str, str]] = [
+    (IgnoresLeases, "test_spec_says_whether_there_are_leases", "there are leases, and its stage has no leases"),
     (AnyDtype, "test_dtype_that_does_not_exist_is_refused", "did not raise Unsupported"),
     (AnyModel, "test_architecture_nobody_knows_is_refused", "did not raise Unsupported"),
     (AnyDevice, "test_device_that_does_not_exist_is_refused", "did not raise ParallaxError"),
@@ -245,6 +253,7 @@ SPECS: list[tuple[dict[str, Any], str, str]] = [
     ({"name": "My Backend"}, "test_spec_names_what_it_offers", "not a valid name"),
     ({"summary": ""}, "test_spec_names_what_it_offers", "the summary must be one line"),
     ({"factory": Ref("tests.conformance.toybackend:ROOM")}, "test_spec_names_what_it_offers", "cannot be called"),
+    ({"leases": False}, "test_spec_says_whether_there_are_leases", "there are no leases, and its stage has leases"),
     ({"probe": Ref("tests.conformance.toyprobe:probe_slowly")}, "test_probe_is_quick_and_light", "the probe took"),
     ({"probe": Ref("tests.conformance.toyprobe:probe_heavily")}, "test_probe_is_quick_and_light", "imported torch"),
     ({"probe": Ref("tests.conformance.toyprobe:probe_badly")}, "test_probe_is_quick_and_light", "no such device"),

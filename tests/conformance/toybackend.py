@@ -108,4 +108,5 @@ SPEC = BackendSpec(
     probe=Ref("tests.conformance.toyprobe:probe_machine"),
     factory=Ref("tests.conformance.toybackend:ToyBackend"),
     benchmark=Ref("tests.conformance.toybackend:ToyBenchmark"),
+    leases=True,
 )
