@@ -33,7 +33,8 @@ from parallax_core.node.coordinator.pipelines import PlannedPipeline
 from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine

@@ -20,7 +20,7 @@ from parallax_core.node.coordinator.pipelines import PlannedPipeline
 from parallax_core.node.coordinator.planned import Planning
 from parallax_core.node.coordinator.rooms import MachineRooms, ModelProfiles
 from parallax_core.node.membership.assignment import StageAssignment
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 

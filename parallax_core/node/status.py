@@ -11,7 +11,7 @@ from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import Described, NodeStatus, ReplicaStatus, StageStatus
 from parallax_core.engine.head import Head
 from parallax_core.node.executor.base import StageLocation
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.spares import Spare
 from parallax_core.node.pipeline.driver import PipelineDriver
 from parallax_core.node.routing.replica import Replica

@@ -18,7 +18,7 @@ from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import PlannedMove
 from parallax_core.node.coordinator.pipelines import PlannedPipeline, PlannedPipelines, Replicas
 from parallax_core.node.coordinator.planned import Planning, describe_places
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.pages.budget import format_bytes
 

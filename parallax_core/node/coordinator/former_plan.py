@@ -14,7 +14,7 @@ from parallax_core.node.coordinator.coordinator import UsableNodes
 from parallax_core.node.coordinator.own_node import OWN_NODE
 from parallax_core.node.coordinator.plan_store import FormerPlan, PlanStore
 from parallax_core.node.coordinator.profiles import NodeProfiles
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 
 REUNION_S = 15.0
 """Seconds for which nodes of the last plan are waited for; they try to join again at least every two seconds."""

@@ -12,7 +12,7 @@ from parallax_core.base.ids import HEAD
 from parallax_core.cluster.reports import make_cluster
 from parallax_core.contracts.placement import LinkProfile
 from parallax_core.node.coordinator.coordinator import UsableNodes
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.wire.profile import DeviceReport, NodeReport
 
 PATIENCE_S = 60.0

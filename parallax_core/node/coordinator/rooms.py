@@ -8,7 +8,7 @@ from dataclasses import replace
 from parallax_core.contracts.placement import LinkProfile
 from parallax_core.node.coordinator.coordinator import Describe, UsableNodes
 from parallax_core.node.coordinator.sharing import ModelNodes, SharedNodes
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 
 
 class MachineRooms:

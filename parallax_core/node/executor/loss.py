@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import LossCause, PeerLost, StageLost
 from parallax_core.node.membership.assignment import StageAssignment
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.wire.messages import Failure
 

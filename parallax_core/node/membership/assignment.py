@@ -10,7 +10,7 @@ from parallax_core.contracts.device import DType
 from parallax_core.contracts.placement import StageLease
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.executor.base import LEASE
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.wire.membership import Assign
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from parallax_core.base.errors import BackendFailed
-from parallax_core.node.membership.registry import Fit, JoinedNode, NodeRegistry
+from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.registry import Fit, NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 
 JOIN_S = 120.0

@@ -5,28 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import Epoch
-from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.wire.membership import OpenLease, Release
-
-
-class LeasingNode(Protocol):
-    """A node that has joined."""
-
-    num_leases: int
-    """The number up to which it was asked to open leases, since it joined."""
-
-    @property
-    def name(self) -> str:
-        """The name of the node."""
-
-    @property
-    def channel(self) -> Channel:
-        """The link to it."""
 
 
 class LeaseOpener:
@@ -37,7 +21,7 @@ class LeaseOpener:
         """By node: the number up to which it is to open leases."""
         self._sending: set[asyncio.Task[None]] = set()
 
-    def want(self, numbers: Mapping[str, int], joined: Iterable[LeasingNode], waiting: Iterable[LeasingNode]) -> None:
+    def want(self, numbers: Mapping[str, int], joined: Iterable[JoinedNode], waiting: Iterable[JoinedNode]) -> None:
         """Have nodes that have joined open leases up to a number each, by name, and those that wait release a stage."""
         self.wanted = numbers
         for node in joined:
@@ -46,13 +30,13 @@ class LeaseOpener:
             if node.name in numbers:
                 self.free(node)
 
-    def update(self, node: LeasingNode) -> None:
+    def update(self, node: JoinedNode) -> None:
         """Have a node that has joined open the leases that are wanted of it and are not open yet."""
         for number in range(node.num_leases + 1, self.wanted.get(node.name, 0) + 1):
             node.num_leases = number
             self._send(node, OpenLease(number))
 
-    def free(self, node: LeasingNode) -> None:
+    def free(self, node: JoinedNode) -> None:
         """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""
         self._send(node, Release(LEASE, Epoch(0), keeps_layers=True))
 
@@ -62,12 +46,12 @@ class LeaseOpener:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
-    def _send(self, node: LeasingNode, message: OpenLease | Release) -> None:
+    def _send(self, node: JoinedNode, message: OpenLease | Release) -> None:
         sending = asyncio.create_task(_send(node, message))
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
 
 
-async def _send(node: LeasingNode, message: OpenLease | Release) -> None:
+async def _send(node: JoinedNode, message: OpenLease | Release) -> None:
     with contextlib.suppress(PeerLost):  # it has released all, and is asked again when it joins again
         await node.channel.send(message)

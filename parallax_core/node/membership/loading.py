@@ -13,7 +13,7 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.executor.load_clock import LOADING_HINT
 from parallax_core.node.executor.weights_check import DifferentWeights, WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.wire.membership import Leave, Linked, Loading, Ready, Refusal
 from parallax_core.wire.messages import Failure, Heartbeat, Result
 

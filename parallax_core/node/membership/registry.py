@@ -18,6 +18,7 @@ from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import welcome
 from parallax_core.node.membership.introductions import Introducer, Member
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.lease_opener import LeaseOpener
 from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
@@ -39,34 +40,6 @@ LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
 ServeApi = Callable[[Channel], Awaitable[None]]
 """Answers the requests of a client that come over a link, until it ends."""
-
-
-@dataclass(slots=True, eq=False)
-class JoinedNode:
-    """A node that has joined."""
-
-    channel: Channel
-    join: Join
-    report: NodeReport | None = None
-    """What it said last of its device and its links; None: nothing yet."""
-    loading: Loading | None = None
-    """How far it is in loading a stage; None: it loads none, or has not said."""
-    num_leases: int = 0
-    """The number up to which it was asked to open leases."""
-
-    @property
-    def name(self) -> str:
-        """The name of the node."""
-        return self.channel.peer
-
-    def note_report(self, report: NodeReport) -> None:
-        """Keep what the node says of itself, in place of what it said before."""
-        if self.report is None:
-            memory = report.device.memory / 10**9
-            logger.info("node has reported node=%s device=%r memory=%.3gGB", self.name, report.device.name, memory)
-        self.report = report
-
-
 Fit = Callable[[JoinedNode], int]
 """Returns how suitable a node is; 0: not at all."""
 

@@ -16,9 +16,10 @@ from parallax_core.contracts.progress import silent
 from parallax_core.node.backoff import Backoff
 from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.launch import find_worker
 from parallax_core.node.membership.loading import check_weights, load_stage
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 
 logger = logging.getLogger(__name__)

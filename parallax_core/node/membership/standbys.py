@@ -16,7 +16,8 @@ from parallax_core.cluster.membership.succession import Candidate, Term
 from parallax_core.node.channel import Channel
 from parallax_core.node.coordinator.own_node import OWN_NODE
 from parallax_core.node.executor.base import LEASE
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.worker.terms import show_term
 from parallax_core.wire.membership import Refusal
 from parallax_core.wire.messages import Message

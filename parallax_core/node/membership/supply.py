@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.launch import find_worker
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 

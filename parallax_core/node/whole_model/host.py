@@ -16,8 +16,9 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE, StageLocation
 from parallax_core.node.executor.load_clock import LOADING_HINT
 from parallax_core.node.executor.weights_check import WeightsCheck
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.launch import LOG_HINT, find_worker
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.wire.engine import AssignEngine, EngineOpened, EngineStatus
 from parallax_core.wire.membership import Loading, Refusal, Release

@@ -25,7 +25,8 @@ from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.coordinator.rooms import MachineRooms
 from parallax_core.node.coordinator.sharing import SharedNodes
 from parallax_core.node.events.delivery import EventBus
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.session import WorkerSession

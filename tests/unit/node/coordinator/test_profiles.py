@@ -9,7 +9,7 @@ from parallax_core.contracts.placement import LinkProfile
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.channel import Channel
 from parallax_core.node.coordinator.profiles import ASSUMED, PATIENCE_S, NodeProfiles
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.wire.membership import Join
 from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport, StoredLayers
 

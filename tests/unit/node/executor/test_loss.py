@@ -12,7 +12,7 @@ from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor import loss as module
 from parallax_core.node.executor.loss import LossFinder
-from parallax_core.node.membership.registry import JoinedNode
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.wire.codec import VERSION_BYTE
 from parallax_core.wire.membership import Join
 from tests.unit.node.cluster import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,9 @@ from parallax_core.api import PeerLost
 from parallax_core.base.ids import Epoch
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.lease_opener import LeaseOpener
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Join, OpenLease, Release
 from parallax_core.wire.messages import Message
 from tests.unit.node.cluster import call, open_registry, soon, until
@@ -124,16 +126,12 @@ async def test_node_whose_leases_are_wanted_releases_the_stage_that_nobody_uses(
 
 
 class Holder:
-    """A node that notes what it is asked for."""
+    """The link to a node, which notes what it is asked for."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.peer = name
         self.asked: list[int] = []
-        self.num_leases = 0
-
-    @property
-    def channel(self) -> Channel:
-        return self  # type: ignore[return-value]
+        self.node = JoinedNode(cast("Channel", self), Join("inprocess://x", (), "here", 0))
 
     async def send(self, message: Message) -> None:
         assert isinstance(message, OpenLease)
@@ -157,7 +155,7 @@ def test_each_lease_is_asked_for_once_for_each_joining(steps: list[Mapping[str, 
                 opener.wanted = step
                 most = {name: max(number, step.get(name, 0)) for name, number in most.items()}
             for holder in there.values():
-                opener.update(holder)
+                opener.update(holder.node)
         for _ in range(3):
             await asyncio.sleep(0)
         for holder in past:

@@ -9,7 +9,8 @@ from parallax_core.api import Epoch, Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership import registry as module
-from parallax_core.node.membership.registry import JoinedNode, NodeRegistry
+from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Join, Leave, Refusal, Release
 from parallax_core.wire.messages import Heartbeat
 from parallax_core.wire.profile import DeviceReport, NodeReport

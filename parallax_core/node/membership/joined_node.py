@@ -1,0 +1,38 @@
+"""A node that has joined a head, and what it has said of itself."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from parallax_core.node.channel import Channel
+from parallax_core.wire.membership import Join, Loading
+from parallax_core.wire.profile import NodeReport
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class JoinedNode:
+    """A node that has joined."""
+
+    channel: Channel
+    join: Join
+    report: NodeReport | None = None
+    """What it said last of its device and its links; None: nothing yet."""
+    loading: Loading | None = None
+    """How far it is in loading a stage; None: it loads none, or has not said."""
+    num_leases: int = 0
+    """The number up to which it was asked to open leases."""
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+        return self.channel.peer
+
+    def note_report(self, report: NodeReport) -> None:
+        """Keep what the node says of itself, in place of what it said before."""
+        if self.report is None:
+            memory = report.device.memory / 10**9
+            logger.info("node has reported node=%s device=%r memory=%.3gGB", self.name, report.device.name, memory)
+        self.report = report
