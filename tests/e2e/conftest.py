@@ -10,11 +10,12 @@ import sysconfig
 import time
 import tomllib
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from parallax_transport_zmq.keyring import Keyring
 
@@ -104,29 +105,55 @@ def server(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     assert server.process.returncode == 0
 
 
-@pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build every distribution, and return the folder of the wheels."""
-    folder = tmp_path_factory.mktemp("dist")
+def make_once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path], None]) -> Path:
+    """Return a folder that ``make`` has filled; the workers of a run of tests share it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = factory.mktemp(name)
+        make(folder)
+        return folder
+    folder = factory.getbasetemp().parent / name
+    with FileLock(folder.with_suffix(".lock")):
+        if not (made := folder.with_suffix(".made")).exists():
+            folder.mkdir()
+            make(folder)
+            made.touch()
+    return folder
+
+
+def build_wheels(folder: Path) -> None:
+    """Build every distribution into ``folder``."""
     for project in PROJECTS:
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project)]
         build = {**os.environ, "PARALLAX_BUILD_KERNELS": "require"}  # as `make wheels` does
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=build)
-    return folder
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build every distribution, and return the folder of the wheels."""
+    return make_once("dist", tmp_path_factory, build_wheels)
 
 
 @pytest.fixture(scope="session")
 def bin_folder(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheels into an environment of their own, as a user would, and return its folder of scripts."""
-    folder = tmp_path_factory.mktemp("installed")
-    venv.create(folder, with_pip=True)
-    bin_folder = folder / "bin"
-    # Core's version is given so that a stranger of that name on an index cannot take its place.
-    wanted = [f"parallax-core=={VERSION}", "parallax-backend-mlx"]
-    # Compiling all packages takes as long as installing them, and most are never imported.
-    options = ["--quiet", "--no-compile", "--find-links", str(wheels), "--constraint", str(ROOT / "constraints.txt")]
-    subprocess.run([bin_folder / "python", "-m", "pip", "install", *options, *wanted], check=True)
-    return bin_folder
+
+    def install(folder: Path) -> None:
+        venv.create(folder, with_pip=True)
+        # Core's version is given so that a stranger of that name on an index cannot take its place.
+        wanted = [f"parallax-core=={VERSION}", "parallax-backend-mlx"]
+        # Compiling all packages takes as long as installing them, and most are never imported.
+        options = [
+            "--quiet",
+            "--no-compile",
+            "--find-links",
+            str(wheels),
+            "--constraint",
+            str(ROOT / "constraints.txt"),
+        ]
+        subprocess.run([folder / "bin/python", "-m", "pip", "install", *options, *wanted], check=True)
+
+    return make_once("installed", tmp_path_factory, install) / "bin"
 
 
 @pytest.fixture(scope="session")

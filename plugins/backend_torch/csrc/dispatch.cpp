@@ -5,8 +5,12 @@
 
 namespace plx {
 
+#if defined(__x86_64__) && !defined(PLX_PLAIN_ONLY)  // a sanitizer that looks for races needs one instruction set
+#define PLX_X86
+#endif
+
 #define PLX_EACH_ISA(body) body(plain)
-#if defined(__x86_64__)
+#if defined(PLX_X86)
 #undef PLX_EACH_ISA
 #define PLX_EACH_ISA(body) body(plain) body(avx2) body(avx512) body(avx512_vnni) body(avx512_bf16)
 #endif
@@ -25,7 +29,7 @@ struct Isa {
   bool is_fast;  // whether it may be the default
 };
 
-#if defined(__x86_64__)
+#if defined(PLX_X86)
 bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
 
 bool has_avx512() {
@@ -42,7 +46,7 @@ struct Isas {
 
   Isas() {
     add(&plain::table, true, true);
-#if defined(__x86_64__)
+#if defined(PLX_X86)
     __builtin_cpu_init();
     const bool vnni = has_avx512() && __builtin_cpu_supports("avx512vnni");
     add(&avx2::table, has_avx2(), true);
