@@ -31,6 +31,7 @@ from parallax_core.deploy.stage_opener import make_opener
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.membership.supervisor import end_children_of_orphan, end_with_parent
 from parallax_core.node.profile.link_prober import LinkProber
+from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.lease_session import LeaseSession
 from parallax_core.node.worker.leases import NodeLeases
@@ -124,9 +125,10 @@ async def _work(plan: WorkerPlan) -> None:
     keys = dict(plan.access.keys)  # turning to another head changes them
     transport = _make_transport(plan, keys)
     await transport.start()
-    prober = LinkProber(transport, node)
+    paths = RelayPaths(transport, node)
+    prober = LinkProber(paths, node)
     reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
-    session = WorkerSession(transport, node, opener.open_stage, opener.open_engine, reporter)
+    session = WorkerSession(paths, node, opener.open_stage, opener.open_engine, reporter)
     place = HeadPlace(settings.connect, settings.head, node)
     host, memory = socket.gethostname()[:256], opener.find_memory()
     join = Join(transport.address, opener.names, host, os.getpid(), memory=memory)

@@ -8,12 +8,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from parallax_core.config.relay import RelaySettings
 from parallax_core.config.response_store import ResponseFile, ResponseHours, ResponseSize
 from parallax_core.contracts.device import DType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServerSettings:
+class ServerSettings(RelaySettings):
     """The settings of every server. ``description`` is the help of the option; ``extra`` holds its other properties."""
 
     model: Annotated[

@@ -10,10 +10,11 @@ from msgspec import Meta
 
 from parallax_core.base.ids import HEAD
 from parallax_core.config.backend_option import BackendOptionTexts
+from parallax_core.config.relay import RelaySettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NodeSettings:
+class NodeSettings(RelaySettings):
     """The settings of every node that runs stages.
 
     ``description`` is the help of the option; ``extra`` holds its other properties.

@@ -25,6 +25,7 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
 from parallax_core.deploy.backend_options import FLAG, BackendOptions
+from parallax_core.deploy.relays import make_relay
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
@@ -209,7 +210,9 @@ def make_registry(settings: ServeSettings, offer: Offer[TransportSpec], folder: 
     transport = offer.load(offer.spec.factory)(plan)
     if settings.listen and isinstance(transport, Enrolling):
         transport.enrol_by(CodeStore(cluster_file()))
-    return NodeRegistry(transport, HEAD, command, measures_links=settings.listen is not None)
+    registry = NodeRegistry(transport, HEAD, command, measures_links=settings.listen is not None)
+    registry.relays.server = make_relay(settings, registry.has)
+    return registry
 
 
 def list_machines(settings: ServeSettings) -> dict[str, bytes]:

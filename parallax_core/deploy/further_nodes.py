@@ -37,6 +37,7 @@ def make_further_command(
         allow_model=(ANYTHING,) if settings.supervised else settings.allow_model,  # a server trusts its own models
         supervised=True,
         measure=False,
+        relay=False,
         trust_head=key.hex() if key else settings.trust_head,
     )
     command = [sys.executable, "-P", "-m", "parallax_core", "worker"]

@@ -27,9 +27,10 @@ from parallax_core.wire.checks import check_parts, check_words, require
 from parallax_core.wire.engine import Deltas, EngineOpened, EngineStatus
 from parallax_core.wire.engine_bounds import check_engine_message
 from parallax_core.wire.errors import BadFrame
-from parallax_core.wire.membership import Join, Ready
-from parallax_core.wire.messages import Failure, Hello, Mask, Message, Result, Step, Welcome
+from parallax_core.wire.membership import Join, Linked, Ready
+from parallax_core.wire.messages import Hello, Mask, Message, Result, Step, Welcome
 from parallax_core.wire.profile import NodeReport, Peers, check_peers, check_report
+from parallax_core.wire.relay import NotReached, OfferRelay, Reach, Relays, RelayUsers, Ring, WithNames, check_names
 from parallax_core.wire.succession import Succession, check_succession
 
 MOST_POOLS = 64
@@ -54,10 +55,10 @@ def check_message(message: Message) -> None:
             check_info(message.info)
         case Join() | NodeReport() | Peers() | Hello() | Welcome() | Succession():
             check_introduction(message)
+        case Linked() | Relays() | RelayUsers() | Reach() | Ring() | NotReached() | OfferRelay():
+            check_relaying(message)
         case Deltas() | EngineOpened() | EngineStatus():
             check_engine_message(message)
-        case Failure():
-            require(len(message.message) <= MOST_TEXT, "the message of a failure is too long")
         case Mask():
             check_mask(message.bits)
 
@@ -156,6 +157,14 @@ def check_introduction(message: Join | NodeReport | Peers | Hello | Welcome | Su
         check_words(message.address, message.host, message.model, *message.backends)
     else:
         check_words(message.node, message.software)
+
+
+def check_relaying(message: Linked | WithNames) -> None:
+    """Check the texts of what concerns relays."""
+    if isinstance(message, Linked):
+        check_words(message.relay)
+    else:
+        check_names(message)
 
 
 def check_pool(pool: PoolInfo) -> None:

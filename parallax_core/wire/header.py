@@ -23,6 +23,7 @@ from parallax_core.wire.messages import (
     StepOf,
     Welcome,
 )
+from parallax_core.wire.relay import RelayMessage
 
 MOST_AXES = 8
 """The most axes of a tensor."""
@@ -60,6 +61,7 @@ Header = (
     | Membership
     | Profile
     | ApiData
+    | RelayMessage
     | EngineMessage
 )
 """A message without tensors is its own header."""

@@ -115,6 +115,8 @@ class Linked(Leased, frozen=True, tag=13):
     """Reports that a stage has links to its neighbours and waits for steps."""
 
     stage: Count
+    relay: Name = ""
+    """The relay over which it is linked to the next stage; empty: the link is direct, or there is none."""
 
 
 class Release(Leased, frozen=True, tag=14):

@@ -19,7 +19,7 @@ from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.api_data import ApiData
-from parallax_core.wire.base import Leased, Name
+from parallax_core.wire.base import Leased, Name, Text
 from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.membership import (
     Assign,
@@ -36,13 +36,15 @@ from parallax_core.wire.membership import (
     StartNode,
 )
 from parallax_core.wire.profile import NodeReport, Peers, Probe, ProbeAnswer
+from parallax_core.wire.relay import RelayMessage
 from parallax_core.wire.succession import ClusterState, Succession
 
 T = TypeVar("T")
 
-Purpose = Literal["", "probe", "api", "standby"]
+Purpose = Literal["", "probe", "api", "standby", "relay", "stream", "offer"]
 """What a link is for: to join a head, or to carry the steps of a stage (empty), to be measured (``probe``), to carry
-a client's connection to the API of the head (``api``), or to follow the state of a coordinator (``standby``)."""
+a client's connection to the API of the head (``api``), or to follow the state of a coordinator (``standby``). Those of
+relays are in `wire.relay`."""
 
 
 class StepOf(Leased, Generic[T], frozen=True):
@@ -94,8 +96,8 @@ class Failure(Leased, frozen=True, tag=2):
 
     step: Count
     stage: Count
-    message: str
-    """A description of the failure; at most 4096 characters."""
+    message: Text
+    """A description of the failure."""
     lost: bool = False
     """False: every sequence is as before the step, and the stage goes on. True: the state of the stage is unknown."""
     sequences: tuple[Handle, ...] = ()
@@ -188,4 +190,17 @@ Membership = (
     | OpenLease
 )
 Profile = NodeReport | Peers | Probe | ProbeAnswer
-Message = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | Profile | ApiData | EngineMessage
+Message = (
+    Step
+    | Result
+    | Failure
+    | Mask
+    | Heartbeat
+    | Hello
+    | Welcome
+    | Membership
+    | Profile
+    | ApiData
+    | RelayMessage
+    | EngineMessage
+)

@@ -21,8 +21,9 @@ from parallax_core.node.membership.introductions import Introducer, Member
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.lease_opener import LeaseOpener
 from parallax_core.node.profile.link_probe import answer_probes
+from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
-from parallax_core.wire.messages import Failure, Heartbeat, Result
+from parallax_core.wire.messages import Failure, Heartbeat, Purpose, Result
 from parallax_core.wire.profile import NodeReport
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ class NodeRegistry:
         """Serves standbys; None: there can be none."""
         self.note_join: Callable[[JoinedNode], None] | None = None
         """Called with each node that has joined."""
+        self.relays = RelayDirectory(node, lambda: self.joined)
+        """The relays of the nodes that have joined."""
         self._tunnels: set[asyncio.Future[None]] = set()
         self._leases = LeaseOpener()
         self.changed = asyncio.Event()
@@ -109,6 +112,10 @@ class NodeRegistry:
         """The nodes that have joined and are not known to be gone, with a stage or without, in the order of joining."""
         return tuple(self._joined.values())
 
+    def has(self, name: str) -> bool:
+        """Return whether a node has joined and is not known to be gone."""
+        return name in self._joined
+
     async def start(self) -> None:
         """Begin to listen.
 
@@ -123,6 +130,7 @@ class NodeRegistry:
         if self._introducer is not None:
             await self._introducer.stop()
         await self._leases.stop()
+        await self.relays.stop()
         several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._tunnels)
         tasks = [task for task in several if task is not None]
         for task in tasks:
@@ -256,8 +264,8 @@ class NodeRegistry:
                     channel.admit()
                     await answer_probes(channel)
                     return
-                if hello.purpose in {"api", "standby"}:
-                    self._open_tunnel(channel, self.serve_api if hello.purpose == "api" else self.serve_standby)
+                if hello.purpose:
+                    self._open_tunnel(channel, hello.purpose)
                     return
                 join = await channel.receive()
                 await self._check_join(channel, join)
@@ -276,19 +284,22 @@ class NodeRegistry:
         self._ends.add(end := asyncio.create_task(self._await_end(node)))
         end.add_done_callback(self._ends.discard)
         self._admit(node)
+        self.relays.note_join(node)
         if self._introducer is not None:
             self._introducer.note_join()
         self.changed.set()
 
-    def _open_tunnel(self, channel: Channel, serve: ServeApi | None) -> None:
-        """Have a client of a node, or a standby, served over a link of its own.
+    def _open_tunnel(self, channel: Channel, purpose: Purpose) -> None:
+        """Have a client of a node, a standby, or a user of relays served over a link of its own.
 
         Raises:
-            PeerLost: if the node of a client has not joined, or nobody serves such links.
+            PeerLost: if the node has not joined and would have to, or nobody serves such links.
         """
-        if serve is self.serve_api:
+        served = {"api": self.serve_api, "standby": self.serve_standby}
+        serve = served.get(purpose, partial(self.relays.serve, purpose=purpose))
+        if purpose != "standby":
             channel.check_role("worker")
-        if serve is None or (serve is self.serve_api and channel.peer not in self._joined):
+        if serve is None or (purpose not in {"standby", "offer"} and channel.peer not in self._joined):
             raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
         self._tunnels.add(tunnel := asyncio.ensure_future(serve(channel)))
         tunnel.add_done_callback(self._note_tunnel)

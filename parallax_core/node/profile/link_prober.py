@@ -13,6 +13,7 @@ from parallax_core.contracts.transport import NodeRole, Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.profile.link_probe import probe_link
+from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.wire.profile import LinkReport, Peer, Peers
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ class MeasuredLink:
 class LinkProber:
     """Measures the links of this node; it never measures two at once. Belongs to one event loop."""
 
-    def __init__(self, transport: Transport, node: str) -> None:
-        """Measure as the node called ``node``, which connects by ``transport``."""
+    def __init__(self, transport: Transport | RelayPaths, node: str) -> None:
+        """Measure as the node called ``node``, which connects by ``transport``, or by paths over relays."""
         self._transport = transport
         self._node = node
         self._links: dict[str, MeasuredLink] = {}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.taskgroup import FailFastGroup
-from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import answer_greeting, greet
+from parallax_core.node.relay.paths import Path, RelayPaths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.wire.membership import Hop
@@ -29,6 +29,8 @@ class PeerLinks:
     """To the stage before; None: the head sends the steps."""
     after: Channel | None = None
     """To the next stage; None: this is the last."""
+    relay: str = ""
+    """The relay over which the next stage is linked; empty: directly."""
 
     async def close(self) -> None:
         """Close the links. Idempotent."""
@@ -39,9 +41,9 @@ class PeerLinks:
 class PeerLinker:
     """Makes the links of a stage: it accepts one from the stage before, and connects to the next stage meanwhile."""
 
-    def __init__(self, transport: Transport, node: str, incoming: IncomingLinks, trusted: TrustedPeers) -> None:
-        """Link as the node called ``node``, which connects by ``transport``; other nodes' links are ``incoming``."""
-        self._transport = transport
+    def __init__(self, paths: RelayPaths, node: str, incoming: IncomingLinks, trusted: TrustedPeers) -> None:
+        """Link as the node called ``node``, which connects by ``paths``; other nodes' links are ``incoming``."""
+        self._paths = paths
         self._node = node
         self._incoming = incoming
         self._trusted = trusted
@@ -81,16 +83,17 @@ class PeerLinker:
 
     async def _find(self, hop: Hop, links: PeerLinks) -> None:
         if hop.after:
-            links.after = Channel(await self._connect(hop))
+            path = await self._connect(hop)
+            links.after, links.relay = Channel(path.link), path.relay
             links.after.check_role("worker")
             await greet(links.after, self._node)
 
-    async def _connect(self, hop: Hop) -> Link:
+    async def _connect(self, hop: Hop) -> Path:
         """Connect to the next stage; if the head introduces this node to it, that may take a moment."""
         until = asyncio.get_running_loop().time() + INTRODUCED_S
         while True:
             try:
-                return await self._transport.connect(hop.address, hop.after)
+                return await self._paths.reach(hop.address, hop.after)
             except PeerLost:
                 if not hop.after_key or asyncio.get_running_loop().time() > until:
                     raise

@@ -16,6 +16,7 @@ from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.profile.reporter import NodeReporter
+from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
 from parallax_core.node.worker.further import FurtherNodes
@@ -41,7 +42,8 @@ from parallax_core.wire.membership import (
     StartNode,
 )
 from parallax_core.wire.messages import Mask, Message, Step
-from parallax_core.wire.profile import Peers
+from parallax_core.wire.profile import Peer, Peers
+from parallax_core.wire.relay import Relays
 from parallax_core.wire.succession import Succession
 
 logger = logging.getLogger(__name__)
@@ -55,7 +57,7 @@ class WorkerSession:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Transport | RelayPaths,
         node: str,
         open_stage: OpenStage | SharedLayers,
         open_engine: OpenEngine | None = None,
@@ -66,11 +68,12 @@ class WorkerSession:
         The session of a lease gets the `SharedLayers` of its node for ``open_stage``. Without ``open_engine`` it opens
         stages only, and without ``reporter`` it says nothing of its device.
         """
-        self._transport = transport
+        self._paths = transport if isinstance(transport, RelayPaths) else RelayPaths(transport, node)
+        self._transport = self._paths.transport
         self._node = node
-        self._incoming = IncomingLinks(transport, node)
-        self._trusted = TrustedPeers(transport)
-        self._neighbours = PeerLinker(transport, node, self._incoming, self._trusted)
+        self._incoming = IncomingLinks(self._transport, node)
+        self._trusted = TrustedPeers(self._transport)
+        self._neighbours = PeerLinker(self._paths, node, self._incoming, self._trusted)
         self.layers = open_stage if isinstance(open_stage, SharedLayers) else SharedLayers(open_stage)
         """Opens its stages, and those of its leases."""
         self._open_engine = open_engine
@@ -129,11 +132,13 @@ class WorkerSession:
             if self.is_leaving:  # since before there was anybody to tell
                 await _announce_leave(channel)
             channel.divert(Peers, self._meet)
+            channel.divert(Relays, partial(self._paths.meet, trusted=self._trusted))
             channel.divert(StartNode, self.further.start)
             channel.divert(EndNode, self.further.end)
             channel.divert(OpenLease, self.leases.open)
             channel.divert(Succession, partial(self._note_term, channel))
-            async with self._incoming.accepting(), self._reporter.reporting(channel, address):
+            using_relays = self._paths.joined(Peer(head, address))
+            async with self._incoming.accepting(), using_relays, self._reporter.reporting(channel, address):
                 message = await channel.receive()
                 while not (self.is_leaving and isinstance(message, Release)):
                     message = await self._handle(channel, message)
@@ -212,7 +217,7 @@ class WorkerSession:
         if not isinstance(links, PeerLinks):
             return links
         try:
-            await channel.send(Linked(*ids))
+            await channel.send(Linked(*ids, links.relay))
             channels = StageChannels(channel, links.before, links.after)
             control = await self._run_loop(held, channels, assign.heartbeat_s)
         finally:

@@ -94,6 +94,22 @@ class LatticaTransport:
             message = f"node {node!r} at {address} does not answer in {self._plan.timeout_s:g} s"
             raise PeerLost(message, "look at the last lines of its log; is a firewall in between?") from error
 
+    async def open_port(self) -> int:
+        """Accept links at a port of loopback, too; see `Relayable`.
+
+        Raises:
+            ParallaxError: if this node does not listen.
+        """
+        return await self._inner.open_port()
+
+    async def connect_port(self, port: int, node: str) -> ZmqLink:
+        """Connect to a node by a port of loopback that leads to it; see `Relayable`.
+
+        Raises:
+            PeerLost: if it does not answer in time, or has another name or key.
+        """
+        return await self._inner.connect_port(port, node)
+
     async def accept(self) -> ZmqLink:
         """Wait for the next link that another node makes.
 

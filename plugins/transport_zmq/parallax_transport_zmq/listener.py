@@ -76,6 +76,19 @@ class Listener:
         self._links: dict[bytes, ZmqLink] = {}
         self._pump = Pump(socket, self._hear)
 
+    def open_port(self) -> int:
+        """Listen at a port of loopback, too, and return it.
+
+        Raises:
+            ParallaxError: if that fails, or peers need no key here.
+        """
+        if self._keyring is None:
+            raise ParallaxError("links over a local socket are not encrypted", "listen at tcp://HOST:PORT")
+        try:
+            return int(self._pump.bind("tcp://127.0.0.1:*").rpartition(":")[2])
+        except ConnectionError as error:
+            raise ParallaxError(f"cannot listen on loopback: {error}", "is its network up?") from error
+
     def close(self) -> None:
         """Stop listening."""
         self._pump.close(FAREWELL_S)

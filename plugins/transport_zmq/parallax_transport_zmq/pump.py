@@ -64,6 +64,19 @@ class Pump:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._nudge)
 
+    def bind(self, endpoint: str) -> str:
+        """Listen at ``endpoint``, too, and return it with its port.
+
+        Raises:
+            ConnectionError: if that fails.
+        """
+        with self._lock:
+            try:
+                self._socket.bind(endpoint)
+            except zmq.ZMQError as error:
+                raise ConnectionError(str(error)) from error
+            return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
     def drain(self) -> None:
         """Pass on every message that has arrived."""
         while self._pass_one():

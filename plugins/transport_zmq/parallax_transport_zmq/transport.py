@@ -44,6 +44,8 @@ class ZmqTransport:
         self._keyring = Keyring(keys_folder(), plan.heads, plan.workers)
         self._admission: Admission | None = None
         self._address = ""
+        self._port = 0
+        """The port of loopback for streams; 0: it is not open."""
         self._file: Path | None = None
         self._context: Context | None = None
         self._zap: ZapHandler | None = None
@@ -119,6 +121,25 @@ class ZmqTransport:
             self._calls.discard(call)
         self._links.add(link)
         return link
+
+    async def open_port(self) -> int:
+        """Accept links at a port of loopback, too; see `Relayable`.
+
+        Raises:
+            ParallaxError: if this node does not listen, or not with keys.
+        """
+        if self._listener is None:
+            raise ParallaxError(f"node {self._plan.node!r} does not listen", "start it with an address to listen at")
+        self._port = self._port or self._listener.open_port()
+        return self._port
+
+    async def connect_port(self, port: int, node: str) -> ZmqLink:
+        """Connect to a node by a port of loopback that leads to it; see `Relayable`.
+
+        Raises:
+            PeerLost: if it does not answer in time, or has another name or key.
+        """
+        return await self.connect(f"tcp://127.0.0.1:{port}", node)
 
     async def accept(self) -> ZmqLink:
         """Wait for the next link that another node makes.

@@ -56,6 +56,18 @@ from parallax_core.wire.profile import (
     ProbeAnswer,
     StoredLayers,
 )
+from parallax_core.wire.relay import (
+    NotReached,
+    OfferRelay,
+    PickUp,
+    Reach,
+    Reached,
+    RelayPlace,
+    Relays,
+    RelayUser,
+    RelayUsers,
+    Ring,
+)
 from parallax_core.wire.succession import ClusterState, Succession
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
@@ -213,6 +225,16 @@ SAMPLES: dict[str, Message] = {
     "refusal of a lease": Refusal(LEASE, EPOCH, 1, "the backend has no leases", lacks_leases=True),
     "hop": Hop(LEASE, EPOCH, 1, "stage-0", "stage-2", "ipc:///run/stage-2.sock"),
     "linked": Linked(LEASE, EPOCH, 1),
+    "linked over a relay": Linked(LEASE, EPOCH, 1, "head"),
+    "hello of a user of relays": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "relay"),
+    "relays": Relays((RelayPlace("head", ""), RelayPlace("desk/1", "tcp://10.0.0.7:9001", b"key"))),
+    "users of a relay": RelayUsers((RelayUser("kitchen/7", b"key"), RelayUser("attic/8"))),
+    "offer of a relay": OfferRelay("tcp://10.0.0.7:9001"),
+    "reach": Reach("kitchen/7"),
+    "ring": Ring("attic/8", bytes(range(16))),
+    "answer to a ring": PickUp(bytes(range(16))),
+    "reached": Reached(),
+    "not reached": NotReached("it carries too many streams"),
     "release": Release(LEASE, EPOCH),
     "release a lease": Release(LEASE, EPOCH, keeps_layers=True),
     "leave": Leave(LEASE, EPOCH),

@@ -57,6 +57,19 @@ from parallax_core.wire.profile import (
     ProbeAnswer,
     StoredLayers,
 )
+from parallax_core.wire.relay import (
+    TOKEN_BYTES,
+    NotReached,
+    OfferRelay,
+    PickUp,
+    Reach,
+    Reached,
+    RelayPlace,
+    Relays,
+    RelayUser,
+    RelayUsers,
+    Ring,
+)
 from parallax_core.wire.succession import ClusterState, Succession
 
 counts = st.integers(0, LARGEST)
@@ -235,6 +248,7 @@ def infos(draw: st.DrawFn) -> stage.StageInfo:
     )
 
 
+relay_tokens = st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES)
 membership: st.SearchStrategy[Message] = st.one_of(
     reports,
     st.builds(Peers, tuples(st.builds(Peer, shown, shown, st.binary(max_size=9), st.booleans()))),
@@ -267,7 +281,15 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Ready, leases, epochs, counts, infos()),
     st.builds(Refusal, leases, epochs, counts, words, words, st.booleans()),
     st.builds(Hop, leases, epochs, counts, words, words, words),
-    st.builds(Linked, leases, epochs, counts),
+    st.builds(Linked, leases, epochs, counts, shown),
+    st.builds(Relays, tuples(st.builds(RelayPlace, shown, shown, st.binary(max_size=9)))),
+    st.builds(RelayUsers, tuples(st.builds(RelayUser, shown, st.binary(max_size=9)))),
+    st.builds(Reach, shown),
+    st.builds(Ring, shown, relay_tokens),
+    st.builds(PickUp, relay_tokens),
+    st.builds(Reached),
+    st.builds(NotReached, shown),
+    st.builds(OfferRelay, shown),
     st.builds(Release, leases, epochs, st.booleans()),
     st.builds(Leave, leases, epochs),
     st.builds(StartNode, st.integers(1, LARGEST)),

@@ -32,6 +32,7 @@ from parallax_core.wire.codec import VERSION_BYTE, decode, encode
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Ready
 from parallax_core.wire.messages import Heartbeat, Hello, Mask, Message, Result, Step
+from parallax_core.wire.relay import RelayPlace, Relays, RelayUser, RelayUsers
 from tests.unit.wire.make_golden_frames import DECODE, EPOCH, INFO, LEASE, PREFILL, SAMPLES, SAMPLING, SPEC
 
 BEYOND = 2**53
@@ -155,7 +156,16 @@ BAD_MESSAGES: list[tuple[Message, str]] = [
     (replace(JOIN, address="x" * 4097), "length <= 4096"),
     *[(Hello(3, "a", word, 1), "unprintable") for word in UGLY],
     (Hello(3, "a", "0.1", BEYOND), MOST),
-    (replace(SAMPLES["failure"], message="x" * 4097), "the message of a failure is too long"),
+    (replace(SAMPLES["failure"], message="x" * 4097), "Expected `str` of length <= 4096"),
+    *[(replace(SAMPLES["linked"], relay=word), "unprintable") for word in UGLY],
+    *[(replace(SAMPLES["not reached"], reason=word), "unprintable") for word in UGLY],
+    *[(replace(SAMPLES["reach"], node=word), "unprintable") for word in UGLY],
+    *[(replace(SAMPLES["ring"], node=word), "unprintable") for word in UGLY],
+    *[(replace(SAMPLES["offer of a relay"], address=word), "unprintable") for word in UGLY],
+    *[(Relays((RelayPlace("a", word),)), "unprintable") for word in UGLY],
+    *[(RelayUsers((RelayUser(word),)), "unprintable") for word in UGLY],
+    *[(replace(SAMPLES["ring"], token=bytes(size)), "length [<>]= 16") for size in (0, 15, 17)],
+    (Relays((RelayPlace("a", ""),) * 9), "length <= 8"),
     (replace(SAMPLES["refusal"], message="x" * 4097), "length <= 4096"),
     (replace(SAMPLES["loading"], task="x" * 257), "length <= 256"),
     *[(ready(**{name: word}), "unprintable") for name in ("device", "dtype", "weights_version") for word in UGLY],

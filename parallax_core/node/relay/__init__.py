@@ -1,0 +1,1 @@
+"""Links between nodes that cannot reach each other, over a third one."""

@@ -1,0 +1,109 @@
+"""The relays of a cluster, as its head knows them: itself if it is one, and the nodes that offer to be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from parallax_core.base.errors import PeerLost
+from parallax_core.node.channel import Channel
+from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.relay.server import RelayServer
+from parallax_core.wire.messages import Message, Purpose
+from parallax_core.wire.relay import MOST_RELAYS, OfferRelay, RelayPlace, Relays, RelayUser, RelayUsers
+
+OFFER_S = 10.0
+"""Seconds that a node has to say where it relays."""
+SEND_S = 5.0
+"""Seconds that a node may take to read of relays."""
+
+logger = logging.getLogger(__name__)
+
+
+class RelayDirectory:
+    """Tells all nodes of the relays, and the relays of all nodes. Belongs to one event loop."""
+
+    def __init__(self, node: str, list_joined: Callable[[], Sequence[JoinedNode]]) -> None:
+        """Be the directory of the head called ``node``; ``list_joined`` returns the nodes that have joined it."""
+        self._node = node
+        self._list_joined = list_joined
+        self._offers: dict[Channel, RelayPlace] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.server: RelayServer | None = None
+        """The relay of the head itself; None: it is none."""
+
+    @property
+    def relays(self) -> tuple[RelayPlace, ...]:
+        """All relays, that of the head first."""
+        own = [RelayPlace(self._node, "")] if self.server is not None else []
+        return tuple([*own, *self._offers.values()][:MOST_RELAYS])
+
+    async def serve(self, channel: Channel, purpose: Purpose) -> None:
+        """Serve a link whose purpose is a relay's, until it ends.
+
+        Raises:
+            PeerLost: if it ends, or its node may not have it.
+        """
+        if purpose == "offer":
+            await self._take_offer(channel)
+        elif self.server is None:
+            await channel.leave()
+            raise PeerLost(f"node {channel.peer!r} wants a relay, and the server is none: start it with --relay")
+        else:
+            await (self.server.hold if purpose == "relay" else self.server.carry)(channel)
+
+    def note_join(self, node: JoinedNode) -> None:
+        """Tell a node that has joined of the relays, and the relays of it."""
+        if self.relays:
+            self._tell(node.channel, Relays(self.relays))
+        self._tell_users()
+
+    async def stop(self) -> None:
+        """Tell nobody any more. Idempotent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _take_offer(self, channel: Channel) -> None:
+        try:
+            channel.check_role("worker")
+            async with asyncio.timeout(OFFER_S):
+                offer = await channel.receive()
+            if not isinstance(offer, OfferRelay) or not offer.address:
+                raise PeerLost(f"node {channel.peer!r} does not say where it relays")
+            channel.admit()
+            self._offers[channel] = RelayPlace(channel.peer, offer.address, channel.key)
+            logger.info("relay offered node=%s address=%s", channel.peer, offer.address)
+            self._tell_all()
+            message = await channel.receive()
+            raise PeerLost(f"the relay {channel.peer!r} sent a {type(message).__name__}")
+        except TimeoutError as error:
+            raise PeerLost(f"node {channel.peer!r} does not say where it relays") from error
+        finally:
+            if self._offers.pop(channel, None) is not None:
+                self._tell_all()
+            await channel.leave()
+
+    def _tell_all(self) -> None:
+        for node in self._list_joined():
+            self._tell(node.channel, Relays(self.relays))
+        self._tell_users()
+
+    def _tell_users(self) -> None:
+        if self._offers:
+            users = RelayUsers(tuple(RelayUser(node.name, node.channel.key) for node in self._list_joined()))
+            for channel in self._offers:
+                self._tell(channel, users)
+
+    def _tell(self, channel: Channel, message: Message) -> None:
+        task = asyncio.create_task(_send(channel, message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _send(channel: Channel, message: Message) -> None:
+    with suppress(PeerLost, TimeoutError):
+        async with asyncio.timeout(SEND_S):
+            await channel.send(message)

@@ -1,0 +1,201 @@
+"""Makes the links of a node to others: directly, or over a relay if that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.contracts.relay import Relayable
+from parallax_core.contracts.transport import Link, Transport
+from parallax_core.node.channel import Channel
+from parallax_core.node.relay.client import LOCAL, RelayClient
+from parallax_core.node.trusted_peers import TrustedPeers
+from parallax_core.node.tunnel import Tunnel, end_stream
+from parallax_core.wire.api_data import MOST_API_DATA
+from parallax_core.wire.profile import Peer
+from parallax_core.wire.relay import RelayPlace, Relays
+
+DIRECT_S, RETRY_S = 1.0, 0.1
+"""Seconds for which a direct link is tried before a relay is, and between two attempts."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A link to a node."""
+
+    link: Link
+    relay: str = ""
+    """The relay over which it goes; empty: it is direct."""
+
+
+class RelayPaths:
+    """Connects a node to others. Belongs to one event loop."""
+
+    def __init__(self, transport: Transport, node: str) -> None:
+        """Connect by ``transport``, as the node called ``node``."""
+        self._transport = transport
+        self._node = node
+        self._head: Peer | None = None
+        """The head that this node has joined; None: it has joined none."""
+        self._clients: dict[RelayPlace, tuple[RelayClient, asyncio.Task[None]]] = {}
+        self._streams: set[asyncio.Task[None]] = set()
+
+    @property
+    def transport(self) -> Transport:
+        """The transport by which it connects."""
+        return self._transport
+
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """The relays to which this node has a link, over which others can call it."""
+        return tuple(client.name for client, _ in self._clients.values() if client.is_linked)
+
+    @asynccontextmanager
+    async def joined(self, head: Peer) -> AsyncIterator[None]:
+        """Use the relays that a head names, while this node has joined it."""
+        self._head = head
+        try:
+            yield
+        finally:
+            self._head = None
+            await self._end([task for _, task in self._clients.values()])
+            self._clients.clear()
+            await self._end(list(self._streams))
+
+    def meet(self, relays: Relays, trusted: TrustedPeers) -> None:
+        """Use these relays, in place of those of an earlier call; ``trusted`` keeps their keys."""
+        if self._head is None or not isinstance(self._transport, Relayable):
+            return
+        wanted = [place for place in relays.relays if place.node != self._node]
+        trusted.trust("relay", {place.node: place.key for place in wanted if place.address})
+        for place in set(self._clients) - set(wanted):
+            self._clients.pop(place)[1].cancel()
+        for place in wanted:
+            if place not in self._clients:
+                client = self._make_client(place, self._head)
+                self._clients[place] = client, asyncio.create_task(client.run())
+
+    async def connect(self, address: str, node: str) -> Link:
+        """Return a link to a node; see `reach`."""
+        return (await self.reach(address, node)).link
+
+    async def reach(self, address: str, node: str) -> Path:
+        """Return a link to the node called ``node``: to its ``address``, or over the relay that gets there first.
+
+        Raises:
+            PeerLost: if the node is not reached.
+            ParallaxError: if the address is invalid.
+        """
+        if not self._clients or node in {client.name for client, _ in self._clients.values()}:
+            return Path(await self._transport.connect(address, node))
+        try:
+            return Path(await self._try_directly(address, node))
+        except PeerLost as error:
+            direct = error
+        try:
+            return await self._try_relays(node)
+        except PeerLost as error:
+            raise PeerLost(f"{direct.message}; over a relay: {error.message}", direct.hint, peer=node) from error
+
+    async def _try_directly(self, address: str, node: str) -> Link:
+        """Connect within `DIRECT_S`; a head may introduce this node to the other one meanwhile.
+
+        Raises:
+            PeerLost: if that fails.
+        """
+        last = PeerLost(f"node {node!r} does not answer at {address} within {DIRECT_S:g} s")
+        try:
+            async with asyncio.timeout(DIRECT_S):
+                while True:
+                    try:
+                        return await self._transport.connect(address, node)
+                    except PeerLost as error:
+                        last = error
+                    await asyncio.sleep(RETRY_S)
+        except TimeoutError:
+            raise last from None
+
+    async def _try_relays(self, node: str) -> Path:
+        """Ask all relays at once, and take the first that reaches the node: its path has the least round trips.
+
+        Raises:
+            PeerLost: if none does.
+        """
+        clients = [client for client, _ in self._clients.values()]
+        asking = {asyncio.create_task(client.reach(node)): client for client in clients}
+        errors: list[str] = []
+        try:
+            while asking:
+                done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    client = asking.pop(task)
+                    try:
+                        link = await self._make_link(task.result(), node)
+                    except (ParallaxError, TimeoutError) as error:
+                        errors.append(str(error) or f"the relay {client.name!r} does not answer")
+                    else:
+                        return Path(link, client.name)
+        finally:
+            await self._drop(list(asking))
+        raise PeerLost("; ".join(errors) or "there is none any more", peer=node)
+
+    async def _drop(self, asking: list[asyncio.Task[Channel]]) -> None:
+        """Close the streams that are not needed."""
+        for task in asking:
+            task.cancel()
+        for found in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(found, Channel):
+                await found.leave()
+
+    async def _make_link(self, channel: Channel, node: str) -> Link:
+        """Return the link of the transport over a stream, by a port of loopback that takes one connection."""
+        assert isinstance(self._transport, Relayable), "there are relays for such only"
+        taken: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+        def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if taken.done():
+                writer.transport.abort()
+            else:
+                taken.set_result((reader, writer))
+
+        server = await asyncio.start_server(take, LOCAL, 0, limit=MOST_API_DATA)
+        stream = asyncio.create_task(_carry(channel, taken))
+        self._streams.add(stream)
+        stream.add_done_callback(self._streams.discard)
+        try:
+            return await self._transport.connect_port(server.sockets[0].getsockname()[1], node)
+        except BaseException:
+            await self._end([stream])
+            raise
+        finally:
+            server.close()
+
+    def _make_client(self, place: RelayPlace, head: Peer) -> RelayClient:
+        if place.address:
+            return RelayClient(self._transport, self._node, place)
+        return RelayClient(self._transport, self._node, RelayPlace(head.node, head.address), "head")
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _carry(channel: Channel, taken: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    """Carry the connection that is taken over a stream, until either ends."""
+    try:
+        reader, writer = await taken
+        try:
+            await Tunnel(channel, reader, writer).run()
+        finally:
+            await end_stream(writer, 0)
+    finally:
+        await channel.leave()

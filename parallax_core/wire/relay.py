@@ -1,0 +1,115 @@
+"""How nodes that cannot reach each other are linked over a third one, a relay, which both can reach.
+
+The head names the relays to all nodes (`Relays`). A node holds a link of purpose ``relay`` to each, over which it
+hears who calls (`Ring`). A node that calls another makes a link of purpose ``stream`` to a relay, and asks for that
+node (`Reach`); the other makes such a link, too, and names the call by its token (`PickUp`). The relay confirms to both
+(`Reached`), or says why not (`NotReached`). Then `ApiData` goes both ways. Its bytes are a connection of the transport,
+encrypted and authenticated between the two nodes.
+
+A node that offers to be a relay makes a link of purpose ``offer`` to its head (`OfferRelay`), which tells it who may
+use it (`RelayUsers`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from parallax_core.wire.base import Name, PeerKey, Text
+from parallax_core.wire.checks import check_words
+
+MOST_RELAYS = 8
+"""The most relays that a head names."""
+MOST_USERS = 4096
+"""The most nodes that may use a relay."""
+TOKEN_BYTES = 16
+
+
+class RelayPlace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A relay, and where it listens."""
+
+    node: Name
+    address: Text
+    """Empty: the relay is the head itself, where the node has joined it."""
+    key: PeerKey = b""
+    """The key that it proves; empty: the node knows it, or none is needed."""
+
+
+class Relays(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=32):
+    """Names the relays of a cluster, in place of those named before; from the head."""
+
+    relays: Annotated[tuple[RelayPlace, ...], msgspec.Meta(max_length=MOST_RELAYS)] = ()
+
+
+class Reach(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=33):
+    """Asks a relay for a stream to a node."""
+
+    node: Name
+
+
+class Ring(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=34):
+    """Tells a node that another one asks for a stream to it."""
+
+    node: Name
+    """The node that asks."""
+    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+    """Names the call; it can be used once, by the node that is told it, for a few seconds."""
+
+
+class PickUp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=35):
+    """Answers a `Ring`, over a link of its own."""
+
+    token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+
+
+class Reached(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=36):
+    """Tells both ends of a stream that the other is there."""
+
+
+class NotReached(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=37):
+    """Tells a node why there is no stream."""
+
+    reason: Text
+
+
+class OfferRelay(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=38):
+    """Offers a head to be a relay, for as long as the link lasts."""
+
+    address: Text
+    """Where it listens."""
+
+
+class RelayUser(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A node that may use a relay."""
+
+    node: Name
+    key: PeerKey = b""
+
+
+class RelayUsers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=39):
+    """Names the nodes that may use a relay, in place of those named before; from the head."""
+
+    users: Annotated[tuple[RelayUser, ...], msgspec.Meta(max_length=MOST_USERS)] = ()
+
+
+RelayMessage = Relays | Reach | Ring | PickUp | Reached | NotReached | OfferRelay | RelayUsers
+
+
+WithNames = Relays | RelayUsers | Reach | Ring | NotReached | OfferRelay
+
+
+def check_names(message: WithNames) -> None:
+    """Check the texts of a message.
+
+    Raises:
+        BadFrame: if one has unprintable characters.
+    """
+    match message:
+        case Relays(relays):
+            for relay in relays:
+                check_words(relay.node, relay.address)
+        case RelayUsers(users):
+            check_words(*(user.node for user in users))
+        case Reach(text) | Ring(text) | NotReached(text) | OfferRelay(text):
+            check_words(text)
