@@ -5,8 +5,8 @@ from __future__ import annotations
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.memory import find_room
-from parallax_backend_mlx.runtime import BLAS, Linear, mx
-from parallax_backend_mlx.transposed_weights import TransposedWeight
+from parallax_backend_mlx.runtime import BLAS, Linear, Module, mx
+from parallax_backend_mlx.transposed_weights import turn_module
 from parallax_core.api import (
     DeviceMemory,
     DevicePlan,
@@ -79,7 +79,7 @@ class _Matrices:
         self.prefill_rows = PREFILL_ROWS["gpu" if is_gpu else "slow" if BLAS.is_slow else "fast"]
         one = self._side**2 * dtype.size
         self.num_matrices = min(NUM_MATRICES, int(find_room() * FREE_SHARE // one))
-        self._made: list[Linear] = []
+        self._made: list[Module] = []
         if not self.num_matrices:
             message = f"the benchmark needs {format_bytes(one / FREE_SHARE)} of free memory"
             raise ParallaxError(message, "close other programs")
@@ -88,9 +88,10 @@ class _Matrices:
         """Make one more matrix."""
         layer = Linear(self._side, self._side, bias=False)
         layer.weight = mx.zeros((self._side, self._side), dtype=self._dtype)
-        self._made.append(TransposedWeight(layer) if self._turns else layer)
-        mx.eval(self._made[-1].weight)
-        return self._side**2, int(self._made[-1].weight.nbytes)
+        size = int(layer.weight.nbytes)
+        self._made.append((turn_module(layer) if self._turns else None) or layer)
+        mx.eval(self._made[-1].parameters())  # type: ignore[no-untyped-call]
+        return self._side**2, size
 
     def multiply(self, rows: int, num_matrices: int) -> None:
         """Multiply, and wait."""

@@ -26,6 +26,9 @@ BUNDLED = "bundled BLAS"
 VARIABLE = "PARALLAX_MLX__BLAS"
 """The environment variable that sets it; ``blas`` in ``[mlx]`` of the configuration file does the same."""
 
+SMALL_PRODUCTS = {"SkylakeX", "Cooperlake", "SapphireRapids"}
+"""The processors, in OpenBLAS's words, for which it has kernels for small matrices: those with AVX-512, of AMD too."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -39,6 +42,8 @@ class Blas:
     """The library that was loaded; None if none was."""
     reason: str = ""
     """The reason why no library was loaded."""
+    has_small_products: bool = False
+    """Whether it multiplies small matrices where they are, without packing them first."""
 
     @property
     def is_slow(self) -> bool:
@@ -78,7 +83,7 @@ def _load_library(path: Path) -> Blas:
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         _limit_threads(library)
-    return Blas(_describe_library(library, path), path)
+    return Blas(_describe_library(library, path), path, has_small_products=_find_core(library) in SMALL_PRODUCTS)
 
 
 def _check_interface(path: Path) -> None:
@@ -99,6 +104,16 @@ def _limit_threads(library: ctypes.CDLL) -> None:
         if hasattr(library, name):
             getattr(library, name)(ctypes.c_int(max(1, Machine().count_cores() - 1)))
             return
+
+
+def _find_core(library: ctypes.CDLL) -> str:
+    """Return the processor whose kernels OpenBLAS chose, in its words; empty for another library."""
+    for name in (f"{PREFIX}openblas_get_corename", "openblas_get_corename"):
+        if hasattr(library, name):
+            find = getattr(library, name)
+            find.restype = ctypes.c_char_p
+            return str(find().decode())
+    return ""
 
 
 def _describe_library(library: ctypes.CDLL, path: Path) -> str:

@@ -2,11 +2,13 @@
 
 A linear layer computes ``x @ weight.T``, and for a few rows of ``x`` a BLAS is 1.1 to 1.5 times faster if the
 transposed matrix is contiguous in memory. The weight keeps its shape: only its strides change. The layer also keeps the
-transposed matrix, which saves one operation per layer and step.
+transposed matrix, which saves one operation per layer and step. Where the BLAS reads small matrices in place, panels of
+the transposed matrix are faster still; see `parallax_backend_mlx.panel_weights`.
 """
 
 from __future__ import annotations
 
+from parallax_backend_mlx.panel_weights import PanelEmbedding, PanelLinear, fits_panels
 from parallax_backend_mlx.runtime import Embedding, Linear, Module, mx
 
 
@@ -35,11 +37,23 @@ def turn_weights(model: Module) -> None:
 
     Does nothing for dtypes that BLAS does not have.
     """
+    turned: dict[int, Module | None] = {}  # a module may be in several places
     for module in model.modules():  # type: ignore[no-untyped-call]
         for name, child in list(module.items()):
-            if type(child) is Linear and child.weight.dtype == mx.float32:
-                setattr(module, name, TransposedWeight(child))
-        if isinstance(module, (Linear, Embedding)) and module.weight.dtype == mx.float32:
-            turned = mx.contiguous(module.weight.T)
-            mx.eval(turned)
-            module.weight = turned.T
+            if type(child) not in {Linear, Embedding}:
+                continue
+            if id(child) not in turned:
+                turned[id(child)] = turn_module(child)
+            if layer := turned[id(child)]:
+                setattr(module, name, layer)
+        if isinstance(module, (Linear, Embedding)) and "weight" in module and module.weight.dtype == mx.float32:
+            weight = mx.contiguous(module.weight.T)
+            mx.eval(weight)
+            module.weight = weight.T
+
+
+def turn_module(plain: Linear | Embedding) -> Module | None:
+    """Return what takes the place of a module, which is not used afterwards; None if nothing does."""
+    if fits_panels(plain.weight):
+        return PanelLinear(plain) if isinstance(plain, Linear) else PanelEmbedding(plain)
+    return TransposedWeight(plain) if isinstance(plain, Linear) and plain.weight.dtype == mx.float32 else None
