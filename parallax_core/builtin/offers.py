@@ -74,6 +74,11 @@ SETTINGS = (
         schema=Ref("parallax_core.config.join:JoinSettings"),
     ),
     SettingsSpec(
+        name="relay",
+        summary="the options of parallax relay",
+        schema=Ref("parallax_core.config.relay:RelayCommandSettings"),
+    ),
+    SettingsSpec(
         name="plugins",
         summary="which plugins are loaded, and which one is preferred",
         schema=Ref("parallax_core.config.plugins:PluginSettings"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -44,9 +45,17 @@ def render(cluster: Cluster) -> Iterator[str]:
     else:
         yield "no node has joined"
     yield from (f"idle: {node['node']}: {node['idle_reason']}" for node in nodes if node["idle_reason"])
+    yield from _render_relays(cluster["replicas"])
     yield from _render_slowdowns(nodes)
     if cluster["plan"] is not None:
         yield from _render_plan(cluster["plan"])
+
+
+def _render_relays(replicas: list[Cluster]) -> Iterator[str]:
+    for replica in replicas:
+        for stage, after in pairwise(replica["stages"]):
+            if relay := stage.get("relay"):  # a server that is not new enough does not report it
+                yield f"relayed: {stage['node']} reaches {after['node']} over {relay}"
 
 
 def _render_slowdowns(nodes: list[Cluster]) -> Iterator[str]:

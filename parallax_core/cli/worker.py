@@ -27,6 +27,7 @@ from parallax_core.contracts.transport import Transport, TransportPlan, Transpor
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.further_nodes import drop_port, make_further_command
 from parallax_core.deploy.node_reports import make_reporter
+from parallax_core.deploy.relays import make_offer
 from parallax_core.deploy.stage_opener import make_opener
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.membership.supervisor import end_children_of_orphan, end_with_parent
@@ -133,6 +134,7 @@ async def _work(plan: WorkerPlan) -> None:
     host, memory = socket.gethostname()[:256], opener.find_memory()
     join = Join(transport.address, opener.names, host, os.getpid(), memory=memory)
     session.leases = NodeLeases(node, LeaseMaker(plan, keys, session.layers, place, join))
+    session.offer = make_offer(settings)
     if not is_further(node):
         session.further = FurtherNodes(node, partial(_make_further, plan, place, keys))
     if not settings.supervised:

@@ -9,13 +9,9 @@ from msgspec import Meta
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RelaySettings:
-    """Whether this machine forwards between nodes that cannot reach each other, and how much."""
+class RelayLimitSettings:
+    """How much a relay forwards."""
 
-    relay: Annotated[
-        bool,
-        Meta(description="Forward, encrypted end to end, between nodes of the cluster that cannot reach each other."),
-    ] = False
     relay_rate: Annotated[
         float,
         Meta(
@@ -32,3 +28,46 @@ class RelaySettings:
             extra={"metavar": "GB"},
         ),
     ] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelaySettings(RelayLimitSettings):
+    """Whether a machine forwards between nodes that cannot reach each other, besides its other work."""
+
+    relay: Annotated[
+        bool,
+        Meta(description="Forward, encrypted end to end, between nodes of the cluster that cannot reach each other."),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelayCommandSettings(RelayLimitSettings):
+    """The settings of a machine that only relays."""
+
+    where: Annotated[
+        str,
+        Meta(
+            description="A join code, or the address of a server that was joined by one before.",
+            extra={"is_argument": True, "metavar": "CODE|ADDRESS"},
+        ),
+    ] = ""
+    listen: Annotated[
+        str | None,
+        Meta(
+            description="The address at which nodes reach this relay; by default a free port of this machine.",
+            extra={"metavar": "ADDRESS"},
+        ),
+    ] = None
+    peer_timeout: Annotated[
+        float | None,
+        Meta(
+            description="Seconds of silence after which a node is lost; by default the transport's (2.5).",
+            ge=0.2,
+            le=600,
+            extra={"metavar": "S"},
+        ),
+    ] = None
+    discovery: Annotated[
+        bool, Meta(description="Look for the server on the local network if its address is not known or has changed.")
+    ] = True
+    verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False

@@ -33,6 +33,8 @@ class StageStatus:
     backend: str = ""
     restarts: int = 0
     """The number of times another process took it over after a loss."""
+    relay: str = ""
+    """The node that forwards between it and the next stage; empty: they are linked directly, or it is the last."""
     layers: LayerRange | None = None
     """None: the stage was never loaded; the fields below are then empty, too."""
     device: str = ""

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parallax_core.config.relay import RelaySettings
+from parallax_core.config.relay import RelayLimitSettings, RelaySettings
 from parallax_core.node.relay.limits import RelayLimits
+from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.relay.server import RelayServer
 
 MEGA, GIGA = 1e6, 1e9
 
 
+def read_limits(settings: RelayLimitSettings) -> RelayLimits:
+    """Return the limits that settings ask for."""
+    return RelayLimits(bytes_per_s=settings.relay_rate * MEGA, bytes_per_day=settings.relay_quota * GIGA)
+
+
 def make_relay(settings: RelaySettings, is_member: Callable[[str], bool]) -> RelayServer | None:
-    """Return the relay that settings ask for; None: none. It is for nodes of whose names ``is_member`` is true."""
-    if not settings.relay:
-        return None
-    limits = RelayLimits(bytes_per_s=settings.relay_rate * MEGA, bytes_per_day=settings.relay_quota * GIGA)
-    return RelayServer(limits, is_member)
+    """Return the relay of a head; None: it is none. It is for nodes of whose names ``is_member`` is true."""
+    return RelayServer(read_limits(settings), is_member) if settings.relay else None
+
+
+def make_offer(settings: RelaySettings) -> RelayOffer | None:
+    """Return the relay of a node, which its head tells who may use it; None: it is none."""
+    return RelayOffer(read_limits(settings)) if settings.relay else None

@@ -29,6 +29,7 @@ def describe_stages(
             pid=location.pid,
             backend=location.backend,
             restarts=location.restarts,
+            relay=location.relay,
         )
         if head is not None and driver is not None and len(infos) == len(locations):  # while stages move, they differ
             status = _add_model(status, infos[stage], head.stats())

@@ -58,6 +58,8 @@ class StageReply(ResponseModel):
     """Steps that were sent to it and are not finished."""
     restarts: int
     """Times another process took it over after a loss."""
+    relay: str | None
+    """The node that forwards between it and the next stage; null: they are linked directly, or it is the last."""
     step_seconds: StepTimeReply | None
     """The time per step; null until it has finished one."""
 
@@ -388,5 +390,6 @@ def _show_stage(status: StageStatus) -> StageReply:
         tokens=status.tokens,
         queued=status.queued,
         restarts=status.restarts,
+        relay=status.relay or None,
         step_seconds=StepTimeReply(mean=time.mean_s, median=time.median_s) if time else None,
     )

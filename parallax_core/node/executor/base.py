@@ -28,6 +28,8 @@ class StageLocation:
     """The process id; 0 while no node has the stage."""
     restarts: int = 0
     """Times another process took the stage over, after a loss or because its node left."""
+    relay: str = ""
+    """The relay over which it is linked to the next stage; empty: directly, or there is none."""
 
 
 class Executor(Protocol):

@@ -201,7 +201,8 @@ class RemoteExecutor:
             return StageLocation(node=assignment.node, backend=assignment.backend, restarts=restarts)
         join = node.join
         backend = assignment.backend or next(iter(join.backends), "")
-        return StageLocation(node=node.name, backend=backend, host=join.host, pid=join.pid, restarts=restarts)
+        where = StageLocation(node=node.name, backend=backend, host=join.host, pid=join.pid, restarts=restarts)
+        return replace(where, relay=node.relay)
 
     def _count_restarts(self) -> None:
         """Count a restart for each stage whose process changed; a node lost while it loads never had the stage."""
@@ -305,7 +306,8 @@ class RemoteExecutor:
             await node.channel.send(Hop(LEASE, self._attempt, assignment.stage, *names, *keys))
             while True:
                 match await receive_reply(node, assignment, self._attempt):
-                    case Linked():
+                    case Linked(relay=relay):
+                        node.relay = relay
                         return
                     case Refusal(_, _, _, message, hint):
                         raise ParallaxError(message, hint)

@@ -22,6 +22,8 @@ class JoinedNode:
     """What it said last of its device and its links; None: nothing yet."""
     loading: Loading | None = None
     """How far it is in loading a stage; None: it loads none, or has not said."""
+    relay: str = ""
+    """The relay over which its stage is linked to the next one; empty: directly, or there is none."""
     num_leases: int = 0
     """The number up to which it was asked to open leases."""
 

@@ -45,8 +45,7 @@ class Throttle:
         now = asyncio.get_running_loop().time()
         delay_s = max(0.0, self._is_free_at - now)
         self._is_free_at = now + delay_s + num_bytes / self._bytes_per_s
-        if delay_s > BURST_S:
-            await asyncio.sleep(delay_s - BURST_S)
+        await asyncio.sleep(max(0.0, delay_s - BURST_S))  # also at zero, so that streams take turns
 
 
 class Quotas:

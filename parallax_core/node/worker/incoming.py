@@ -1,22 +1,27 @@
-"""Accepts the links that other nodes make to a worker: those of the stage before, and those that measure."""
+"""Accepts the links that others make to a node: the stage before, nodes that measure, and users of its relay."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.handshake import answer_greeting, hear_greeting
 from parallax_core.node.profile.link_probe import answer_probes
+from parallax_core.node.relay.server import RelayServer
 from parallax_core.wire.messages import Hello
 
 GREETING_S = 10.0
 """Seconds a node may take to greet."""
 MOST_LINKS = 16
 """The most links that greet or measure at the same time, and that wait for this node to need them; more are closed."""
+
+logger = logging.getLogger(__name__)
 
 Greeted = tuple[Channel, Hello]
 """A link, and the greeting of its node, which is not answered yet."""
@@ -33,6 +38,9 @@ class IncomingLinks:
         """The newest link of each node."""
         self._news = asyncio.Event()
         self._greeting: set[asyncio.Task[None]] = set()
+        self._relaying: set[asyncio.Task[None]] = set()
+        self.relay: RelayServer | None = None
+        """Forwards between others; None: this node is no relay."""
 
     @asynccontextmanager
     async def accepting(self) -> AsyncIterator[None]:
@@ -41,7 +49,7 @@ class IncomingLinks:
         try:
             yield
         finally:
-            tasks = [task, *self._greeting]
+            tasks = [task, *self._greeting, *self._relaying]
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -76,12 +84,21 @@ class IncomingLinks:
                 await answer_greeting(channel, hello, self._node)
                 await answer_probes(channel)
                 return
-            if hello.purpose == "api":
-                raise PeerLost(f"node {channel.peer!r} looks for an API, and a worker has none")
+            if hello.purpose in {"relay", "stream"} and self.relay is not None:
+                await answer_greeting(channel, hello, self._node)
+                self._start_relaying(channel, self.relay, hello)
+                return
+            if hello.purpose:
+                raise PeerLost(f"node {channel.peer!r} wants what a worker does not have: {hello.purpose}")
         except (ParallaxError, TimeoutError):
             await channel.leave()
             return
         await self._keep(channel, hello)
+
+    def _start_relaying(self, channel: Channel, relay: RelayServer, hello: Hello) -> None:
+        serve = relay.hold if hello.purpose == "relay" else relay.carry
+        self._relaying.add(task := asyncio.create_task(_log_end(channel.peer, serve(channel))))
+        task.add_done_callback(self._relaying.discard)
 
     async def _keep(self, channel: Channel, hello: Hello) -> None:
         """Keep a link in place of an earlier one of its node, and of the oldest if there are too many."""
@@ -92,3 +109,10 @@ class IncomingLinks:
         self._news.set()
         if surplus is not None:
             await surplus[0].leave()
+
+
+async def _log_end(node: str, serving: Coroutine[Any, Any, None]) -> None:
+    try:
+        await serving
+    except PeerLost as error:
+        logger.debug("link to this relay has ended node=%s: %s", node, error)

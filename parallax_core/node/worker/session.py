@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import gc
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
@@ -16,6 +18,7 @@ from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.profile.reporter import NodeReporter
+from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
@@ -83,6 +86,8 @@ class WorkerSession:
         """The nodes that it starts when the head asks for them; by default it cannot start any."""
         self.leases = NodeLeases(node)
         """The leases that it opens when the head asks for them; by default it cannot open any."""
+        self.offer: RelayOffer | None = None
+        """Its relay for other nodes; None: it is none."""
         self._loop: StageLoop | None = None
         """The loop that runs steps; None: no pipeline uses this node."""
         self.is_leaving = False
@@ -137,8 +142,8 @@ class WorkerSession:
             channel.divert(EndNode, self.further.end)
             channel.divert(OpenLease, self.leases.open)
             channel.divert(Succession, partial(self._note_term, channel))
-            using_relays = self._paths.joined(Peer(head, address))
-            async with self._incoming.accepting(), using_relays, self._reporter.reporting(channel, address):
+            relaying, reporting = self._relaying(Peer(head, address)), self._reporter.reporting(channel, address)
+            async with self._incoming.accepting(), relaying, reporting:
                 message = await channel.receive()
                 while not (self.is_leaving and isinstance(message, Release)):
                     message = await self._handle(channel, message)
@@ -147,6 +152,16 @@ class WorkerSession:
             self._channel = None
             await channel.leave()
             await asyncio.gather(self.further.close(), self.leases.close())
+
+    @asynccontextmanager
+    async def _relaying(self, head: Peer) -> AsyncIterator[None]:
+        """Use the relays that ``head`` names, and offer it the one of this node, while this node has joined it."""
+        async with self._paths.joined(head), contextlib.AsyncExitStack() as stack:
+            if self.offer is not None:
+                self._incoming.relay = self.offer.server
+                offered = self.offer.offered(self._transport, self._node, head, self._trusted)
+                await stack.enter_async_context(offered)
+            yield
 
     def _note_term(self, channel: Channel, told: Succession) -> None:
         """Follow a coordinator of the newest term; tell an older one that it is, and leave it."""

@@ -1,11 +1,13 @@
-"""Nodes that cannot reach each other are linked over their head."""
+"""Nodes that cannot reach each other are linked over a third one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import pytest
 
 from parallax_core.api import LayerRange, Request, RequestId
 from parallax_core.node.executor.remote import RemoteExecutor
@@ -13,12 +15,15 @@ from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.relay.host import RelayHost
 from parallax_core.node.relay.limits import RelayLimits
+from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.relay.server import RelayServer
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_core.wire.membership import Join
+from parallax_core.wire.profile import Peer
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.zmq_nodes import LOOPBACK, plan_node, started
 
@@ -29,53 +34,57 @@ UNREACHABLE = "tcp://127.0.0.1:1"
 
 @dataclass
 class Cluster:
-    relay: RelayServer
+    relays: list[RelayServer]
     executor: RemoteExecutor
-    sessions: list[WorkerSession] = field(default_factory=list)
+
+
+async def end(serving: asyncio.Task[None], session: WorkerSession | None = None) -> None:
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    if session is not None:
+        await session.close()
+
+
+def make_role(stage: int) -> StageAssignment:
+    layers = LayerRange(stage, stage + 1)
+    return StageAssignment(stage=stage, layers=layers, model=name_toy(TOY), heartbeat_s=0.05, node=f"n{stage}")
 
 
 @asynccontextmanager
-async def cluster(num_stages: int = 3) -> AsyncIterator[Cluster]:
-    """Run a head that relays, and nodes that it alone can reach since they dial it."""
+async def cluster(num_relays: int = 0) -> AsyncIterator[Cluster]:
+    """Run a head and three nodes that cannot reach each other, with relays of their own, or that of the head."""
     async with AsyncExitStack() as stack:
         registry = NodeRegistry(ZmqTransport(plan_node("head", LOOPBACK)), "head")
-        relay = registry.relays.server = RelayServer(RelayLimits(), registry.has)
+        relays = [RelayServer(RelayLimits(), registry.has)]
+        registry.relays.server = relays[0] if not num_relays else None
         await registry.start()
         stack.push_async_callback(registry.stop)
-        roles = [
-            StageAssignment(
-                stage=stage,
-                layers=LayerRange(stage, stage + 1),
-                model=name_toy(TOY),
-                heartbeat_s=0.05,
-                node=f"n{stage}",
-            )
-            for stage in range(num_stages)
-        ]
-        made = Cluster(relay, RemoteExecutor(roles, NodeSupply(registry)))
-        for stage in range(num_stages):
+        for number in range(num_relays):
+            offer = RelayOffer(RelayLimits())
+            transport = await stack.enter_async_context(started(plan_node(f"relay{number}", LOOPBACK)))
+            host = RelayHost(transport, f"relay{number}", offer)
+            stack.push_async_callback(end, asyncio.create_task(host.serve(Peer("head", registry.address))))
+            relays.append(offer.server)
+        for stage in range(3):
             transport = await stack.enter_async_context(started(plan_node(f"n{stage}", LOOPBACK)))
             session = WorkerSession(transport, f"n{stage}", open_toy_layers)
-            made.sessions.append(session)
-            serving = asyncio.create_task(
-                session.serve(registry.address, "head", Join(UNREACHABLE, (BACKEND,), "here", 0))
-            )
+            join = Join(UNREACHABLE, (BACKEND,), "here", 0)
+            serving = asyncio.create_task(session.serve(registry.address, "head", join))
             stack.push_async_callback(end, serving, session)
-        yield made
+        yield Cluster(relays, RemoteExecutor([make_role(stage) for stage in range(3)], NodeSupply(registry)))
 
 
-async def end(serving: asyncio.Task[None], session: WorkerSession) -> None:
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
-    await session.close()
-
-
-async def test_stages_that_cannot_reach_each_other_equal_the_whole() -> None:
-    async with cluster() as made, asyncio.timeout(20):
+@pytest.mark.parametrize("num_relays", [0, 2])
+async def test_stages_that_cannot_reach_each_other_equal_the_whole(num_relays: int) -> None:
+    async with cluster(num_relays) as made, asyncio.timeout(20):
         engine = PipelineEngine(made.executor, lambda tokens: "x" * len(tokens), None)
         await engine.start()
         request = Request(id=RequestId("1"), prompt=(1, 2, 3), max_tokens=20, sampling=GREEDY)
         tokens = [token async for delta in engine.submit(request) for token in delta.tokens]
-        assert made.relay.num_streams == 2
+        assert sum(relay.num_streams for relay in made.relays) == 2
+        names = {"head"} if not num_relays else {"relay0", "relay1"}
+        used = [where.relay for where in engine.locations()]
+        assert {*used[:2]} <= names
+        assert used[2] == ""
         await engine.stop()
         assert tokens == TOY.continuation((1, 2, 3), 20)

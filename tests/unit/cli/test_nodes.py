@@ -23,13 +23,20 @@ PLAN = {
 }
 
 
+def show(**given: Any) -> list[str]:
+    return list(render({"replicas": [], **given}))
+
+
 def test_table_shows_what_each_node_does() -> None:
-    cluster = {"nodes": [NODE, {**IDLE, "idle_reason": "its memory is too small"}], "plan": PLAN}
+    stages = [{"node": "studio/1", "relay": "head"}, {"node": "attic/1", "relay": None}, {"node": "desk/1"}]
+    nodes = [NODE, {**IDLE, "idle_reason": "its memory is too small"}]
+    cluster = {"nodes": nodes, "plan": PLAN, "replicas": [{"stages": stages}]}
     assert "\n".join(render(cluster)) == (
         "NODE      DEVICE  MEMORY   STATE    MODEL  REPLICA  LAYERS\n"
         "studio/1  M2      8.0 GiB  serving  toy    0        0-20\n"
         "mini/2    -       -        idle     -      -        -\n"
         "idle: mini/2: its memory is too small\n"
+        "relayed: studio/1 reaches attic/1 over head\n"
         "predicted: 76.88 tokens/s for 8 requests at once, 100 ms per token of one\n"
         "measured: replica 0: 12.3 ms per step through its stages and links\n"
         "to join: parallax join plx1abc"
@@ -38,25 +45,28 @@ def test_table_shows_what_each_node_does() -> None:
 
 def test_server_that_waits_says_for_what() -> None:
     plan = {**PLAN, "predicted": None, "replicas": [], "waits_for": "the model needs more", "join_command": None}
-    assert list(render({"nodes": [], "plan": plan})) == ["no node has joined", "it waits: the model needs more"]
+    assert show(nodes=[], plan=plan) == [
+        "no node has joined",
+        "it waits: the model needs more",
+    ]
 
 
 def test_server_without_a_plan_shows_its_nodes_only() -> None:
-    assert len(list(render({"nodes": [IDLE], "plan": None}))) == 2
+    assert len(show(nodes=[IDLE], plan=None)) == 2
 
 
 def test_standbys_are_shown() -> None:
     plan = {**PLAN, "replicas": [], "standbys": ["desk/standby", "attic/standby"], "term": 2}
-    lines = list(render({"nodes": [], "plan": plan}))
+    lines = show(nodes=[], plan=plan)
     assert lines[2] == "standbys: desk/standby, attic/standby, for term 3"
 
 
 def test_move_and_slow_node_are_shown() -> None:
     move = {"reason": "it is slow", "bytes": 3 * 2**30, "nodes": {"mini/2": 3 * 2**30}, "seconds": 12.34}
     plan = {**PLAN, "replicas": [], "move": {**move, "replicas": [0, 2]}}
-    lines = list(render({"nodes": [{**NODE, "slowdown": 2.15}, {**IDLE, "slowdown": 1.1}], "plan": plan}))
+    lines = show(nodes=[{**NODE, "slowdown": 2.15}, {**IDLE, "slowdown": 1.1}], plan=plan)
     assert lines[3] == "measured: studio/1: its steps take 2.1 times as long as predicted"
     assert lines[5] == "layers move: 3.0 GiB on mini/2 to load in about 12.3 s, replica 0, 2: it is slow"
     plan["move"] = {**move, "nodes": {}, "replicas": [1]}
-    lines = list(render({"nodes": [], "plan": plan}))
+    lines = show(nodes=[], plan=plan)
     assert lines[2] == "layers move: nothing to load, replica 1: it is slow"

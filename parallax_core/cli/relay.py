@@ -1,0 +1,85 @@
+"""The command ``parallax relay``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from functools import partial
+
+from parallax_core.base import log
+from parallax_core.base.errors import UsageError
+from parallax_core.base.ids import HEAD
+from parallax_core.cli.command import new_app
+from parallax_core.cli.option import from_section
+from parallax_core.config.config import Config
+from parallax_core.config.relay import RelayCommandSettings
+from parallax_core.contracts.transport import Transport, TransportPlan
+from parallax_core.deploy.joined import JoinedHead
+from parallax_core.deploy.joining import Joiner
+from parallax_core.deploy.relays import read_limits
+from parallax_core.node.channel import STRANGERS
+from parallax_core.node.relay.host import RelayHost
+from parallax_core.node.relay.offer import RelayOffer
+from parallax_core.plugins.host import PluginHost
+from parallax_core.wire.profile import Peer
+
+app = new_app()
+
+
+@app.command()
+@from_section("relay", RelayCommandSettings)
+def relay(settings: RelayCommandSettings, config: Config) -> None:
+    """Forward between machines of a server that cannot reach each other, and do nothing else.
+
+    It joins the server by a code as `parallax join` does, needs no model and no backend, and has to be reached by the
+    machines. What passes is encrypted end to end between them. A server, or a machine with stages, does the same
+    besides its work with --relay.
+    """
+    if not settings.where:
+        raise UsageError("there is no join code", "`parallax codes new` on the server's machine makes one")
+    log.configure(verbose=settings.verbose)
+    plugins = PluginHost.discover(config)
+    joiner = Joiner(plugins, looks_around=settings.discovery)
+    joined = joiner.join(settings.where)
+    node = f"{joined.machine}/{os.getpid()}"
+    print(f"joining {joined.address} as {node}", file=sys.stderr, flush=True)
+    asyncio.run(_relay(settings, make_transport(settings, plugins, joiner, joined, node), joiner, joined, node))
+
+
+def make_transport(
+    settings: RelayCommandSettings, plugins: PluginHost, joiner: Joiner, joined: JoinedHead, node: str
+) -> Transport:
+    """Return the transport of a relay, not started.
+
+    Raises:
+        UsageError: if it cannot choose an address to listen at.
+    """
+    offer = plugins.transports().get(joined.transport)
+    if settings.listen is None and offer.spec.place_near is None:
+        message = f"the transport {offer.spec.name!r} cannot choose an address for this relay to listen at"
+        raise UsageError(message, "give an address that nodes can reach: --listen ADDRESS")
+    listen = settings.listen or offer.load(offer.spec.place_near)(joined.address, node)  # type: ignore[arg-type]
+    timeout_s = settings.peer_timeout or offer.spec.timeout_s
+    heads = joiner.find_key(joined)
+    plan = TransportPlan(node=node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=heads)
+    return offer.load(offer.spec.factory)(plan)
+
+
+async def _relay(
+    settings: RelayCommandSettings, transport: Transport, joiner: Joiner, joined: JoinedHead, node: str
+) -> None:
+    """Relay until a SIGINT or SIGTERM."""
+    await transport.start()
+    host = RelayHost(transport, node, RelayOffer(read_limits(settings)))
+    seek = partial(joiner.list_addresses, joined) if settings.discovery else None
+    serving = asyncio.create_task(host.serve(Peer(HEAD, joined.address), seek))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    try:
+        await asyncio.wait([serving])
+    finally:
+        await transport.stop()
+    if not serving.cancelled():
+        serving.result()
