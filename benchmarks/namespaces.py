@@ -95,14 +95,14 @@ class Machine:
             outside: the router's address at the switch, with its network.
             inside: its address on the side of this machine.
         """
-        space, switch = f"{self.namespace}-r", f"{PREFIX}-sw"
+        space, switch, port = f"{self.namespace}-r", f"{PREFIX}-sw", f"r-{self.name}"[:15]
         run("ip", "netns", "add", space)
         run("ip", "netns", "exec", space, "sysctl", "-q", "net.ipv4.ip_forward=1")
         self.ip("link", "del", "lan0")
         ends = ("type", "veth", "peer", "name")
-        run("ip", "-n", switch, "link", "add", "router", *ends, "out", "netns", space)
+        run("ip", "-n", switch, "link", "add", port, *ends, "out", "netns", space)
         run("ip", "-n", space, "link", "add", "in", *ends, "lan0", "netns", self.namespace)
-        run("ip", "-n", switch, "link", "set", "router", "master", "br0", "up")
+        run("ip", "-n", switch, "link", "set", port, "master", "br0", "up")
         for name, address in (("out", outside), ("in", inside)):
             run("ip", "-n", space, "addr", "add", address, "dev", name)
             run("ip", "-n", space, "link", "set", name, "up")

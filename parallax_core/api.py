@@ -21,6 +21,7 @@ from parallax_core.base.files import read_object
 from parallax_core.base.ids import Epoch, LeaseId, RequestId, SeqId
 from parallax_core.base.json_scan import JsonScan
 from parallax_core.base.machine import Machine
+from parallax_core.base.offline import is_offline
 from parallax_core.base.refs import Ref
 from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
 from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
@@ -187,6 +188,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "cache_folder",
     "format_bytes",
     "hookimpl",
+    "is_offline",
     "keys_folder",
     "read_object",
     "silent",

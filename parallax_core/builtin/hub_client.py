@@ -24,6 +24,7 @@ from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils import build_hf_headers, logging  # type: ignore[attr-defined]  # loaded lazily there
 
 from parallax_core.base.errors import ParallaxError, UnknownName
+from parallax_core.base.offline import is_offline
 from parallax_core.builtin.download import Incoming, TransientError
 from parallax_core.builtin.folder_layout import POOLING
 from parallax_core.builtin.partial_file import RemoteFile
@@ -55,7 +56,7 @@ class HubClient:
             UnknownName: if there is no such repository or revision.
             ParallaxError: if the hub cannot be reached or refuses.
         """
-        _silence_library()
+        _set_up_library()
         endpoint = _endpoint()
         with _translated(endpoint, repo, revision):
             api = HfApi(endpoint=endpoint, library_name="parallax-core", library_version=version("parallax-core"))
@@ -77,7 +78,7 @@ class HubClient:
         Raises:
             ParallaxError: if ``HF_ENDPOINT`` is not a valid address.
         """
-        _silence_library()
+        _set_up_library()
         return HubClient(_endpoint(), repo, commit, files)
 
     @contextmanager
@@ -112,8 +113,9 @@ def _read_range(status: int, headers: Mapping[str, str]) -> tuple[int, int | Non
     return 0, int(length) if is_size else None
 
 
-def _silence_library() -> None:
-    """Keep the library's warnings off the terminal, and versions of other packages out of its requests."""
+def _set_up_library() -> None:
+    """Keep the library's warnings off the terminal, versions of other packages out of its requests, or it offline."""
+    constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE or is_offline()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     constants.HF_HUB_DISABLE_TELEMETRY = True
 
@@ -151,8 +153,8 @@ def _translated(endpoint: str, repo: str, revision: str) -> Iterator[None]:
     try:
         yield
     except OfflineModeIsEnabled as error:
-        message = f"{repo} is not complete on this machine, and HF_HUB_OFFLINE forbids downloading it"
-        raise ParallaxError(message, "unset HF_HUB_OFFLINE, or use a model that is here") from error
+        message = f"{repo} is not complete on this machine, and HF_HUB_OFFLINE or --offline forbids to fetch it"
+        raise ParallaxError(message, "unset the one or leave out the other, or use a model that is here") from error
     except GatedRepoError as error:
         message = f"{repo} is gated: only accounts that accepted its licence may download it"
         hint = f"accept the licence on {endpoint}/{repo}, then set HF_TOKEN to a token of that account"

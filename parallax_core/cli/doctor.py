@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import metadata
 from typing import Annotated, Literal
 
 import typer
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import ConfigFile
 from parallax_core.cli.plugins import describe_plugins
@@ -33,24 +35,60 @@ def doctor(
             "--strict-plugins", help="End with one error that names every plugin that is broken or incompatible."
         ),
     ] = False,
+    network: Annotated[
+        bool,
+        typer.Option("--network", help="Say instead what the network of this machine is, what works, what to open."),
+    ] = False,
+    ask: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --network: ask this server; may be repeated. By default those that this machine has joined.",
+            metavar="CODE|ADDRESS|HOST:PORT",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     config: ConfigFile = None,
 ) -> None:
     """Check this machine and this installation, and suggest a remedy for each problem.
 
-    Exits with 1 when something is broken.
+    With --network it asks servers from which address they see this machine: those of its clusters, or those that you
+    name, and nobody else.
+
+    Exits with 1 when something is broken, or no server is reached.
     """
     loaded = Config.load(config)
     host = PluginHost.discover(loaded)
-    has_error = False
-    for finding in _examine(loaded, host):
-        print(f"{MARKS[finding.status]} {finding.topic}: {finding.message}", flush=True)
-        if finding.remedy:
-            print(f"        {finding.remedy}", flush=True)
-        has_error |= finding.status == "error"
+    if ask and not network:
+        raise UsageError("--ask is for --network", "add it: parallax doctor --network --ask SERVER")
+    if network:
+        from parallax_core.cli.network import check_network
+
+        if not check_network(host, ask or [], as_json=as_json):
+            raise typer.Exit(1)
+        return
+    is_fine = _report(loaded, host, as_json=as_json)
     if strict_plugins:
         host.require_all()
-    if has_error:
+    if not is_fine:
         raise typer.Exit(1)
+
+
+def _report(loaded: Config, host: PluginHost, *, as_json: bool) -> bool:
+    """Print each finding as soon as it is known, as text, or all as JSON; return whether none is an error."""
+    findings = []
+    for finding in _examine(loaded, host):
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
+    if as_json:
+        print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
+    return all(finding.status != "error" for finding in findings)
+
+
+def _print(finding: Finding) -> None:
+    print(f"{MARKS[finding.status]} {finding.topic}: {finding.message}", flush=True)
+    if finding.remedy:
+        print(f"        {finding.remedy}", flush=True)
 
 
 def _examine(loaded: Config, host: PluginHost) -> Iterator[Finding]:

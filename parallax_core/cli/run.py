@@ -6,6 +6,7 @@ from functools import partial
 
 from parallax_core.base import log
 from parallax_core.cli.command import new_app
+from parallax_core.cli.contacts import tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.cli.serve import run_service
 from parallax_core.config.config import Config
@@ -31,6 +32,7 @@ def run(settings: RunSettings, config: Config) -> None:
     With --standby-of it follows another server first, and takes its place when you say `parallax promote`. The model
     and the goals of the plan are then those of that server.
     """
+    tell_contacts(settings, listens=True)
     if settings.standby_of:
         log.configure(verbose=settings.verbose)
         settings = wait_for_promotion(settings, PluginHost.discover(config))

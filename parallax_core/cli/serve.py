@@ -14,6 +14,7 @@ from typing import TextIO
 
 from parallax_core.base import log
 from parallax_core.cli.command import new_app
+from parallax_core.cli.contacts import tell_contacts
 from parallax_core.cli.exposure import check_exposure, check_tls, make_options
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
@@ -50,6 +51,7 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
     ready http://127.0.0.1:8000/v1 model=smollm2-135m
     """
+    tell_contacts(settings, listens=settings.listen is not None)
     run_service(settings, config, partial(read_plan, settings))
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from parallax_core.base.files import read_object
 from parallax_core.base.ids import is_lease
+from parallax_core.base.offline import is_offline
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
@@ -25,6 +26,7 @@ from parallax_core.deploy.discovery import being_found
 from parallax_core.deploy.engines import EngineWorkers
 from parallax_core.deploy.executors import LocalStages, RemoteStages
 from parallax_core.deploy.join_codes import note_listening
+from parallax_core.deploy.network import telling_addresses
 from parallax_core.deploy.stage_options import StageOptions, collect_advice, read_stage_options
 from parallax_core.engine.limits import Limits
 from parallax_core.models.catalog import Catalog
@@ -74,6 +76,8 @@ class Deployment:
     """The address at which a user wants it to listen; empty: at one of its own choice."""
     is_found: bool = True
     """Whether machines that may join find it without its address."""
+    stun_port: int = 0
+    """Where it tells machines their address; 0: nowhere."""
     parser: OutputParser | None = None
     """The parser of the model's outputs; None: its text is not parsed."""
     advice: tuple[str, ...] = ()
@@ -121,6 +125,7 @@ class Deployment:
                     if self.noted_transport is not None:
                         places = (*self.listen, registry.address)
                         listening = note_listening(self.noted_transport, *places)
+                        stack.enter_context(telling_addresses(places, self.stun_port))
                         if self.is_found:
                             await stack.enter_async_context(being_found(self.noted_transport, *places))
                 yield listening
@@ -230,7 +235,8 @@ class DeploymentPlan:
             routing=self.routing,
             noted_transport=self.stages.transport if settings.listen is not None else None,
             listen=(settings.listen,) if settings.listen is not None else (),
-            is_found=settings.discovery,
+            is_found=settings.discovery and not is_offline(),
+            stun_port=settings.stun_port,
             parser=find_parser(self.plugins, config, text.template_source, settings.parser),
             advice=collect_advice(offers),
         )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from parallax_core.base.errors import PluginConflict, UnknownName
+from parallax_core.base.errors import ParallaxError, PluginConflict, UnknownName
+from parallax_core.base.offline import is_offline
 from parallax_core.config.home import models_folder
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.source import (
@@ -76,7 +77,7 @@ class Catalog:
     def fetch(self, text: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, downloading and converting the missing files."""
         located = self.locate(text)
-        return self._source(located.source).fetch(located.name, progress)
+        return self._fetch_whole(located, progress)
 
     def fetch_without_weights(self, text: str, progress: Progress) -> ModelFolder:
         """Return the model's folder, fetched without its weights if the source can do that, else as a whole."""
@@ -84,7 +85,7 @@ class Catalog:
         source = self._source(located.source)
         if isinstance(source, PartialSource):
             return source.fetch_without_weights(located.name, progress)
-        return source.fetch(located.name, progress)
+        return self._fetch_whole(located, progress)
 
     def fetch_tensors(self, text: str, is_wanted: Callable[[str], bool], progress: Progress) -> ModelFolder:
         """Return the model's folder with at least the wanted tensors; the source may fetch all of them."""
@@ -92,7 +93,7 @@ class Catalog:
         source = self._source(located.source)
         if isinstance(source, PartialSource):
             return source.fetch_tensors(located.name, is_wanted, progress)
-        return source.fetch(located.name, progress)
+        return self._fetch_whole(located, progress)
 
     def find_partial(self, text: str) -> StoredModel | None:
         """Return the model if only a part of it is on this machine."""
@@ -128,6 +129,17 @@ class Catalog:
         """Return the full name of every alias."""
         found = sorted(self._aliases().items())
         return {alias: " or ".join(f"{offer.spec.name}:{name}" for offer, name in each) for alias, each in found}
+
+    def _fetch_whole(self, located: Located, progress: Progress) -> ModelFolder:
+        """Return the folder of a whole model; offline, only if it is complete on this machine.
+
+        A source that can fetch parts knows itself what is missing, and whether it may fetch that.
+        """
+        source = self._source(located.source)
+        if is_offline() and not isinstance(source, PartialSource) and source.find(located.name) is None:
+            message = f"{located.source}:{located.name} is not complete on this machine, and it is not to be fetched"
+            raise ParallaxError(message, "leave out --offline, or unset PARALLAX_OFFLINE")
+        return source.fetch(located.name, progress)
 
     def _aliases(self) -> dict[str, list[tuple[Offer[SourceSpec], str]]]:
         found: dict[str, list[tuple[Offer[SourceSpec], str]]] = {}

@@ -234,8 +234,12 @@ def main() -> None:
         with open(0, "rb", buffering=0, closefd=False) as stdin:  # what follows is for `_wait_for_end`
             settings = json.loads(stdin.readline())
         limit_memory()
-        say(udp=not refuse_udp())
-        asyncio.run(serve(settings, say))
+        is_refused = refuse_udp()
+        say(udp=not is_refused)
+        if settings["offline"] and not is_refused:
+            say(error="offline, it may not ask public servers, and this system cannot keep it from that; use zmq")
+        else:
+            asyncio.run(serve(settings, say))
     except Exception as error:  # noqa: BLE001 -- the node tells a person
         say(error=f"{type(error).__name__}: {error}")
     finally:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from parallax_core.api import is_offline
+
 COMMAND = (sys.executable, "-P", "-m", "parallax_transport_lattica.peer")
 END_S = 1.5
 """Seconds for which a process may take to end before it is killed."""
@@ -53,7 +55,9 @@ class PeerProcess:
         peer = cls(process, folder)
         try:
             assert process.stdin is not None
-            process.stdin.write(f"{json.dumps({**settings, 'folder': folder.name})}\n".encode())
+            process.stdin.write(
+                f"{json.dumps({**settings, 'folder': folder.name, 'offline': is_offline()})}\n".encode()
+            )
             ready = await peer._wait_until_ready()
         except BaseException:
             await peer.kill()

@@ -153,15 +153,16 @@ def test_nothing_but_the_model_is_asked_for_and_nothing_printed(hub: FakeHub, fo
     assert not any("somebody" in asked.headers.get("user-agent", "") for asked in hub.requests)
 
 
-def test_offline_is_obeyed(hub: FakeHub, folder: Path, source: HubSource) -> None:
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "PARALLAX_OFFLINE"])
+def test_offline_is_obeyed(hub: FakeHub, folder: Path, source: HubSource, variable: str) -> None:
     hub.add(NAME, MODEL)
-    process = child(hub, folder, HF_HUB_OFFLINE="1")
+    process = child(hub, folder, **{variable: "1"})
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "HF_HUB_OFFLINE forbids" in err.splitlines()[-1]
+    assert "HF_HUB_OFFLINE or --offline forbids" in err.splitlines()[-1]
     assert hub.requests == []
     source.fetch(NAME, silent)
-    process = child(hub, folder, HF_HUB_OFFLINE="1")
+    process = child(hub, folder, **{variable: "1"})
     assert process.communicate(timeout=60)[1] == ""
 
 

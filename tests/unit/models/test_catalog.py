@@ -18,7 +18,8 @@ from parallax_core.api import (
     hookimpl,
     silent,
 )
-from parallax_core.base.errors import PluginConflict
+from parallax_core.base.errors import ParallaxError, PluginConflict
+from parallax_core.base.offline import OFFLINE_VARIABLE
 from parallax_core.builtin import plugin as builtin_plugin
 from parallax_core.models.catalog import Catalog, Located
 from parallax_core.plugins.discovery import PluginRecord
@@ -132,3 +133,15 @@ def test_alias_that_two_plugins_offer_is_a_conflict_only_when_it_is_asked_for(tm
     assert catalog.aliases() == {"large": "rack:maxi", "small": "shelf:tiny==1 or rack:mini"}
     with pytest.raises(PluginConflict, match="alias 'small' is offered by both shelf 1 and rack 1"):
         catalog.locate("small")
+
+
+def test_offline_nothing_is_fetched_that_is_not_complete(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OFFLINE_VARIABLE, "1")
+    assert catalog.fetch("small", silent).ref == "shelf:tiny==1"
+    monkeypatch.setattr(Shelf, "find", lambda *_: None)
+    for fetch in (catalog.fetch, catalog.fetch_without_weights):
+        with pytest.raises(ParallaxError, match="shelf:tiny==1 is not complete") as raised:
+            fetch("small", silent)
+        assert "--offline" in raised.value.hint
+    with pytest.raises(ParallaxError, match="not complete"):
+        catalog.fetch_tensors("small", lambda _: True, silent)
