@@ -75,11 +75,13 @@ def group_greedily(room: LayerRoom) -> list[list[int]]:
     completes it is taken instead of the largest.
     """
     left, pipelines = room.sort(range(len(room.nodes))), list[list[int]]()
-    while sum(map(room.count, left)) >= room.num_layers:
+    total = sum(map(room.count, left))
+    while total >= room.num_layers:
         nodes, missing = list[int](), room.num_layers
         while missing > 0 and left:
-            node = _pick(room, left, missing) if len(nodes) == 1 else left[0]
+            node = _pick(room, left, missing, total) if len(nodes) == 1 else left[0]
             left.remove(node)
+            total -= room.count(node)
             count = room.count(node, is_first=not nodes)
             if count >= missing:
                 count = room.count(node, is_first=not nodes, is_last=True)
@@ -91,8 +93,8 @@ def group_greedily(room: LayerRoom) -> list[list[int]]:
     return pipelines
 
 
-def _pick(room: LayerRoom, left: Sequence[int], missing: int) -> int:
-    total = sum(map(room.count, left))
+def _pick(room: LayerRoom, left: Sequence[int], missing: int, total: int) -> int:
+    """Return the node to take; ``total`` is the number of layers that those left can hold."""
     if total - missing >= room.num_layers + 1:
         for node in reversed(left):
             if room.count(node, is_last=True) >= missing and total - room.count(node) >= room.num_layers:

@@ -8,7 +8,8 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import NamedTuple
 
-from parallax_core.cluster.placement.paced_turns import PacedTurns, StageStep, count_groups
+from parallax_core.cluster.placement.paced_turns import PacedTurns
+from parallax_core.cluster.placement.stage_step import StageStep, count_groups
 from parallax_core.contracts.placement import (
     LayerDemand,
     LinkProfile,
@@ -32,6 +33,15 @@ class Speed(NamedTuple):
     step_s: float
     layer_s: float
     memory: float
+
+
+class Way(NamedTuple):
+    """What the links of a pipeline take."""
+
+    copies_s: tuple[float, ...]
+    """Seconds that each token adds on each link."""
+    all_s: float
+    """Seconds of a small message from the head through all stages and back."""
 
 
 class PipelineCost(NamedTuple):
@@ -63,13 +73,17 @@ class CostModel:
         self.layers = problem.model.layers
         self.num_layers = len(self.layers)
         self.speeds = [_invert(node) for node in self.nodes]
+        self._kinds = _find_alike(self.speeds)
+        self._ways: dict[tuple[int, ...], Way] = {}
+        self._steps: dict[tuple[int, int, int], StageStep] = {}
+        self._measured: dict[tuple[tuple[int, ...], tuple[int, ...], int, tuple[float, ...], float], PipelineCost] = {}
+        """By what the times of a pipeline depend on: those of equal machines are computed once."""
         self.num_decodes = max(self.goal.output_tokens - 1, 1)
         context = self.goal.prompt_tokens + self.goal.output_tokens / 2
         self._attended = [_attend(layer, context) for layer in self.layers]
         self.weights = _sum(float(layer.weights) for layer in self.layers)
         """Bytes of weights of all layers before each."""
-        kept = ((layer.kv * _attend(layer, self.goal.reserved_tokens) + layer.state) for layer in self.layers)
-        self.kept = _sum(each / self.goal.memory_fraction for each in kept)
+        self.kept = _sum(self._measure_kept(layer) for layer in self.layers)
         """Bytes of memory that one request needs in all layers before each."""
         self._sums: dict[float, StepSums] = {}
         self._reads = _sum(float(layer.read) for layer in self.layers)
@@ -83,6 +97,10 @@ class CostModel:
         """For each share of experts that a token does not meet, the bytes of such experts in all layers before each."""
         self._links = {frozenset(link.ends): link for link in problem.cluster.links}
         self._hops: dict[tuple[int, int], LinkProfile] = {}
+
+    def _measure_kept(self, layer: LayerDemand) -> float:
+        kept = layer.kv * _attend(layer, self.goal.reserved_tokens) + layer.state
+        return kept / self.goal.memory_fraction
 
     def _list_experts(self, unmet: float) -> Iterator[float]:
         """Yield the bytes of the experts of each layer of which a token does not meet such a share."""
@@ -159,12 +177,25 @@ class CostModel:
             cuts: the first layer of each stage, and the number of layers; shape [stages + 1].
             num_requests: at the same time, at least 1.
         """
-        goal, hidden = self.goal, self.problem.model.hidden
-        links = [self.find_link(*ends) for ends in pairwise(order)]
-        copies_s = [hidden / link.bandwidth for link in links]
-        stages = [self.describe_steps(node, *cut) for node, cut in zip(order, pairwise(cuts), strict=True)]
+        kinds = tuple(self._kinds[node] for node in order)
+        key = kinds, tuple(cuts), num_requests, *self._describe_way(tuple(order))
+        if key not in self._measured:
+            self._measured[key] = self._measure_kinds(*key)
+        return self._measured[key]
+
+    def _measure_kinds(
+        self,
+        kinds: tuple[int, ...],
+        cuts: tuple[int, ...],
+        num_requests: int,
+        copies_s: tuple[float, ...],
+        ways_s: float,
+    ) -> PipelineCost:
+        """Return the times of a pipeline of nodes like these, with links like those that there are."""
+        goal = self.goal
+        stages = [self.describe_steps(node, *cut) for node, cut in zip(kinds, pairwise(cuts), strict=True)]
         lengths = goal.prompt_tokens, goal.output_tokens - 1
-        times = PacedTurns(stages, self._measure_ways(order, links), sum(copies_s), num_requests, lengths).measure()
+        times = PacedTurns(stages, ways_s, sum(copies_s), num_requests, lengths).measure()
         link_s = tuple((goal.prompt_tokens + self.num_decodes) * copy_s for copy_s in copies_s)
         request_s = max(times.request_s, num_requests * max(link_s, default=0.0))
         token_s = (request_s - times.ttft_s) / self.num_decodes
@@ -173,6 +204,12 @@ class CostModel:
 
     def describe_steps(self, node: int, start: int, stop: int) -> StageStep:
         """Return the seconds of the steps of a stage, in terms of what they compute."""
+        key = self._kinds[node], start, stop
+        if key not in self._steps:
+            self._steps[key] = self._describe_steps(*key)
+        return self._steps[key]
+
+    def _describe_steps(self, node: int, start: int, stop: int) -> StageStep:
         speed, prompt, decode = self.speeds[node], self.prefill, self.sum_decode(1.0)
         num_prompt = self.goal.prompt_tokens
         return StageStep(
@@ -184,6 +221,14 @@ class CostModel:
             experts=tuple((unmet, (sums[stop] - sums[start]) * speed.byte_s) for unmet, sums in self._experts),
             fixed_s=speed.step_s + speed.layer_s * (stop - start),
         )
+
+    def _describe_way(self, order: tuple[int, ...]) -> Way:
+        """Return the way of a step through nodes in order."""
+        if order not in self._ways:
+            links = [self.find_link(*ends) for ends in pairwise(order)]
+            copies_s = tuple(self.problem.model.hidden / link.bandwidth for link in links)
+            self._ways[order] = Way(copies_s, self._measure_ways(order, links))
+        return self._ways[order]
 
     def _measure_ways(self, order: Sequence[int], links: Sequence[LinkProfile]) -> float:
         """Return the seconds of a small message from the head through all stages and back to the head."""
@@ -222,6 +267,12 @@ def _invert(node: NodeProfile) -> Speed:
     device = node.device
     flops, bandwidth = device.flops * device.flops_efficiency, device.bandwidth * device.bandwidth_efficiency
     return Speed(1 / flops, 1 / bandwidth, device.step_s, device.layer_s, float(device.memory))
+
+
+def _find_alike(speeds: Sequence[Speed]) -> list[int]:
+    """Return the first node that is as fast, for each."""
+    first: dict[Speed, int] = {}
+    return [first.setdefault(speed._replace(memory=0.0), node) for node, speed in enumerate(speeds)]
 
 
 def _attend(layer: LayerDemand, context: float) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nsmallest
 
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.pipeline import Pipeline
@@ -10,13 +11,19 @@ from parallax_core.cluster.placement.ranges import Ranges, balance_ranges, short
 from parallax_core.cluster.placement.seeds import can_hold
 from parallax_core.cluster.placement.shares import Rating, is_better, rate_pipelines, share_requests
 from parallax_core.cluster.placement.stage_table import Effort, StageTables
+from parallax_core.cluster.placement.variants import MOST_CUTS
+
+NUM_PLACES = 2
+"""The places in a pipeline where a node is tried if few are."""
 
 
 class IdleUses:
     """Finds uses of nodes without layers. Ranges of a node are kept, since it is tried at many places."""
 
-    def __init__(self, costs: CostModel, effort: Effort) -> None:
+    def __init__(self, costs: CostModel, effort: Effort, *, is_quick: bool = False) -> None:
+        """Try idle nodes with some effort; if ``is_quick``, only at places that are near, and without long tables."""
         self._costs = costs
+        self._is_quick = is_quick
         self._effort = effort
         self._tables = StageTables(costs, effort)
 
@@ -69,16 +76,31 @@ class IdleUses:
 
     def _insert(self, node: int, old: Pipeline, numbers: set[int]) -> Iterator[Pipeline]:
         """Yield pipelines with the node at every place of one."""
-        for place in range(len(old.order) + 1):
+        for place in self._list_places(node, old.order):
             for ranges in self._list_ranges((*old.order[:place], node, *old.order[place:]), numbers):
                 yield Pipeline(self._costs, *ranges)
+
+    def _list_places(self, node: int, order: tuple[int, ...]) -> Iterable[int]:
+        """Return where to put a node: before the one at this place."""
+        places = range(len(order) + 1)
+        if not self._is_quick:
+            return places
+        find, last = self._costs.find_link, len(order) - 1
+
+        def measure_detour(place: int) -> float:
+            before, after = order[place - 1], order[place if place <= last else 0]
+            return sum(find(node, other).round_trip_s for other in (before, after)) - find(before, after).round_trip_s
+
+        return nsmallest(NUM_PLACES, places, key=measure_detour)
 
     def _list_ranges(self, order: tuple[int, ...], numbers: set[int]) -> Iterator[Ranges]:
         known = set[Ranges]()
         for num_requests in sorted(numbers, reverse=True):
             self._effort.spend(len(order))
             balanced = balance_ranges(self._costs, order, num_requests)
-            shortest = shorten_ranges(self._costs, order, num_requests, tables=self._tables) if balanced else None
+            is_short = not self._is_quick or len(order) * self._costs.num_layers**2 <= MOST_CUTS
+            tables = self._tables if balanced and is_short else None
+            shortest = shorten_ranges(self._costs, order, num_requests, tables=tables) if tables else None
             for ranges in (balanced, shortest):
                 if ranges and len(ranges[0]) == len(order) and ranges not in known:
                     known.add(ranges)

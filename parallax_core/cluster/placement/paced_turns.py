@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import exp, inf, log, sqrt
 from typing import NamedTuple
 
+from parallax_core.cluster.placement.stage_step import StageStep, count_groups
 from parallax_core.engine.pacing import RATIO
 
 MOST_STEP_TOKENS = 2048
 """The most prompt tokens of a step, as backends on GPUs have it by default; on processors it is less."""
 MOST_HELD = 0.5
 """The head lets steps with prompts take longer and longer if prompts wait for more than this share of the time."""
-HALVINGS = 8
-"""How often the range of the prompt tokens in a step is halved, on a logarithmic scale."""
 MOST_TRIES = 8
+MOST_GROWTH = 4
 NEARLY = 0.003
-"""The time of a turn is exact to this share."""
-
-
-class StageStep(NamedTuple):
-    """The seconds of one stage's steps, as a function of what they compute: the roofline of its layers."""
-
-    decode_s: float
-    """Computing, for each decode."""
-    prompt_s: float
-    """Computing, for each token of a prompt."""
-    read_s: float
-    """Reading the weights that every step reads."""
-    row_s: float
-    """Reading the KV cache, for each decode."""
-    prompt_row_s: float
-    """Reading the KV cache of a prompt."""
-    experts: tuple[tuple[float, float], ...]
-    """For each kind of layer with experts, the share that a token does not meet, and the seconds to read all."""
-    fixed_s: float
-
-    def measure(self, decodes: float, prompt: float) -> float:
-        """Return the seconds of a step with some decodes and some tokens of a prompt."""
-        decode_s, prompt_s, read_s, row_s, prompt_row_s, experts, fixed_s = self
-        read_s += decodes * row_s
-        if prompt:
-            read_s += prompt_row_s
-        for unmet, experts_s in experts:
-            read_s += experts_s * (1.0 - unmet ** (decodes + prompt))
-        compute_s = decodes * decode_s + prompt * prompt_s
-        return (compute_s if compute_s > read_s else read_s) + fixed_s  # noqa: FURB136 -- most time goes here
+"""The time of a turn is exact to this share, and the share of the time that prompts wait to this difference."""
+NEGLIGIBLE = 1e-9
+"""A chance below which what would happen is not computed."""
 
 
 class SteadyTurns(NamedTuple):
@@ -122,43 +95,37 @@ class PacedTurns:
         self._most_groups = count_groups(len(stages), num_requests)
         self._beside = max(1, min(self._most_groups, num_requests - 1))
         """The steps of a turn that have decodes while a request brings its prompt."""
-        self._all_s = self.measure_turn(self._most_groups, num_requests / self._most_groups, 0.0)
+        each = num_requests / self._most_groups
+        self._each_s = [stage.measure(each, 0.0) for stage in stages]
+        """Of each stage, if all requests decode."""
+        self._all_s = max(sum(self._each_s) + ways_s + each * copy_s, self._most_groups * max(self._each_s))
 
     def measure(self) -> RequestTimes:
         """Return the times of a request."""
-        num_requests, decodes = self._num_requests, self._decodes
-        if num_requests == 1 or not decodes:
-            return self._measure_free(self.measure_turn(1.0, 1.0, 0.0))
+        num_requests = self._num_requests
+        if num_requests == 1 or not self._decodes:
+            return self._measure_free(self._measure_alone())
         turns = self.find()
-        free, share = self._measure_free(turns.calm_s), self._share_alone(turns.number)
-        steps = turns.number * turns.groups / num_requests
-        calm_s = [steps * (1 - turns.paced) * stage.measure(turns.decodes, 0.0) for stage in self._stages]
-        paced_s = [steps * turns.paced * stage.measure(turns.decodes, turns.chunk) for stage in self._stages]
-        request_s = (1 - share) * turns.request_s + share * free.request_s
+        steps, paced = turns.number * turns.groups / num_requests, turns.paced
         stages = [
-            (1 - share) * (calm + paced) + share * other
-            for calm, paced, other in zip(calm_s, paced_s, free.stage_s, strict=True)
+            steps
+            * ((1 - paced) * stage.measure(turns.decodes, 0.0) + paced * stage.measure(turns.decodes, turns.chunk))
+            for stage in self._stages
         ]
-        request_s = max(request_s, num_requests * max(self._list_least()))
+        ttft_s, request_s = turns.ttft_s, turns.request_s
+        if (share := self._share_alone(turns.number)) > NEGLIGIBLE:
+            free = self._measure_free(turns.calm_s)
+            ttft_s, request_s = _mix(share, ttft_s, free.ttft_s), _mix(share, request_s, free.request_s)
+            stages = [_mix(share, beside_s, alone_s) for beside_s, alone_s in zip(stages, free.stage_s, strict=True)]
+        request_s = max(request_s, num_requests * self._measure_least())
         most_s = request_s / num_requests
-        ttft_s = (1 - share) * turns.ttft_s + share * free.ttft_s
         return RequestTimes(ttft_s, request_s, tuple(min(each, most_s) for each in stages))
 
     def find(self) -> SteadyTurns:
         """Return the steady state."""
         most = float(min(MOST_STEP_TOKENS, self._prompt * self._num_requests))
         found = self._keep_ratio(most)
-        if self._is_held_little(found):
-            return found
-        low, high, turns = found.limit, most, self._settle(most)
-        for _ in range(HALVINGS):
-            middle = (low * high) ** 0.5
-            between = self._settle(middle)
-            if self._is_held_little(between):
-                turns, high = between, middle
-            else:
-                low = middle
-        return turns
+        return found if self._share_held(found) <= MOST_HELD else self._hold_less(found, most)
 
     def _keep_ratio(self, most: float) -> SteadyTurns:
         """Return the steady state with the most prompt tokens in a step that make a turn at most `RATIO` times as long.
@@ -166,48 +133,51 @@ class PacedTurns:
         By false position, with the Illinois rule (Dowell and Jarratt, BIT 1971), from what the stages could compute.
         """
         target_s = RATIO * self._all_s
-        low, high, below_s, above_s = 0.0, most, self._all_s - target_s, 0.0
+        bracket = _Bracket(0.0, self._all_s - target_s, most)
         tried = min(most, self._guess_tokens())
         for _ in range(MOST_TRIES):
             found = self._settle(tried)
             over_s = found.paced_s - target_s
             if abs(over_s) <= NEARLY * target_s or tried == (most if over_s < 0 else 1.0):
                 break
-            if over_s > 0:
-                high, above_s, below_s = tried, over_s, below_s / 2
-            else:
-                low, below_s, above_s = tried, over_s, above_s / 2
-            tried = max(1.0, (low * above_s - high * below_s) / (above_s - below_s)) if above_s else high
+            tried = max(1.0, bracket.narrow(tried, over_s))
         return found
+
+    def _hold_less(self, found: SteadyTurns, most: float) -> SteadyTurns:
+        """Return the steady state with the fewest prompt tokens in a step, at most ``most``, with which few wait.
+
+        By false position on a logarithmic scale, from a state in which they wait too long.
+        """
+        turns = self._settle(most)
+        if (share := self._share_held(turns)) > MOST_HELD:
+            return turns
+        bracket = _Bracket(log(found.limit), MOST_HELD - self._share_held(found), log(most), MOST_HELD - share)
+        for _ in range(MOST_TRIES):
+            between = self._settle(exp(bracket.find_middle()))
+            under = MOST_HELD - self._share_held(between)
+            bracket.narrow(log(between.limit), under)
+            turns = between if under >= 0 else turns
+            if abs(under) <= NEARLY or bracket.width <= NEARLY:
+                break
+        return turns
 
     def _guess_tokens(self) -> float:
         """Return about how many tokens of prompts would make a step on one of the stages `RATIO` times as long."""
         each, guess = self._num_requests / self._most_groups, float(MOST_STEP_TOKENS)
-        for stage in self._stages:
-            left_s = RATIO * stage.measure(each, 0.0) - stage.fixed_s - each * stage.decode_s
-            guess = min(guess, left_s / stage.prompt_s) if stage.prompt_s > 0 else guess
+        for stage, decodes_s in zip(self._stages, self._each_s, strict=True):
+            if stage.prompt_s > 0:
+                left_s = RATIO * decodes_s - stage.fixed_s - each * stage.decode_s
+                guess = min(guess, left_s / stage.prompt_s)
         return max(1.0, guess)
 
-    def measure_turn(self, groups: float, decodes: float, prompt: float) -> float:
-        """Return the seconds of a turn: the way of a step through all stages, or the busiest stage, if that is longer.
+    def _measure_alone(self) -> float:
+        """Return the seconds of a token of a request alone."""
+        return sum(stage.measure(1.0, 0.0) for stage in self._stages) + self._ways_s + self._copy_s
 
-        Args:
-            groups: the steps in it.
-            decodes: in each step.
-            prompt: the tokens of prompts in each step.
-        """
-        sum_s = self._ways_s + (decodes + prompt) * self._copy_s
-        slowest_s = 0.0
-        for stage in self._stages:
-            each_s = stage.measure(decodes, prompt)
-            sum_s += each_s
-            slowest_s = max(slowest_s, each_s)
-        return max(sum_s, groups * slowest_s)
-
-    def _is_held_little(self, turns: SteadyTurns) -> bool:
-        """Return whether prompts wait so seldom that the head lets steps with prompts take no longer."""
-        held_s, others_s = turns.held * turns.paced_s, (1 - turns.held) * self._all_s
-        return held_s <= MOST_HELD * (held_s + others_s)
+    def _share_held(self, turns: SteadyTurns) -> float:
+        """Return the share of the time in which prompts wait, which makes the head let steps take longer."""
+        held_s = turns.held * turns.paced_s
+        return held_s / (held_s + (1 - turns.held) * self._all_s)
 
     def _settle(self, chunk: float) -> SteadyTurns:
         """Return the steady state if a step has at most ``chunk`` tokens of prompts."""
@@ -224,8 +194,7 @@ class PacedTurns:
         held = paced - num_requests / number / groups * (1 - paced) if chunk < prompt else 0.0
         held = max(0.0, held) * (1 - self._share_alone(number) / 2)
         each = begun / groups
-        calm_s = self.measure_turn(groups, each, 0.0)
-        paced_s = max(calm_s, self._measure_paced(groups, each, filled, calm_s))
+        calm_s, paced_s = self._measure_both(groups, each, filled)
         return SteadyTurns(number, groups, each, chunk, filled, paced, held, calm_s, paced_s, waited)
 
     def _share_alone(self, number: float) -> float:
@@ -239,17 +208,29 @@ class PacedTurns:
         root = sqrt(max(0.0, surplus * surplus + 4 * product))
         return max(0.0, (root - surplus) / 2 - service)
 
-    def _measure_paced(self, groups: float, decodes: float, prompt: float, calm_s: float) -> float:
-        """Return the seconds of a turn with prompts: in the steps of decodes, or, if stages are idle, between them."""
-        within_s = self.measure_turn(groups, decodes, prompt)
+    def _measure_both(self, groups: float, decodes: float, prompt: float) -> tuple[float, float]:
+        """Return the seconds of a turn without prompts, and with them: in the steps of decodes, or between these.
+
+        The latter is possible in pipelines, where stages are idle for a time.
+        """
+        beside = self._beside
+        num_apart = max(1, len(self._stages) + 1 - beside)
+        apart = prompt * beside / num_apart
+        calm_s = self._ways_s + decodes * self._copy_s
+        within_s = calm_s + prompt * self._copy_s
+        slowest_s = longest_s = busy_s = 0.0
+        for stage in self._stages:
+            each_s, with_s, apart_s = stage.measure_three(decodes, prompt, apart)
+            calm_s += each_s
+            within_s += with_s
+            between_s = beside * each_s + num_apart * apart_s
+            slowest_s = each_s if each_s > slowest_s else slowest_s  # noqa: FURB136 -- a call takes longer
+            longest_s = with_s if with_s > longest_s else longest_s  # noqa: FURB136
+            busy_s = between_s if between_s > busy_s else busy_s  # noqa: FURB136
+        calm_s, within_s = max(calm_s, groups * slowest_s), max(within_s, groups * longest_s)
         if len(self._stages) == 1:
-            return within_s
-        num_apart = max(1, len(self._stages) + 1 - self._beside)
-        each = prompt * self._beside / num_apart
-        busy_s = max(
-            self._beside * stage.measure(decodes, 0.0) + num_apart * stage.measure(0.0, each) for stage in self._stages
-        )
-        return min(within_s, max(calm_s, busy_s + self._ways_s))
+            return calm_s, max(calm_s, within_s)
+        return calm_s, max(calm_s, min(within_s, busy_s + self._ways_s))
 
     def _measure_free(self, token_s: float) -> RequestTimes:
         """Return the times if no other request has begun its answer, so that steps may have prompts only.
@@ -273,11 +254,47 @@ class PacedTurns:
         )
         return RequestTimes(ttft_s, request_s, tuple(min(each, request_s / num_requests) for each in stage_s))
 
-    def _list_least(self) -> list[float]:
-        """Return the seconds that each stage computes at least for a request, if reading takes no time."""
-        return [self._prompt * stage.prompt_s + self._decodes * stage.decode_s for stage in self._stages]
+    def _measure_least(self) -> float:
+        """Return the seconds that the busiest stage computes at least for a request, if reading takes no time."""
+        return max(self._prompt * stage.prompt_s + self._decodes * stage.decode_s for stage in self._stages)
 
 
-def count_groups(num_stages: int, num_requests: int) -> int:
-    """Return the steps among which requests are divided: several stages have one more in flight than there are."""
-    return 1 if num_stages == 1 else min(num_requests, num_stages + 1)
+class _Bracket:
+    """Encloses the root of a rising function, for false position with the Illinois rule."""
+
+    def __init__(self, low: float, below: float, high: float, above: float = 0.0) -> None:
+        """Begin with two places, and the values there: below 0, and above; 0: it is not known."""
+        self._low, self._below, self._high, self._above = low, below, high, above
+        self._has_raised: bool | None = None
+
+    @property
+    def width(self) -> float:
+        """The distance of the two places."""
+        return self._high - self._low
+
+    def find_middle(self) -> float:
+        """Return where a straight line between the two places crosses 0."""
+        return (self._low * self._above - self._high * self._below) / (self._above - self._below)
+
+    def narrow(self, place: float, value: float) -> float:
+        """Take a place between the two, and its value, for one of them; return where to try next.
+
+        A place that stays twice in a row counts with half of its value. While only values below 0 are known, the next
+        place is where the line through the last two crosses 0, at most `MOST_GROWTH` times as far.
+        """
+        if value > 0:
+            self._below = self._below / 2 if self._has_raised is False else self._below
+            self._high, self._above = place, value
+        elif not self._above:
+            slope = (value - self._below) / (place - self._low)
+            self._low, self._below = place, value
+            return min(self._high, MOST_GROWTH * place, place - value / slope if slope > 0 else inf)
+        else:
+            self._above = self._above / 2 if self._has_raised else self._above
+            self._low, self._below = place, value
+        self._has_raised = value <= 0
+        return self.find_middle()
+
+
+def _mix(share: float, one: float, other: float) -> float:
+    return (1 - share) * one + share * other

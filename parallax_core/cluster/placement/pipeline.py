@@ -5,10 +5,25 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.stage import LayerRange
+
+MULTIPLES = (1, 2, 4, 8, 16, 32)
+"""The numbers of units of requests that may be given to a pipeline at once."""
+
+
+class Portion(NamedTuple):
+    """Further requests of a pipeline."""
+
+    loss: float
+    """The negative of what each of them adds to the objective on average."""
+    number: int
+
+
+NO_PORTION = Portion(0.0, 0)
 
 
 class Pipeline:
@@ -19,6 +34,8 @@ class Pipeline:
         self.order = order
         self.cuts = cuts
         self._costs = costs
+        self._values = {0: 0.0}
+        self._portions: dict[tuple[int, int], Portion] = {}
         self._measured: dict[int, PipelineCost] = {}
 
     def measure(self, num_requests: int) -> PipelineCost:
@@ -57,10 +74,37 @@ class Pipeline:
 
     def value(self, num_requests: int) -> float:
         """Return what these requests add to the objective: tokens per second, or the negative of their seconds."""
-        if num_requests == 0:
-            return 0.0
-        cost = self.measure(num_requests)
-        return cost.tokens_per_s if self._costs.goal.objective == "throughput" else -num_requests * cost.request_s
+        if num_requests not in self._values:
+            cost, is_throughput = self.measure(num_requests), self._costs.goal.objective == "throughput"
+            self._values[num_requests] = cost.tokens_per_s if is_throughput else -num_requests * cost.request_s
+        return self._values[num_requests]
+
+    def find_portion(self, share: int, unit: int, most: int) -> Portion:
+        """Return the best next requests of one that has ``share`` of them.
+
+        Near the number of its stages, a pipeline gains nothing by a single request and much by several; so there are
+        some multiples of ``unit`` to choose from.
+
+        Args:
+            share: the requests that it has.
+            unit: the least number of further ones, unless there is no room for it.
+            most: the number of further ones at most.
+        """
+        key = share, unit
+        if key not in self._portions:
+            self._portions[key] = self._find_portion(share, unit, self.max_requests - share)
+        found = self._portions[key]
+        return found if found.number <= most else self._find_portion(share, unit, min(most, self.max_requests - share))
+
+    def _find_portion(self, share: int, unit: int, most: int) -> Portion:
+        value, best = self.value(share), NO_PORTION
+        for number in [num for factor in MULTIPLES if (num := factor * unit) <= most] or [most] * (most > 0):
+            loss = (value - self.value(share + number)) / number
+            if not best.number or loss < best.loss:
+                best = Portion(loss, number)
+            elif unit > 1 and share + number > len(self.order):  # beyond the number of stages, more gain less and less
+                break
+        return best
 
     def place(self) -> tuple[PlacedStage, ...]:
         """Return its stages as values of the contract."""

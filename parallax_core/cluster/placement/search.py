@@ -158,6 +158,8 @@ class LayoutSearch:
                 score = self.rate([*others, other])
                 if best is None or is_better(score, best_score):
                     best, best_score = other, score
+                if self._effort.left <= half:
+                    break
             if best is not self.solve(order):
                 self._pipelines[order] = best
                 self._scores.clear()

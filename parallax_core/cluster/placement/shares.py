@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from parallax_core.cluster.placement.cost_model import PipelineCost
@@ -14,8 +14,6 @@ MOST_PORTIONS = 64
 """Requests are shared out one by one, or in this number of portions if there are more."""
 MOST_EXACT = 3000
 """Pipelines times requests squared up to which the best division is computed exactly."""
-MULTIPLES = (1, 2, 4, 8, 16, 32)
-"""The numbers of portions that may be given to a pipeline at once."""
 GAIN = 1e-6
 """The relative gain below which a change is none."""
 Rating = tuple[float, float]
@@ -97,34 +95,28 @@ def _share_greedily(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[in
     """Give the next requests to the pipeline where they add most to the objective, each.
 
     One by one, this is the best division if each pipeline gains less by each further request (Fox, "Discrete
-    optimization via marginal analysis", Management Science 1966). Near the number of its stages, a pipeline gains
-    nothing by a single request and much by several; so the best of some numbers of requests is given at once.
+    optimization via marginal analysis", Management Science 1966).
     """
     judge, concurrency = _judge_by(goal), goal.concurrency
-    shares, left = [0] * len(pipelines), concurrency
-    portion = max(1, concurrency // MOST_PORTIONS)
-    gains: list[tuple[float, int, int]] = []
-
-    def offer(rank: int) -> None:
-        pipeline, share = pipelines[rank], shares[rank]
-        most, value = min(left, pipeline.max_requests - share), pipeline.value(share)
-        numbers = [num for factor in MULTIPLES if (num := factor * portion) <= most] or ([most] if most > 0 else [])
-        if numbers:
-            heappush(gains, min(((value - pipeline.value(share + num)) / num, rank, num) for num in numbers))
-
-    for rank in range(len(pipelines)):
-        offer(rank)
-    total = 0.0
+    shares, left, total = [0] * len(pipelines), concurrency, 0.0
+    unit = max(1, concurrency // MOST_PORTIONS)
+    first = [(*pipeline.find_portion(0, unit, left), rank) for rank, pipeline in enumerate(pipelines)]
+    gains = [(loss, rank, number) for loss, number, rank in first if number]
+    heapify(gains)
     while left and gains:
-        _, rank, num = heappop(gains)
-        num = min(num, left)
-        more = pipelines[rank].value(shares[rank] + num) - pipelines[rank].value(shares[rank])
-        if judge(total + more, concurrency - left + num) < judge(total, concurrency - left):
+        _, rank, number = gains[0]
+        pipeline, share, number = pipelines[rank], shares[rank], min(number, left)
+        more = pipeline.value(share + number) - pipeline.value(share)
+        if judge(total + more, concurrency - left + number) < judge(total, concurrency - left):
             break
         total += more
-        shares[rank] += num
-        left -= num
-        offer(rank)
+        left -= number
+        shares[rank] = share = share + number
+        loss, number = pipeline.find_portion(share, unit, left)
+        if number:
+            heapreplace(gains, (loss, rank, number))
+        else:
+            heappop(gains)
     return shares
 
 
