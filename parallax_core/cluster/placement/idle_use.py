@@ -96,7 +96,7 @@ class IdleUses:
     def _list_ranges(self, order: tuple[int, ...], numbers: set[int]) -> Iterator[Ranges]:
         known = set[Ranges]()
         for num_requests in sorted(numbers, reverse=True):
-            self._effort.spend(len(order))
+            self._effort.spend(2 * len(order))  # for the ranges, and for the times with them
             balanced = balance_ranges(self._costs, order, num_requests)
             is_short = not self._is_quick or len(order) * self._costs.num_layers**2 <= MOST_CUTS
             tables = self._tables if balanced and is_short else None

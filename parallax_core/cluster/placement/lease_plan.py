@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from math import factorial
 
@@ -9,7 +10,7 @@ from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.leased import LeasedPipeline
 from parallax_core.cluster.placement.seeds import order_nodes
 from parallax_core.cluster.placement.shared import Rates, SharedPlan, plan_shared
-from parallax_core.contracts.placement import Estimator, Placement, StageLease
+from parallax_core.contracts.placement import Estimate, Estimator, Placement, StageLease
 from parallax_core.contracts.stage import LayerRange
 
 EFFORT, LEAST_EFFORT = 1200, 10
@@ -25,23 +26,19 @@ MOST_LEASES = 16
 """The most pipelines of a node."""
 
 
-def plan_leases(costs: CostModel, estimator: Estimator) -> list[Placement]:
+def plan_leases(costs: CostModel, estimator: Estimator) -> list[tuple[Placement, Estimate]]:
     """Return valid placements in which pipelines share nodes that have leases; none if there is nothing to share."""
     able = [index for index, node in enumerate(costs.nodes) if node.leases]
     if not 3 <= len(able) <= MOST_NODES or costs.goal.objective != "throughput" or costs.goal.concurrency < 2:  # noqa: PLR2004
         return []
     effort = min(2 * factorial(len(able)), max(LEAST_EFFORT, EFFORT // len(able)))
-    found = (plan_shared(_find_rates(costs, number), [order_nodes(costs, able)], effort) for number in NUMBERS)
-    placements = [placement for plan in found if (placement := _place(costs, plan)) is not None]
-    return [placement for placement in placements if _is_valid(estimator, placement)]
-
-
-def _is_valid(estimator: Estimator, placement: Placement) -> bool:
-    try:
-        estimator.estimate(placement)
-    except ValueError:  # a share of a node's memory is too small for one request
-        return False
-    return True
+    plans = (plan_shared(_find_rates(costs, number), [order_nodes(costs, able)], effort) for number in NUMBERS)
+    found = []
+    for placement in dict.fromkeys(_place(costs, plan) for plan in plans):
+        if placement is not None:
+            with suppress(ValueError):  # a share of a node's memory is too small for one request
+                found.append((placement, estimator.estimate(placement)))
+    return found
 
 
 def _find_rates(costs: CostModel, number: int) -> Rates:

@@ -32,7 +32,7 @@ MOST_MEDIUM = 40
 """Up to this many nodes, two first layouts are improved, and one is made as the water-filling baseline makes it."""
 FEW_STATES = 20
 """The states that its dynamic programming keeps for each node."""
-EFFORTS = {MOST_SMALL: 2, MOST_MEDIUM: 3}
+EFFORTS = {MOST_SMALL: 4, MOST_MEDIUM: 6}
 """The effort is larger by a factor in clusters of at most this many nodes, where each computation takes less time."""
 ADOPTING, ADOPTING_LARGE = 60_000, 3000
 """The effort for trying idle nodes in the best placement, in clusters of at most `MOST_MEDIUM` nodes and in others."""
@@ -52,7 +52,7 @@ class SearchPlacement:
     one is worth the move.
     """
 
-    effort: int = 5000
+    effort: int = 4000
     """The number of stages whose layers may be computed, before the search ends with the best placement so far."""
     seed: int = 0
     """Chooses the order in which changes are tried; the same seed gives the same placement."""
@@ -76,12 +76,12 @@ class SearchPlacement:
 
 def _find_shared(costs: CostModel, estimator: Estimator, found: Sequence[Placement]) -> list[Placement]:
     """Return the best placement in which pipelines share nodes, if it is better than the best of ``found``."""
-    shared = {placement: estimator.estimate(placement).tokens_per_s for placement in plan_leases(costs, estimator)}
+    shared = plan_leases(costs, estimator)
     if not shared:
         return []
-    best = max(shared, key=lambda placement: shared[placement])
+    best, estimate = max(shared, key=lambda pair: pair[1].tokens_per_s)
     floor = estimator.estimate(found[0]).tokens_per_s * (1 + WORTH_SHARING) if found else 0.0
-    return [best] if shared[best] > floor else []
+    return [best] if estimate.tokens_per_s > floor else []
 
 
 def search_pipelines(search: LayoutSearch, current: Layout = ()) -> list[list[Pipeline]]:

@@ -24,6 +24,10 @@ from parallax_core.cluster.placement.variants import NEXT, VariantFinder
 
 MOST_SMALL = 8
 """Up to this many nodes, several ranges are kept for every order of nodes, by the number of their requests."""
+MEASURING = 2
+"""Predicting the times of a pipeline for several numbers of requests takes this many times as long as balancing it."""
+MOST_RATED = 4
+"""Rating this number of pipelines whose times are known takes as long as balancing a stage."""
 PORTIONS = 8
 """The portions in which requests are shared out while layouts of a small cluster are compared."""
 
@@ -63,6 +67,7 @@ class LayoutSearch:
         if order not in self._pipelines:
             power = sum(self._power[node] for node in order)
             share = max(1, round(self.costs.goal.concurrency * power / sum(self._power)))
+            self._effort.spend(MEASURING * len(order))
             self._pipelines[order] = next(self._variants.list_all(order, share, ()), None)
         return self._pipelines[order]
 
@@ -83,7 +88,7 @@ class LayoutSearch:
 
     def rate(self, pipelines: Sequence[Pipeline]) -> Rating:
         """Return how good some pipelines are."""
-        self._effort.spend(1 + 2 * len(pipelines))
+        self._effort.spend(1 + len(pipelines) // MOST_RATED)
         return rate_pipelines(pipelines, self.costs.goal)
 
     def list_best(self, number: int) -> list[Layout]:

@@ -130,3 +130,12 @@ def test_single_stage_reads_its_weights_once_for_prompts_and_decodes() -> None:
     costs = make_costs(dataclasses.replace(GOAL, output_tokens=1, prompt_tokens=1))
     one, many = (costs.measure_pipeline((0,), (0, 4), number).request_s for number in (1, 8))
     assert many == pytest.approx(one, rel=0.1)
+
+
+def test_pipelines_of_equal_machines_are_computed_once() -> None:
+    nodes = (make_node("a", 20), make_node("b", 40), make_node("c", 40, tflops=10))
+    costs = CostModel(PlacementProblem(cluster=ClusterProfile(nodes=nodes), model=MODEL, goal=GOAL))
+    cuts = 0, costs.num_layers
+    first = costs.measure_pipeline((0,), cuts, 4)
+    assert costs.measure_pipeline((1,), cuts, 4) is first
+    assert costs.measure_pipeline((2,), cuts, 4).request_s > first.request_s

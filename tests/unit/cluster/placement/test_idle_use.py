@@ -10,7 +10,7 @@ from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.placement.shares import is_better, rate_pipelines
 from parallax_core.cluster.placement.stage_table import Effort
-from parallax_core.contracts.placement import ClusterProfile, NodeProfile, PlacementProblem, ServingGoal
+from parallax_core.contracts.placement import ClusterProfile, LinkProfile, NodeProfile, PlacementProblem, ServingGoal
 from tests.support.clusters import make_model, make_node, make_problem
 
 GOAL = ServingGoal(concurrency=8)
@@ -61,3 +61,20 @@ def test_no_idle_node_of_a_plan_would_help(seed: int) -> None:
     for node in set(range(len(problem.cluster.nodes))) - used:
         found = uses.find_best(node, pipelines)
         assert not (pipelines and found and is_better(found[0], now))
+
+
+def test_quick_search_tries_a_node_at_the_nearest_places_only() -> None:
+    sites = ["home", "home", "home", "office", "office", "office", "office"]
+    nodes = tuple(make_node(f"n{rank}", 4, site=site) for rank, site in enumerate(sites))
+    near = LinkProfile(ends=("office", "office"), round_trip_s=0.001, bandwidth=1e9)
+    far = LinkProfile(ends=("", ""), round_trip_s=0.05, bandwidth=1e9)
+    cluster = ClusterProfile(nodes=nodes, links=(near,), default_link=far)
+    costs = CostModel(PlacementProblem(cluster=cluster, model=make_model(12, 1.0), goal=GOAL))
+    old = Pipeline(costs, (0, 1, 2, 3, 4, 5), (0, 2, 4, 6, 8, 10, 12))
+    thorough, quick = Effort(10**6), Effort(10**6)
+    best = IdleUses(costs, thorough).find_best(6, [old])
+    found = IdleUses(costs, quick, is_quick=True).find_best(6, [old])
+    assert best
+    assert found
+    assert found[0][0] >= 0.98 * best[0][0]
+    assert 10**6 - quick.left < 0.6 * (10**6 - thorough.left)

@@ -50,7 +50,7 @@ def with_leases(problem: PlacementProblem, *, leases: bool = True) -> PlacementP
 
 
 def plan(problem: PlacementProblem) -> list[Placement]:
-    return plan_leases(CostModel(problem), PlacementEstimator(problem))
+    return [placement for placement, _ in plan_leases(CostModel(problem), PlacementEstimator(problem))]
 
 
 def place(problem: PlacementProblem, effort: int = 5000) -> Placement:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.placement.paced_turns import MOST_STEP_TOKENS, PacedTurns
+from parallax_core.cluster.placement.paced_turns import MOST_STEP_TOKENS, NEARLY, PacedTurns
 from parallax_core.cluster.placement.stage_step import StageStep, count_groups
 from parallax_core.cluster.simulate.pipeline import ExactPipeline, PipelineModel
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, ModelDemand, PlacementProblem, ServingGoal
@@ -22,18 +22,6 @@ STAGE = StageStep(decode_s=1e-4, prompt_s=1e-4, read_s=0.02, row_s=1e-4, prompt_
 
 def make_turns(num_requests: int, prompt: int = 512, decodes: int = 255, stage: StageStep = STAGE) -> PacedTurns:
     return PacedTurns([stage], 0.0, 0.0, num_requests, (prompt, decodes))
-
-
-def test_step_takes_the_longer_of_computing_and_reading() -> None:
-    assert STAGE.measure(4, 0) == pytest.approx(0.0204)
-    assert STAGE.measure(4, 300) == pytest.approx(0.0304)
-    assert STAGE._replace(fixed_s=0.5).measure(4, 300) == pytest.approx(0.5304)
-
-
-def test_step_reads_the_experts_that_its_tokens_are_expected_to_meet() -> None:
-    stage = STAGE._replace(experts=((0.75, 1.0),), read_s=0.0, row_s=0.0)
-    assert stage.measure(1, 0) == pytest.approx(0.25)
-    assert stage.measure(1, 1) == pytest.approx(1 - 0.75**2)
 
 
 def test_prompt_beside_answers_makes_a_turn_longer_by_the_ratio() -> None:
@@ -64,9 +52,14 @@ def test_long_prompt_alone_passes_the_stages_in_parts() -> None:
     assert two.ttft_s == pytest.approx(3 * part_s)
 
 
-@pytest.mark.parametrize(("stages", "requests", "groups"), [(1, 8, 1), (2, 9, 3), (2, 2, 2), (4, 10, 5), (1, 1, 1)])
-def test_several_stages_have_one_step_more_in_flight(stages: int, requests: int, groups: int) -> None:
-    assert count_groups(stages, requests) == groups
+@pytest.mark.parametrize("requests", [8, 20, 64])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_steps_have_as_many_prompt_tokens_as_the_ratio_allows(requests: int, stages: int) -> None:
+    turns = PacedTurns([STAGE] * stages, 0.01, 1e-6, requests, (512, 2000)).find()
+    groups = count_groups(stages, requests)
+    step_s = STAGE.measure(requests / groups, 0.0)
+    all_s = max(stages * step_s + 0.01 + requests / groups * 1e-6, groups * step_s)
+    assert turns.paced_s == pytest.approx(RATIO * all_s, rel=NEARLY)
 
 
 @given(st.integers(1, 64), st.integers(1, 10_000), st.integers(0, 2000), st.integers(1, 5), st.floats(1e-6, 1e-2))
