@@ -220,9 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row = try_pair((kinds[0], kinds[1]), transport, folder / str(number), models, whole)
             rows[transport, kinds[0], kinds[1]] = row
             print(json.dumps(row), flush=True)
-    report["pairs"] = [rows[each] for each in cases if each in rows]
-    report |= summarize(report["pairs"])
-    write_report(options.out, report)
+            report["pairs"] = [rows[each] for each in cases if each in rows]
+            write_report(options.out, report | summarize(report["pairs"]))
     if not all(each["is_as_named"] and each["is_named_rightly"] for each in report["networks"].values()):
         sys.exit("some networks are not of the kind that they are to be, or are not recognised")
 

@@ -6,18 +6,22 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 
 from parallax_core.base import log
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
+from parallax_core.base.offline import is_offline
 from parallax_core.cli.command import new_app
+from parallax_core.cli.contacts import tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.config.config import Config
 from parallax_core.config.relay import RelayCommandSettings
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.deploy.joined import JoinedHead
 from parallax_core.deploy.joining import Joiner
+from parallax_core.deploy.network import telling_addresses
 from parallax_core.deploy.relays import read_limits
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.relay.host import RelayHost
@@ -40,6 +44,8 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     if not settings.where:
         raise UsageError("there is no join code", "`parallax codes new` on the server's machine makes one")
     log.configure(verbose=settings.verbose)
+    tell_contacts(settings, listens=True)
+    settings = replace(settings, discovery=settings.discovery and not is_offline())
     plugins = PluginHost.discover(config)
     joiner = Joiner(plugins, looks_around=settings.discovery)
     joined = joiner.join(settings.where)
@@ -72,13 +78,15 @@ async def _relay(
 ) -> None:
     """Relay until a SIGINT or SIGTERM."""
     await transport.start()
+    places = (settings.listen, transport.address) if settings.listen else (transport.address,)
     host = RelayHost(transport, node, RelayOffer(read_limits(settings)))
     seek = partial(joiner.list_addresses, joined) if settings.discovery else None
     serving = asyncio.create_task(host.serve(Peer(HEAD, joined.address), seek))
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     try:
-        await asyncio.wait([serving])
+        with telling_addresses(places, settings.stun_port):
+            await asyncio.wait([serving])
     finally:
         await transport.stop()
     if not serving.cancelled():

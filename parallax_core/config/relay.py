@@ -70,4 +70,17 @@ class RelayCommandSettings(RelayLimitSettings):
     discovery: Annotated[
         bool, Meta(description="Look for the server on the local network if its address is not known or has changed.")
     ] = True
+    offline: Annotated[
+        bool,
+        Meta(description="Look for nobody and ask nobody: contact only the addresses that are given."),
+    ] = False
+    stun_port: Annotated[
+        int,
+        Meta(
+            description="Tell machines that join the address they are seen from, at port N and the next; 0: do not.",
+            ge=0,
+            le=65534,
+            extra={"metavar": "N"},
+        ),
+    ] = 29754
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from parallax_core.base.offline import HUB_VARIABLE, OFFLINE_VARIABLE, is_offline
 from parallax_core.cli.contacts import tell_contacts
 from parallax_core.config.join import JoinSettings
+from parallax_core.config.relay import RelayCommandSettings
 from parallax_core.config.run import RunSettings
 from parallax_core.config.serve import ServeSettings
-from parallax_core.config.server import ServerSettings
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +29,15 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         (ServeSettings(), False, ["huggingface.co"]),
         (JoinSettings(), False, ["29753", "links are made to the server", "huggingface.co"]),
         (JoinSettings(discovery=False), False, ["links are made to the server", "huggingface.co"]),
+        (RelayCommandSettings(), True, ["29753", "links are made to the server", "29754 and 29755"]),
+        (RelayCommandSettings(discovery=False, stun_port=0), True, ["links are made to the server"]),
+        (RelayCommandSettings(offline=True), True, ["offline"]),
         (JoinSettings(offline=True), False, ["offline"]),
         (RunSettings(offline=True), True, ["offline"]),
     ],
 )
 def test_each_command_says_what_leaves_the_machine(
-    capsys: pytest.CaptureFixture[str], settings: ServerSettings | JoinSettings, listens: bool, said: list[str]
+    capsys: pytest.CaptureFixture[str], settings: Any, listens: bool, said: list[str]
 ) -> None:
     tell_contacts(settings, listens=listens)
     lines = capsys.readouterr().err.splitlines()
