@@ -79,6 +79,11 @@ SETTINGS = (
         schema=Ref("parallax_core.config.relay:RelayCommandSettings"),
     ),
     SettingsSpec(
+        name="rendezvous",
+        summary="the options of parallax rendezvous",
+        schema=Ref("parallax_core.config.rendezvous:RendezvousSettings"),
+    ),
+    SettingsSpec(
         name="plugins",
         summary="which plugins are loaded, and which one is preferred",
         schema=Ref("parallax_core.config.plugins:PluginSettings"),

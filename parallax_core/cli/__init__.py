@@ -26,6 +26,7 @@ COMMANDS = {
     "worker": "Run stages of a model for a server on another machine.",
     "join": "Run stages of a model for a server that gave you a join code.",
     "relay": "Forward between machines of a server that cannot reach each other.",
+    "rendezvous": "Be where nodes that announce their layers, and servers, find each other.",
     "codes": "Make and revoke join codes, by which machines join a server.",
     "leave": "End workers of this machine without loss.",
     "nodes": "Show the nodes of a running server, and what each does.",

@@ -26,7 +26,8 @@ from parallax_core.contracts.status import ReplicaLimits
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.cluster import ClusterPlan
-from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, read_plan
+from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine
+from parallax_core.deploy.found import FoundPlan, read_serve_plan
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.node.events.delivery import EventBus
 from parallax_core.node.whole_model.engine import TextEngine
@@ -36,6 +37,9 @@ from parallax_core.server.options import ServerOptions
 
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 """Seconds that plugins have at the end: to receive the last events, and to shut down."""
+
+ServePlan = DeploymentPlan | ClusterPlan | FoundPlan
+"""What is served: stages that the user chose, machines that join, or nodes that announce their layers."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +54,14 @@ def serve(settings: ServeSettings, config: Config) -> None:
     The model is fetched first if it is not on this machine. When it can answer, one line is printed:
 
     ready http://127.0.0.1:8000/v1 model=smollm2-135m
+
+    With --find, the layers are run by nodes that announce them: see `parallax worker --announce`.
     """
-    tell_contacts(settings, listens=settings.listen is not None)
-    run_service(settings, config, partial(read_plan, settings))
+    tell_contacts(settings, listens=settings.listen is not None or bool(settings.find))
+    run_service(settings, config, partial(read_serve_plan, settings))
 
 
-def run_service(
-    settings: ServeSettings, config: Config, read: Callable[[PluginHost], DeploymentPlan | ClusterPlan]
-) -> None:
+def run_service(settings: ServeSettings, config: Config, read: Callable[[PluginHost], ServePlan]) -> None:
     """Serve what ``read`` plans, until a signal."""
     log.configure(verbose=settings.verbose)
     if config.file:
@@ -75,7 +79,7 @@ def run_service(
             plugins.shutdown(SHUTDOWN_S)
 
 
-def _serve(plan: DeploymentPlan | ClusterPlan, options: ServerOptions, plugins: PluginHost, output: TextIO) -> None:
+def _serve(plan: ServePlan, options: ServerOptions, plugins: PluginHost, output: TextIO) -> None:
     from parallax_core.server.bind import bind_socket
     from parallax_core.server.event_loop import run_loop
 
@@ -106,7 +110,7 @@ class ServeContext:
     """Standard output, for the ready line only."""
 
 
-async def _run(plan: DeploymentPlan | ClusterPlan, deployment: Deployment, context: ServeContext) -> None:
+async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -> None:
     from parallax_core.deploy.services import ServiceMaker
     from parallax_core.server.app import make_app
     from parallax_core.server.drain import Drain

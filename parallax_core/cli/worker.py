@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import signal
 import socket
@@ -14,21 +15,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from parallax_core.base import log
-from parallax_core.base.errors import UsageError
+from parallax_core.base.errors import PeerLost, UsageError
 from parallax_core.base.ids import is_further
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import from_section
 from parallax_core.cli.worker_record import recorded
+from parallax_core.cluster.membership.calls import LayerOffer
 from parallax_core.config.config import Config
 from parallax_core.config.home import known_terms_file
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
 from parallax_core.deploy.backend_options import prepare_plugins
+from parallax_core.deploy.called import make_called
 from parallax_core.deploy.further_nodes import drop_port, make_further_command
 from parallax_core.deploy.node_reports import make_reporter
 from parallax_core.deploy.relays import make_offer
-from parallax_core.deploy.stage_opener import make_opener
+from parallax_core.deploy.stage_opener import StageOpener, make_opener
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.membership.supervisor import end_children_of_orphan, end_with_parent
 from parallax_core.node.profile.link_prober import LinkProber
@@ -39,7 +44,7 @@ from parallax_core.node.worker.leases import NodeLeases
 from parallax_core.node.worker.rejoin import HeadPlace, SeekHead, serve_again
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.shared_layers import SharedLayers
-from parallax_core.node.worker.stop import serve_until_signal
+from parallax_core.node.worker.stop import run_until_signal, serve_until_signal
 from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -48,6 +53,10 @@ from parallax_core.wire.membership import Join
 
 SHUTDOWN_S = 0.5
 """Seconds that plugins have to shut down."""
+TRIES_OF_CALLED = 4
+"""Attempts of a node that was called to join its head again, before it announces itself to all once more."""
+
+logger = logging.getLogger(__name__)
 
 app = new_app()
 
@@ -62,8 +71,17 @@ def worker(settings: WorkerSettings, config: Config) -> None:
 
     parallax serve org/model --stages 2 --listen tcp://0.0.0.0:9000
 
+    With a model, --layers and --announce, it runs these layers for a server that finds it:
+
+    parallax worker org/model --layers 0-15 --announce CODE
+
+    parallax serve org/model --find CODE
+
     Off loopback both machines need keys: see `parallax keys --help`.
     """
+    if settings.announce or settings.layers or settings.model:
+        run_announced(settings, config)
+        return
     if not settings.connect:
         raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
     keys = {settings.head: bytes.fromhex(settings.trust_head)} if settings.trust_head else {}
@@ -80,6 +98,8 @@ class HeadAccess:
     """Where clients of this machine are served, by forwarding to the head; None: nowhere."""
     seek: SeekHead | None = None
     """Finds the head if it is not where it was; None: it is not looked for."""
+    fixed: LayerOffer | None = None
+    """The only layers that the node runs; None: it runs any."""
 
 
 def run_worker(settings: WorkerSettings, config: Config, access: HeadAccess = HeadAccess()) -> None:
@@ -98,6 +118,30 @@ def run_worker(settings: WorkerSettings, config: Config, access: HeadAccess = He
         plugins.shutdown(SHUTDOWN_S)
         if settings.supervised:
             end_children_of_orphan(parent)
+
+
+def run_announced(settings: WorkerSettings, config: Config) -> None:
+    """Announce the layers that ``settings`` name, and run them for one head after another, until told to end.
+
+    Raises:
+        UsageError: if settings contradict each other.
+        ParallaxError: if a backend, the transport or the model is unknown, or no rendezvous can be reached at first.
+    """
+    log.configure(verbose=settings.verbose)
+    called = make_called(settings, PluginHost.discover(config))
+    while True:
+        logger.info("announcing layers %d-%d of %s", called.offer.start, called.offer.stop, called.offer.model)
+        if (head := asyncio.run(run_until_signal(called.await_head()))) is None:
+            return
+        node, keys = f"{head.machine}/{os.getpid()}", called.codes.joiner.find_key(head)
+        given = replace(settings, connect=head.address, node=node, transport=head.transport)
+        try:
+            run_worker(given, config, HeadAccess(keys, fixed=called.offer))
+        except PeerLost as error:
+            logger.warning("the server that called is lost: %s", error.message)
+            called.shun(head.head)
+        else:
+            return
 
 
 def _recorded(settings: WorkerSettings, node: str, api: socket.socket | None) -> AbstractContextManager[None]:
@@ -131,8 +175,7 @@ async def _work(plan: WorkerPlan) -> None:
     reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
     session = WorkerSession(paths, node, opener.open_stage, opener.open_engine, reporter)
     place = HeadPlace(settings.connect, settings.head, node)
-    host, memory = socket.gethostname()[:256], opener.find_memory()
-    join = Join(transport.address, opener.names, host, os.getpid(), memory=memory)
+    join = _describe_node(plan, transport, opener)
     session.leases = NodeLeases(node, LeaseMaker(plan, keys, session.layers, place, join))
     session.offer = make_offer(settings)
     if not is_further(node):
@@ -145,6 +188,15 @@ async def _work(plan: WorkerPlan) -> None:
     finally:
         await session.close()
         await transport.stop()
+
+
+def _describe_node(plan: WorkerPlan, transport: Transport, opener: StageOpener) -> Join:
+    """Return what the node says of itself when it joins a head."""
+    host, memory = socket.gethostname()[:256], opener.find_memory()
+    join = Join(transport.address, opener.names, host, os.getpid(), memory=memory)
+    if (fixed := plan.access.fixed) is None:
+        return join
+    return msgspec.structs.replace(join, model=fixed.model, start=fixed.start, stop=fixed.stop, is_fixed=True)
 
 
 def _make_further(plan: WorkerPlan, place: HeadPlace, keys: Mapping[str, bytes], node: str) -> list[str]:
@@ -197,7 +249,8 @@ async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, joi
     if plan.settings.supervised:
         serving = asyncio.create_task(session.serve(place.address, place.head, join))
     else:
-        serving = asyncio.create_task(serve_again(session, place, join, plan.access.seek))
+        tries = TRIES_OF_CALLED if plan.access.fixed is not None else None
+        serving = asyncio.create_task(serve_again(session, place, join, plan.access.seek, tries))
     watching = asyncio.create_task(session.leases.watch())
     try:
         await asyncio.wait([serving, watching], return_when=asyncio.FIRST_COMPLETED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, permutations
+from typing import Protocol
 
 from parallax_core.base.ids import lease_node
 from parallax_core.cluster.placement.estimate import PlacementEstimator
@@ -58,9 +59,26 @@ class LayerPlan:
         return dict(zip(self.pipelines, self.estimate.pipelines, strict=True)).get(rank)
 
 
+class Planner(Protocol):
+    """Decides which pipelines of one model the nodes of a cluster form."""
+
+    @property
+    def model(self) -> ModelDemand:
+        """What the model takes."""
+
+    def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False) -> LayerPlan:
+        """Return the pipelines that the nodes of ``cluster`` are to form.
+
+        Args:
+            cluster: the nodes that may be used.
+            current: the pipelines so far, by rank; some of their nodes may be gone.
+            has_begun: whether there was a pipeline before.
+        """
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerPlanner:
-    """Plans the pipelines of one model."""
+    """Plans the pipelines of one model over nodes that run any layers; a `Planner`."""
 
     policy: PlacementPolicy
     model: ModelDemand

@@ -63,6 +63,16 @@ def joined_folder() -> Path:
     return _folder("joined", platformdirs.user_state_path("parallax") / "joined")
 
 
+def rendezvous_folder() -> Path:
+    """Return the folder of the records of the rendezvous that have admitted this machine; it may not exist yet."""
+    return joined_folder() / "rendezvous"
+
+
+def signing_key_file() -> Path:
+    """Return the file of the key that signs what this machine announces; it may not exist yet."""
+    return joined_folder() / "signing.key"
+
+
 def cache_folder(name: str) -> Path:
     """Return a folder for the cached files of ``name``, created with access for the owner only."""
     folder = _folder("cache", platformdirs.user_cache_path("parallax")) / name

@@ -60,6 +60,13 @@ class ServeSettings(ServerSettings):
             extra={"metavar": "ADDRESS"},
         ),
     ] = None
+    find: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Use nodes that announce layers of the model by this join code; may be repeated.",
+            extra={"metavar": "CODE"},
+        ),
+    ] = ()
     python: Annotated[
         tuple[str, ...],
         Meta(

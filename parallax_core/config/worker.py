@@ -76,6 +76,31 @@ class NodeSettings(RelaySettings):
 class WorkerSettings(NodeSettings):
     """The settings of a worker."""
 
+    model: Annotated[
+        str,
+        Meta(
+            description="With --announce: the model of which this node runs layers.",
+            extra={"is_argument": True, "metavar": "MODEL"},
+        ),
+    ] = ""
+    layers: Annotated[
+        str | None,
+        Meta(
+            description="With --announce: the layers that this node runs, from A to the one before B.",
+            pattern="^[0-9]{1,9}-[0-9]{1,9}$",
+            extra={"metavar": "A-B"},
+        ),
+    ] = None
+    announce: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Announce the layers, by a join code, where `parallax serve --find` looks; may be repeated.",
+            extra={"metavar": "CODE"},
+        ),
+    ] = ()
+    discovery: Annotated[
+        bool, Meta(description="With --announce: look on the local network, too, for the server of the code.")
+    ] = True
     connect: Annotated[
         str,
         Meta(

@@ -63,6 +63,8 @@ class NodeProfile:
     """Bytes that are free for models on its disk; 0: unknown."""
     leases: bool = False
     """Whether several pipelines may use it, each through a lease."""
+    fixed_layers: LayerRange | None = None
+    """The only layers that it runs; None: it runs any."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from parallax_core.config.home import cluster_file, term_file
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
-from parallax_core.contracts.joining import Enrolling
+from parallax_core.contracts.joining import Admission, Enrolling
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage
@@ -38,6 +38,7 @@ from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.rendezvous import RendezvousServer
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.membership.supply import NodeSupply
@@ -195,8 +196,12 @@ class WorkerLauncher:
         return command + (["--backend", backend] if backend else []) + (["--verbose"] if self.verbose else [])
 
 
-def make_registry(settings: ServeSettings, offer: Offer[TransportSpec], folder: Path) -> NodeRegistry:
+def make_registry(
+    settings: ServeSettings, offer: Offer[TransportSpec], folder: Path, admission: Admission | None = None
+) -> NodeRegistry:
     """Return the head's node registry, which listens at ``--listen``, or else at an address in ``folder``.
+
+    Machines that are not known yet are admitted by ``admission``; None: by the join codes of this machine.
 
     Raises:
         UsageError: if the transport has no addresses for nodes of one machine.
@@ -209,9 +214,11 @@ def make_registry(settings: ServeSettings, offer: Offer[TransportSpec], folder: 
     command = "parallax worker" if (name := offer.spec.name) == USUAL else f"parallax worker --transport {name}"
     transport = offer.load(offer.spec.factory)(plan)
     if settings.listen and isinstance(transport, Enrolling):
-        transport.enrol_by(CodeStore(cluster_file()))
+        transport.enrol_by(admission or CodeStore(cluster_file()))
     registry = NodeRegistry(transport, HEAD, command, measures_links=settings.listen is not None)
     registry.relays.server = make_relay(settings, registry.has)
+    if settings.listen:
+        registry.serve_rendezvous = RendezvousServer().serve
     return registry
 
 

@@ -20,8 +20,8 @@ def make_further_command(
 ) -> list[str]:
     """Return the command line of the further node called ``node`` of a worker.
 
-    It has the settings of the worker, whose process it watches, except that it measures nothing and listens at another
-    port.
+    It has the settings of the worker, whose process it watches, except that it measures nothing, announces nothing,
+    and listens at another port.
 
     Args:
         settings: the worker's.
@@ -33,6 +33,9 @@ def make_further_command(
     given = dataclasses.replace(
         settings,
         node=node,
+        model="",
+        layers=None,
+        announce=(),
         listen=drop_port(settings.listen) if settings.listen else None,
         allow_model=(ANYTHING,) if settings.supervised else settings.allow_model,  # a server trusts its own models
         supervised=True,

@@ -23,20 +23,21 @@ class JoinedHead(msgspec.Struct, frozen=True, kw_only=True):
     """The name by which it knows this machine."""
 
     @property
-    def path(self) -> Path:
-        """The file of the record."""
-        return joined_folder() / f"{hashlib.sha256(self.head[:32]).hexdigest()[:16]}.json"
+    def name(self) -> str:
+        """The name of the file of the record."""
+        return f"{hashlib.sha256(self.head[:32]).hexdigest()[:16]}.json"
 
-    def save(self) -> None:
-        """Write the record."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path.write_bytes(msgspec.json.encode(self))
+    def save(self, folder: Path | None = None) -> None:
+        """Write the record, among those of the heads that this machine has joined, or to another folder."""
+        folder = folder or joined_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / self.name).write_bytes(msgspec.json.encode(self))
 
 
-def list_joined() -> list[JoinedHead]:
-    """Return the heads that this machine has joined, the latest first."""
+def list_joined(folder: Path | None = None) -> list[JoinedHead]:
+    """Return the heads that this machine has joined, or those in another folder, the latest first."""
     found: list[tuple[float, JoinedHead]] = []
-    for path in joined_folder().glob("*.json"):
+    for path in (folder or joined_folder()).glob("*.json"):
         try:
             found.append((path.stat().st_mtime, msgspec.json.decode(path.read_bytes(), type=JoinedHead)))
         except (OSError, msgspec.DecodeError):  # damaged

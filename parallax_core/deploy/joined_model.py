@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.cluster.layer_plan import LayerPlanner, name_member
+from parallax_core.cluster.layer_plan import Planner, name_member
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
@@ -49,7 +49,7 @@ class JoinedModel:
     def __init__(
         self,
         deployment: Deployment,
-        planner: LayerPlanner,
+        planner: Planner,
         describe: Describe,
         rooms: MachineRooms,
         maker: ServiceMaker,

@@ -50,7 +50,11 @@ class Joiner:
         word = where.strip()
         if not word:
             return self._find_again()
-        return asyncio.run(self._enrol(read_code(word))) if is_code(word) else find_joined(word)
+        if not is_code(word):
+            return find_joined(word)
+        joined = asyncio.run(self.enrol(read_code(word)))
+        joined.save()
+        return joined
 
     def find_key(self, joined: JoinedHead) -> dict[str, bytes]:
         """Return the key of a head by its name."""
@@ -67,12 +71,15 @@ class Joiner:
     def _find_discovery(self, transport: str) -> Discovery | None:
         return find_discovery(self.plugins.transports().get(transport)) if self.looks_around else None
 
-    async def _enrol(self, code: JoinCode) -> JoinedHead:
+    async def enrol(self, code: JoinCode) -> JoinedHead:
+        """Have the head of a code admit this machine; nothing is recorded.
+
+        Raises:
+            ParallaxError: if the head cannot be found or reached, or refuses.
+        """
         use = CodeUse(get_method(self.plugins, code.transport), code, self._find_discovery(code.transport))
         enrolment, head = await (use.ask() if code.head else use.find_and_ask())
-        joined = JoinedHead(transport=code.transport, address=enrolment.address, head=head, machine=enrolment.machine)
-        joined.save()
-        return joined
+        return JoinedHead(transport=code.transport, address=enrolment.address, head=head, machine=enrolment.machine)
 
     def _find_again(self) -> JoinedHead:
         """Return the head that this machine has joined before and finds now, else the one that it has joined last."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.ids import is_further
 from parallax_core.base.machine import Machine
 from parallax_core.checkpoint.reader import read_config
@@ -27,6 +29,18 @@ from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign
+
+
+@dataclass(frozen=True, slots=True)
+class FixedStage:
+    """The only layers that a node runs, which its user has chosen."""
+
+    model: str
+    """The model as the user of the node names it."""
+    layers: LayerRange
+
+    def __str__(self) -> str:
+        return f"{self.layers.start}-{self.layers.stop} of {self.model}"
 
 
 class StageOpener:
@@ -56,6 +70,8 @@ class StageOpener:
         self._backends = backends
         self._fault = fault
         self._memory = memory
+        self.fixed: FixedStage | None = None
+        """The only layers that are opened; None: any that a head assigns."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,6 +97,9 @@ class StageOpener:
         """
         start, stop = (assign.holds_start, assign.holds_stop) if assign.memory_share else (assign.start, assign.stop)
         layers = LayerRange(start, stop) if stop else None
+        if self.fixed is not None and layers != self.fixed.layers:
+            message = f"this node runs layers {self.fixed} only, not {start}-{stop}"
+            raise ParallaxError(message, "have the server find its nodes: `parallax serve --find`")
         offer, folder = self._prepare(assign, layers, progress)
         plan = StagePlan(
             model=folder.path,
@@ -126,8 +145,12 @@ class StageOpener:
         if not offers:
             message = f"this node has no backend {assign.backend!r}, only {', '.join(self.names)}"
             raise ParallaxError(message, "install it there, or name another --backend")
-        self._allowance.check(assign.model)
-        folder = self._fetcher.fetch(assign.model, layers, progress)
+        model = assign.model
+        if self.fixed is not None:  # the head compares the content of the weights with its own
+            model = self.fixed.model
+        else:
+            self._allowance.check(model)
+        folder = self._fetcher.fetch(model, layers, progress)
         return choose_backend(self._plugins, offers, read_config(folder.path)), folder
 
     def _limit_share(self, fraction: float) -> float:
@@ -154,8 +177,35 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
     is_own = settings.supervised and not is_further(settings.node or "")  # a server trusts its own models
     allowed = (ANYTHING,) if is_own else settings.allow_model
     try:
-        return StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed, settings.memory_bytes)
+        opener = StageOpener(plugins, find_backends(plugins, settings.backend), None, allowed, settings.memory_bytes)
     except ParallaxError as error:
         if not settings.supervised:
             raise
         return StageOpener(plugins, [], error, allowed, settings.memory_bytes)
+    if settings.layers:
+        opener.fixed = FixedStage(settings.model, read_layers(settings.layers))
+    return opener
+
+
+def read_layers(text: str) -> LayerRange:
+    """Return the layers that ``A-B`` stands for.
+
+    Raises:
+        UsageError: if there are none.
+    """
+    start, stop = map(int, text.split("-"))
+    if start >= stop:
+        raise UsageError(f"{text} are no layers", "write the first layer and the one after the last, such as 0-15")
+    return LayerRange(start, stop)
+
+
+def name_offered(catalog: Catalog, model: str) -> str:
+    """Return the name by which nodes and heads of different machines speak of a model: of a folder, its own name.
+
+    Whether it is the same model is decided by the content of its weights.
+
+    Raises:
+        ParallaxError: if no source has models of that form.
+    """
+    found = catalog.locate(model)
+    return Path(found.name).expanduser().resolve().name if catalog.takes_paths(found) else catalog.qualify(model)

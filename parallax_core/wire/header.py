@@ -24,6 +24,7 @@ from parallax_core.wire.messages import (
     Welcome,
 )
 from parallax_core.wire.relay import RelayMessage
+from parallax_core.wire.rendezvous import RendezvousMessage
 
 MOST_AXES = 8
 """The most axes of a tensor."""
@@ -62,6 +63,7 @@ Header = (
     | Profile
     | ApiData
     | RelayMessage
+    | RendezvousMessage
     | EngineMessage
 )
 """A message without tensors is its own header."""

@@ -35,12 +35,14 @@ class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """The host name of its machine."""
     pid: Count
     model: Text = ""
-    """The model it still has loaded for an earlier head; empty: none."""
+    """The model it still has loaded for an earlier head, or the only one that it runs; empty: none."""
     start: Count = 0
     stop: Count = 0
     """``start`` to ``stop`` are the layers of that model; both 0: the whole model."""
     memory: Count = 0
     """Bytes of memory free for a stage on its machine; 0: unknown."""
+    is_fixed: bool = False
+    """Whether it runs nothing but those layers of that model, loaded or not."""
 
 
 class Assign(Leased, frozen=True, tag=8):

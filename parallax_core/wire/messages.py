@@ -37,14 +37,15 @@ from parallax_core.wire.membership import (
 )
 from parallax_core.wire.profile import NodeReport, Peers, Probe, ProbeAnswer
 from parallax_core.wire.relay import RelayMessage
+from parallax_core.wire.rendezvous import RendezvousMessage
 from parallax_core.wire.succession import ClusterState, Succession
 
 T = TypeVar("T")
 
-Purpose = Literal["", "probe", "api", "standby", "relay", "stream", "offer"]
+Purpose = Literal["", "probe", "api", "standby", "relay", "stream", "offer", "rendezvous"]
 """What a link is for: to join a head, or to carry the steps of a stage (empty), to be measured (``probe``), to carry
-a client's connection to the API of the head (``api``), or to follow the state of a coordinator (``standby``). Those of
-relays are in `wire.relay`."""
+a client's connection to the API of the head (``api``), to follow the state of a coordinator (``standby``), or to bring
+and to get announcements (``rendezvous``). Those of relays are in `wire.relay`."""
 
 
 class StepOf(Leased, Generic[T], frozen=True):
@@ -202,5 +203,6 @@ Message = (
     | Profile
     | ApiData
     | RelayMessage
+    | RendezvousMessage
     | EngineMessage
 )

@@ -10,7 +10,7 @@ from math import inf
 from typing import Protocol
 
 from parallax_core.base.ids import holder_of, is_lease
-from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages
+from parallax_core.cluster.layer_plan import LayerPlan, Planner, Stages
 from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
 from parallax_core.cluster.rebalancing.watch import SlowdownWatch, describe_changes
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage
@@ -75,7 +75,7 @@ class Coordinator:
     def __init__(
         self,
         registry: Members,
-        planner: LayerPlanner,
+        planner: Planner,
         describe: Describe,
         open_pipeline: OpenPipeline,
         rules: SlowdownRules = USUAL,

@@ -56,6 +56,9 @@ class NodeRequest:
 class NodeRegistry:
     """Accepts the nodes that connect to a head, and hands them out to callers that wait for one."""
 
+    serve_rendezvous: ServeApi | None = None
+    """Serves those who announce themselves, or look for others; None: nobody does here."""
+
     def __init__(
         self, transport: Transport, node: str, command: str = "parallax worker", *, measures_links: bool = False
     ) -> None:
@@ -290,16 +293,16 @@ class NodeRegistry:
         self.changed.set()
 
     def _open_tunnel(self, channel: Channel, purpose: Purpose) -> None:
-        """Have a client of a node, a standby, or a user of relays served over a link of its own.
+        """Have a client of a node, a standby, or a user of a rendezvous or of relays served over a link of its own.
 
         Raises:
             PeerLost: if the node has not joined and would have to, or nobody serves such links.
         """
-        served = {"api": self.serve_api, "standby": self.serve_standby}
+        served = {"api": self.serve_api, "standby": self.serve_standby, "rendezvous": self.serve_rendezvous}
         serve = served.get(purpose, partial(self.relays.serve, purpose=purpose))
         if purpose != "standby":
             channel.check_role("worker")
-        if serve is None or (purpose not in {"standby", "offer"} and channel.peer not in self._joined):
+        if serve is None or (purpose not in {"standby", "rendezvous", "offer"} and channel.peer not in self._joined):
             raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
         self._tunnels.add(tunnel := asyncio.ensure_future(serve(channel)))
         tunnel.add_done_callback(self._note_tunnel)

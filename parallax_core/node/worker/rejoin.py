@@ -33,13 +33,16 @@ class HeadPlace:
     node: str
 
 
-async def serve_again(session: WorkerSession, place: HeadPlace, join: Join, seek: SeekHead | None = None) -> None:
+async def serve_again(
+    session: WorkerSession, place: HeadPlace, join: Join, seek: SeekHead | None = None, tries: int | None = None
+) -> None:
     """Serve the head at ``place`` until this node leaves; whenever it is lost, join it again, where ``seek`` finds it.
 
-    It turns to the standbys of the head as well, of which one may have taken over.
+    It turns to the standbys of the head as well, of which one may have taken over. It tries that ``tries`` times, or
+    for ever.
 
     Raises:
-        PeerLost: if the head is lost while this node leaves.
+        PeerLost: if the head is lost while this node leaves, or after all tries.
         StageLost: if the stage is lost; see `WorkerSession.serve`.
         ParallaxError: if the address is invalid.
     """
@@ -53,6 +56,8 @@ async def serve_again(session: WorkerSession, place: HeadPlace, join: Join, seek
                 raise
             if loop.time() - begun > STEADY_S:
                 known, num_failures = place.address, 0
+            if num_failures == tries:
+                raise
             wait_s = AGAIN_S[min(num_failures, len(AGAIN_S) - 1)]
             num_failures += 1
             reason = f"{error.message}; {error.hint}" if error.hint else error.message

@@ -187,7 +187,9 @@ class WorkerSession:
                 await greet(channel, self._node)
         except TimeoutError as error:
             raise PeerLost(f"node {channel.peer!r} did not greet within {GREETING_S:g} s") from error
-        if (held := self._stage.held) is not None:
+        if join.is_fixed:
+            pass  # it says already which layers it runs
+        elif (held := self._stage.held) is not None:
             assign = held.assign
             join = msgspec.structs.replace(join, model=assign.model, start=assign.start, stop=assign.stop)
         elif (shared := self.layers.loaded) is not None:

@@ -6,11 +6,24 @@ import asyncio
 import logging
 import signal
 from collections.abc import Coroutine
+from typing import TypeVar
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.node.worker.session import WorkerSession
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
+
+
+async def run_until_signal(running: Coroutine[None, None, T]) -> T | None:
+    """Run until it ends, and return its result; None: a SIGINT or SIGTERM has ended it."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(running)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    await asyncio.wait([task])
+    return None if task.cancelled() else task.result()
 
 
 async def serve_until_signal(session: WorkerSession, serving: Coroutine[None, None, None], drain_s: float) -> None:

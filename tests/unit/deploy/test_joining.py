@@ -12,6 +12,7 @@ from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
 from parallax_core.cluster.membership.discovery import index_secrets, write_answer
 from parallax_core.cluster.membership.join_code import JoinCode, shorten_code, write_code
 from parallax_core.config.config import Config
+from parallax_core.config.home import joined_folder
 from parallax_core.contracts.discovery import FindAnswer
 from parallax_core.contracts.joining import Enrolment
 from parallax_core.deploy import joining
@@ -208,5 +209,5 @@ def test_address_stands_for_the_server_that_was_joined_there(plugins: PluginHost
 
 def test_damaged_record_is_left_out(plugins: PluginHost) -> None:
     joined = note("tcp://a:1")
-    (joined.path.parent / "damaged.json").write_bytes(b"{")
+    (joined_folder() / "damaged.json").write_bytes(b"{")
     assert list_joined() == [joined]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +11,10 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import Epoch
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.progress import silent
-from parallax_core.deploy.stage_opener import StageOpener, make_opener
+from parallax_core.contracts.stage import LayerRange
+from parallax_core.deploy import stage_opener
+from parallax_core.deploy.stage_opener import FixedStage, StageOpener, make_opener, name_offered
+from parallax_core.models.catalog import Catalog
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.worker.allowed_models import ANYTHING
 from parallax_core.plugins.discovery import PluginRecord
@@ -71,6 +75,41 @@ def test_limits_reach_the_backend(
     opener.open_stage(role.assign(Epoch(1)), silent).close()
     [plan] = ToyBackend.plans
     assert (plan.memory_fraction, plan.max_batch_tokens, plan.max_running) == (share, 99, 7)
+
+
+def test_node_with_fixed_layers_opens_no_others_and_its_own_copy_of_the_model(tmp_path: Path) -> None:
+    for name, content in {"config.json": b"{}", "tokenizer.json": b"{}", "a.safetensors": bytes(8)}.items():
+        (tmp_path / name).write_bytes(content)
+    spec = BackendSpec(
+        name="toy",
+        summary="integers",
+        probe=Ref[Any](f"{__name__}:probe_cpu"),
+        factory=Ref[Any](f"{__name__}:ToyBackend"),
+    )
+    record = PluginRecord(name="toy", distribution="toy", version="1", module=__name__, state="loaded")
+    opener = StageOpener(PluginHost.discover(), [Offer(spec, record)])
+    opener.fixed = FixedStage(str(tmp_path), LayerRange(0, 2))
+    role = StageAssignment(stage=0, layers=LayerRange(0, 2), model="what/the-head-says")
+    ToyBackend.plans.clear()
+    opener.open_stage(role.assign(Epoch(1)), silent).close()
+    assert [(plan.model, plan.layers) for plan in ToyBackend.plans] == [(tmp_path, LayerRange(0, 2))]
+    for layers in (LayerRange(0, 1), LayerRange(1, 2), None):
+        with pytest.raises(ParallaxError, match=r"this node runs layers 0-2 of .* only"):
+            opener.open_stage(replace(role, layers=layers).assign(Epoch(1)), silent)
+
+
+def test_fixed_layers_are_those_of_the_settings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    del site
+    monkeypatch.setattr(stage_opener, "find_backends", lambda *_: [])
+    opener = make_opener(WorkerSettings(model="org/model", layers="3-7"), PluginHost([]))
+    assert opener.fixed == FixedStage("org/model", LayerRange(3, 7))
+    assert make_opener(WorkerSettings(), PluginHost([])).fixed is None
+
+
+def test_models_of_different_machines_have_one_name(tmp_path: Path) -> None:
+    catalog = Catalog(PluginHost.discover())
+    names = [name_offered(catalog, model) for model in ("org/model", "hf:org/model", f"{tmp_path}/one/name", "./name")]
+    assert names == ["hf:org/model", "hf:org/model", "name", "name"]
 
 
 def test_backend_the_head_wants_and_the_node_lacks_is_named(site: Site) -> None:

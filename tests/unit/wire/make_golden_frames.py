@@ -68,6 +68,7 @@ from parallax_core.wire.relay import (
     RelayUsers,
     Ring,
 )
+from parallax_core.wire.rendezvous import Announced, Follow
 from parallax_core.wire.succession import ClusterState, Succession
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
@@ -241,6 +242,10 @@ SAMPLES: dict[str, Message] = {
     "start a node": StartNode(1),
     "end a node": EndNode(300),
     "open a lease": OpenLease(2),
+    "join with fixed layers": Join("tcp://10.0.0.7:9001", ("mlx",), "attic", 4711, "hf:org/model", 10, 20, 0, True),
+    "hello at a rendezvous": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "rendezvous"),
+    "follow": Follow((bytes(range(16)), bytes(16))),
+    "announced": Announced(b"announcement"),
     "assign an engine": AssignEngine(LEASE, EPOCH, "vllm", "org/model", "bfloat16", "cuda:1", 0.5, 1.0, 4096, 512),
     "engine ready": EngineOpened(LEASE, EPOCH, ENGINE, {"model.layers.10": "00ff", "model.norm.weight": "a1b2"}),
     "submit": Submit(

@@ -70,6 +70,7 @@ from parallax_core.wire.relay import (
     RelayUsers,
     Ring,
 )
+from parallax_core.wire.rendezvous import Announced, Follow
 from parallax_core.wire.succession import ClusterState, Succession
 
 counts = st.integers(0, LARGEST)
@@ -257,7 +258,9 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Succession, st.binary(max_size=9), counts, tuples(st.builds(Peer, shown, shown, st.binary(max_size=9)))),
     st.builds(ClusterState, st.binary(max_size=9)),
     st.builds(ApiData, st.binary(min_size=1, max_size=9)),
-    st.builds(Join, shown, tuples(shown), shown, counts, shown, counts, counts, counts),
+    st.builds(Join, shown, tuples(shown), shown, counts, shown, counts, counts, counts, st.booleans()),
+    st.builds(Follow, tuples(st.binary(min_size=16, max_size=16))),
+    st.builds(Announced, st.binary(min_size=1, max_size=9)),
     st.builds(
         Assign,
         leases,

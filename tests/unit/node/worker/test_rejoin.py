@@ -52,6 +52,15 @@ async def serve(session: Any, *found: str) -> HeadPlace:
     return place
 
 
+async def test_node_that_was_called_gives_up_after_its_tries() -> None:
+    session: Any = Session(10)
+    with pytest.raises(PeerLost):
+        await serve_again(session, HeadPlace(OLD, "head", "here/1"), JOIN, None, 3)
+    assert session.tried == [OLD] * 4, "the first one is no try again"
+    once: Any = Session(3)
+    await serve_again(once, HeadPlace(OLD, "head", "here/1"), JOIN, None, 3)
+
+
 async def test_head_that_has_moved_is_found() -> None:
     session = Session(TRIES)
     place = await serve(session, NEW)

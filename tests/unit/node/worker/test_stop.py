@@ -8,7 +8,7 @@ import pytest
 
 from parallax_core.api import PeerLost
 from parallax_core.node.worker.session import WorkerSession
-from parallax_core.node.worker.stop import serve_until_signal
+from parallax_core.node.worker.stop import run_until_signal, serve_until_signal
 from tests.unit.node.cluster import soon, until
 
 
@@ -94,6 +94,20 @@ async def test_head_that_is_lost_is_an_error_unless_the_node_leaves() -> None:
     session.is_leaving = False
     with pytest.raises(PeerLost, match="the head is gone"):
         await soon(serve_until_signal(session, serve(), 60.0))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signal_ends_what_runs_until_then(number: signal.Signals) -> None:
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.05, os.kill, os.getpid(), number)
+    assert await run_until_signal(asyncio.sleep(60, "done")) is None
+    assert await run_until_signal(asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(PeerLost):
+        await run_until_signal(_fail())
+
+
+async def _fail() -> None:
+    raise PeerLost("gone")
 
 
 async def test_cancellation_ends_it() -> None:

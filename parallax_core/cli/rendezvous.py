@@ -1,0 +1,36 @@
+"""The command ``parallax rendezvous``."""
+
+from __future__ import annotations
+
+import asyncio
+
+from parallax_core.base import log
+from parallax_core.cli.command import new_app
+from parallax_core.cli.option import from_section
+from parallax_core.config.config import Config
+from parallax_core.config.rendezvous import RendezvousSettings
+from parallax_core.deploy.meeting_place import host_rendezvous
+from parallax_core.node.worker.stop import run_until_signal
+from parallax_core.plugins.host import PluginHost
+
+app = new_app()
+
+
+@app.command()
+@from_section("rendezvous", RendezvousSettings)
+def rendezvous(settings: RendezvousSettings, config: Config) -> None:
+    """Be the place where nodes and servers find each other by a join code (a bootstrap node).
+
+    It prints one line with its address and a code, which all of them are given; several rendezvous may stand in for
+    each other. What nodes and servers then say to each other does not come here:
+
+    parallax worker org/model --layers 0-15 --announce CODE
+
+    parallax serve org/model --find CODE
+    """
+    log.configure(verbose=settings.verbose)
+    asyncio.run(run_until_signal(host_rendezvous(settings, PluginHost.discover(config), _tell)))
+
+
+def _tell(address: str, code: str) -> None:
+    print(f"ready {address} code={code}" if code else f"ready {address}", flush=True)

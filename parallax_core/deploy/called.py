@@ -1,0 +1,116 @@
+"""Has a node with fixed layers announce them, until a head calls it and has admitted it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.ids import name_machine
+from parallax_core.cluster.membership.announcement import ClusterSecret
+from parallax_core.cluster.membership.calls import LayerOffer, find_calls, find_offers, read_call
+from parallax_core.config.worker import WorkerSettings, name_node
+from parallax_core.deploy.joined import JoinedHead
+from parallax_core.deploy.rendezvous import MeetingCodes, read_codes
+from parallax_core.deploy.stage_opener import name_offered, read_layers
+from parallax_core.models.backends import find_backends
+from parallax_core.models.catalog import Catalog
+from parallax_core.node.membership.rendezvous_client import Announcer, RendezvousClient
+from parallax_core.plugins.host import PluginHost
+
+logger = logging.getLogger(__name__)
+
+SHUN_S = 20.0
+"""Seconds for which a head is not tried again that did not admit this node, or was lost."""
+LOOK_S = 1.0
+
+
+@dataclass(slots=True)
+class CalledNode:
+    """A node that offers fixed layers to whoever calls it."""
+
+    codes: MeetingCodes
+    offer: LayerOffer
+    announcer: Announcer
+    _shunned: dict[bytes, float] = field(default_factory=dict)
+    """By key of a head: until when it is not tried."""
+
+    async def await_head(self) -> JoinedHead:
+        """Announce the offer until a head has called and admitted this machine, and return that head."""
+        news = asyncio.Event()
+        signer, number = self.announcer.signer, self.announcer.number
+        async with self.codes.meeting(self.announcer, news.set) as clients:
+            for client in clients:
+                client.follow([find_calls(client.secret, signer, number)])
+                client.announce(find_offers(client.secret), msgspec.msgpack.encode(self.offer))
+            while True:
+                if (head := await self._try_calls(clients)) is not None:
+                    await self._withdraw(clients)
+                    return head
+                news.clear()
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await news.wait()
+                except TimeoutError:
+                    continue
+
+    def shun(self, head: bytes) -> None:
+        """Do not try a head again for `SHUN_S`, by its description."""
+        self._shunned[self.codes.method.find_key(head)] = time.monotonic() + SHUN_S
+
+    async def _try_calls(self, clients: Sequence[RendezvousClient]) -> JoinedHead | None:
+        """Return the first head that has called and admits this machine; None: there is none."""
+        for client in clients:
+            topic = find_calls(client.secret, self.announcer.signer, self.announcer.number)
+            for announcement in client.list_current(topic):
+                call = read_call(announcement)
+                if call is None or self._is_shunned(call.head):
+                    continue
+                if (head := await self._enrol(call.head, client.secret)) is not None:
+                    return head
+        return None
+
+    async def _enrol(self, head: bytes, secret: ClusterSecret) -> JoinedHead | None:
+        try:
+            found = await self.codes.method.enrol(head, secret.enrolment, name_machine(name_node(0)))
+        except ParallaxError as error:
+            logger.warning("a head has called that does not admit this node: %s", error.message)
+            self.shun(head)
+            return None
+        return JoinedHead(transport=self.codes.transport, address=found.address, head=head, machine=found.machine)
+
+    def _is_shunned(self, head: bytes) -> bool:
+        try:
+            return self._shunned.get(self.codes.method.find_key(head), 0.0) > time.monotonic()
+        except ParallaxError:  # it is damaged
+            return True
+
+    async def _withdraw(self, clients: Sequence[RendezvousClient]) -> None:
+        for client in clients:
+            client.announce(find_offers(client.secret), b"")
+        await asyncio.sleep(0.1)  # for the links to send that
+
+
+def make_called(settings: WorkerSettings, plugins: PluginHost) -> CalledNode:
+    """Return the node that ``settings`` describe; this machine gets keys if it has none.
+
+    Raises:
+        UsageError: if settings are missing or contradict each other.
+        ParallaxError: if a backend, the transport or the model is unknown, or no rendezvous admits this machine.
+    """
+    if not (settings.model and settings.layers and settings.announce):
+        message = "a node that announces layers needs a model, --layers and --announce"
+        raise UsageError(message, "write `parallax worker MODEL --layers A-B --announce CODE`")
+    if settings.connect:
+        raise UsageError("--connect and --announce contradict each other", "a node that announces layers is called")
+    layers = read_layers(settings.layers)
+    find_backends(plugins, settings.backend)
+    codes = read_codes(plugins, settings.announce, looks_around=settings.discovery)
+    offer = LayerOffer(name_offered(Catalog(plugins), settings.model), layers.start, layers.stop)
+    codes.find_near()
+    return CalledNode(codes, offer, codes.make_announcer())

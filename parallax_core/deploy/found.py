@@ -1,0 +1,159 @@
+"""A deployment whose pipelines are assembled from nodes that announce their layers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parallax_core.base.errors import UsageError
+from parallax_core.base.ids import HEAD
+from parallax_core.cluster.cover_plan import CoverPlanner
+from parallax_core.config.home import cluster_file
+from parallax_core.config.serve import ServeSettings
+from parallax_core.contracts.progress import Progress, silent
+from parallax_core.contracts.status import PlanStatus
+from parallax_core.deploy.cluster import measure_model
+from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, read_plan
+from parallax_core.deploy.executors import RemoteStages, make_registry
+from parallax_core.deploy.finding import NodeFinder, admit_members, check_head
+from parallax_core.deploy.joined_model import JoinedModel
+from parallax_core.deploy.rendezvous import MeetingCodes, read_codes
+from parallax_core.deploy.stage_opener import name_offered
+from parallax_core.models.catalog import Catalog
+from parallax_core.node.coordinator.fixed_profiles import FixedProfiles
+from parallax_core.node.coordinator.rooms import MachineRooms
+from parallax_core.node.coordinator.sharing import SharedNodes
+from parallax_core.node.membership.code_store import CodeStore, ListeningHead
+from parallax_core.plugins.host import PluginHost
+
+if TYPE_CHECKING:
+    from parallax_core.deploy.services import ServiceMaker
+
+
+class FoundNodes:
+    """The nodes that were found, and the model that they run."""
+
+    host = None
+    """What opens further models: nothing, since nodes announce layers of this one."""
+    join_command = ""
+    """Empty: nodes that announce themselves are called."""
+
+    def __init__(self, deployment: Deployment, plan: FoundPlan, maker: ServiceMaker) -> None:
+        """Serve ``deployment`` with a service of ``maker``.
+
+        Raises:
+            ParallaxError: if no adapter knows the model.
+        """
+        assert isinstance(deployment.stages, RemoteStages), "it listens for nodes"
+        settings = plan.deployment.settings
+        self._plan = plan
+        self._model = name_offered(Catalog(plan.plugins), settings.model)
+        self._planner = CoverPlanner(model=measure_model(plan.plugins, deployment.folder, settings.dtype))
+        self._shared = SharedNodes(deployment.stages.registry)
+        describe = FixedProfiles(self._model).describe
+        self.first = JoinedModel(deployment, self._planner, describe, MachineRooms(self._shared), maker)
+        self.first.waits = True
+
+    @property
+    def engines(self) -> list[ReplicaEngine]:
+        """The engines of the pipelines."""
+        return self.first.engines
+
+    def find_plan(self, model: str) -> PlanStatus:
+        """Return what is planned for the model."""
+        del model
+        return self.first.find_plan("")
+
+    @asynccontextmanager
+    async def running(self, listening: ListeningHead | None) -> AsyncIterator[None]:
+        """Call nodes, and give the model those that join.
+
+        Raises:
+            ParallaxError: if nodes of other machines cannot reach this one.
+        """
+        head = check_head(listening.head if listening is not None else b"")
+        finder = NodeFinder(self._plan.codes, self._model, len(self._planner.model.layers), head)
+        following = asyncio.create_task(self._shared.follow())
+        try:
+            async with finder.calling():
+                yield
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundPlan:
+    """The settings of `parallax serve --find`, checked as far as they can be before the model is on this machine."""
+
+    plugins: PluginHost
+    deployment: DeploymentPlan
+    codes: MeetingCodes
+
+    known_models = ()
+    """Models that clients may name besides: none."""
+    loads_on_demand = False
+
+    @property
+    def model(self) -> str:
+        """The model as the user names it."""
+        return self.deployment.model
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port at which clients are served."""
+        return self.deployment.address
+
+    def prepare(self, private: Path, progress: Progress = silent) -> Deployment:
+        """Fetch the model's description, and return its deployment; see `DeploymentPlan.prepare`."""
+        admission = admit_members(self.codes, CodeStore(cluster_file()))
+        registry = make_registry(self.deployment.settings, self.deployment.stages.transport, private, admission)
+        return self.deployment.prepare(private, progress, registry)
+
+    def form(self, deployment: Deployment, maker: ServiceMaker) -> FoundNodes:
+        """Return what serves a deployment, whose service ``maker`` makes.
+
+        Raises:
+            ParallaxError: if no adapter knows the model.
+        """
+        return FoundNodes(deployment, self, maker)
+
+
+def read_serve_plan(settings: ServeSettings, plugins: PluginHost) -> DeploymentPlan | FoundPlan:
+    """Return the plan that ``settings`` of `parallax serve` ask for.
+
+    Raises:
+        UsageError: if settings contradict each other.
+        ParallaxError: if something is not installed or cannot run here, or no rendezvous can be reached.
+    """
+    return read_found_plan(settings, plugins) if settings.find else read_plan(settings, plugins)
+
+
+def read_found_plan(settings: ServeSettings, plugins: PluginHost) -> FoundPlan:
+    """Return the plan of a server that finds its nodes; this machine gets a key if it has none.
+
+    Raises:
+        UsageError: if settings contradict each other.
+        ParallaxError: as `read_serve_plan` does.
+    """
+    for name in ("stages", "layers", "data_parallel", "spares", "device", "python"):
+        if getattr(settings, name) != getattr(ServeSettings(), name):
+            message = f"--{name.replace('_', '-')} and --find contradict each other"
+            raise UsageError(message, "nodes that announce layers say themselves which they run: leave it out")
+    codes = read_codes(plugins, settings.find, looks_around=settings.discovery)
+    if settings.transport not in {None, codes.transport}:
+        message = f"the join code is of the transport {codes.transport!r}, and --transport says {settings.transport!r}"
+        raise UsageError(message, "leave --transport out")
+    codes.method.prepare(HEAD)
+    near = codes.find_near()
+    spec = plugins.transports().get(codes.transport)
+    place_near = spec.load(spec.spec.place_near) if spec.spec.place_near is not None else None
+    if (listen := settings.listen or (place_near(near, HEAD) if place_near is not None else None)) is None:
+        message = f"the transport {codes.transport!r} cannot choose an address for this server"
+        raise UsageError(message, "give an address that nodes can reach: --listen ADDRESS")
+    given = replace(settings, transport=codes.transport, listen=listen)
+    return FoundPlan(plugins=plugins, deployment=read_plan(given, plugins), codes=codes)

@@ -1,0 +1,55 @@
+"""Runs a rendezvous on this machine, where nodes and servers with its code find each other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.base.ids import HEAD
+from parallax_core.base.offline import is_offline
+from parallax_core.config.home import cluster_file
+from parallax_core.config.rendezvous import RendezvousSettings
+from parallax_core.contracts.joining import Enrolling
+from parallax_core.contracts.transport import TransportPlan
+from parallax_core.deploy.discovery import being_found
+from parallax_core.deploy.join_codes import get_method, make_code_of, note_listening
+from parallax_core.node.channel import STRANGERS
+from parallax_core.node.membership.code_store import CodeStore
+from parallax_core.node.membership.rendezvous_host import RendezvousHost
+from parallax_core.plugins.host import PluginHost
+
+HOUR_S = 3600.0
+
+logger = logging.getLogger(__name__)
+
+
+async def host_rendezvous(settings: RendezvousSettings, plugins: PluginHost, tell: Callable[[str, str], None]) -> None:
+    """Run a rendezvous until cancelled; ``tell`` is told its address and its new code, which may be empty.
+
+    Raises:
+        ParallaxError: if it cannot listen, no other machine can reach it, or its transport has no join codes.
+    """
+    offer = plugins.transports().get(settings.transport)
+    get_method(plugins, settings.transport).prepare(HEAD)
+    plan = TransportPlan(node=HEAD, listen=settings.listen, timeout_s=offer.spec.timeout_s, strangers=STRANGERS)
+    transport = offer.load(offer.spec.factory)(plan)
+    if isinstance(transport, Enrolling):
+        transport.enrol_by(CodeStore(cluster_file()))
+    await transport.start()
+    try:
+        places = settings.listen, transport.address
+        if (head := note_listening(offer, *places)) is None:
+            message = f"other machines cannot reach {transport.address}"
+            raise ParallaxError(message, "give an address at which they can: --listen tcp://0.0.0.0:9100")
+        lifetime_s = settings.code_hours * HOUR_S
+        code = make_code_of(head, plugins, lifetime_s, 0)[0] if lifetime_s else ""
+        logger.info("rendezvous listens at %s", transport.address)
+        tell(transport.address, code)
+        if settings.discovery and not is_offline():
+            async with being_found(offer, *places):
+                await RendezvousHost(transport, HEAD).run()
+        else:
+            await RendezvousHost(transport, HEAD).run()
+    finally:
+        await transport.stop()

@@ -1,0 +1,36 @@
+"""Messages of a rendezvous, where nodes and heads that have the same join code find each other.
+
+A client makes a link whose `Hello` says so, follows topics (`Follow`), and brings announcements (`Announced`). It is
+sent all announcements of its topics, and each new one. What is in them is defined by
+`parallax_core.cluster.membership.announcement`; their signatures are checked wherever they arrive.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+MOST_TOPICS = 64
+"""The most topics that a client follows."""
+MOST_ANNOUNCED = 2048
+"""The most bytes of an announcement."""
+TOPIC_BYTES = 16
+
+
+class Follow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=40):
+    """Sent by a client: the topics whose announcements it wants from now on, instead of those it named before."""
+
+    topics: Annotated[
+        tuple[Annotated[bytes, msgspec.Meta(min_length=TOPIC_BYTES, max_length=TOPIC_BYTES)], ...],
+        msgspec.Meta(max_length=MOST_TOPICS),
+    ]
+
+
+class Announced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=41):
+    """An announcement, in both directions."""
+
+    announcement: Annotated[bytes, msgspec.Meta(min_length=1, max_length=MOST_ANNOUNCED)]
+
+
+RendezvousMessage = Follow | Announced

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from nacl.signing import SigningKey
+
+from parallax_core.api import PeerLost, TransportPlan
+from parallax_core.base.errors import ParallaxError
+from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.cluster.membership.announcement import ClusterSecret, read_announcement
+from parallax_core.node.membership import rendezvous_client as module
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.rendezvous import RendezvousServer
+from parallax_core.node.membership.rendezvous_client import Announcer, MeetingPlace, RendezvousClient
+from parallax_core.wire.rendezvous import Announced, Follow
+from tests.unit.node.cluster import open_registry, until
+
+SECRET, STRANGE = ClusterSecret(b"s" * 16), ClusterSecret(b"t" * 16)
+TOPIC = SECRET.derive_topic(b"offers")
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", (0.02,))
+
+
+@dataclass
+class Machine:
+    """A client of a rendezvous that may move or be away."""
+
+    name: str
+    registry: NodeRegistry | None
+    secret: ClusterSecret = SECRET
+    num_heard: int = 0
+    fault: ParallaxError = field(default_factory=lambda: PeerLost("away"))
+
+    def __post_init__(self) -> None:
+        announcer = Announcer(SigningKey(self.name.encode().ljust(32)[:32]), 1)
+        self.client = RendezvousClient(self.secret, announcer, self.hear)
+
+    def hear(self) -> None:
+        self.num_heard += 1
+
+    async def reach(self) -> MeetingPlace:
+        if self.registry is None:
+            raise self.fault
+        transport = InProcessTransport(TransportPlan(node=self.name))
+        await transport.start()
+        return MeetingPlace(transport, self.registry.address, self.name)
+
+    def list_contents(self) -> list[bytes]:
+        return [each.body.content for each in self.client.list_current(TOPIC)]
+
+
+@asynccontextmanager
+async def running(*machines: Machine) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(each.client.run(each.reach)) for each in machines]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def meeting() -> AsyncIterator[NodeRegistry]:
+    async with open_registry() as registry:
+        registry.serve_rendezvous = RendezvousServer().serve
+        yield registry
+
+
+async def test_clients_hear_each_other_and_what_is_withdrawn() -> None:
+    async with meeting() as registry:
+        head, one, other = (Machine(name, registry) for name in ("head", "one", "other"))
+        head.client.follow([TOPIC])
+        one.client.announce(TOPIC, b"one")
+        async with running(head, one, other):
+            await until(lambda: head.list_contents() == [b"one"])
+            other.client.announce(TOPIC, b"other")
+            await until(lambda: sorted(head.list_contents()) == [b"one", b"other"])
+            one.client.announce(TOPIC, b"changed")
+            await until(lambda: sorted(head.list_contents()) == [b"changed", b"other"])
+            one.client.announce(TOPIC, b"")
+            await until(lambda: head.list_contents() == [b"other"])
+            assert head.num_heard >= 4
+            assert one.list_contents() == [], "it follows nothing"
+
+
+async def test_announcement_of_a_stranger_is_not_believed() -> None:
+    async with meeting() as registry:
+        head, one, stranger = (
+            Machine("head", registry),
+            Machine("one", registry),
+            Machine("stranger", registry, STRANGE),
+        )
+        head.client.follow([TOPIC])
+        stranger.client.announce(TOPIC, b"stranger")
+        async with running(head, stranger):
+            await until(lambda: stranger.client.is_linked)
+            await asyncio.sleep(0.1)
+            one.client.announce(TOPIC, b"one")
+            async with running(one):
+                await until(lambda: head.list_contents() == [b"one"])
+
+
+async def test_client_comes_back_to_a_rendezvous_that_was_away_and_says_all_again() -> None:
+    head, one = Machine("head", None), Machine("one", None)
+    head.client.follow([TOPIC])
+    one.client.announce(TOPIC, b"one")
+    async with running(head, one):
+        for _ in range(2):
+            async with meeting() as registry:
+                head.registry = one.registry = registry
+                await until(lambda: head.client.is_linked and one.client.is_linked)
+                await until(lambda: head.list_contents() == [b"one"])
+                head.registry = one.registry = None
+            await until(lambda: not head.client.is_linked)
+            assert head.list_contents() == [b"one"], "what was heard counts until it expires"
+
+
+async def test_rendezvous_that_sends_something_else_is_left() -> None:
+    async def serve(channel: object) -> None:
+        await channel.receive()  # type: ignore[attr-defined]
+        await channel.send(Follow((TOPIC,)))  # type: ignore[attr-defined]
+        await asyncio.sleep(3600)
+
+    async with open_registry() as registry:
+        registry.serve_rendezvous = serve
+        head = Machine("head", registry)
+        head.client.follow([TOPIC])
+        async with running(head):
+            await until(lambda: head.client.is_linked)
+            await until(lambda: not head.client.is_linked)
+
+
+async def test_garbage_of_a_rendezvous_is_not_kept() -> None:
+    async def serve(channel: object) -> None:
+        await channel.receive()  # type: ignore[attr-defined]
+        await channel.send(Announced(b"garbage"))  # type: ignore[attr-defined]
+        await asyncio.sleep(3600)
+
+    async with open_registry() as registry:
+        registry.serve_rendezvous = serve
+        head = Machine("head", registry)
+        head.client.follow([TOPIC])
+        async with running(head):
+            await until(lambda: head.client.is_linked)
+            await until(lambda: not head.client.is_linked)
+            assert (head.list_contents(), head.num_heard) == ([], 0)
+
+
+def test_sequence_rises_also_if_the_clock_is_set_back() -> None:
+    now = 1000.0
+    announcer = Announcer(SigningKey(b"k" * 32), 7, lambda: now)
+    first = read_announcement(announcer.announce(SECRET, TOPIC, b"x")).body
+    now = 900.0
+    second = read_announcement(announcer.announce(SECRET, TOPIC, b"x")).body
+    assert second.sequence > first.sequence >= 1000_000
+    assert (first.number, first.expires) == (7, 1000 + module.LIFETIME_S)
