@@ -34,7 +34,15 @@ X86 = {
     "avx512_vnni": [*AVX512, "-mavx512vnni"],
     "avx512_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
 }
-VARIANTS = {"x86_64": X86}
+# Instructions in the order of the source: GCC otherwise moves loads ahead and runs out of registers. Clang ignores it.
+NEON = ["-DPLX_NEON", "-fno-schedule-insns", "-Wno-ignored-optimization-argument"]
+ARM = {
+    "neon": NEON,
+    "neon_dotprod": [*NEON, "-march=armv8.2-a+dotprod"],
+    "neon_i8mm": [*NEON, "-march=armv8.2-a+dotprod+i8mm"],
+    "neon_bf16": [*NEON, "-march=armv8.2-a+dotprod+i8mm+bf16"],
+}
+VARIANTS = {"x86_64": X86, "aarch64": ARM}
 """For each machine type, the optional instruction sets: the kernels are compiled again for each of them, and the best
 one is chosen when the library is loaded."""
 MODE = "PARALLAX_BUILD_KERNELS"
@@ -117,7 +125,7 @@ def find_platform(machine: str) -> str:
 
 def list_units(machine: str) -> list[tuple[Path, list[str]]]:
     """Return each source file with its flags; the kernels once for each instruction set of ``machine``."""
-    once = [(path, []) for path in sorted((HERE / "csrc").glob("*.cpp"))]
+    once: list[tuple[Path, list[str]]] = [(path, []) for path in sorted((HERE / "csrc").glob("*.cpp"))]
     again = [
         (path, [f"-DPLX_ISA={name}", *flags])
         for name, flags in VARIANTS.get(machine, {}).items()
@@ -127,20 +135,30 @@ def list_units(machine: str) -> list[tuple[Path, list[str]]]:
     return [*once, *plain, *again]
 
 
-def _run_compiler(compiler: list[str], built: Path, extra: list[str]) -> str:
-    """Compile and link; return the compiler's errors, empty if it succeeded."""
+def compile_units(
+    compiler: list[str], units: list[tuple[Path, list[str]]], folder: Path, extra: list[str]
+) -> tuple[list[str], str]:
+    """Compile each source with its own flags, as for the library.
 
-    def compile_unit(numbered: tuple[int, tuple[Path, list[str]]]) -> tuple[Path, str]:
+    Returns:
+        The object files, and the compiler's errors, empty if it succeeded.
+    """
+
+    def compile_unit(numbered: tuple[int, tuple[Path, list[str]]]) -> tuple[str, str]:
         number, (source, flags) = numbered
-        unit = built.with_name(f"{number}.o")
+        unit = str(folder / f"{number}.o")
         command = [*compiler, *FLAGS, *ARITHMETIC, *extra, *flags, "-I", str(HERE / "csrc"), "-c", str(source)]
-        return unit, run_command([*command, "-o", str(unit)])
+        return unit, run_command([*command, "-o", unit])
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # a compiler takes 0.2 GB
-        done = list(pool.map(compile_unit, enumerate(list_units(find_machine(compiler)))))
-    if said := "\n".join(error for _, error in done if error):
-        return said
-    return run_command([*compiler, "-shared", "-pthread", *extra, *(str(unit) for unit, _ in done), "-o", str(built)])
+        done = list(pool.map(compile_unit, enumerate(units)))
+    return [unit for unit, _ in done], "\n".join(error for _, error in done if error)
+
+
+def _run_compiler(compiler: list[str], built: Path, extra: list[str]) -> str:
+    """Compile and link; return the compiler's errors, empty if it succeeded."""
+    objects, said = compile_units(compiler, list_units(find_machine(compiler)), built.parent, extra)
+    return said or run_command([*compiler, "-shared", "-pthread", *extra, *objects, "-o", str(built)])
 
 
 def run_command(command: list[str]) -> str:

@@ -3,16 +3,29 @@
 
 #include "operations.h"
 
-namespace plx {
-
-#if defined(__x86_64__) && !defined(PLX_PLAIN_ONLY)  // a sanitizer that looks for races needs one instruction set
+#if !defined(PLX_PLAIN_ONLY)  // a sanitizer that looks for races needs one instruction set
+#if defined(__x86_64__)
 #define PLX_X86
+#elif defined(__aarch64__)
+#define PLX_ARM
 #endif
+#endif
+
+#if defined(PLX_ARM) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(PLX_ARM) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+namespace plx {
 
 #define PLX_EACH_ISA(body) body(plain)
 #if defined(PLX_X86)
 #undef PLX_EACH_ISA
 #define PLX_EACH_ISA(body) body(plain) body(avx2) body(avx512) body(avx512_vnni) body(avx512_bf16)
+#elif defined(PLX_ARM)
+#undef PLX_EACH_ISA
+#define PLX_EACH_ISA(body) body(plain) body(neon) body(neon_dotprod) body(neon_i8mm) body(neon_bf16)
 #endif
 
 #define PLX_DECLARE(isa) \
@@ -38,6 +51,31 @@ bool has_avx512() {
 }
 #endif
 
+#if defined(PLX_ARM)
+struct ArmFeatures {  // what a processor may have beside NEON, which all have
+  bool dotprod = false, i8mm = false, bf16 = false;
+};
+
+#if defined(__linux__)
+ArmFeatures find_features() {  // the bits of Linux's ABI, which older headers do not name
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  return {(first >> 20 & 1) != 0, (second >> 13 & 1) != 0, (second >> 14 & 1) != 0};
+}
+#elif defined(__APPLE__)
+bool has_feature(const char* name) {
+  int32_t found = 0;
+  size_t bytes = sizeof found;
+  return sysctlbyname(name, &found, &bytes, nullptr, 0) == 0 && found;
+}
+
+ArmFeatures find_features() {
+  return {has_feature("hw.optional.arm.FEAT_DotProd"), has_feature("hw.optional.arm.FEAT_I8MM"), has_feature("hw.optional.arm.FEAT_BF16")};
+}
+#else
+ArmFeatures find_features() { return {}; }
+#endif
+#endif
+
 constexpr int kMostIsas = 8;
 
 struct Isas {
@@ -55,6 +93,12 @@ struct Isas {
     // Intel's cores take two cycles for a bfloat16 product, which has twice the work of a float32 product, of which they do two
     // per cycle. AMD's cores do as many of either.
     add(&avx512_bf16::table, vnni && __builtin_cpu_supports("avx512bf16"), !__builtin_cpu_is("intel"));
+#elif defined(PLX_ARM)
+    const ArmFeatures has = find_features();
+    add(&neon::table, true, true);
+    add(&neon_dotprod::table, has.dotprod, true);
+    add(&neon_i8mm::table, has.dotprod && has.i8mm, true);
+    add(&neon_bf16::table, has.dotprod && has.i8mm && has.bf16, true);
 #endif
   }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ import torch
 from parallax_backend_torch import devices
 from parallax_backend_torch.kernels import library
 
-ISAS = tuple(mode for mode in library.MODES if mode not in ("auto", "off"))
+IS_ARM = platform.machine() in {"aarch64", "arm64"}
+ISAS: tuple[library.Mode, ...] = ("plain", *get_args(library.ArmMode if IS_ARM else library.X86Mode))
 
 
 @pytest.fixture(autouse=True)

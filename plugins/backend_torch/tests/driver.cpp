@@ -1,5 +1,7 @@
-// Runs every kernel this processor has on buffers of exactly the size they need, for sanitizers to watch.
+// Runs every kernel this processor has on buffers of exactly the size they need, for sanitizers to watch. Given a file, writes
+// the results there, the same inputs on every machine: for each a line (instruction set, what, count), then the float32.
 #include <cmath>
+#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
@@ -68,6 +70,27 @@ static bool finite(const std::vector<float>& values) {
   return true;
 }
 
+static std::FILE* record = nullptr;
+static const char* isa = nullptr;  // in use
+
+// Expects finite results, and records them.
+__attribute__((format(printf, 2, 3))) static void keep(const std::vector<float>& values, const char* format, ...) {
+  char what[80];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(what, sizeof what, format, arguments);
+  va_end(arguments);
+  expect(finite(values), what);
+  if (!record) return;
+  std::fprintf(record, "%s,%s,%zu\n", isa, what, values.size());
+  std::fwrite(values.data(), sizeof(float), values.size(), record);
+}
+
+static const char* name(int32_t kind, bool narrow) {
+  static const char* const names[] = {"float32", "bfloat16", "int8", "int4"};
+  return narrow ? "narrow bfloat16" : names[kind];
+}
+
 // The bytes of a weight: random codes, and scales that are half precision numbers of ordinary size.
 static std::vector<uint16_t> make_panels(const Weight& weight) {
   std::vector<uint16_t> data(static_cast<size_t>(panel_bytes(weight) * divide_up(weight.out, kPanel) / 2));
@@ -93,22 +116,33 @@ struct Matrix {  // a weight of random numbers, with a bias
   }
 };
 
+// Expects that rows have the same results beside fewer others.
+static void expect_same_rows(const Weight& weight, const std::vector<float>& x, const std::vector<float>& residual, const std::vector<float>& result) {
+  for (int64_t rows = 1; rows <= 13; ++rows) {
+    std::vector<float> some(static_cast<size_t>(rows * weight.out));
+    plx_multiply(&weight, x.data(), weight.in, rows, some.data(), residual.data(), weight.out);
+    expect(!memcmp(some.data(), result.data(), some.size() * sizeof(float)), "rows beside others");
+  }
+}
+
 static void try_products(int32_t kind, int64_t out, int64_t in, bool narrow = false) {
   const Matrix matrix(kind, out, in, narrow);
   const Weight& weight = matrix.weight;
   for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 97}) {
     const auto x = numbers(rows * in), residual = numbers(rows * out);
     std::vector<float> result(static_cast<size_t>(rows * out));
-    expect(!plx_multiply(&weight, x.data(), in, rows, result.data(), residual.data(), out) && finite(result), "product");
+    expect(!plx_multiply(&weight, x.data(), in, rows, result.data(), residual.data(), out), "product");
+    keep(result, "product %s %dx%d rows %d", name(kind, narrow), int(out), int(in), int(rows));
+    if (rows > 13) expect_same_rows(weight, x, residual, result);
     if (out % 32) continue;
     result.resize(static_cast<size_t>(rows * out / 2));
     expect(!plx_multiply_gated(&weight, x.data(), in, rows, result.data(), rows % 2 ? kSilu : kGelu), "gated product");
-    expect(finite(result), "gated product");
+    keep(result, "gated product %s %dx%d rows %d", name(kind, narrow), int(out), int(in), int(rows));
   }
   const std::vector<int64_t> ids{out - 1, 0};
   std::vector<float> rows(static_cast<size_t>(2 * in));
   plx_gather(&weight, ids.data(), 2, rows.data());
-  expect(finite(rows), "gather");
+  keep(rows, "gather %s %dx%d", name(kind, narrow), int(out), int(in));
 }
 
 struct Step {  // rows of 1, 40, 0 and 1 tokens, in pages of 16 that nothing else is in
@@ -156,7 +190,8 @@ static void try_attention(int32_t kind, bool narrow, int64_t kv_heads, int64_t s
   std::vector<float> out(query.size());
   const Attention attention{query.data(), heads * dim, out.data(), cache.find(0), cache.find(1), &step.table, window ? sinks.data() : nullptr,
                             heads, kv_heads, dim, window, 0.3f, window ? 20.0f : 0.0f, kind, narrow};
-  expect(!plx_attend(&attention) && finite(out), "attention");
+  expect(!plx_attend(&attention), "attention");
+  keep(out, "attention %s %dx%dx%d window %d", name(kind, narrow), int(kv_heads), int(shared), int(dim), int(window));
 }
 
 static void try_layers(int32_t kind, int64_t count) {
@@ -184,7 +219,8 @@ static void try_layers(int32_t kind, int64_t count) {
   std::vector<float> out(hidden.size()), spare(hidden.size());
   const int32_t failed = plx_layers(layer_list.data(), attention_list.data(), count, &step.table, &rope, step.slots.data(), hidden.data(),
                                     Step::kTokens, out.data(), spare.data());
-  expect(!failed && finite(out), "layers");
+  expect(!failed, "layers");
+  keep(out, "layers %s %d", name(kind, kind == kBfloat16), int(count));
 }
 
 static void try_parts(int64_t dim) {
@@ -192,13 +228,14 @@ static void try_parts(int64_t dim) {
   const auto weight = numbers(dim), angles = numbers(2 * (dim / 2));
   std::vector<float> out(x.size());
   plx_normalize(x.data(), 3 * dim, residual.data(), weight.data(), 1.0f, 1e-5f, 2, 3, dim, out.data());
-  expect(finite(out), "normalisation");
+  keep(out, "normalisation %d", int(dim));
   plx_rotate(x.data(), 3 * dim, angles.data(), angles.data(), 2, 3, dim, dim / 2);
+  keep(x, "rotation %d", int(dim));
   int64_t places[6];
   plx_find_largest(residual.data(), 6, dim, places, out.data());
   expect(places[0] < dim && out[0] >= residual[0], "largest");
   plx_gate(kSilu, x.data(), dim, residual.data(), dim, 6, dim, out.data());
-  expect(finite(out), "gate");
+  keep(out, "gate %d", int(dim));
 }
 
 static void try_everything() {
@@ -210,6 +247,9 @@ static void try_everything() {
   }
   try_products(kBfloat16, 37, 45, true);
   try_products(kBfloat16, 96, 64, true);
+  try_products(kInt8, 40, 700);
+  try_products(kInt4, 40, 700);
+  try_products(kBfloat16, 40, 4202, true);
   try_products(kFloat32, 20, 4100);
   try_products(kFloat32, 2050, 333);
   constexpr struct {
@@ -227,12 +267,15 @@ static void try_everything() {
   expect(plx_read(some.data(), 1 << 15) > 0, "reading");
 }
 
-int main() {
+int main(int count, char** arguments) {
+  if (count > 1) record = std::fopen(arguments[1], "wb");
   expect(plx_norm_bytes() == sizeof(Norm) && plx_layer_bytes() == sizeof(Layer) && plx_rope_bytes() == sizeof(Rope), "records");
   plx_set_threads(3);
-  for (int32_t i = 0; const char* const isa = plx_list_isas(i); ++i) {
+  for (int32_t i = 0; (isa = plx_list_isas(i)) != nullptr; ++i) {
     expect(plx_use_isa(isa), isa);
+    state = 1;
     try_everything();
   }
+  if (record) expect(!std::fclose(record), "record");
   return failures ? 1 : 0;
 }

@@ -76,9 +76,11 @@ def test_instructions_are_those_of_the_machine_compiled_for(build: ModuleType, t
     machine = build.find_machine([str(make_cross_compiler(tmp_path))])
     assert machine == "aarch64"
     flags = [flag for _, flags in build.list_units(machine) for flag in flags]
-    assert "-DPLX_ISA=plain" in flags
+    assert {"-DPLX_ISA=plain", "-DPLX_ISA=neon", "-march=armv8.2-a+dotprod+i8mm+bf16"} <= set(flags)
     assert not any("avx" in flag for flag in flags)
-    assert any("avx" in flag for _, flags in build.list_units("x86_64") for flag in flags)
+    others = [flag for _, flags in build.list_units("x86_64") for flag in flags]
+    assert any("avx" in flag for flag in others)
+    assert not any("neon" in flag.lower() or "armv8" in flag for flag in others)
 
 
 def test_wheel_for_another_machine_has_to_say_so(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,11 @@ def test_bfloat16_by_bfloat16_gives_the_same_bits_everywhere(isa: library.Mode, 
     packed = linear.pack_rows(rows, "bfloat16", narrow=narrow)
     found = packed.apply(x), packed.apply(x[:1])
     library.choose_kernels("plain")
-    assert all(map(torch.equal, found, (packed.apply(x), packed.apply(x[:1]))))
+    plain = packed.apply(x), packed.apply(x[:1])
+    if narrow and isa == "neon_bf16":  # whose products round sums otherwise, if as finely
+        assert all(miss(mine, each.double()) < 2.0**-20 for mine, each in zip(found, plain, strict=True))
+    else:
+        assert all(map(torch.equal, found, plain))
 
 
 @pytest.mark.parametrize("isa", ["avx512_bf16"], indirect=True)
@@ -275,8 +279,10 @@ def test_library_whose_records_are_of_another_size_is_refused(monkeypatch: pytes
 
 def test_instructions_the_processor_lacks_are_refused() -> None:
     native = library.find_library()
-    with pytest.raises(ParallaxError, match="cannot run the kernels for neon") as refused:
-        library.use_isa(native, "neon", "")
+    assert native is not None
+    foreign = "avx2" if "neon" in library.list_isas(native) else "neon"
+    with pytest.raises(ParallaxError, match=f"cannot run the kernels for {foreign}") as refused:
+        library.use_isa(native, foreign, "")
     assert "set PARALLAX_TORCH__KERNELS to auto, off, plain" in refused.value.hint
     with pytest.raises(ParallaxError, match=r"there are no kernels for avx2: nothing\.so was not built"):
         library.Choice().decide("avx2", library.FILE.with_name("nothing.so"))

@@ -100,7 +100,10 @@ void attend(const Attention& a, const AttentionTask& task, char* scratch) {
     return is_few ? run_task<FewForm<Float32Cache>>(a, task, scratch) : run_task<FloatForm<Float32Cache>>(a, task, scratch);
   }
 #if defined(__AVX512BF16__)
-  if (a.narrow) return is_few ? run_task<FewPairs>(a, task, scratch) : run_task<PairForm>(a, task, scratch);
+  if (a.narrow && is_few) return run_task<FewPairs>(a, task, scratch);
+#endif
+#if defined(PLX_PAIRS)
+  if (a.narrow && !is_few) return run_task<PairForm>(a, task, scratch);
 #endif
   return is_few ? run_task<FewForm<Bfloat16Cache>>(a, task, scratch) : run_task<FloatForm<Bfloat16Cache>>(a, task, scratch);
 }

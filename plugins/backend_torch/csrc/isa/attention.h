@@ -22,21 +22,7 @@ struct Bfloat16Cache {
   PLX_INLINE int64_t find_place(int64_t i) { return i / (2 * kLanes) * 2 * kLanes + i % 2 * kLanes + i % (2 * kLanes) / 2; }
   PLX_INLINE Floats read(const char* p, int part) { return part == 0 ? widen_even(load_words(p)) : widen_odd(load_words(p)); }
 
-  PLX_INLINE Floats widen(const char* p) {  // kLanes numbers in order
-#if defined(__AVX512F__)
-    const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    return reinterpret_cast<Floats>(_mm512_slli_epi32(words, 16));
-#elif defined(__AVX2__)
-    const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return reinterpret_cast<Floats>(_mm256_slli_epi32(words, 16));
-#else
-    uint16_t bits[kLanes];
-    memcpy(bits, p, sizeof bits);
-    Floats out;
-    for (int i = 0; i < kLanes; ++i) out[i] = PLX_ISA::widen(bits[i]);
-    return out;
-#endif
-  }
+  PLX_INLINE Floats widen(const char* p) { return as_floats(widen_bfloat16(p)); }  // kLanes numbers in order
 };
 
 PLX_INLINE int64_t round_up(int64_t keys) { return divide_up(keys, kPanel) * kPanel; }
@@ -146,6 +132,7 @@ PLX_INLINE KeyBlock pad_rows(const Attention& a, const State& state, const KeyBl
   return padded;
 }
 
+#if !defined(PLX_NEON)
 // Writes the sum of each of four vectors.
 PLX_INLINE void save_sums(const Floats (&parts)[4], float* out) {
 #if defined(__AVX2__)
@@ -156,6 +143,7 @@ PLX_INLINE void save_sums(const Floats (&parts)[4], float* out) {
   for (int i = 0; i < 4; ++i) out[i] = sum(parts[i]);
 #endif
 }
+#endif
 
 #if defined(__clang__)
 #define PLX_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -172,6 +160,9 @@ PLX_INLINE void transpose(Floats (&rows)[kLanes]) {
 #if defined(__AVX512F__)
       turned[2 * i] = PLX_SHUFFLE(upper, lower, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
       turned[2 * i + 1] = PLX_SHUFFLE(upper, lower, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif defined(PLX_NEON)
+      turned[2 * i] = PLX_SHUFFLE(upper, lower, 0, 4, 1, 5);
+      turned[2 * i + 1] = PLX_SHUFFLE(upper, lower, 2, 6, 3, 7);
 #else
       turned[2 * i] = PLX_SHUFFLE(upper, lower, 0, 8, 1, 9, 2, 10, 3, 11);
       turned[2 * i + 1] = PLX_SHUFFLE(upper, lower, 4, 12, 5, 13, 6, 14, 7, 15);

@@ -12,6 +12,12 @@
 #include "simd.h"
 #include "tile.h"
 
+#if defined(PLX_BFMMLA)
+#include <type_traits>
+
+#include "squares_neon.h"
+#endif
+
 namespace plx::PLX_ISA {
 namespace {
 
@@ -21,7 +27,7 @@ namespace {
 struct Float32Weights {
   static constexpr int kInputs = 1, kProducts = 1;
   static constexpr int64_t kItem = kFloatBytes;
-  PLX_INLINE int64_t place(int) { return 0; }
+  static constexpr int64_t place(int) { return 0; }
   PLX_INLINE Floats read(const char* w, int, int vector) { return load(reinterpret_cast<const float*>(w) + kLanes * vector); }
   PLX_INLINE void add(Floats& sum, Floats activations, Floats weights) { add_product(sum, activations, weights); }
 };
@@ -30,7 +36,7 @@ struct Float32Weights {
 struct Bfloat16Weights {
   static constexpr int kInputs = 2, kProducts = 2;
   static constexpr int64_t kItem = kFloatBytes;
-  PLX_INLINE int64_t place(int product) { return product == 0 ? kItem : 0; }
+  static constexpr int64_t place(int product) { return product == 0 ? kItem : 0; }
   PLX_INLINE Floats read(const char* w, int product, int vector) {
     const Words pairs = load_words(w + kFloatBytes * kLanes * vector);
     return product == 0 ? widen_odd(pairs) : widen_even(pairs);
@@ -38,15 +44,17 @@ struct Bfloat16Weights {
   PLX_INLINE void add(Floats& sum, Floats activations, Floats weights) { add_product(sum, activations, weights); }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(PLX_PAIRS)
 struct Bfloat16Pairs {  // bfloat16 weights with bfloat16 activations
   static constexpr int kInputs = 2, kProducts = 1;
   static constexpr int64_t kItem = kHalfBytes;
-  PLX_INLINE int64_t place(int) { return 0; }
+  static constexpr int64_t place(int) { return 0; }
+#if !defined(PLX_BFMMLA)  // for which squares_neon.h has the products
   PLX_INLINE Floats read(const char* w, int, int) { return load(reinterpret_cast<const float*>(w)); }
   PLX_INLINE void add(Floats& sum, Floats activations, Floats weights) {
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(activations));
   }
+#endif
 };
 #endif
 
@@ -63,8 +71,24 @@ PLX_INLINE void add_step(const char* const* x, int64_t stride, const char* const
   }
 }
 
+#if defined(PLX_NEON)
+constexpr int kBlockInputs = kLanes;  // inputs whose activations are read as one vector, and multiplied by a lane of it
+
+// Adds the products of the inputs of a block from kInput on. A recursion, since a lane has to be a constant.
+template <class Weights, int R, int P, int kInput = 0>
+PLX_INLINE void add_block(const Floats (&activations)[R], const char* const* w, Floats (&sums)[R][P * kVectors]) {
+  constexpr int kProduct = kInput % Weights::kInputs, kFirst = kInput - kProduct;
+  constexpr int kLane = kFirst + static_cast<int>(Weights::place(kProduct) / kFloatBytes);
+  PLX_UNROLL for (int v = 0; v < P * kVectors; ++v) {
+    const Floats weights = Weights::read(w[v / kVectors] + kFirst / Weights::kInputs * kStepBytes, kProduct, v % kVectors);
+    PLX_UNROLL for (int r = 0; r < R; ++r) add_lane_product<kLane>(sums[r][v], weights, activations[r]);
+  }
+  if constexpr (kInput + 1 < kBlockInputs) add_block<Weights, R, P, kInput + 1>(activations, w, sums);
+}
+#endif
+
 template <class Weights, int R, int P>
-void multiply_tile(const Tile& tile) {
+void multiply_rows_alone(const Tile& tile) {
   Floats sums[R][P * kVectors];
   PLX_UNROLL for (int r = 0; r < R; ++r) {
     PLX_UNROLL for (int v = 0; v < P * kVectors; ++v) {
@@ -76,8 +100,19 @@ void multiply_tile(const Tile& tile) {
   const char *x[kPointers], *w[P];
   PLX_UNROLL for (int i = 0; i < kPointers; ++i) x[i] = tile.x + 4 * i * tile.x_stride;
   PLX_UNROLL for (int p = 0; p < P; ++p) w[p] = tile.w[p];
-  int64_t ahead = tile.ahead;
-  for (int64_t step = tile.steps - tile.is_odd; step > 0; --step, ahead += tile.pace - kStepBytes) {
+  int64_t ahead = tile.ahead, step = tile.steps - tile.is_odd;
+#if defined(PLX_NEON)
+  constexpr int64_t kBlockSteps = kBlockInputs / Weights::kInputs;
+  for (; step >= kBlockSteps; step -= kBlockSteps, ahead += kBlockSteps * (tile.pace - kStepBytes)) {
+    PLX_UNROLL for (int i = 0; i < P * kBlockSteps; ++i) __builtin_prefetch(w[i % P] + ahead + i / P * tile.pace, 0, 2);
+    Floats activations[R];
+    PLX_UNROLL for (int r = 0; r < R; ++r) activations[r] = load(reinterpret_cast<const float*>(x[r / 4] + r % 4 * tile.x_stride));
+    add_block<Weights, R, P>(activations, w, sums);
+    PLX_UNROLL for (int i = 0; i < kPointers; ++i) x[i] += kBlockInputs * Weights::kItem;
+    PLX_UNROLL for (int p = 0; p < P; ++p) w[p] += kBlockSteps * kStepBytes;
+  }
+#endif
+  for (; step > 0; --step, ahead += tile.pace - kStepBytes) {
     PLX_UNROLL for (int p = 0; p < P; ++p) __builtin_prefetch(w[p] + ahead, 0, 2);
     add_step<Weights, R, P>(x, tile.x_stride, w, 0, sums);
     PLX_UNROLL for (int i = 0; i < kPointers; ++i) x[i] += Weights::kInputs * Weights::kItem;
@@ -90,6 +125,19 @@ void multiply_tile(const Tile& tile) {
       save(panel.to + r * panel.stride + v % kVectors * kLanes, sums[r][v]);
     }
   }
+}
+
+template <class Weights, int R, int P>
+void multiply_tile(const Tile& tile) {
+#if defined(PLX_BFMMLA)
+  if constexpr (std::is_same_v<Weights, Bfloat16Pairs>) {
+    multiply_squares<R, P>(tile);
+  } else {
+    multiply_rows_alone<Weights, R, P>(tile);
+  }
+#else
+  multiply_rows_alone<Weights, R, P>(tile);
+#endif
 }
 
 template <class Weights, int R>

@@ -126,14 +126,14 @@ void multiply_floats(const Block& block, const Input& input) {
 
 template <class Weights>
 void multiply_codes(const Block& block, const Input& input) {
-  const int64_t groups = divide_up(block.weight.in, kGroup), tiles = block.tiles(kCodedRows);
+  const int64_t groups = divide_up(block.weight.in, kGroup), tiles = block.tiles(Weights::kRows);
   CodedTile tile{};
   tile.x_stride = input.stride;
   tile.w = block.panel(0);
   tile.groups = groups;
   tile.ahead = tile.w + (tiles == 1 ? kCodedAhead * Weights::kBytes : block.skip());
   tile.pace = Weights::kBytes / tiles;
-  add_tiles<kCodedRows>(block, true, true, [&](int64_t row, int rows, const Sums* sums) {
+  add_tiles<Weights::kRows>(block, true, true, [&](int64_t row, int rows, const Sums* sums) {
     tile.x = static_cast<const char*>(input.x) + row * input.stride;
     tile.scales = input.scales + row * groups;
     tile.sums = Weights::kHasLow ? input.sums + row * groups : nullptr;
@@ -145,7 +145,7 @@ void multiply_codes(const Block& block, const Input& input) {
 
 // Whether a product multiplies bfloat16 by bfloat16.
 bool multiplies_pairs(const Weight& weight) {
-#if defined(__AVX512BF16__)
+#if defined(PLX_PAIRS)
   return weight.kind == kBfloat16 && weight.narrow;
 #else
   (void)weight;
@@ -160,7 +160,7 @@ void multiply_block(const Block& block, const Input& input) {
     case kInt4: return multiply_codes<Int4Weights>(block, input);
     default: break;
   }
-#if defined(__AVX512BF16__)
+#if defined(PLX_PAIRS)
   if (multiplies_pairs(block.weight)) return multiply_floats<Bfloat16Pairs>(block, input);
 #endif
   multiply_floats<Bfloat16Weights>(block, input);
@@ -169,7 +169,7 @@ void multiply_block(const Block& block, const Input& input) {
 }  // namespace
 
 void multiply_float_tile(int rows, int panels, const Tile& tile) { multiply_dense<Float32Weights>(rows, panels, tile); }
-#if defined(__AVX512BF16__)
+#if defined(PLX_PAIRS)
 void multiply_pair_tile(int rows, int panels, const Tile& tile) { multiply_dense<Bfloat16Pairs>(rows, panels, tile); }
 #endif
 
@@ -186,8 +186,8 @@ void multiply(const Weight& weight, const Input& input, const PanelOutputs& outp
 
 int64_t input_bytes(const Weight& weight) {
   const int64_t coded = divide_up(weight.in, kGroup) * kGroup;
-  if (weight.kind == kInt8) return coded * static_cast<int64_t>(sizeof(Int8Weights::Code));
-  if (weight.kind == kInt4) return coded * static_cast<int64_t>(sizeof(Int4Weights::Code));
+  if (weight.kind == kInt8) return coded * Int8Weights::kCodeBytes;
+  if (weight.kind == kInt4) return coded * Int4Weights::kCodeBytes;
   return multiplies_pairs(weight) ? divide_up(weight.in, 2) * 2 * kHalfBytes : 0;
 }
 

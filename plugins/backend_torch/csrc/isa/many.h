@@ -100,7 +100,7 @@ struct FloatForm {
   static void multiply(int rows, int panels, const Tile& tile) { multiply_float_tile(rows, panels, tile); }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(PLX_PAIRS)
 struct PairForm {  // of keys and values in bfloat16, which are not widened
   static constexpr int64_t kItem = kHalfBytes, kInputs = 2;
 
@@ -110,8 +110,8 @@ struct PairForm {  // of keys and values in bfloat16, which are not widened
   }
 
   static void pack_keys(const KeyBlock& block, const State& state) {  // [keys / kPanel][width / 2][kPanel][2]
-    for (int64_t first = 0; first < round_up(block.count); first += kPanel) {
-      float* const panel = state.keys + first * state.width / kInputs;
+    for (int64_t first = 0; first < round_up(block.count); first += kLanes) {
+      float* const panel = state.keys + first / kPanel * kPanel * state.width / kInputs + first % kPanel;
       for (int64_t at = 0; at < state.width; at += kInputs * kLanes) {
         Floats rows[kLanes] = {};  // of pairs
         for (int64_t i = 0; i < kLanes && first + i < block.count; ++i) rows[i] = as_floats(load_words(block.key(first + i) + at * kItem));
@@ -125,8 +125,12 @@ struct PairForm {  // of keys and values in bfloat16, which are not widened
     const int64_t keys = round_up(block.count);
     for (int64_t key = 0; key < keys; key += kInputs) {
       for (int64_t at = 0; at < state.width; at += kPanel) {
-        const __m512i pairs = _mm512_or_si512(read_value(block, key, at), _mm512_slli_epi32(read_value(block, key + 1, at), 16));
-        _mm512_storeu_si512(state.panels + (at * keys + key * kPanel) / kInputs, pairs);
+        static constexpr char kNothing[kPanel * kItem] = {};
+        const char* const first = key < block.count ? block.value(key) + at * kItem : kNothing;
+        const char* const second = key + 1 < block.count ? block.value(key + 1) + at * kItem : kNothing;
+        for (int64_t i = 0; i < kPanel; i += kLanes) {
+          save(state.panels + (at * keys + key * kPanel) / kInputs + i, join_bfloat16(first + i * kItem, second + i * kItem));
+        }
       }
     }
   }
@@ -142,12 +146,6 @@ struct PairForm {  // of keys and values in bfloat16, which are not widened
   static void restore_order(const State&) {}
 
   static void multiply(int rows, int panels, const Tile& tile) { multiply_pair_tile(rows, panels, tile); }
-
- private:
-  static __m512i read_value(const KeyBlock& block, int64_t key, int64_t at) {  // the bits of kPanel numbers, one in a word
-    if (key >= block.count) return _mm512_setzero_si512();
-    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(block.value(key) + at * kItem)));
-  }
 };
 #endif
 

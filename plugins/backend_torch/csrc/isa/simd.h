@@ -1,81 +1,16 @@
-// Vectors of floats of the width of the instruction set, in the vector extensions of GCC and Clang; where these are too slow,
-// there are versions for AVX2, AVX-512 and everything else. All names have internal linkage, since the same source is compiled
-// for several instruction sets.
+// What the kernels do with vectors: reductions, 16-bit numbers and the exponential function.
 #pragma once
 
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 
-#if defined(__AVX2__)
-#include <immintrin.h>
+#include "vector.h"
+
+#if defined(PLX_NEON)
+#include "neon.h"
 #endif
-
-#include "../kernels.h"
 
 namespace plx::PLX_ISA {
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int kLanes = 16;  // floats of a vector
-#else
-constexpr int kLanes = 8;
-#endif
-constexpr int kVectors = kPanel / kLanes;  // vectors of a panel
-constexpr float kRounder = 12582912.0f;    // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer
-
-typedef float Floats __attribute__((vector_size(4 * kLanes)));
-typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
-typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
-typedef float LooseFloats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-typedef uint32_t LooseWords __attribute__((vector_size(4 * kLanes), aligned(2), may_alias));
-
-#define PLX_INLINE static inline __attribute__((always_inline, unused))
-#define PLX_UNROLL _Pragma("GCC unroll 16")
-
-PLX_INLINE Floats load(const float* p) { return *reinterpret_cast<const LooseFloats*>(p); }
-PLX_INLINE void save(float* p, Floats v) { *reinterpret_cast<LooseFloats*>(p) = v; }
-PLX_INLINE Words load_words(const void* p) { return *reinterpret_cast<const LooseWords*>(p); }
-PLX_INLINE Floats as_floats(Words v) { return reinterpret_cast<Floats>(v); }
-PLX_INLINE Floats to_floats(Ints v) { return __builtin_convertvector(v, Floats); }
-
-PLX_INLINE float read_float(const void* p) {
-  float value;
-  memcpy(&value, p, 4);
-  return value;
-}
-
-PLX_INLINE int32_t read_word(const void* p) {
-  int32_t word;
-  memcpy(&word, p, 4);
-  return word;
-}
-
-#if defined(__AVX512F__)
-PLX_INLINE Floats splat(float x) { return reinterpret_cast<Floats>(_mm512_set1_ps(x)); }
-PLX_INLINE Floats larger(Floats a, Floats b) {
-  return reinterpret_cast<Floats>(_mm512_max_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b)));
-}
-PLX_INLINE Floats smaller(Floats a, Floats b) {
-  return reinterpret_cast<Floats>(_mm512_min_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b)));
-}
-#else
-PLX_INLINE Floats splat(float x) { return Floats{x, x, x, x, x, x, x, x}; }
-PLX_INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b if a or b is NaN
-PLX_INLINE Floats smaller(Floats a, Floats b) { return a < b ? a : b; }
-#endif
-
-// Adds a * b to a sum, rounded once if the instruction set allows it. In assembly, since GCC 12 otherwise copies sums between
-// registers and runs out of them.
-PLX_INLINE void add_product(Floats& sum, Floats a, Floats b) {
-#if defined(__AVX512F__)
-  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-#elif defined(__AVX2__)
-  asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
-#else
-  sum += a * b;
-#endif
-}
 
 // Reductions combine the lanes of a vector by halves: the upper eight with the lower eight, then four, two and one. So a sum
 // does not depend on the number of lanes.
@@ -103,7 +38,7 @@ PLX_INLINE float largest(Floats v) {
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
-#else
+#elif !defined(PLX_NEON)
 PLX_INLINE float sum(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
 PLX_INLINE float largest(Floats v) {
@@ -122,6 +57,28 @@ PLX_INLINE float widen(uint16_t bits) {
   float value;
   memcpy(&value, &word, 4);
   return value;
+}
+
+// Returns kLanes bfloat16 in order, each in the upper half of a word.
+PLX_INLINE Words widen_bfloat16(const char* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Words>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Words>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
+#elif defined(PLX_NEON)
+  return vshll_n_u16(vreinterpret_u16_u8(vld1_u8(reinterpret_cast<const uint8_t*>(p))), 16);
+#else
+  uint16_t bits[kLanes];
+  memcpy(bits, p, sizeof bits);
+  Words out;
+  for (int i = 0; i < kLanes; ++i) out[i] = static_cast<uint32_t>(bits[i]) << 16;
+  return out;
+#endif
+}
+
+// Returns kLanes pairs of bfloat16, the first of a pair from `first`.
+PLX_INLINE Floats join_bfloat16(const char* first, const char* second) {
+  return as_floats(widen_bfloat16(first) >> 16 | widen_bfloat16(second));
 }
 
 // Rounds to the nearest bfloat16, ties to even; NaN stays NaN.
@@ -146,6 +103,7 @@ PLX_INLINE float half_one(uint16_t bits) {
   return value;
 }
 
+#if !defined(PLX_NEON)
 PLX_INLINE Floats load_halves(const void* p) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
@@ -159,6 +117,7 @@ PLX_INLINE Floats load_halves(const void* p) {
   return out;
 #endif
 }
+#endif
 
 // Returns e^x = 2^n * e^r with |r| <= ln 2 / 2 and the Taylor series of e^r to r^7 (relative error 5e-9, less than the rounding
 // of the sums). Below -87 the result is 0, above 88 infinite.

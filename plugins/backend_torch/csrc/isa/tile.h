@@ -3,6 +3,14 @@
 
 #include "../kernels.h"
 
+// Products of bfloat16 by bfloat16, with VDPBF16PS or BFMMLA.
+#if defined(PLX_NEON) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define PLX_BFMMLA
+#endif
+#if defined(__AVX512BF16__) || defined(PLX_BFMMLA)
+#define PLX_PAIRS
+#endif
+
 namespace plx::PLX_ISA {
 
 #if defined(__AVX512F__)
@@ -15,6 +23,8 @@ constexpr int kTileRows = 6;
 constexpr int count_panels(int64_t rows) {
 #if defined(__AVX512F__)
   return rows <= 6 ? 4 : 2;
+#elif defined(PLX_NEON)
+  return rows <= 1 ? 4 : rows <= 2 ? 2 : 1;
 #else
   return rows <= 3 ? 2 : 1;
 #endif
@@ -43,7 +53,7 @@ struct Tile {
 
 // Multiplies rows of float32 by panels of float32: at most kTileRows rows, and 1, 2 or 4 panels up to count_panels(rows).
 void multiply_float_tile(int rows, int panels, const Tile&);
-#if defined(__AVX512BF16__)
+#if defined(PLX_PAIRS)
 void multiply_pair_tile(int rows, int panels, const Tile&);  // the same in bfloat16, with two inputs in a step
 #endif
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "tile.h"
 
 namespace plx::PLX_ISA {
 namespace {
@@ -48,10 +49,20 @@ float weigh(const Attention& a, const KeyBlock& block, const State& state, int64
   return decay;
 }
 
-#if defined(__AVX512BF16__)
+#if defined(PLX_PAIRS)
+#if defined(PLX_BFMMLA)
+PLX_INLINE Floats raise_roughly(Floats x) { return exponential(x); }
+
+PLX_INLINE void save_bfloat16(uint16_t* out, Floats x) {
+  uint16x8_t halves;
+  asm("bfcvtn %0.4h, %1.4s" : "=w"(halves) : "w"(x));
+  vst1_u16(out, vget_low_u16(halves));
+}
+#else
 // Returns e^x of numbers up to 0 or NaN = 2^n * 2^r with |r| <= 1/2 and the Taylor series of 2^r to r^4 (relative error 5e-5, a
 // fortieth of the rounding to bfloat16). Below -200 the result is 0.
-PLX_INLINE __m512 raise_roughly(__m512 x) {
+PLX_INLINE Floats raise_roughly(Floats raised) {
+  const __m512 x = reinterpret_cast<__m512>(raised);
   const __m512 power = _mm512_mul_ps(_mm512_max_ps(_mm512_set1_ps(-200.0f), x), _mm512_set1_ps(1.44269504088896341f));
   const __m512 whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 rest = _mm512_sub_ps(power, whole);
@@ -60,8 +71,13 @@ PLX_INLINE __m512 raise_roughly(__m512 x) {
   found = _mm512_fmadd_ps(found, rest, _mm512_set1_ps(2.40226507e-1f));
   found = _mm512_fmadd_ps(found, rest, _mm512_set1_ps(6.93147181e-1f));
   found = _mm512_fmadd_ps(found, rest, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(found, whole);
+  return reinterpret_cast<Floats>(_mm512_scalef_ps(found, whole));
 }
+
+PLX_INLINE void save_bfloat16(uint16_t* out, Floats x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(reinterpret_cast<__m512>(x))));
+}
+#endif
 
 // Does the same as `weigh`, and rounds the weights to bfloat16, which take the first half of the scores' memory.
 float weigh_pairs(const Attention& a, const KeyBlock& block, const State& state, int64_t q, int64_t position) {
@@ -74,14 +90,14 @@ float weigh_pairs(const Attention& a, const KeyBlock& block, const State& state,
     return 1.0f;
   }
   uint16_t* const weights = reinterpret_cast<uint16_t*>(scores);
-  __m512 total = _mm512_setzero_ps();
+  Floats total = splat(0.0f);
   for (int64_t i = 0; i < keys; i += kLanes) {
-    const __m512 weight = raise_roughly(_mm512_sub_ps(_mm512_loadu_ps(scores + i), _mm512_set1_ps(most)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + i), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weight)));
-    total = _mm512_add_ps(total, weight);
+    const Floats weight = raise_roughly(load(scores + i) - most);
+    save_bfloat16(weights + i, weight);
+    total += weight;
   }
-  const float decay = state.most[q] == most ? 1.0f : _mm512_cvtss_f32(raise_roughly(_mm512_set1_ps(state.most[q] - most)));
-  state.total[q] = state.total[q] * decay + sum(reinterpret_cast<Floats>(total));
+  const float decay = state.most[q] == most ? 1.0f : raise_roughly(splat(state.most[q] - most))[0];
+  state.total[q] = state.total[q] * decay + sum(total);
   state.most[q] = most;
   return decay;
 }

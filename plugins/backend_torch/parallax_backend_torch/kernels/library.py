@@ -19,7 +19,9 @@ from parallax_backend_torch.kernels.signature import INTERFACE, declare_function
 from parallax_core.api import ParallaxError
 
 FILE = Path(__file__).with_name("native.dylib" if sys.platform == "darwin" else "native.so")
-Mode = Literal["auto", "off", "plain", "avx2", "avx512", "avx512_vnni", "avx512_bf16"]
+X86Mode = Literal["avx2", "avx512", "avx512_vnni", "avx512_bf16"]
+ArmMode = Literal["neon", "neon_dotprod", "neon_i8mm", "neon_bf16"]
+Mode = Literal["auto", "off", "plain", X86Mode, ArmMode]
 MODES: tuple[Mode, ...] = get_args(Mode)
 """The kernels to use: the fastest on this processor, none (torch computes), or those of an instruction set."""
 _log = logging.getLogger(__name__)
