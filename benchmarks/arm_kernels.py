@@ -5,7 +5,7 @@
 The kernels and the program ``driver.cpp`` of their tests, which runs all of them on the same inputs on every machine,
 are compiled for aarch64 and for this machine. The first runs under ``qemu-aarch64`` as three processors: one with NEON
 alone, one with the dot product, and one with everything. Each result of each instruction set is compared with that of
-``plain`` for aarch64 and, on x86, with those of AVX2 and AVX-512.
+``plain`` for aarch64 and, on x86, with those of AVX2; BFMMLA's also with those of AVX-512's BF16.
 
 Emulation says nothing of speed. In its place the instructions of the inner loop with the most products are counted in
 the compiled code: how many multiply, how many products one instruction of the loop makes on average, and how many
@@ -61,7 +61,7 @@ PRODUCTS = {"fmla": 4, "smlal": 4, "smlal2": 4, "sdot": 16, "smmla": 32, "bfdot"
 KINDS = {
     "Float32Weights": "float32",
     "Bfloat16Weights": "bfloat16",
-    "Bfloat16Pairs": "narrow bfloat16",
+    "multiply_couples": "narrow bfloat16",
     "Int8Weights": "int8",
     "Int4Weights": "int4",
 }
@@ -192,8 +192,8 @@ def measure(folder: Path) -> tuple[dict[str, Any], list[str]]:
     for isa in list(found)[1:]:
         compared[f"{isa}, plain"] = compare(found[isa], found["plain"])
         faults.extend(find_faults(f"{isa}, plain", compared[f"{isa}, plain"], SAME_IN_ARM))
-    for isa in ("plain", "neon_i8mm", "neon_bf16"):
-        for theirs in [name for name in native if name.startswith("avx")]:
+    for isa, theirs in [*((isa, "avx2") for isa in found), ("neon_bf16", "avx512_bf16")]:
+        if theirs in native:
             compared[f"{isa}, {theirs}"] = compare(found[isa], native[theirs])
             faults.extend(find_faults(f"{isa}, {theirs}", compared[f"{isa}, {theirs}"], SAME))
     return {"processors": PROCESSORS, "compared": compared, "inner_loops": count_instructions(arm.parent)}, faults
