@@ -88,7 +88,7 @@ PLX_INLINE void add_block(const Floats (&activations)[R], const char* const* w, 
 #endif
 
 template <class Weights, int R, int P>
-void multiply_rows_alone(const Tile& tile) {
+void multiply_by_rows(const Tile& tile) {
   Floats sums[R][P * kVectors];
   PLX_UNROLL for (int r = 0; r < R; ++r) {
     PLX_UNROLL for (int v = 0; v < P * kVectors; ++v) {
@@ -133,10 +133,10 @@ void multiply_tile(const Tile& tile) {
   if constexpr (std::is_same_v<Weights, Bfloat16Pairs>) {
     multiply_squares<R, P>(tile);
   } else {
-    multiply_rows_alone<Weights, R, P>(tile);
+    multiply_by_rows<Weights, R, P>(tile);
   }
 #else
-  multiply_rows_alone<Weights, R, P>(tile);
+  multiply_by_rows<Weights, R, P>(tile);
 #endif
 }
 
