@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
+from typing import NamedTuple
 
 from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import StepTime
@@ -64,6 +65,17 @@ class StepTimes:
                 hops[stage] = max(0.0, at - before - computed)
                 before, computed = at, 0.0
         return [self.seconds.get(stage, 0.0) for stage in range(self.num_stages)] + [*hops, self.sampling_s]
+
+
+class FinishedStep(NamedTuple):
+    """A step with rows whose answers and reports have all arrived."""
+
+    size: StepSize
+    seconds: Sequence[float]
+    """Of computing, by stage; more than 0."""
+    departed: float
+    returned: float
+    is_lone: bool
 
 
 class StageClock:
@@ -131,9 +143,30 @@ class StageClock:
         if slowest > 0 and self.num_stages > 1:
             self._round_trips.append(now - times.departed)
             self._slowest.append(slowest)
-            fitting = round(min(self._round_trips) / median(self._slowest))
-            self.most_in_flight = max(self.num_stages + 1, min(MOST_IN_FLIGHT, fitting))
+            self._fit_in_flight()
         self._conclude(times)
+
+    def note_finished(self, steps: Sequence[FinishedStep]) -> None:
+        """Learn from steps of which all is known, as `note` and `arrive` do one by one; for simulations.
+
+        The limits for steps that hang, and the counts of steps and tokens, are left as they are.
+        """
+        for size, seconds, departed, returned, is_lone in steps:
+            slowest = max(seconds)
+            self.costs.note(size, slowest)
+            for recent, each_s in zip(self._seconds, seconds, strict=True):
+                recent.append(each_s)
+            if self.num_stages > 1:
+                self._round_trips.append(returned - departed)
+                self._slowest.append(slowest)
+            if is_lone:
+                self._hops.append(max(0.0, returned - departed - sum(seconds)) / (self.num_stages + 1))
+        if self.num_stages > 1:
+            self._fit_in_flight()
+
+    def _fit_in_flight(self) -> None:
+        fitting = round(min(self._round_trips) / median(self._slowest))
+        self.most_in_flight = max(self.num_stages + 1, min(MOST_IN_FLIGHT, fitting))
 
     def restart(self, steps_ahead: int = 0) -> None:
         """Forget round trips: another epoch begins. ``steps_ahead`` is `StageInfo.steps_ahead` of a single stage."""

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf
 from random import Random
 
-from parallax_core.base.errors import InvalidRequest, Unavailable
 from parallax_core.cluster.routing.choices import list_choices
-from parallax_core.cluster.routing.load import ReplicaLoad, RequestLoad
+from parallax_core.cluster.routing.load import ReplicaLoad
 from parallax_core.cluster.routing.prefix_index import ReplicaPrefixIndex, make_keys
-from parallax_core.cluster.simulate.pipeline import DrawnTokens, SimulatedPipeline, SimulatedRequest
+from parallax_core.cluster.simulate.group import ReplicaGroup
+from parallax_core.cluster.simulate.pipeline import SimulatedRequest
+from parallax_core.cluster.simulate.replica import RequestProgress
 from parallax_core.cluster.simulate.trace import Arrival
 from parallax_core.contracts.policy import ArrivalView, ReplicaView, RoutingPolicy
+from parallax_core.contracts.progress import Progress, silent
 
 RETRY_S = 0.05
 """Seconds after which a request is routed again whose pipeline was lost and for which no other has room."""
 
-MOST_SETTLED = 64
-"""With at most so many pipelines, the router knows of every token at once, also in a coarse simulation."""
+REPORTS = 500
+"""How often progress is told of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +48,13 @@ class RequestRecord:
     is_refused: bool = False
     num_moves: int = 0
     rank: int = -1
-    load: RequestLoad | None = None
+
+    def add(self, progress: RequestProgress) -> None:
+        """Add what it got from one pipeline."""
+        self.num_tokens += progress.num_tokens
+        self.first = min(self.first, progress.first)
+        self.last = progress.last if progress.last < inf else self.last
+        self.is_over = progress.is_over
 
     @property
     def ttft_s(self) -> float:
@@ -59,49 +67,12 @@ class RequestRecord:
         return (self.last - self.first) / max(self.arrival.output_tokens - 1, 1)
 
 
-@dataclass(slots=True)
-class _Replica:
-    """A pipeline, open or lost."""
-
-    make: Callable[[], SimulatedPipeline]
-    load: ReplicaLoad
-    pipeline: SimulatedPipeline = field(init=False)
-    view: ReplicaView = field(init=False)
-    closed_until: float = 0.0
-    wake_at: float = inf
-    running: set[int] = field(default_factory=set)
-    busy_s: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.open()
-
-    def open(self) -> None:
-        """Begin with empty caches."""
-        self.pipeline = self.make()
-        self.busy_s = self.busy_s or [0.0] * len(self.pipeline.busy_s)
-        self.look()
-
-    def close(self, until: float) -> None:
-        """Lose everything that it computes."""
-        self.busy_s = self.measure_busy()
-        self.closed_until, self.wake_at = until, inf
-        self.running.clear()
-
-    def look(self) -> None:
-        """Renew the view that policies get, after a change of the load."""
-        self.view = self.load.view(0)
-
-    def measure_busy(self) -> list[float]:
-        """Return the seconds that each stage has computed since the beginning."""
-        return [old + new for old, new in zip(self.busy_s, self.pipeline.busy_s, strict=True)]
-
-
 class ClusterSimulation:
     """Routes the arrivals of a trace to pipelines in virtual time. It has no clock but the times of its events."""
 
     def __init__(
         self,
-        pipelines: Iterable[Callable[[], SimulatedPipeline]],
+        groups: Sequence[ReplicaGroup],
         policy: RoutingPolicy,
         churn: ChurnOptions | None = None,
         *,
@@ -110,185 +81,136 @@ class ClusterSimulation:
         """Simulate pipelines, each of which is made again after a loss.
 
         Args:
-            pipelines: make them.
+            groups: of the pipelines; together they have all ranks from 0 on. The figures are the same for any groups.
             policy: chooses a pipeline for each request.
             churn: losses; None: there are none.
             has_prefixes: whether prompts share beginnings, which the router then keeps account of.
         """
-        self._replicas = [_Replica(make, ReplicaLoad(rank)) for rank, make in enumerate(pipelines)]
-        self._views = [replica.view for replica in self._replicas]
-        self._num_closed = 0
+        self._groups = groups
+        owners = {rank: group for group in groups for rank in group.ranks}
+        self._owners = [owners[rank] for rank in range(len(owners))]
+        self._views = [ReplicaLoad(rank).view(0) for rank in range(len(owners))]
+        self._closed: set[int] = set()
         self._policy = policy
         self._churn = churn or ChurnOptions()
         self._random = Random(self._churn.seed)  # noqa: S311 -- the same losses for the same seed
-        self._index = ReplicaPrefixIndex(len(self._replicas)) if has_prefixes else None
-        self._wakes: list[tuple[float, int]] = []
+        self._index = ReplicaPrefixIndex(len(owners)) if has_prefixes else None
         self._retries: list[tuple[float, int, int]] = []
         self._opens: list[tuple[float, int]] = []
         self._next_loss = self._draw_loss(0.0)
         self.records: list[RequestRecord] = []
+        self.busy_s: list[Sequence[float]] = []
+        """The seconds that each stage of each pipeline has computed."""
         self.num_losses = 0
-        self.now = 0.0
 
-    def run(self, trace: Iterable[Arrival]) -> None:
-        """Let all requests of a trace, in order of time, arrive and end."""
-        for arrival in trace:
+    def run(self, trace: Sequence[Arrival], progress: Progress = silent) -> None:
+        """Let all requests of a trace, in order of time, arrive and end; tell ``progress`` of those that were routed."""
+        every = max(1, len(trace) // REPORTS)
+        for number, arrival in enumerate(trace):
+            if number % every == 0:
+                progress("requests", number, len(trace), "items")
             self._pass(arrival.at)
+            self._advance(arrival.at, is_routing=True)
             self.records.append(RequestRecord(arrival))
-            self._route(len(self.records) - 1, arrival.at)
+            self._route(number, arrival.at)
         self._next_loss = inf
         self._pass(inf)
+        self._advance(inf)
+        progress("requests", len(trace), len(trace), "items")
+        self._finish()
 
-    def measure_busy(self) -> list[list[float]]:
-        """Return the seconds that each stage of each pipeline has computed."""
-        return [replica.measure_busy() for replica in self._replicas]
+    def _finish(self) -> None:
+        busy_s = dict[int, Sequence[float]]()
+        for group in self._groups:
+            over, busy = group.finish()
+            for each in over:
+                self.records[each.number].add(each)
+            busy_s.update(zip(group.ranks, busy, strict=True))
+        self.busy_s = [busy_s[rank] for rank in range(len(busy_s))]
 
     def _pass(self, until: float) -> None:
-        """Process the events before ``until``."""
+        """Process the losses, and what follows from them, up to ``until``."""
         while True:
-            opens, wakes, retries = (
-                queue[0][0] if queue else inf for queue in (self._opens, self._wakes, self._retries)
-            )
-            at = min(opens, wakes, retries, self._next_loss)
+            opens, retries = (queue[0][0] if queue else inf for queue in (self._opens, self._retries))
+            at = min(opens, retries, self._next_loss)
             if at > until or at == inf:
                 break
-            self.now = at
             if at == opens:
-                self._replicas[heappop(self._opens)[1]].open()
-                self._num_closed -= 1
-            elif at == wakes:
-                self._wake(*heappop(self._wakes))
-            elif at == retries:
-                _, _, number = heappop(self._retries)
-                self._route(number, at)
+                self._open(heappop(self._opens)[1])
+                continue
+            self._advance(at, is_routing=True)
+            if at == retries:
+                self._route(heappop(self._retries)[2], at)
             else:
                 self._lose(at)
-        if until < inf:
-            self.now = max(self.now, until)
 
-    def _wake(self, at: float, rank: int) -> None:
-        replica = self._replicas[rank]
-        if at != replica.wake_at:
-            return  # it was woken earlier, or lost
-        replica.wake_at = inf
-        told = replica.pipeline.advance(at)
-        for drawn in told:
-            self._note(replica, drawn)
-        if told:
-            self._look(replica)
-        self._await(replica)
-
-    def _settle(self, replica: _Replica, now: float) -> None:
-        """Account for the tokens that came before ``now``."""
-        if replica.closed_until <= now and (told := replica.pipeline.settle(now)):
-            for drawn in told:
-                self._note(replica, drawn)
-            self._look(replica)
-            self._await(replica)
-
-    def _look(self, replica: _Replica) -> None:
-        """Renew the view that policies get."""
-        replica.look()
-        self._views[replica.load.rank] = replica.view
-
-    def _await(self, replica: _Replica) -> None:
-        at = max(replica.pipeline.next_at, self.now)
-        if at < replica.wake_at:
-            replica.wake_at = at
-            heappush(self._wakes, (at, replica.load.rank))
-
-    def _note(self, replica: _Replica, drawn: DrawnTokens) -> None:
-        record = self.records[drawn.number]
-        if drawn.num_tokens and record.first == inf:
-            record.first = drawn.at
-        record.num_tokens += drawn.num_tokens
-        record.last = drawn.at
-        if record.load is None:
-            return
-        if drawn.num_tokens:
-            record.load.note(0, drawn.num_tokens, drawn.at)
-        if drawn.is_over:
-            record.is_over = True
-            record.load.release()
-            record.load = None
-            replica.running.discard(drawn.number)
+    def _advance(self, until: float, *, is_routing: bool = False) -> None:
+        """Let the pipelines compute what happens up to ``until``."""
+        for group in reversed(self._groups):
+            group.start(until, is_routing=is_routing)
+        for group in self._groups:
+            for view in group.collect():
+                self._views[view.rank] = view
 
     def _route(self, number: int, now: float) -> None:
         """Submit a request to the policy's first choice that accepts it, as the router does."""
         record = self.records[number]
         request = SimulatedRequest(number, record.arrival, record.num_tokens)
         keys = make_keys(request.make_request()) if self._index else ()
-        if len(self._replicas) <= MOST_SETTLED:
-            for replica in self._replicas:
-                self._settle(replica, now)
         view = ArrivalView(
             number=number,
             num_prompt=record.arrival.prompt_tokens + record.num_tokens,
             max_output=record.arrival.output_tokens - record.num_tokens,
         )
-        for rank in self._list_choices(view, keys, now):
-            if self._submit(rank, request, view, now):
+        for rank in self._list_choices(view, keys):
+            is_accepted, self._views[rank] = self._owners[rank].submit(rank, request, view, now)
+            if is_accepted:
+                record.rank = rank
                 if self._index:
                     self._index.note(keys, rank)
                 return
-        if record.num_moves or not any(replica.closed_until <= now for replica in self._replicas):
+        if record.num_moves or len(self._closed) == len(self._views):
             heappush(self._retries, (now + RETRY_S, -record.num_moves, number))
         else:
             record.is_refused = True
 
-    def _list_choices(self, view: ArrivalView, keys: Iterable[int], now: float) -> Iterator[int]:
+    def _list_choices(self, view: ArrivalView, keys: Iterable[int]) -> Iterator[int]:
         """Yield the policy's choices: the first at once, since a large cluster has many to look at for the next."""
-        if self._index is not None or self._num_closed:
-            yield from list_choices(self._policy, view, self._list_views(keys, now))
+        if self._index is not None or self._closed:
+            yield from list_choices(self._policy, view, self._list_views(keys))
             return
         yield (first := self._policy.choose(view, self._views))
         yield from list_choices(self._policy, view, [each for each in self._views if each.rank != first])
 
-    def _list_views(self, keys: Iterable[int], now: float) -> list[ReplicaView]:
-        is_open = [replica for replica in self._replicas if replica.closed_until <= now]
+    def _list_views(self, keys: Iterable[int]) -> list[ReplicaView]:
+        are_open = [view for view in self._views if view.rank not in self._closed]
         if self._index is None:
-            return [replica.view for replica in is_open]
+            return are_open
         cached = self._index.find_cached(list(keys))
-        return [replica.load.view(cached[replica.load.rank]) for replica in is_open]
-
-    def _submit(self, rank: int, request: SimulatedRequest, view: ArrivalView, now: float) -> bool:
-        replica = self._replicas[rank]
-        self._settle(replica, now)
-        try:
-            replica.pipeline.submit(request, now)
-        except (Unavailable, InvalidRequest):
-            return False
-        record = self.records[request.number]
-        record.rank, record.load = rank, RequestLoad(replica.load, view, 1, now=now)
-        replica.running.add(request.number)
-        self._look(replica)
-        self._await(replica)
-        return True
+        return [replace(view, cached_tokens=cached[view.rank]) for view in are_open]
 
     def _draw_loss(self, now: float) -> float:
         every_s = self._churn.every_s
         return now + self._random.expovariate(1 / every_s) if every_s < inf else inf
 
+    def _open(self, rank: int) -> None:
+        self._owners[rank].open(rank)
+        self._closed.discard(rank)
+
     def _lose(self, now: float) -> None:
         """Lose a random pipeline: its requests move to others, with the tokens they have."""
         self._next_loss = self._draw_loss(now)
-        replica = self._random.choice(self._replicas)
-        if replica.closed_until > now:
+        rank = self._random.randrange(len(self._owners))
+        if rank in self._closed:
             return
-        self._settle(replica, now)
         self.num_losses += 1
-        self._num_closed += 1
-        numbers = sorted(replica.running)
-        until = now + self._churn.down_s
-        replica.close(until)
-        heappush(self._opens, (until, replica.load.rank))
+        self._closed.add(rank)
+        heappush(self._opens, (now + self._churn.down_s, rank))
         if self._index:
-            self._index.forget(replica.load.rank)
-        for number in numbers:
-            record = self.records[number]
-            if record.load is not None:
-                record.load.release()
-                record.load = None
+            self._index.forget(rank)
+        lost, self._views[rank] = self._owners[rank].close(rank, now)
+        for each in lost:
+            record = self.records[each.number]
+            record.add(each)
             record.num_moves += 1
-            self._route(number, now)
-        self._look(replica)
+            self._route(each.number, now)

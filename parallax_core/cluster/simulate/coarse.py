@@ -8,11 +8,11 @@ from math import inf
 from parallax_core.base.errors import InvalidRequest, Overloaded
 from parallax_core.cluster.simulate.coarse_plan import CoarseAnswer, CoarsePlanner, CoarseRow
 from parallax_core.cluster.simulate.pipeline import DrawnTokens, PipelineModel, SimulatedRequest
-from parallax_core.cluster.simulate.rounds import Rounds
+from parallax_core.cluster.simulate.rounds import RepeatedStep, Rounds
 from parallax_core.cluster.simulate.step_path import Passage, StepPath
 from parallax_core.cluster.simulate.step_time import StepWork, count_attended
 from parallax_core.engine.limits import Limits
-from parallax_core.engine.stage_clock import StepTimes
+from parallax_core.engine.stage_clock import FinishedStep
 from parallax_core.engine.step_cost import StepSize
 
 MOST_ROUNDS = 8
@@ -22,18 +22,22 @@ MOST_ROUNDS = 8
 class CoarseStep:
     """A step on its way."""
 
-    __slots__ = ("passage", "rows", "size", "times")
+    __slots__ = ("is_lone", "passage", "rows", "size")
 
-    def __init__(self, rows: list[CoarseRow], passage: Passage, size: StepSize, times: StepTimes) -> None:
-        self.rows, self.passage, self.size, self.times = rows, passage, size, times
+    def __init__(self, rows: list[CoarseRow], passage: Passage, size: StepSize, *, is_lone: bool) -> None:
+        self.rows, self.passage, self.size, self.is_lone = rows, passage, size, is_lone
+
+    def finish(self) -> FinishedStep:
+        """Return what the clock learns from it."""
+        passage = self.passage
+        return FinishedStep(self.size, passage.seconds, passage.departed, passage.returned, self.is_lone)
 
 
 class CoarsePipeline:
     """A pipeline whose steps are chosen as the head's scheduler does, by the same pacing, without its other work.
 
-    There are no prefixes, priorities, policies or pools of windows. While all answers of a single stage decode and none
-    ends, its steps repeat: these rounds are one event, which an arrival ends early. Their times grow evenly with the
-    contexts. Steps of several stages are single events: a prompt leaves gaps between them, which last.
+    There are no prefixes, priorities, policies or pools of windows. While all answers decode and none ends, the steps on
+    their way repeat: these rounds are one event, which an arrival ends early.
     """
 
     def __init__(self, model: PipelineModel, context_length: int, limits: Limits | None = None) -> None:
@@ -66,14 +70,15 @@ class CoarsePipeline:
     def advance(self, now: float) -> list[DrawnTokens]:
         """Absorb the results that are there, and plan steps."""
         told = self.settle(now)
-        self._rounds = None
+        self._end_rounds(now)
         self._plan(now)
         self._begin_rounds()
         return told
 
     def settle(self, now: float) -> list[DrawnTokens]:
         """Absorb the results that are there, and return their tokens; the rest of ended rounds begins anew."""
-        self._end_rounds(now)
+        if self._rounds is not None and self._rounds.count(now):
+            self._end_rounds(now)
         while self._steps and self._steps[0].passage.returned <= now:
             at = self._steps[0].passage.returned
             self._absorb(self._steps.popleft(), at)
@@ -91,15 +96,10 @@ class CoarsePipeline:
                     break
                 continue
             work, size = weigh(rows, self._model.windows)
-            times = StepTimes(len(self._model.stages), now, not self._steps, size)
-            self._steps.append(CoarseStep(rows, self._path.depart(work, now), size, times))
+            self._steps.append(CoarseStep(rows, self._path.depart(work, now), size, is_lone=not self._steps))
 
     def _absorb(self, step: CoarseStep, now: float) -> None:
-        clock, num_tokens = self._planner.clock, sum(row.count for row in step.rows)
-        for stage, (seconds, reported) in enumerate(zip(step.passage.seconds, step.passage.reported, strict=True)):
-            step.times.note(stage, seconds)
-            clock.note(step.times, stage, num_tokens, reported)
-        clock.arrive(step.times, now)
+        self._planner.clock.note_finished([step.finish()])
         for row in step.rows:
             if row.draws:
                 is_over = self._planner.draw(row.answer)
@@ -107,38 +107,41 @@ class CoarsePipeline:
 
     def _begin_rounds(self) -> None:
         """Let the steps on their way repeat, as long as no answer ends, and find when they have."""
-        self.next_at = self._steps[0].passage.returned if self._steps else inf
-        if len(self._model.stages) > 1 or len(self._steps) != 1:
-            return
-        number = min(self._planner.count_rounds(), MOST_ROUNDS)
+        steps = self._steps
+        self.next_at = steps[0].passage.returned if steps else inf
+        number = min(self._planner.count_rounds([step.rows for step in steps]), MOST_ROUNDS)
         if number > 0:
-            [step] = self._steps
-            later, _ = weigh(step.rows, self._model.windows, number)
-            self._rounds = rounds = Rounds(step.passage, self._model, later, number)
-            self.next_at += rounds.measure(number)
+            repeated = [self._repeat(step, number) for step in steps]
+            self._rounds = Rounds(self._path, repeated, number)
+            self.next_at = self._rounds.last
+
+    def _repeat(self, step: CoarseStep, number: int) -> RepeatedStep:
+        """Return a step that will repeat so many times."""
+        later, _ = weigh(step.rows, self._model.windows, number)
+        timed = zip(self._model.stages, step.passage.seconds, strict=True)
+        growth_s = [(stage.measure(later) - seconds) / number for stage, seconds in timed]
+        return RepeatedStep(step.passage, len(step.rows), growth_s)
 
     def _end_rounds(self, now: float) -> None:
-        """Credit the rounds that are over."""
-        rounds = self._rounds
-        if rounds is None or not (number := rounds.count(now)):
+        """End the rounds, if there are any, and credit the steps that have returned."""
+        rounds, self._rounds = self._rounds, None
+        if rounds is None:
             return
-        self._rounds = None
-        [step], planner = self._steps, self._planner
-        at = step.passage.returned + rounds.measure(number - 1)
-        for row in step.rows:
-            planner.draw_many(row.answer, number)
-            row.start += number
-            self._told.append(DrawnTokens(row.answer.number, number, at, is_over=False))
-        decodes, context, *_ = step.size
-        [seconds] = step.passage.seconds
-        for turn in range(number):
-            planner.clock.costs.note(StepSize(decodes, context + decodes * turn), seconds * rounds.growth(turn))
-        step.size = step.times.size = StepSize(decodes, context + decodes * number)
-        step.times.departed += rounds.measure(number)
-        self._path.shift(rounds.measure(number))
-        self.busy_s[0] += rounds.shift(step.passage, number)
-        planner.note_calm(at)
-        self.next_at = step.passage.returned
+        steps, finished, at = self._steps, list[FinishedStep](), now
+        for _, later in rounds.end(rounds.count(now)):
+            step = steps.popleft()
+            finished.append(step.finish())
+            at = step.passage.returned
+            for row in step.rows:
+                self._planner.draw_many(row.answer, 1)
+                row.start += 1
+                self._told.append(DrawnTokens(row.answer.number, 1, at, is_over=False))
+            decodes, context, *_ = step.size
+            steps.append(CoarseStep(step.rows, later, StepSize(decodes, context + decodes), is_lone=not steps))
+        if finished:
+            self._planner.clock.note_finished(finished)
+            self._planner.note_calm(at)
+        self.next_at = steps[0].passage.returned
 
 
 def weigh(rows: list[CoarseRow], windows: tuple[int, ...], further: int = 0) -> tuple[StepWork, StepSize]:

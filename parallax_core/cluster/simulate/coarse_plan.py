@@ -71,10 +71,13 @@ class CoarsePlanner:
         """Let a request wait for a place."""
         self._waiting.append(answer)
 
-    def count_rounds(self) -> int:
-        """Return for how many rounds all requests decode, and none ends; 0 if prompts are there."""
+    def count_rounds(self, steps: Sequence[Sequence[CoarseRow]]) -> int:
+        """Return for how many rounds the steps on their way, with these rows, repeat: all decode, and none ends."""
         running = self._running
-        if self._waiting or not running:
+        share = -(-len(running) // self._num_stages)
+        if self._waiting or not running or len(steps) > self._num_stages:
+            return 0
+        if any(len(rows) > share or any(row.count > 1 for row in rows) for rows in steps):
             return 0
         fewest = inf
         for answer in running:

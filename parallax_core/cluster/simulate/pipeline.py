@@ -190,8 +190,9 @@ class ExactPipeline:
         ]
 
     def _absorb(self, step: PlannedStep, passage: Passage) -> None:
-        for stage, (seconds, reported) in enumerate(zip(passage.seconds, passage.reported, strict=True)):
-            self._head.confirm(stage, step.batch.step, (), seconds, reported)
+        back_s = self._model.back_s
+        for stage, (seconds, computed) in enumerate(zip(passage.seconds, passage.computed, strict=True)):
+            self._head.confirm(stage, step.batch.step, (), seconds, computed + back_s)
         draws = [output for row in step.batch.rows for output in row.outputs if isinstance(output, Draw)]
         answers = tuple(Drawn((0,) * draw.count) for draw in draws)
         self._head.absorb(StageResult(answers), passage.returned)

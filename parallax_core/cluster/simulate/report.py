@@ -58,7 +58,7 @@ def make_report(simulation: ClusterSimulation, limits: LatencyLimits) -> Simulat
     done = [record for record in records if record.is_over]
     duration = max((record.last for record in done), default=0.0)
     good = sum(_is_good(record, limits) for record in done)
-    busy = [each / duration if duration else 0.0 for stages in simulation.measure_busy() for each in stages]
+    busy = [each / duration if duration else 0.0 for stages in simulation.busy_s for each in stages]
     return SimulationReport(
         num_requests=len(records),
         num_finished=len(done),

@@ -1,61 +1,55 @@
-"""Rounds of a stage in which all answers decode: each takes a little longer than the one before."""
+"""Rounds in which all answers decode: each step departs again when it has returned, as long as nothing else happens."""
 
 from __future__ import annotations
 
-from math import sqrt
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from parallax_core.cluster.simulate.step_path import Passage
-from parallax_core.cluster.simulate.step_time import StepWork
+from parallax_core.cluster.simulate.step_path import Passage, StepPath
 
-if TYPE_CHECKING:
-    from parallax_core.cluster.simulate.pipeline import PipelineModel
+
+class RepeatedStep(NamedTuple):
+    """A step on its way, which will repeat."""
+
+    passage: Passage
+    num_tokens: int
+    growth_s: Sequence[float]
+    """By how much longer each stage takes in each round, since the contexts grow; shape [stages]."""
 
 
 class Rounds:
-    """The steps of a single stage that follow the one on its way; their seconds are an arithmetic series."""
+    """The steps that follow those on their way, in their order: links and stages never change it.
 
-    def __init__(self, passage: Passage, model: PipelineModel, later: StepWork, number: int) -> None:
-        """Describe rounds.
+    How long a stage takes grows evenly over the rounds. When a step departs, and where it waits for others, follows for
+    each step from those before it, as for steps that are planned one by one.
+    """
 
-        Args:
-            passage: of the step on its way.
-            model: the pipeline.
-            later: what the step asks for in the last round.
-            number: of rounds.
-        """
-        [stage], [seconds] = model.stages, passage.seconds
-        self._seconds, self._number, self._returned = seconds, number, passage.returned
-        self._more_s = (stage.measure(later) - seconds) / number
-        self._period_s = seconds + sum(model.ways_s) + model.back_s
+    def __init__(self, path: StepPath, steps: Sequence[RepeatedStep], number: int) -> None:
+        """Let steps depart ``number`` times again, each when it has returned."""
+        self._path, self._period = path, len(steps)
+        passages = self._passages = [step.passage for step in steps]
+        for _ in range(number):
+            for step in steps:
+                before = passages[-self._period]
+                seconds = [each_s + more_s for each_s, more_s in zip(before.seconds, step.growth_s, strict=True)]
+                passages.append(path.send(seconds, step.num_tokens, before.returned))
 
-    def growth(self, number: float) -> float:
-        """Return how many times longer than the step on its way one takes after so many rounds."""
-        return 1 + self._more_s / self._seconds * number
-
-    def measure(self, number: int) -> float:
-        """Return the seconds of the first so many rounds."""
-        return number * self._period_s + self._more_s * number * (number + 1) / 2
+    @property
+    def last(self) -> float:
+        """The time at which the last step returns that repeats in these rounds."""
+        return self._passages[-self._period - 1].returned
 
     def count(self, now: float) -> int:
-        """Return the number of steps that have returned, of which the one on its way is the first."""
-        passed_s = now - self._returned
-        if passed_s < 0:
-            return 0
-        mean_s = self._period_s + self._more_s / 2
-        root = sqrt(mean_s * mean_s + 2 * self._more_s * passed_s) if self._more_s > 0 else 0.0
-        number = 1 + int((root - mean_s) / self._more_s if self._more_s > 0 else passed_s / self._period_s)
-        while number > 1 and self.measure(number - 1) > passed_s:
-            number -= 1
-        while number < self._number and self.measure(number) <= passed_s:
+        """Return how many steps have returned, beginning with those on their way; the last ones do not count."""
+        number, most = 0, len(self._passages) - self._period
+        while number < most and self._passages[number].returned <= now:
             number += 1
-        return min(number, self._number)
+        return number
 
-    def shift(self, passage: Passage, number: int) -> float:
-        """Move the step by so many rounds, and return the seconds that the stage computes in them."""
-        by_s = self.measure(number)
-        passage.departed += by_s
-        passage.returned += by_s
-        passage.reported = [at + by_s for at in passage.reported]
-        passage.seconds = [self._seconds + self._more_s * number]
-        return self._seconds * number + self._more_s * number * (number + 1) / 2
+    def end(self, number: int) -> Iterator[tuple[Passage, Passage]]:
+        """End when ``number`` steps have returned; yield each with the step that departed then."""
+        period = self._period
+        self._path.rewind(self._passages[number + period - 1])
+        for passage, later in zip(self._passages[:number], self._passages[period:], strict=False):
+            self._path.charge(later.seconds)
+            yield passage, later

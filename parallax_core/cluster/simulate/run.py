@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from parallax_core.base.errors import UsageError
+from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.simulate.cluster import ChurnOptions, ClusterSimulation
 from parallax_core.cluster.simulate.coarse import CoarsePipeline
+from parallax_core.cluster.simulate.group import LocalGroup, ReplicaGroup
 from parallax_core.cluster.simulate.pipeline import ExactPipeline, PipelineModel, SimulatedPipeline
 from parallax_core.cluster.simulate.report import LatencyLimits, SimulationReport, make_report
 from parallax_core.cluster.simulate.trace import Arrival
-from parallax_core.contracts.placement import Placement
+from parallax_core.contracts.placement import Placement, PlacementProblem
 from parallax_core.contracts.policy import RoutingPolicy
+from parallax_core.contracts.progress import Progress, silent
 from parallax_core.engine.options import HeadOptions
+
+MOST_SETTLED = 64
+"""With at most so many pipelines, the router knows of every token at once, also in a coarse simulation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,37 +40,73 @@ class SimulationOptions:
     """Whether pipelines are `CoarsePipeline`, which needs less time and knows neither prefixes nor other policies."""
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineSource:
+    """What the pipelines of a simulation are made from, in whatever process."""
+
+    problem: PlacementProblem
+    pipelines: Sequence[tuple[Sequence[int], Sequence[int]]]
+    """The nodes of each pipeline's stages, and the first layer of each stage, then the number of layers."""
+    slow: Mapping[str, float]
+    head: HeadOptions
+    context_length: int
+    is_coarse: bool
+
+    def make_group(self, ranks: Iterable[int]) -> LocalGroup:
+        """Open the pipelines with these ranks."""
+        costs = CostModel(self.problem)
+        slow = [self.slow.get(node.name, 1.0) for node in costs.nodes]
+        make: Callable[[PipelineModel, int], SimulatedPipeline] = (
+            partial(CoarsePipeline, limits=self.head.limits)
+            if self.is_coarse
+            else partial(ExactPipeline, options=self.head)
+        )
+        makers = {
+            rank: partial(make, PipelineModel(costs, *self.pipelines[rank], slow), self.context_length)
+            for rank in ranks
+        }
+        return LocalGroup(makers, settles=self.is_coarse and len(self.pipelines) <= MOST_SETTLED)
+
+
+def make_source(estimator: PlacementEstimator, placement: Placement, options: SimulationOptions) -> PipelineSource:
+    """Return what the pipelines of a placement are made from.
+
+    Raises:
+        ValueError: if the placement is not valid.
+    """
+    pipelines = [(pipeline.order, pipeline.cuts) for pipeline in estimator.read_pipelines(placement)]
+    return PipelineSource(
+        estimator.costs.problem, pipelines, options.slow, options.head, options.context_length, options.is_coarse
+    )
+
+
+def run_groups(
+    groups: Sequence[ReplicaGroup], trace: Iterable[Arrival], options: SimulationOptions, progress: Progress = silent
+) -> SimulationReport:
+    """Serve the arrivals, in order of time, on groups of pipelines, which are used up, and return the figures.
+
+    Raises:
+        UsageError: if a coarse simulation is asked for what it does not know.
+    """
+    arrivals = list(trace)
+    has_prefixes = any(arrival.shared_tokens for arrival in arrivals)
+    if options.is_coarse and has_prefixes:
+        raise UsageError(
+            "a coarse simulation has no prefix cache", "leave out the shared prefixes, or simulate exactly"
+        )
+    simulation = ClusterSimulation(groups, options.routing, options.churn, has_prefixes=has_prefixes)
+    simulation.run(arrivals, progress)
+    return make_report(simulation, options.limits)
+
+
 def simulate(
     estimator: PlacementEstimator, placement: Placement, trace: Iterable[Arrival], options: SimulationOptions
 ) -> SimulationReport:
-    """Serve the arrivals, in order of time, on the pipelines of a placement, and return the figures.
+    """Serve the arrivals, in order of time, on the pipelines of a placement, in this process; return the figures.
 
     Raises:
         ValueError: if the placement is not valid.
         UsageError: if a coarse simulation is asked for what it does not know.
     """
-    costs = estimator.costs
-    slow = [options.slow.get(node.name, 1.0) for node in costs.nodes]
-    models = [
-        PipelineModel(costs, pipeline.order, pipeline.cuts, slow) for pipeline in estimator.read_pipelines(placement)
-    ]
-    arrivals = list(trace)
-    has_prefixes = any(arrival.shared_tokens for arrival in arrivals)
-    make = _choose_pipeline(options, has_prefixes=has_prefixes)
-    makers = [partial(make, model, options.context_length) for model in models]
-    simulation = ClusterSimulation(makers, options.routing, options.churn, has_prefixes=has_prefixes)
-    simulation.run(arrivals)
-    return make_report(simulation, options.limits)
-
-
-def _choose_pipeline(
-    options: SimulationOptions, *, has_prefixes: bool
-) -> Callable[[PipelineModel, int], SimulatedPipeline]:
-    """Return what makes a pipeline from its model and the context length."""
-    if not options.is_coarse:
-        return partial(ExactPipeline, options=options.head)
-    if has_prefixes:
-        raise UsageError(
-            "a coarse simulation has no prefix cache", "leave out the shared prefixes, or simulate exactly"
-        )
-    return partial(CoarsePipeline, limits=options.head.limits)
+    source = make_source(estimator, placement, options)
+    return run_groups([source.make_group(range(len(source.pipelines)))], trace, options)

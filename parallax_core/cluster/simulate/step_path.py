@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,14 @@ class Passage:
     """The times of a step, which are known when it departs."""
 
     departed: float
+    seconds: Sequence[float]
+    """What each stage computes."""
     returned: float = 0.0
     """When its answers are at the head."""
-    seconds: list[float] = field(default_factory=list)
-    """What each stage computes."""
-    reported: list[float] = field(default_factory=list)
-    """When the head has the report of each stage."""
+    carried: list[float] = field(default_factory=list)
+    """When the link to each stage is free again."""
+    computed: list[float] = field(default_factory=list)
+    """When each stage has computed it."""
 
 
 class StepPath:
@@ -37,25 +40,28 @@ class StepPath:
 
     def depart(self, work: StepWork, now: float) -> Passage:
         """Return the times of a step that departs now; one without rows takes no time to compute."""
-        model, passage, at = self._model, Passage(now), now
-        for stage, timed in enumerate(model.stages):
-            at = self._cross(stage, at, work)
-            seconds = timed.measure(work) if work.num_rows else 0.0
-            at = max(at, self._free_at[stage]) + seconds
-            self._free_at[stage] = at
-            self.busy_s[stage] += seconds
-            passage.seconds.append(seconds)
-            passage.reported.append(at + model.back_s)
-        passage.returned = at + model.back_s
-        return passage
+        seconds = [timed.measure(work) if work.num_rows else 0.0 for timed in self._model.stages]
+        self.charge(seconds)
+        return self.send(seconds, work.num_tokens, now)
 
-    def shift(self, by_s: float) -> None:
-        """Let the stages and links be free so much later."""
-        self._free_at = [at + by_s for at in self._free_at]
-        self._link_free_at = [at + by_s for at in self._link_free_at]
+    def charge(self, seconds: Sequence[float]) -> None:
+        """Count what each stage computes for a step."""
+        for stage, each_s in enumerate(seconds):
+            self.busy_s[stage] += each_s
 
-    def _cross(self, stage: int, at: float, work: StepWork) -> float:
-        """Return when a step that leaves the stage before at ``at`` is here; a link carries one after the other."""
-        copied = max(at, self._link_free_at[stage]) + work.num_tokens * self._model.copy_s[stage]
-        self._link_free_at[stage] = copied
-        return copied + self._model.ways_s[stage]
+    def send(self, seconds: Sequence[float], num_tokens: float, now: float) -> Passage:
+        """Return the times of a step that departs now and for which each stage computes ``seconds``."""
+        model, at, carried, computed = self._model, now, list[float](), list[float]()
+        lanes = zip(self._link_free_at, model.copy_s, model.ways_s, self._free_at, seconds, strict=True)
+        for link_free_at, copy_s, way_s, free_at, each_s in lanes:
+            at = (at if at > link_free_at else link_free_at) + num_tokens * copy_s
+            carried.append(at)
+            at += way_s
+            at = (at if at > free_at else free_at) + each_s
+            computed.append(at)
+        self._link_free_at, self._free_at = carried, computed
+        return Passage(now, seconds, at + model.back_s, carried, computed)
+
+    def rewind(self, passage: Passage) -> None:
+        """Let this step be the last one that has departed."""
+        self._link_free_at, self._free_at = passage.carried, passage.computed

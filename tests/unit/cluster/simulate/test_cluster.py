@@ -9,6 +9,7 @@ from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, Ro
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.cluster.simulate.cluster import ChurnOptions, ClusterSimulation
+from parallax_core.cluster.simulate.group import LocalGroup
 from parallax_core.cluster.simulate.pipeline import ExactPipeline, PipelineModel
 from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
@@ -24,8 +25,8 @@ def make_simulation(
     problem = PlacementProblem(cluster=ClusterProfile(nodes=nodes), model=make_model(), goal=ServingGoal())
     costs = CostModel(problem)
     models = [PipelineModel(costs, (rank,), (0, 8), slow) for rank in range(len(slow))]
-    makers = [partial(ExactPipeline, model, 4096) for model in models]
-    return ClusterSimulation(makers, policy, churn, has_prefixes=has_prefixes)
+    makers = {rank: partial(ExactPipeline, model, 4096) for rank, model in enumerate(models)}
+    return ClusterSimulation([LocalGroup(makers)], policy, churn, has_prefixes=has_prefixes)
 
 
 def make_arrivals(number: int, rate: float, shared: int = 0, seed: int = 0) -> list[Arrival]:

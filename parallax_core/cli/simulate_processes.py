@@ -1,0 +1,162 @@
+"""Simulates the pipelines of a cluster in several processes, which wait for each other where requests are routed."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_core.cluster.simulate.group import ReplicaGroup
+from parallax_core.cluster.simulate.pipeline import SimulatedRequest
+from parallax_core.cluster.simulate.replica import RequestProgress
+from parallax_core.cluster.simulate.report import SimulationReport
+from parallax_core.cluster.simulate.run import PipelineSource, SimulationOptions, make_source, run_groups
+from parallax_core.cluster.simulate.trace import Arrival
+from parallax_core.contracts.placement import Placement
+from parallax_core.contracts.policy import ArrivalView, ReplicaView
+from parallax_core.contracts.progress import Progress, silent
+
+
+class ProcessGroup:
+    """The pipelines of another process. Views come as tuples, which are faster to send."""
+
+    def __init__(self, connection: Connection, ranks: Sequence[int]) -> None:
+        self.ranks = ranks
+        self._connection = connection
+
+    def start(self, until: float, *, is_routing: bool) -> None:
+        """Have the other process begin to let the time pass."""
+        self._send("collect", until, is_routing)
+
+    def collect(self) -> Iterable[ReplicaView]:
+        """Return the views that have changed."""
+        return map(_read_view, self._receive())
+
+    def submit(
+        self, rank: int, request: SimulatedRequest, arrival: ArrivalView, now: float
+    ) -> tuple[bool, ReplicaView]:
+        """Submit a request; return whether it was accepted, and the view after it."""
+        self._send("submit", rank, request, arrival, now)
+        is_accepted, view = self._receive()
+        return is_accepted, _read_view(view)
+
+    def close(self, rank: int, now: float) -> tuple[Sequence[RequestProgress], ReplicaView]:
+        """Lose a pipeline; return its unfinished requests, and the view after it."""
+        self._send("close", rank, now)
+        lost, view = self._receive()
+        return lost, _read_view(view)
+
+    def open(self, rank: int) -> None:
+        """Let a lost pipeline serve again."""
+        self._send("open", rank)
+        self._receive()
+
+    def finish(self) -> tuple[Sequence[RequestProgress], Sequence[Sequence[float]]]:
+        """Return what has become of the requests, and the seconds that the stages of each pipeline have computed."""
+        self._send("finish")
+        over, busy_s = self._receive()
+        return over, busy_s
+
+    def _send(self, *call: object) -> None:
+        try:
+            self._connection.send(call)
+        except OSError as error:
+            raise _explain_end() from error
+
+    def _receive(self) -> Any:  # noqa: ANN401 -- what `_serve` returns for the call
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise _explain_end() from error
+
+
+@contextlib.contextmanager
+def open_groups(source: PipelineSource, num_processes: int) -> Iterator[Sequence[ReplicaGroup]]:
+    """Open the pipelines of a simulation in this process and others, of which each gets as many; then end those.
+
+    Raises:
+        UsageError: if a policy cannot be sent to another process.
+    """
+    num_pipelines = len(source.pipelines)
+    shares = [range(first, num_pipelines, num_processes) for first in range(min(num_processes, num_pipelines))]
+    context = multiprocessing.get_context("spawn")  # a process with threads must not be forked
+    groups: list[ReplicaGroup] = []
+    with contextlib.ExitStack() as stack:
+        for ranks in shares[1:]:
+            ours, theirs = context.Pipe()
+            stack.callback(ours.close)
+            process = context.Process(target=_serve, args=(theirs, source, ranks), daemon=True)
+            try:
+                process.start()
+            except (AttributeError, TypeError, ValueError) as error:  # what pickling raises, by the Python version
+                message = f"the simulation cannot be sent to another process: {error}"
+                raise UsageError(message, "a policy holds what cannot be sent: use --processes 1") from error
+            stack.callback(process.join)
+            stack.callback(process.terminate)
+            theirs.close()
+            groups.append(ProcessGroup(ours, ranks))
+        yield [source.make_group(shares[0]), *groups]
+
+
+def simulate_in_processes(
+    estimator: PlacementEstimator,
+    placement: Placement,
+    trace: Iterable[Arrival],
+    options: SimulationOptions,
+    *,
+    num_processes: int,
+    progress: Progress = silent,
+) -> SimulationReport:
+    """Do what `simulate` does, with the same figures, in several processes; tell ``progress`` of the requests."""
+    with open_groups(make_source(estimator, placement, options), num_processes) as groups:
+        return run_groups(groups, trace, options, progress)
+
+
+def _serve(connection: Connection, source: PipelineSource, ranks: Sequence[int]) -> None:
+    """Make the calls that a `ProcessGroup` sends, until it closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the process that has the connection
+    group = source.make_group(ranks)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            match connection.recv():
+                case "collect", until, is_routing:
+                    group.start(until, is_routing=is_routing)
+                    connection.send([_write_view(view) for view in group.collect()])
+                case "submit", *arguments:
+                    is_accepted, view = group.submit(*arguments)
+                    connection.send((is_accepted, _write_view(view)))
+                case "close", rank, now:
+                    lost, view = group.close(rank, now)
+                    connection.send((lost, _write_view(view)))
+                case "open", rank:
+                    connection.send(group.open(rank))
+                case _:
+                    connection.send(group.finish())
+
+
+def _write_view(view: ReplicaView) -> tuple[Any, ...]:
+    """Return what `_read_view` reads; a group knows neither caches nor suspicions."""
+    load = view.rank, view.pending_tokens, view.num_requests, view.pending_prompt
+    return *load, view.token_s, view.prompt_token_s
+
+
+def _read_view(values: tuple[Any, ...]) -> ReplicaView:
+    rank, pending_tokens, num_requests, pending_prompt, token_s, prompt_token_s = values
+    return ReplicaView(
+        rank=rank,
+        pending_tokens=pending_tokens,
+        num_requests=num_requests,
+        cached_tokens=0,
+        pending_prompt=pending_prompt,
+        token_s=token_s,
+        prompt_token_s=prompt_token_s,
+    )
+
+
+def _explain_end() -> ParallaxError:
+    return ParallaxError("a process of the simulation has ended early", "its output, above, says why")

@@ -1,0 +1,107 @@
+"""The pipelines of a simulated cluster that one process simulates: they meet only where requests are routed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from math import inf
+from typing import Protocol
+
+from parallax_core.cluster.simulate.pipeline import SimulatedPipeline, SimulatedRequest
+from parallax_core.cluster.simulate.replica import RequestProgress, SimulatedReplica
+from parallax_core.contracts.policy import ArrivalView, ReplicaView
+
+
+class ReplicaGroup(Protocol):
+    """Pipelines by rank. Each `start` is followed by a `collect`, so that several groups may compute at the same time."""
+
+    ranks: Sequence[int]
+
+    def start(self, until: float, *, is_routing: bool) -> None:
+        """Begin to let the time pass, with all that happens at ``until``; a request is routed then if ``is_routing``."""
+
+    def collect(self) -> Iterable[ReplicaView]:
+        """Finish what `start` began; return the views that have changed."""
+
+    def submit(
+        self, rank: int, request: SimulatedRequest, arrival: ArrivalView, now: float
+    ) -> tuple[bool, ReplicaView]:
+        """Submit a request; return whether it was accepted, and the view after it."""
+
+    def close(self, rank: int, now: float) -> tuple[Sequence[RequestProgress], ReplicaView]:
+        """Lose a pipeline; return its unfinished requests, and the view after it."""
+
+    def open(self, rank: int) -> None:
+        """Let a lost pipeline serve again."""
+
+    def finish(self) -> tuple[Sequence[RequestProgress], Sequence[Sequence[float]]]:
+        """Return what has become of the requests, and the seconds that the stages of each pipeline have computed."""
+
+
+class LocalGroup:
+    """Pipelines of this process."""
+
+    def __init__(self, makers: Mapping[int, Callable[[], SimulatedPipeline]], *, settles: bool = True) -> None:
+        """Open pipelines.
+
+        Args:
+            makers: make each of them, by rank.
+            settles: whether the router knows of every token at once, also of those that are taken together.
+        """
+        self.ranks = tuple(makers)
+        self._replicas = {rank: SimulatedReplica(rank, make) for rank, make in makers.items()}
+        self._settles = settles
+        self._wakes: list[tuple[float, int]] = []
+        self._until, self._is_routing = 0.0, False
+
+    def start(self, until: float, *, is_routing: bool) -> None:
+        """Note until when the time passes."""
+        self._until, self._is_routing = until, is_routing
+
+    def collect(self) -> list[ReplicaView]:
+        """Process all events up to that time."""
+        wakes, until, changed = self._wakes, self._until, dict[int, SimulatedReplica]()
+        while wakes and wakes[0][0] <= until:
+            at, rank = heappop(wakes)
+            replica = self._replicas[rank]
+            if at != replica.wake_at:
+                continue  # it was woken earlier, or lost
+            if replica.wake(at):
+                changed[rank] = replica
+            if replica.wake_at < inf:
+                heappush(wakes, (replica.wake_at, rank))
+        if self._settles and self._is_routing:
+            for rank, replica in self._replicas.items():
+                before = replica.wake_at
+                if replica.settle(until):
+                    changed[rank] = replica
+                    self._await(replica, rank, before)
+        return [replica.view() for replica in changed.values()]
+
+    def submit(
+        self, rank: int, request: SimulatedRequest, arrival: ArrivalView, now: float
+    ) -> tuple[bool, ReplicaView]:
+        """Submit a request; return whether it was accepted, and the view after it."""
+        replica = self._replicas[rank]
+        before = replica.wake_at
+        is_accepted = replica.submit(request, arrival, now)
+        self._await(replica, rank, before)
+        return is_accepted, replica.view()
+
+    def close(self, rank: int, now: float) -> tuple[list[RequestProgress], ReplicaView]:
+        """Lose a pipeline; return its unfinished requests, and the view after it."""
+        replica = self._replicas[rank]
+        return replica.close(now), replica.view()
+
+    def open(self, rank: int) -> None:
+        """Let a lost pipeline serve again."""
+        self._replicas[rank].open()
+
+    def finish(self) -> tuple[list[RequestProgress], list[list[float]]]:
+        """Return what has become of the requests, and the seconds that the stages of each pipeline have computed."""
+        over = [progress for replica in self._replicas.values() for progress in replica.over]
+        return over, [replica.measure_busy() for replica in self._replicas.values()]
+
+    def _await(self, replica: SimulatedReplica, rank: int, before: float) -> None:
+        if replica.wake_at < before:
+            heappush(self._wakes, (replica.wake_at, rank))

@@ -1,0 +1,107 @@
+"""One pipeline of a simulated cluster: its load, as the router knows it, and the progress of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from parallax_core.base.errors import InvalidRequest, Unavailable
+from parallax_core.cluster.routing.load import ReplicaLoad, RequestLoad
+from parallax_core.cluster.simulate.pipeline import DrawnTokens, SimulatedPipeline, SimulatedRequest
+from parallax_core.contracts.policy import ArrivalView, ReplicaView
+
+
+@dataclass(slots=True)
+class RequestProgress:
+    """What a request got from one pipeline. Times are in seconds from the beginning."""
+
+    number: int
+    num_tokens: int = 0
+    first: float = inf
+    last: float = inf
+    is_over: bool = False
+
+
+class SimulatedReplica:
+    """A pipeline, open or lost."""
+
+    def __init__(self, rank: int, make: Callable[[], SimulatedPipeline]) -> None:
+        """Open a pipeline, which ``make`` makes again after a loss."""
+        self.wake_at = inf
+        """When `wake` is to be called."""
+        self.over: list[RequestProgress] = []
+        """The requests that have ended."""
+        self._make = make
+        self._pipeline = make()
+        self._load = ReplicaLoad(rank)
+        self._running: dict[int, tuple[RequestProgress, RequestLoad]] = {}
+        self._busy_s = [0.0] * len(self._pipeline.busy_s)
+        self._is_open = True
+
+    def open(self) -> None:
+        """Begin again with empty caches."""
+        self._pipeline = self._make()
+        self._is_open = True
+
+    def close(self, now: float) -> list[RequestProgress]:
+        """Lose everything that it computes; return the requests that have not ended, in the order of their numbers."""
+        self.settle(now)
+        lost = [self._running[number] for number in sorted(self._running)]
+        for _, load in lost:
+            load.release()
+        self._running.clear()
+        self._busy_s = self.measure_busy()
+        self._is_open, self.wake_at = False, inf
+        return [progress for progress, _ in lost]
+
+    def view(self) -> ReplicaView:
+        """Return what a policy sees of it, without what is cached."""
+        return self._load.view(0)
+
+    def measure_busy(self) -> list[float]:
+        """Return the seconds that each stage has computed since the beginning."""
+        if not self._is_open:
+            return self._busy_s
+        return [old + new for old, new in zip(self._busy_s, self._pipeline.busy_s, strict=True)]
+
+    def wake(self, at: float) -> bool:
+        """Let the time pass; return whether there were tokens."""
+        told = self._pipeline.advance(at)
+        for drawn in told:
+            self._note(drawn)
+        self.wake_at = max(self._pipeline.next_at, at)
+        return bool(told)
+
+    def settle(self, now: float) -> bool:
+        """Account for the tokens that came before ``now``; return whether there were any."""
+        if not self._is_open or not (told := self._pipeline.settle(now)):
+            return False
+        for drawn in told:
+            self._note(drawn)
+        self.wake_at = min(self.wake_at, max(self._pipeline.next_at, now))
+        return True
+
+    def submit(self, request: SimulatedRequest, arrival: ArrivalView, now: float) -> bool:
+        """Submit a request; return whether it was accepted."""
+        self.settle(now)
+        try:
+            self._pipeline.submit(request, now)
+        except (Unavailable, InvalidRequest):
+            return False
+        self._running[request.number] = RequestProgress(request.number), RequestLoad(self._load, arrival, 1, now=now)
+        self.wake_at = min(self.wake_at, max(self._pipeline.next_at, now))
+        return True
+
+    def _note(self, drawn: DrawnTokens) -> None:
+        progress, load = self._running[drawn.number]
+        progress.last = drawn.at
+        if drawn.num_tokens:
+            progress.first = min(progress.first, drawn.at)
+            progress.num_tokens += drawn.num_tokens
+            load.note(0, drawn.num_tokens, drawn.at)
+        if drawn.is_over:
+            progress.is_over = True
+            load.release()
+            self.over.append(progress)
+            del self._running[drawn.number]
