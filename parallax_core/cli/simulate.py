@@ -13,13 +13,14 @@ import typer
 from parallax_core.base.errors import UsageError
 from parallax_core.cli.command import new_app
 from parallax_core.cli.plan_inputs import measure_model, read_nodes, refuse_model
+from parallax_core.cli.progress import make_display
+from parallax_core.cli.simulate_processes import choose_processes, open_groups
 from parallax_core.cli.simulate_view import render_report
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.nodes_file import read_cluster
 from parallax_core.cluster.simulate.cluster import ChurnOptions
 from parallax_core.cluster.simulate.report import LatencyLimits
-from parallax_core.cluster.simulate.run import SimulationOptions
-from parallax_core.cluster.simulate.run import simulate as run_simulation
+from parallax_core.cluster.simulate.run import SimulationOptions, make_source, run_groups
 from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length, read_trace
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
 from parallax_core.engine.options import HeadOptions
@@ -75,6 +76,10 @@ def simulate(
     coarse: Annotated[
         bool, typer.Option("--coarse", help="Need less time: take decodes together, and leave out prefix caches.")
     ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="Processes to simulate in; by default one per processor if it takes long.", min=1, max=256),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Draws arrivals, lengths and losses.", min=0, metavar="N")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -112,7 +117,9 @@ def simulate(
     placed = make_policy(host, "placement", placement).place(problem, estimator)
     if not placed.pipelines:
         raise refuse_model(problem)
-    report = run_simulation(estimator, placed, arrivals, options)
+    num_processes = processes or choose_processes(len(arrivals))
+    with make_display() as progress, open_groups(make_source(estimator, placed, options), num_processes) as opened:
+        report = run_groups(opened, arrivals, options, progress)
     estimate = estimator.estimate(placed)
     if as_json:
         print(json.dumps({"model": model, "pipelines": len(placed.pipelines), **_drop_infinite(report.describe())}))

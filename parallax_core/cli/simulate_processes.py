@@ -10,24 +10,30 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_core.base.machine import Machine
 from parallax_core.cluster.simulate.group import ReplicaGroup
 from parallax_core.cluster.simulate.pipeline import SimulatedRequest
 from parallax_core.cluster.simulate.replica import RequestProgress
-from parallax_core.cluster.simulate.report import SimulationReport
-from parallax_core.cluster.simulate.run import PipelineSource, SimulationOptions, make_source, run_groups
-from parallax_core.cluster.simulate.trace import Arrival
-from parallax_core.contracts.placement import Placement
+from parallax_core.cluster.simulate.run import PipelineSource
 from parallax_core.contracts.policy import ArrivalView, ReplicaView
-from parallax_core.contracts.progress import Progress, silent
+
+MANY_REQUESTS = 5_000
+"""With at least so many requests, a simulation uses several processes by default."""
+MOST_PROCESSES = 8
+"""The most that it uses by default: they wait for each other whenever a request is routed."""
 
 
 class ProcessGroup:
     """The pipelines of another process. Views come as tuples, which are faster to send."""
 
     def __init__(self, connection: Connection, ranks: Sequence[int]) -> None:
-        self.ranks = ranks
+        self._ranks = ranks
         self._connection = connection
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks of the pipelines."""
+        return self._ranks
 
     def start(self, until: float, *, is_routing: bool) -> None:
         """Have the other process begin to let the time pass."""
@@ -103,18 +109,9 @@ def open_groups(source: PipelineSource, num_processes: int) -> Iterator[Sequence
         yield [source.make_group(shares[0]), *groups]
 
 
-def simulate_in_processes(
-    estimator: PlacementEstimator,
-    placement: Placement,
-    trace: Iterable[Arrival],
-    options: SimulationOptions,
-    *,
-    num_processes: int,
-    progress: Progress = silent,
-) -> SimulationReport:
-    """Do what `simulate` does, with the same figures, in several processes; tell ``progress`` of the requests."""
-    with open_groups(make_source(estimator, placement, options), num_processes) as groups:
-        return run_groups(groups, trace, options, progress)
+def choose_processes(num_requests: int) -> int:
+    """Return the number of processes for a simulation: several take a second to start."""
+    return min(Machine().count_cores(), MOST_PROCESSES) if num_requests >= MANY_REQUESTS else 1
 
 
 def _serve(connection: Connection, source: PipelineSource, ranks: Sequence[int]) -> None:
@@ -134,7 +131,8 @@ def _serve(connection: Connection, source: PipelineSource, ranks: Sequence[int])
                     lost, view = group.close(rank, now)
                     connection.send((lost, _write_view(view)))
                 case "open", rank:
-                    connection.send(group.open(rank))
+                    group.open(rank)
+                    connection.send(None)
                 case _:
                     connection.send(group.finish())
 

@@ -93,7 +93,7 @@ class StepCosts:
         root = math.sqrt(per_token**2 + 4 * per_square * seconds)
         return 2 * seconds / (per_token + root) if root else math.inf
 
-    def _add(self, v: float, w: float, x: float, y: float, z: float) -> None:  # noqa: PLR0913 -- a part of each cost
+    def _add(self, v: float, w: float, x: float, y: float, z: float) -> None:
         """Add the parts of a step, divided by its seconds, to the sums."""
         vv, vw, vx, vy, vz, ww, wx, wy, wz, xx, xy, xz, yy, yz, zz = self._products
         self._products = (

@@ -104,7 +104,7 @@ class ClusterSimulation:
         self.num_losses = 0
 
     def run(self, trace: Sequence[Arrival], progress: Progress = silent) -> None:
-        """Let all requests of a trace, in order of time, arrive and end; tell ``progress`` of those that were routed."""
+        """Let all requests of a trace, in order of time, arrive and end; ``progress`` learns how many have arrived."""
         every = max(1, len(trace) // REPORTS)
         for number, arrival in enumerate(trace):
             if number % every == 0:

@@ -36,8 +36,8 @@ class CoarseStep:
 class CoarsePipeline:
     """A pipeline whose steps are chosen as the head's scheduler does, by the same pacing, without its other work.
 
-    There are no prefixes, priorities, policies or pools of windows. While all answers decode and none ends, the steps on
-    their way repeat: these rounds are one event, which an arrival ends early.
+    There are no prefixes, priorities, policies or pools of windows. While all answers decode and none ends, the steps
+    on their way repeat: these rounds are one event, which an arrival ends early.
     """
 
     def __init__(self, model: PipelineModel, context_length: int, limits: Limits | None = None) -> None:

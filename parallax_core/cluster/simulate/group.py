@@ -13,12 +13,14 @@ from parallax_core.contracts.policy import ArrivalView, ReplicaView
 
 
 class ReplicaGroup(Protocol):
-    """Pipelines by rank. Each `start` is followed by a `collect`, so that several groups may compute at the same time."""
+    """Pipelines by rank. Each `start` is followed by a `collect`, so that several groups may compute at once."""
 
-    ranks: Sequence[int]
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks of the pipelines."""
 
     def start(self, until: float, *, is_routing: bool) -> None:
-        """Begin to let the time pass, with all that happens at ``until``; a request is routed then if ``is_routing``."""
+        """Begin to let the time pass, up to all that happens at ``until``; ``is_routing``: a request is routed then."""
 
     def collect(self) -> Iterable[ReplicaView]:
         """Finish what `start` began; return the views that have changed."""
@@ -48,11 +50,15 @@ class LocalGroup:
             makers: make each of them, by rank.
             settles: whether the router knows of every token at once, also of those that are taken together.
         """
-        self.ranks = tuple(makers)
         self._replicas = {rank: SimulatedReplica(rank, make) for rank, make in makers.items()}
         self._settles = settles
         self._wakes: list[tuple[float, int]] = []
         self._until, self._is_routing = 0.0, False
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of the pipelines."""
+        return list(self._replicas)
 
     def start(self, until: float, *, is_routing: bool) -> None:
         """Note until when the time passes."""

@@ -54,10 +54,10 @@ class StepPath:
         model, at, carried, computed = self._model, now, list[float](), list[float]()
         lanes = zip(self._link_free_at, model.copy_s, model.ways_s, self._free_at, seconds, strict=True)
         for link_free_at, copy_s, way_s, free_at, each_s in lanes:
-            at = (at if at > link_free_at else link_free_at) + num_tokens * copy_s
+            at = max(at, link_free_at) + num_tokens * copy_s
             carried.append(at)
             at += way_s
-            at = (at if at > free_at else free_at) + each_s
+            at = max(at, free_at) + each_s
             computed.append(at)
         self._link_free_at, self._free_at = carried, computed
         return Passage(now, seconds, at + model.back_s, carried, computed)
