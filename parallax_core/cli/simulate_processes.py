@@ -51,9 +51,9 @@ class ProcessGroup:
         is_accepted, view = self._receive()
         return is_accepted, _read_view(view)
 
-    def close(self, rank: int, now: float) -> tuple[Sequence[RequestProgress], ReplicaView]:
+    def close(self, rank: int) -> tuple[Sequence[RequestProgress], ReplicaView]:
         """Lose a pipeline; return its unfinished requests, and the view after it."""
-        self._send("close", rank, now)
+        self._send("close", rank)
         lost, view = self._receive()
         return lost, _read_view(view)
 
@@ -127,8 +127,8 @@ def _serve(connection: Connection, source: PipelineSource, ranks: Sequence[int])
                 case "submit", *arguments:
                     is_accepted, view = group.submit(*arguments)
                     connection.send((is_accepted, _write_view(view)))
-                case "close", rank, now:
-                    lost, view = group.close(rank, now)
+                case "close", rank:
+                    lost, view = group.close(rank)
                     connection.send((lost, _write_view(view)))
                 case "open", rank:
                     group.open(rank)

@@ -208,7 +208,7 @@ class ClusterSimulation:
         heappush(self._opens, (now + self._churn.down_s, rank))
         if self._index:
             self._index.forget(rank)
-        lost, self._views[rank] = self._owners[rank].close(rank, now)
+        lost, self._views[rank] = self._owners[rank].close(rank)
         for each in lost:
             record = self.records[each.number]
             record.add(each)

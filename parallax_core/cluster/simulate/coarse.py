@@ -15,7 +15,7 @@ from parallax_core.engine.limits import Limits
 from parallax_core.engine.stage_clock import FinishedStep
 from parallax_core.engine.step_cost import StepSize
 
-MOST_ROUNDS = 8
+MOST_ROUNDS = 16
 """The most steps of an answer that are one event: the router learns of its tokens when it ends."""
 
 
@@ -46,9 +46,11 @@ class CoarsePipeline:
         self._path = StepPath(model)
         self._steps: deque[CoarseStep] = deque()
         self._rounds: Rounds | None = None
+        self._finished: list[FinishedStep] = []
+        """Those of the rounds."""
         self._told: list[DrawnTokens] = []
         self.busy_s = self._path.busy_s
-        self.next_at = inf
+        self.next_at = self.settle_at = inf
 
     @property
     def max_length(self) -> int:
@@ -70,16 +72,15 @@ class CoarsePipeline:
     def advance(self, now: float) -> list[DrawnTokens]:
         """Absorb the results that are there, and plan steps."""
         told = self.settle(now)
-        self._end_rounds(now)
+        self._end_rounds()
         self._plan(now)
         self._begin_rounds()
         return told
 
     def settle(self, now: float) -> list[DrawnTokens]:
-        """Absorb the results that are there, and return their tokens; the rest of ended rounds begins anew."""
-        if self._rounds is not None and self._rounds.count(now):
-            self._end_rounds(now)
-        while self._steps and self._steps[0].passage.returned <= now:
+        """Absorb the results that are there, and return their tokens."""
+        self._pass_rounds(now)
+        while self._rounds is None and self._steps and self._steps[0].passage.returned <= now:
             at = self._steps[0].passage.returned
             self._absorb(self._steps.popleft(), at)
             if at < now:
@@ -111,9 +112,8 @@ class CoarsePipeline:
         self.next_at = steps[0].passage.returned if steps else inf
         number = min(self._planner.count_rounds([step.rows for step in steps]), MOST_ROUNDS)
         if number > 0:
-            repeated = [self._repeat(step, number) for step in steps]
-            self._rounds = Rounds(self._path, repeated, number)
-            self.next_at = self._rounds.last
+            self._rounds = Rounds(self._path, [self._repeat(step, number) for step in steps], number)
+            self.next_at, self.settle_at = self._rounds.last_at, self._rounds.next_at
 
     def _repeat(self, step: CoarseStep, number: int) -> RepeatedStep:
         """Return a step that will repeat so many times."""
@@ -122,26 +122,35 @@ class CoarsePipeline:
         growth_s = [(stage.measure(later) - seconds) / number for stage, seconds in timed]
         return RepeatedStep(step.passage, len(step.rows), growth_s)
 
-    def _end_rounds(self, now: float) -> None:
-        """End the rounds, if there are any, and credit the steps that have returned."""
-        rounds, self._rounds = self._rounds, None
-        if rounds is None:
+    def _pass_rounds(self, now: float) -> None:
+        """Credit the steps of the rounds that have returned; the clock learns of them when the rounds end."""
+        if (rounds := self._rounds) is None:
             return
-        steps, finished, at = self._steps, list[FinishedStep](), now
-        for _, later in rounds.end(rounds.count(now)):
+        steps = self._steps
+        for later in rounds.take(now):
             step = steps.popleft()
-            finished.append(step.finish())
-            at = step.passage.returned
+            self._finished.append(step.finish())
             for row in step.rows:
                 self._planner.draw_many(row.answer, 1)
                 row.start += 1
-                self._told.append(DrawnTokens(row.answer.number, 1, at, is_over=False))
+                self._told.append(DrawnTokens(row.answer.number, 1, step.passage.returned, is_over=False))
             decodes, context, *_ = step.size
             steps.append(CoarseStep(step.rows, later, StepSize(decodes, context + decodes), is_lone=not steps))
-        if finished:
-            self._planner.clock.note_finished(finished)
-            self._planner.note_calm(at)
-        self.next_at = steps[0].passage.returned
+        self.settle_at = rounds.next_at
+        if rounds.next_at == inf:
+            self._end_rounds()
+
+    def _end_rounds(self) -> None:
+        """Let steps be planned one by one again."""
+        if self._rounds is None:
+            return
+        self._rounds.end()
+        self._rounds, self.settle_at = None, inf
+        if self._finished:
+            self._planner.clock.note_finished(self._finished)
+            self._planner.note_calm(self._finished[-1].returned)
+            self._finished = []
+        self.next_at = self._steps[0].passage.returned
 
 
 def weigh(rows: list[CoarseRow], windows: tuple[int, ...], further: int = 0) -> tuple[StepWork, StepSize]:

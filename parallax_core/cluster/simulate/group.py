@@ -30,7 +30,7 @@ class ReplicaGroup(Protocol):
     ) -> tuple[bool, ReplicaView]:
         """Submit a request; return whether it was accepted, and the view after it."""
 
-    def close(self, rank: int, now: float) -> tuple[Sequence[RequestProgress], ReplicaView]:
+    def close(self, rank: int) -> tuple[Sequence[RequestProgress], ReplicaView]:
         """Lose a pipeline; return its unfinished requests, and the view after it."""
 
     def open(self, rank: int) -> None:
@@ -43,16 +43,12 @@ class ReplicaGroup(Protocol):
 class LocalGroup:
     """Pipelines of this process."""
 
-    def __init__(self, makers: Mapping[int, Callable[[], SimulatedPipeline]], *, settles: bool = True) -> None:
-        """Open pipelines.
-
-        Args:
-            makers: make each of them, by rank.
-            settles: whether the router knows of every token at once, also of those that are taken together.
-        """
+    def __init__(self, makers: Mapping[int, Callable[[], SimulatedPipeline]]) -> None:
+        """Open pipelines, which ``makers`` make, by rank."""
         self._replicas = {rank: SimulatedReplica(rank, make) for rank, make in makers.items()}
-        self._settles = settles
         self._wakes: list[tuple[float, int]] = []
+        self._repeating: dict[int, SimulatedReplica] = {}
+        """Those of whose tokens the router is to learn before they are woken."""
         self._until, self._is_routing = 0.0, False
 
     @property
@@ -74,14 +70,12 @@ class LocalGroup:
                 continue  # it was woken earlier, or lost
             if replica.wake(at):
                 changed[rank] = replica
-            if replica.wake_at < inf:
-                heappush(wakes, (replica.wake_at, rank))
-        if self._settles and self._is_routing:
-            for rank, replica in self._replicas.items():
-                before = replica.wake_at
-                if replica.settle(until):
+            self._await(rank, replica)
+        if self._is_routing:
+            for rank, replica in self._repeating.items():
+                if replica.settle_at <= until:
                     changed[rank] = replica
-                    self._await(replica, rank, before)
+                    replica.settle(until)
         return [replica.view() for replica in changed.values()]
 
     def submit(
@@ -91,13 +85,15 @@ class LocalGroup:
         replica = self._replicas[rank]
         before = replica.wake_at
         is_accepted = replica.submit(request, arrival, now)
-        self._await(replica, rank, before)
+        if replica.wake_at < before:
+            heappush(self._wakes, (replica.wake_at, rank))
         return is_accepted, replica.view()
 
-    def close(self, rank: int, now: float) -> tuple[list[RequestProgress], ReplicaView]:
+    def close(self, rank: int) -> tuple[list[RequestProgress], ReplicaView]:
         """Lose a pipeline; return its unfinished requests, and the view after it."""
         replica = self._replicas[rank]
-        return replica.close(now), replica.view()
+        self._repeating.pop(rank, None)
+        return replica.close(), replica.view()
 
     def open(self, rank: int) -> None:
         """Let a lost pipeline serve again."""
@@ -108,6 +104,11 @@ class LocalGroup:
         over = [progress for replica in self._replicas.values() for progress in replica.over]
         return over, [replica.measure_busy() for replica in self._replicas.values()]
 
-    def _await(self, replica: SimulatedReplica, rank: int, before: float) -> None:
-        if replica.wake_at < before:
+    def _await(self, rank: int, replica: SimulatedReplica) -> None:
+        """Note when a replica that was woken is to be woken next."""
+        if replica.wake_at < inf:
             heappush(self._wakes, (replica.wake_at, rank))
+        if replica.settle_at < inf:
+            self._repeating[rank] = replica
+        else:
+            self._repeating.pop(rank, None)

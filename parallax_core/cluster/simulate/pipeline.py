@@ -72,6 +72,8 @@ class SimulatedPipeline(Protocol):
 
     next_at: float
     """When `advance` is to be called next; infinity: after the next request."""
+    settle_at: float
+    """When `settle` will have tokens that `advance` has not told; infinity: not before its next call."""
     busy_s: list[float]
     """Seconds that each stage has computed."""
 
@@ -157,7 +159,7 @@ class ExactPipeline:
         self._flights: deque[tuple[PlannedStep, Passage]] = deque()
         self._path = StepPath(model)
         self.busy_s = self._path.busy_s
-        self.next_at = inf
+        self.next_at = self.settle_at = inf
 
     @property
     def max_length(self) -> int:

@@ -44,9 +44,8 @@ class SimulatedReplica:
         self._pipeline = self._make()
         self._is_open = True
 
-    def close(self, now: float) -> list[RequestProgress]:
+    def close(self) -> list[RequestProgress]:
         """Lose everything that it computes; return the requests that have not ended, in the order of their numbers."""
-        self.settle(now)
         lost = [self._running[number] for number in sorted(self._running)]
         for _, load in lost:
             load.release()
@@ -54,6 +53,11 @@ class SimulatedReplica:
         self._busy_s = self.measure_busy()
         self._is_open, self.wake_at = False, inf
         return [progress for progress, _ in lost]
+
+    @property
+    def settle_at(self) -> float:
+        """When there will be tokens that `settle` accounts for before `wake` does; infinity: there will be none."""
+        return self._pipeline.settle_at if self._is_open else inf
 
     def view(self) -> ReplicaView:
         """Return what a policy sees of it, without what is cached."""
@@ -73,18 +77,13 @@ class SimulatedReplica:
         self.wake_at = max(self._pipeline.next_at, at)
         return bool(told)
 
-    def settle(self, now: float) -> bool:
-        """Account for the tokens that came before ``now``; return whether there were any."""
-        if not self._is_open or not (told := self._pipeline.settle(now)):
-            return False
-        for drawn in told:
+    def settle(self, now: float) -> None:
+        """Account for the tokens that came before ``now``."""
+        for drawn in self._pipeline.settle(now):
             self._note(drawn)
-        self.wake_at = min(self.wake_at, max(self._pipeline.next_at, now))
-        return True
 
     def submit(self, request: SimulatedRequest, arrival: ArrivalView, now: float) -> bool:
         """Submit a request; return whether it was accepted."""
-        self.settle(now)
         try:
             self._pipeline.submit(request, now)
         except (Unavailable, InvalidRequest):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
 from parallax_core.cluster.simulate.step_path import Passage, StepPath
@@ -26,7 +27,7 @@ class Rounds:
 
     def __init__(self, path: StepPath, steps: Sequence[RepeatedStep], number: int) -> None:
         """Let steps depart ``number`` times again, each when it has returned."""
-        self._path, self._period = path, len(steps)
+        self._path, self._period, self._num_returned = path, len(steps), 0
         passages = self._passages = [step.passage for step in steps]
         for _ in range(number):
             for step in steps:
@@ -35,21 +36,24 @@ class Rounds:
                 passages.append(path.send(seconds, step.num_tokens, before.returned))
 
     @property
-    def last(self) -> float:
-        """The time at which the last step returns that repeats in these rounds."""
+    def next_at(self) -> float:
+        """The time at which the next step returns that repeats in these rounds; infinity: none is left."""
+        number = self._num_returned
+        return self._passages[number].returned if number < len(self._passages) - self._period else inf
+
+    @property
+    def last_at(self) -> float:
+        """The time at which the last of them returns."""
         return self._passages[-self._period - 1].returned
 
-    def count(self, now: float) -> int:
-        """Return how many steps have returned, beginning with those on their way; the last ones do not count."""
-        number, most = 0, len(self._passages) - self._period
-        while number < most and self._passages[number].returned <= now:
-            number += 1
-        return number
-
-    def end(self, number: int) -> Iterator[tuple[Passage, Passage]]:
-        """End when ``number`` steps have returned; yield each with the step that departed then."""
-        period = self._period
-        self._path.rewind(self._passages[number + period - 1])
-        for passage, later in zip(self._passages[:number], self._passages[period:], strict=False):
+    def take(self, now: float) -> Iterator[Passage]:
+        """Yield, for each step that has returned, the one that departed then."""
+        while self.next_at <= now:
+            later = self._passages[self._num_returned + self._period]
+            self._num_returned += 1
             self._path.charge(later.seconds)
-            yield passage, later
+            yield later
+
+    def end(self) -> None:
+        """Let no further step depart."""
+        self._path.rewind(self._passages[self._num_returned + self._period - 1])

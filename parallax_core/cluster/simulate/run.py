@@ -20,9 +20,6 @@ from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.engine.options import HeadOptions
 
-MOST_SETTLED = 64
-"""With at most so many pipelines, the router knows of every token at once, also in a coarse simulation."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulationOptions:
@@ -65,7 +62,7 @@ class PipelineSource:
             rank: partial(make, PipelineModel(costs, *self.pipelines[rank], slow), self.context_length)
             for rank in ranks
         }
-        return LocalGroup(makers, settles=self.is_coarse and len(self.pipelines) <= MOST_SETTLED)
+        return LocalGroup(makers)
 
 
 def make_source(estimator: PlacementEstimator, placement: Placement, options: SimulationOptions) -> PipelineSource:

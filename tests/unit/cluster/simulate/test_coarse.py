@@ -78,14 +78,16 @@ def test_pipeline_gives_each_request_the_times_of_the_head(stages: int, seed: in
     assert coarse.busy_s == pytest.approx(exact.busy_s, rel=1e-6)
 
 
-def test_decodes_of_a_single_stage_are_taken_together() -> None:
-    _, coarse = make_pipelines(1)
-    coarse.submit(SimulatedRequest(0, Arrival(0.0, 100, 80)), 0.0)
+@pytest.mark.parametrize("stages", [1, 4])
+def test_decodes_are_taken_together(stages: int) -> None:
+    _, coarse = make_pipelines(stages)
+    for number in range(stages):
+        coarse.submit(SimulatedRequest(number, Arrival(0.0, 100, 80)), 0.0)
     num_events = 0
     while coarse.next_at < inf:
         coarse.advance(coarse.next_at)
         num_events += 1
-    assert num_events < 20
+    assert num_events < 20 * stages
 
 
 @settings(deadline=None, max_examples=10)
@@ -135,12 +137,9 @@ def test_cluster_has_the_figures_of_the_exact_simulation(policy: RoutingPolicy, 
     churn = ChurnOptions(every_s=every_s, down_s=10.0)
     exact, coarse = (simulate_cluster(policy, 1, churn, is_coarse=each) for each in (False, True))
     assert coarse.num_finished == exact.num_finished == 400
-    assert coarse.tokens_per_s == pytest.approx(exact.tokens_per_s, rel=0.05)
-    assert coarse.goodput_share == pytest.approx(exact.goodput_share, rel=0.05)
-    assert coarse.utilisation["mean"] == pytest.approx(exact.utilisation["mean"], rel=0.05)
-    for name in ("mean", "p50", "p90", "p95"):
-        assert coarse.ttft_s[name] == pytest.approx(exact.ttft_s[name], rel=0.05), name
-        assert coarse.token_s[name] == pytest.approx(exact.token_s[name], rel=0.05), name
+    assert coarse.num_moved == exact.num_moved
+    for name, figure in exact.describe().items():
+        assert coarse.describe()[name] == pytest.approx(figure, rel=1e-6), name
 
 
 def test_shared_prefixes_need_the_exact_simulation() -> None:
