@@ -13,7 +13,7 @@ from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.machine import Machine
 from parallax_core.cluster.simulate.group import ReplicaGroup
 from parallax_core.cluster.simulate.pipeline import SimulatedRequest
-from parallax_core.cluster.simulate.replica import RequestProgress
+from parallax_core.cluster.simulate.replica import ServedPart
 from parallax_core.cluster.simulate.run import PipelineSource
 from parallax_core.contracts.policy import ArrivalView, ReplicaView
 
@@ -51,7 +51,7 @@ class ProcessGroup:
         is_accepted, view = self._receive()
         return is_accepted, _read_view(view)
 
-    def close(self, rank: int) -> tuple[Sequence[RequestProgress], ReplicaView]:
+    def close(self, rank: int) -> tuple[Sequence[ServedPart], ReplicaView]:
         """Lose a pipeline; return its unfinished requests, and the view after it."""
         self._send("close", rank)
         lost, view = self._receive()
@@ -62,7 +62,7 @@ class ProcessGroup:
         self._send("open", rank)
         self._receive()
 
-    def finish(self) -> tuple[Sequence[RequestProgress], Sequence[Sequence[float]]]:
+    def finish(self) -> tuple[Sequence[ServedPart], Sequence[Sequence[float]]]:
         """Return what has become of the requests, and the seconds that the stages of each pipeline have computed."""
         self._send("finish")
         over, busy_s = self._receive()

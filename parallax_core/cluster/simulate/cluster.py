@@ -13,7 +13,7 @@ from parallax_core.cluster.routing.load import ReplicaLoad
 from parallax_core.cluster.routing.prefix_index import ReplicaPrefixIndex, make_keys
 from parallax_core.cluster.simulate.group import ReplicaGroup
 from parallax_core.cluster.simulate.pipeline import SimulatedRequest
-from parallax_core.cluster.simulate.replica import RequestProgress
+from parallax_core.cluster.simulate.replica import ServedPart
 from parallax_core.cluster.simulate.trace import Arrival
 from parallax_core.contracts.policy import ArrivalView, ReplicaView, RoutingPolicy
 from parallax_core.contracts.progress import Progress, silent
@@ -49,7 +49,7 @@ class RequestRecord:
     num_moves: int = 0
     rank: int = -1
 
-    def add(self, progress: RequestProgress) -> None:
+    def add(self, progress: ServedPart) -> None:
         """Add what it got from one pipeline."""
         self.num_tokens += progress.num_tokens
         self.first = min(self.first, progress.first)

@@ -8,7 +8,7 @@ from math import inf
 from typing import Protocol
 
 from parallax_core.cluster.simulate.pipeline import SimulatedPipeline, SimulatedRequest
-from parallax_core.cluster.simulate.replica import RequestProgress, SimulatedReplica
+from parallax_core.cluster.simulate.replica import ServedPart, SimulatedReplica
 from parallax_core.contracts.policy import ArrivalView, ReplicaView
 
 
@@ -30,13 +30,13 @@ class ReplicaGroup(Protocol):
     ) -> tuple[bool, ReplicaView]:
         """Submit a request; return whether it was accepted, and the view after it."""
 
-    def close(self, rank: int) -> tuple[Sequence[RequestProgress], ReplicaView]:
+    def close(self, rank: int) -> tuple[Sequence[ServedPart], ReplicaView]:
         """Lose a pipeline; return its unfinished requests, and the view after it."""
 
     def open(self, rank: int) -> None:
         """Let a lost pipeline serve again."""
 
-    def finish(self) -> tuple[Sequence[RequestProgress], Sequence[Sequence[float]]]:
+    def finish(self) -> tuple[Sequence[ServedPart], Sequence[Sequence[float]]]:
         """Return what has become of the requests, and the seconds that the stages of each pipeline have computed."""
 
 
@@ -89,7 +89,7 @@ class LocalGroup:
             heappush(self._wakes, (replica.wake_at, rank))
         return is_accepted, replica.view()
 
-    def close(self, rank: int) -> tuple[list[RequestProgress], ReplicaView]:
+    def close(self, rank: int) -> tuple[list[ServedPart], ReplicaView]:
         """Lose a pipeline; return its unfinished requests, and the view after it."""
         replica = self._replicas[rank]
         self._repeating.pop(rank, None)
@@ -99,7 +99,7 @@ class LocalGroup:
         """Let a lost pipeline serve again."""
         self._replicas[rank].open()
 
-    def finish(self) -> tuple[list[RequestProgress], list[list[float]]]:
+    def finish(self) -> tuple[list[ServedPart], list[list[float]]]:
         """Return what has become of the requests, and the seconds that the stages of each pipeline have computed."""
         over = [progress for replica in self._replicas.values() for progress in replica.over]
         return over, [replica.measure_busy() for replica in self._replicas.values()]

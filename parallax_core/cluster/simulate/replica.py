@@ -13,8 +13,8 @@ from parallax_core.contracts.policy import ArrivalView, ReplicaView
 
 
 @dataclass(slots=True)
-class RequestProgress:
-    """What a request got from one pipeline. Times are in seconds from the beginning."""
+class ServedPart:
+    """The part of an answer that one pipeline gave. Times are in seconds from the beginning."""
 
     number: int
     num_tokens: int = 0
@@ -30,12 +30,12 @@ class SimulatedReplica:
         """Open a pipeline, which ``make`` makes again after a loss."""
         self.wake_at = inf
         """When `wake` is to be called."""
-        self.over: list[RequestProgress] = []
+        self.over: list[ServedPart] = []
         """The requests that have ended."""
         self._make = make
         self._pipeline = make()
         self._load = ReplicaLoad(rank)
-        self._running: dict[int, tuple[RequestProgress, RequestLoad]] = {}
+        self._running: dict[int, tuple[ServedPart, RequestLoad]] = {}
         self._busy_s = [0.0] * len(self._pipeline.busy_s)
         self._is_open = True
 
@@ -44,7 +44,7 @@ class SimulatedReplica:
         self._pipeline = self._make()
         self._is_open = True
 
-    def close(self) -> list[RequestProgress]:
+    def close(self) -> list[ServedPart]:
         """Lose everything that it computes; return the requests that have not ended, in the order of their numbers."""
         lost = [self._running[number] for number in sorted(self._running)]
         for _, load in lost:
@@ -88,7 +88,7 @@ class SimulatedReplica:
             self._pipeline.submit(request, now)
         except (Unavailable, InvalidRequest):
             return False
-        self._running[request.number] = RequestProgress(request.number), RequestLoad(self._load, arrival, 1, now=now)
+        self._running[request.number] = ServedPart(request.number), RequestLoad(self._load, arrival, 1, now=now)
         self.wake_at = min(self.wake_at, max(self._pipeline.next_at, now))
         return True
 
