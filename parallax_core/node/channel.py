@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import name_machine
 from parallax_core.contracts.joining import Identified
-from parallax_core.contracts.transport import FrameLimits, Guarded, Link, Monitored, NodeRole
+from parallax_core.contracts.transport import Frame, FrameLimits, Guarded, Link, Monitored, NodeRole
 from parallax_core.node.peer_watch import PeerWatch
 from parallax_core.node.printable import tidy
 from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message
+from parallax_core.wire.relay import HandOver
 
 M = TypeVar("M", bound=Message)
 
@@ -110,10 +111,7 @@ class Channel:
     async def _receive(self) -> Message:
         if self._fault is not None:
             raise self._fault
-        try:
-            frame = await self._link.receive()
-        except PeerLost as error:
-            raise self._explain(error) from error.__cause__
+        frame = await self._receive_frame()
         try:
             return tidy(decode(frame, self._limits))
         except (BadFrame, WireVersionMismatch) as error:
@@ -121,6 +119,15 @@ class Channel:
             self._fault = PeerLost(message, error.hint, cause="invalid_frame", peer=self.peer)
             await self.leave()  # with its short timeout: the caller has to report the loss soon
             raise self._fault from error
+
+    async def _receive_frame(self) -> Frame:
+        while True:
+            link = self._link
+            try:
+                return await link.receive()
+            except PeerLost as error:
+                if link is self._link:  # otherwise it was replaced meanwhile
+                    raise self._explain(error) from error.__cause__
 
     async def close(self) -> None:
         """End the link; the peer still receives all earlier messages."""
@@ -132,9 +139,26 @@ class Channel:
         """End the link, and wait only a moment for the peer's goodbye, since a peer that hangs sends none."""
         self.unwatch()
         self.ended.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                await self._link.close()
+        await _close(self._link)
+
+    async def hand_over(self, successor: Channel) -> None:
+        """Send what follows over another link to the same node, which expects that; see `succeed_by`.
+
+        Raises:
+            PeerLost: if the link so far is lost.
+        """
+        before, self._link = self._link, successor._link
+        await before.send(encode(HandOver()))  # behind all that is being sent already
+        await _close(before)
+
+    def succeed_by(self, successor: Channel) -> None:
+        """Receive what follows a `HandOver` over another link to the same node."""
+
+        def take_over(_: HandOver) -> None:
+            before, self._link = self._link, successor._link
+            self._leaving = asyncio.get_running_loop().create_task(_close(before))
+
+        self.divert(HandOver, take_over)
 
     def _lose(self, silence_s: float) -> None:
         message = f"node {self.peer!r} is cut off: no sign of life for {silence_s:.2g} s"
@@ -146,3 +170,10 @@ class Channel:
         self.ended.set()
         error.peer = error.peer or self.peer
         return self._fault or error
+
+
+async def _close(link: Link) -> None:
+    """Close a link, and wait only a moment for the peer's goodbye."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LEAVE_S):
+            await link.close()

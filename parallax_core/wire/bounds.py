@@ -30,7 +30,17 @@ from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Join, Linked, Ready
 from parallax_core.wire.messages import Hello, Mask, Message, Result, Step, Welcome
 from parallax_core.wire.profile import NodeReport, Peers, check_peers, check_report
-from parallax_core.wire.relay import NotReached, OfferRelay, Reach, Relays, RelayUsers, Ring, WithNames, check_names
+from parallax_core.wire.relay import (
+    NotReached,
+    OfferRelay,
+    Reach,
+    Relays,
+    RelayUsers,
+    Relinked,
+    Ring,
+    WithNames,
+    check_names,
+)
 from parallax_core.wire.succession import Succession, check_succession
 
 MOST_POOLS = 64
@@ -55,7 +65,7 @@ def check_message(message: Message) -> None:
             check_info(message.info)
         case Join() | NodeReport() | Peers() | Hello() | Welcome() | Succession():
             check_introduction(message)
-        case Linked() | Relays() | RelayUsers() | Reach() | Ring() | NotReached() | OfferRelay():
+        case Linked() | Relays() | RelayUsers() | Reach() | Ring() | NotReached() | OfferRelay() | Relinked():
             check_relaying(message)
         case Deltas() | EngineOpened() | EngineStatus():
             check_engine_message(message)

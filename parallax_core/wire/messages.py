@@ -42,7 +42,7 @@ from parallax_core.wire.succession import ClusterState, Succession
 
 T = TypeVar("T")
 
-Purpose = Literal["", "probe", "api", "standby", "relay", "stream", "offer", "rendezvous"]
+Purpose = Literal["", "probe", "api", "standby", "relay", "stream", "offer", "direct", "rendezvous"]
 """What a link is for: to join a head, or to carry the steps of a stage (empty), to be measured (``probe``), to carry
 a client's connection to the API of the head (``api``), to follow the state of a coordinator (``standby``), or to bring
 and to get announcements (``rendezvous``). Those of relays are in `wire.relay`."""

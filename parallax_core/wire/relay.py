@@ -6,6 +6,9 @@ node (`Reach`); the other makes such a link, too, and names the call by its toke
 (`Reached`), or says why not (`NotReached`). Then `ApiData` goes both ways. Its bytes are a connection of the transport,
 encrypted and authenticated between the two nodes.
 
+Once the nodes can reach each other, the one that called makes a link of purpose ``direct``, ends the relayed one by a
+`HandOver`, and tells the head so (`Relinked`).
+
 A node that offers to be a relay makes a link of purpose ``offer`` to its head (`OfferRelay`), which tells it who may
 use it (`RelayUsers`).
 """
@@ -93,10 +96,21 @@ class RelayUsers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     users: Annotated[tuple[RelayUser, ...], msgspec.Meta(max_length=MOST_USERS)] = ()
 
 
-RelayMessage = Relays | Reach | Ring | PickUp | Reached | NotReached | OfferRelay | RelayUsers
+class HandOver(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=42):
+    """The last message on a relayed link: the next ones come over the direct link that was made meanwhile."""
 
 
-WithNames = Relays | RelayUsers | Reach | Ring | NotReached | OfferRelay
+class Relinked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=43):
+    """Tells the head that a stage is linked to the next one in another way than it has said before."""
+
+    relay: Name = ""
+    """The relay over which it is linked; empty: directly."""
+
+
+RelayMessage = Relays | Reach | Ring | PickUp | Reached | NotReached | OfferRelay | RelayUsers | HandOver | Relinked
+
+
+WithNames = Relays | RelayUsers | Reach | Ring | NotReached | OfferRelay | Relinked
 
 
 def check_names(message: WithNames) -> None:
@@ -111,5 +125,5 @@ def check_names(message: WithNames) -> None:
                 check_words(relay.node, relay.address)
         case RelayUsers(users):
             check_words(*(user.node for user in users))
-        case Reach(text) | Ring(text) | NotReached(text) | OfferRelay(text):
+        case Reach(text) | Ring(text) | NotReached(text) | OfferRelay(text) | Relinked(text):
             check_words(text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from parallax_core.node.channel import Channel
 from parallax_core.wire.membership import Join, Loading
 from parallax_core.wire.profile import NodeReport
+from parallax_core.wire.relay import Relinked
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,10 @@ class JoinedNode:
     def name(self) -> str:
         """The name of the node."""
         return self.channel.peer
+
+    def note_relinked(self, told: Relinked) -> None:
+        """Note over which relay its stage is linked to the next one now."""
+        self.relay = told.relay
 
     def note_report(self, report: NodeReport) -> None:
         """Keep what the node says of itself, in place of what it said before."""

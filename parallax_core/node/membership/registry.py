@@ -25,6 +25,7 @@ from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Purpose, Result
 from parallax_core.wire.profile import NodeReport
+from parallax_core.wire.relay import Relinked
 
 logger = logging.getLogger(__name__)
 
@@ -280,7 +281,7 @@ class NodeRegistry:
         assert isinstance(join, Join), "it was checked"
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
         node = JoinedNode(channel, join)
-        channel.divert(NodeReport, partial(self._note_report, node))
+        self._hear_news(node)
         self._joined[node.name] = node
         if self.note_join is not None:
             self.note_join(node)
@@ -309,6 +310,11 @@ class NodeRegistry:
 
     def _list_members(self) -> list[Member]:
         return [(node.channel, node.join) for node in self.joined if not (is_further(node.name) or is_lease(node.name))]
+
+    def _hear_news(self, node: JoinedNode) -> None:
+        """Take what a node says of itself out of the messages that others wait for."""
+        node.channel.divert(NodeReport, partial(self._note_report, node))
+        node.channel.divert(Relinked, node.note_relinked)
 
     def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
         node.note_report(report)

@@ -39,6 +39,8 @@ class IncomingLinks:
         self._news = asyncio.Event()
         self._greeting: set[asyncio.Task[None]] = set()
         self._relaying: set[asyncio.Task[None]] = set()
+        self.before: Channel | None = None
+        """The link to the stage before, which may make a direct one in its place; None: there is none."""
         self.relay: RelayServer | None = None
         """Forwards between others; None: this node is no relay."""
 
@@ -83,6 +85,12 @@ class IncomingLinks:
                 channel.admit()
                 await answer_greeting(channel, hello, self._node)
                 await answer_probes(channel)
+                return
+            if hello.purpose == "direct" and self.before is not None and self.before.peer == channel.peer:
+                channel.check_role("worker")
+                channel.admit()
+                self.before.succeed_by(channel)
+                await answer_greeting(channel, hello, self._node)
                 return
             if hello.purpose in {"relay", "stream"} and self.relay is not None:
                 await answer_greeting(channel, hello, self._node)

@@ -20,6 +20,7 @@ from parallax_core.node.handshake import greet
 from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.relay.paths import RelayPaths
+from parallax_core.node.relay.upgrade import LinkUpgrade
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
 from parallax_core.node.worker.further import FurtherNodes
@@ -46,7 +47,7 @@ from parallax_core.wire.membership import (
 )
 from parallax_core.wire.messages import Mask, Message, Step
 from parallax_core.wire.profile import Peer, Peers
-from parallax_core.wire.relay import Relays
+from parallax_core.wire.relay import Relays, Relinked
 from parallax_core.wire.succession import Succession
 
 logger = logging.getLogger(__name__)
@@ -236,12 +237,29 @@ class WorkerSession:
         try:
             await channel.send(Linked(*ids, links.relay))
             channels = StageChannels(channel, links.before, links.after)
-            control = await self._run_loop(held, channels, assign.heartbeat_s)
+            async with self._upgrading(channel, message, links):
+                control = await self._run_loop(held, channels, assign.heartbeat_s)
         finally:
             await links.close()
         if held.runtime.is_lost:
             raise StageLost(f"stage {assign.stage} is lost: {held.runtime.fault}", REPLACED_HINT)
         return control or await channel.receive()
+
+    @asynccontextmanager
+    async def _upgrading(self, channel: Channel, hop: Hop, links: PeerLinks) -> AsyncIterator[None]:
+        """Replace a relayed link by a direct one when that becomes possible, on either side."""
+        tasks = []
+        if links.relay and links.after is not None:
+            upgrade = LinkUpgrade(self._transport, self._node, hop.address, links.after)
+            tasks.append(asyncio.create_task(upgrade.run(partial(channel.send, Relinked()))))
+        self._incoming.before = links.before
+        try:
+            yield
+        finally:
+            self._incoming.before = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_loop(self, held: LoadedStage, channels: StageChannels, heartbeat_s: float) -> Message | None:
         runtime = held.runtime

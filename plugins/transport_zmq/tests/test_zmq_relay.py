@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 
 import pytest
 
@@ -25,7 +27,7 @@ from parallax_core.testing.toy import GREEDY, Toy
 from parallax_core.wire.membership import Join
 from parallax_core.wire.profile import Peer
 from parallax_transport_zmq.transport import ZmqTransport
-from tests.support.zmq_nodes import LOOPBACK, plan_node, started
+from tests.support.zmq_nodes import LOOPBACK, Wire, eventually, plan_node, started
 
 TOY = Toy(("full", "window", "full"))
 UNREACHABLE = "tcp://127.0.0.1:1"
@@ -35,6 +37,8 @@ UNREACHABLE = "tcp://127.0.0.1:1"
 @dataclass
 class Cluster:
     relays: list[RelayServer]
+    ports: dict[str, int]
+    """Where each node listens."""
     executor: RemoteExecutor
 
 
@@ -51,7 +55,7 @@ def make_role(stage: int) -> StageAssignment:
 
 
 @asynccontextmanager
-async def cluster(num_relays: int = 0) -> AsyncIterator[Cluster]:
+async def cluster(num_relays: int = 0, address: str = UNREACHABLE) -> AsyncIterator[Cluster]:
     """Run a head and three nodes that cannot reach each other, with relays of their own, or that of the head."""
     async with AsyncExitStack() as stack:
         registry = NodeRegistry(ZmqTransport(plan_node("head", LOOPBACK)), "head")
@@ -65,13 +69,15 @@ async def cluster(num_relays: int = 0) -> AsyncIterator[Cluster]:
             host = RelayHost(transport, f"relay{number}", offer)
             stack.push_async_callback(end, asyncio.create_task(host.serve(Peer("head", registry.address))))
             relays.append(offer.server)
+        ports: dict[str, int] = {}
         for stage in range(3):
             transport = await stack.enter_async_context(started(plan_node(f"n{stage}", LOOPBACK)))
             session = WorkerSession(transport, f"n{stage}", open_toy_layers)
-            join = Join(UNREACHABLE, (BACKEND,), "here", 0)
+            ports[f"n{stage}"] = int(transport.address.rpartition(":")[2])
+            join = Join(address, (BACKEND,), "here", 0)
             serving = asyncio.create_task(session.serve(registry.address, "head", join))
             stack.push_async_callback(end, serving, session)
-        yield Cluster(relays, RemoteExecutor([make_role(stage) for stage in range(3)], NodeSupply(registry)))
+        yield Cluster(relays, ports, RemoteExecutor([make_role(stage) for stage in range(3)], NodeSupply(registry)))
 
 
 @pytest.mark.parametrize("num_relays", [0, 2])
@@ -88,3 +94,39 @@ async def test_stages_that_cannot_reach_each_other_equal_the_whole(num_relays: i
         assert used[2] == ""
         await engine.stop()
         assert tokens == TOY.continuation((1, 2, 3), 20)
+
+
+async def test_relayed_links_become_direct_in_mid_answer_without_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parallax_core.node.relay.upgrade.AGAIN_S", 0.1)
+    losses: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    async with cluster(address=f"tcp://127.0.0.1:{port}") as made, asyncio.timeout(30):
+        engine = PipelineEngine(made.executor, lambda tokens: "x" * len(tokens), None, losses.append)
+        await engine.start()
+        assert [where.relay for where in engine.locations()] == ["head", "head", ""]
+        asking = asyncio.create_task(ask_on(engine))
+        wire = Wire(
+            made.ports["n1"]
+        )  # only the address of the second stage leads somewhere: that of the third does not
+        server = await asyncio.start_server(wire.serve, "127.0.0.1", port)
+        await eventually(lambda: engine.locations()[0].relay == "")
+        assert not asking.done(), "steps go over the link while it is replaced"
+        await asking
+        assert [where.relay for where in engine.locations()] == ["", "head", ""]
+        assert losses == []
+        await eventually(lambda: made.relays[0].num_streams == 1)
+        await engine.stop()
+        server.close()
+        await wire.stop()
+
+
+async def ask_on(engine: PipelineEngine) -> None:
+    """Ask again and again until the first link is direct, and once more, and check the answers."""
+    for number in count():
+        was_direct = engine.locations()[0].relay == ""
+        request = Request(id=RequestId(f"{number}"), prompt=(1, 2, 3), max_tokens=200, sampling=GREEDY)
+        tokens = [token async for delta in engine.submit(request) for token in delta.tokens]
+        assert tokens == TOY.continuation((1, 2, 3), 200)
+        if was_direct:
+            return

@@ -57,6 +57,7 @@ from parallax_core.wire.profile import (
     StoredLayers,
 )
 from parallax_core.wire.relay import (
+    HandOver,
     NotReached,
     OfferRelay,
     PickUp,
@@ -66,6 +67,7 @@ from parallax_core.wire.relay import (
     Relays,
     RelayUser,
     RelayUsers,
+    Relinked,
     Ring,
 )
 from parallax_core.wire.rendezvous import Announced, Follow
@@ -236,6 +238,8 @@ SAMPLES: dict[str, Message] = {
     "answer to a ring": PickUp(bytes(range(16))),
     "reached": Reached(),
     "not reached": NotReached("it carries too many streams"),
+    "hand over": HandOver(),
+    "relinked": Relinked("desk/1"),
     "release": Release(LEASE, EPOCH),
     "release a lease": Release(LEASE, EPOCH, keeps_layers=True),
     "leave": Leave(LEASE, EPOCH),

@@ -59,6 +59,7 @@ from parallax_core.wire.profile import (
 )
 from parallax_core.wire.relay import (
     TOKEN_BYTES,
+    HandOver,
     NotReached,
     OfferRelay,
     PickUp,
@@ -68,6 +69,7 @@ from parallax_core.wire.relay import (
     Relays,
     RelayUser,
     RelayUsers,
+    Relinked,
     Ring,
 )
 from parallax_core.wire.rendezvous import Announced, Follow
@@ -293,6 +295,8 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Reached),
     st.builds(NotReached, shown),
     st.builds(OfferRelay, shown),
+    st.builds(HandOver),
+    st.builds(Relinked, shown),
     st.builds(Release, leases, epochs, st.booleans()),
     st.builds(Leave, leases, epochs),
     st.builds(StartNode, st.integers(1, LARGEST)),
