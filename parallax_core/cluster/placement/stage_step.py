@@ -53,5 +53,10 @@ class StageStep(NamedTuple):
 
 
 def count_groups(num_stages: int, num_requests: int) -> int:
-    """Return the steps among which requests are divided: several stages have one more in flight than there are."""
-    return 1 if num_stages == 1 else min(num_requests, num_stages + 1)
+    """Return the steps among which requests are divided: several stages have one more in flight than there are.
+
+    With one request more than stages, two of them stay in one step: the head puts up to requests / stages into each.
+    """
+    if num_stages == 1 or num_requests == num_stages + 1:
+        return num_stages
+    return min(num_requests, num_stages + 1)

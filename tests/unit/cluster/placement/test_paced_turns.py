@@ -93,9 +93,10 @@ def make_case(seed: int) -> tuple[CostModel, tuple[int, ...], tuple[int, ...], i
     return CostModel(problem), tuple(range(num_stages)), cuts, random.choice([2, 3, 6, 12])
 
 
-def run_users(seed: int) -> tuple[Measured, Measured]:
+def run_users(
+    costs: CostModel, order: tuple[int, ...], cuts: tuple[int, ...], num_users: int
+) -> tuple[Measured, Measured]:
     """Return the predicted speeds of users, and those of the head that serves, in virtual time."""
-    costs, order, cuts, num_users = make_case(seed)
     cost = costs.measure_pipeline(order, cuts, num_users)
     predicted = Measured(cost.tokens_per_s, cost.ttft_s, cost.token_s)
     pipeline = ExactPipeline(PipelineModel(costs, order, cuts), 4096)
@@ -103,7 +104,7 @@ def run_users(seed: int) -> tuple[Measured, Measured]:
 
 
 def test_predicted_speeds_are_those_of_the_head_that_serves() -> None:
-    pairs = [run_users(seed) for seed in range(16)]
+    pairs = [run_users(*make_case(seed)) for seed in range(16)]
     errors = {
         name: sorted(abs(getattr(old, name) / getattr(new, name) - 1) for old, new in pairs)
         for name in Measured._fields
@@ -111,4 +112,16 @@ def test_predicted_speeds_are_those_of_the_head_that_serves() -> None:
     assert median(errors["tokens_per_s"]) < 0.03
     assert median(errors["token_s"]) < 0.03
     assert median(errors["ttft_s"]) < 0.15
-    assert errors["tokens_per_s"][-5] < 0.1  # two or three requests in as many stages are predicted less well
+    assert errors["tokens_per_s"][-5] < 0.1
+
+
+@pytest.mark.parametrize(("num_stages", "num_users"), [(2, 2), (2, 3), (3, 3), (3, 4)])
+def test_as_many_requests_as_stages_and_one_more_are_predicted(num_stages: int, num_users: int) -> None:
+    nodes = tuple(make_node(f"n{rank}", 1000, 20, 200) for rank in range(num_stages))
+    goal = ServingGoal(prompt_tokens=64, output_tokens=64)
+    link = LinkProfile(ends=("", ""), round_trip_s=0.0, bandwidth=1e9)
+    cluster = ClusterProfile(nodes=nodes, default_link=link)
+    costs = CostModel(PlacementProblem(cluster=cluster, model=make_model(6, kv=2**15), goal=goal))
+    cuts = tuple(range(0, 7, 6 // num_stages))
+    predicted, measured = run_users(costs, tuple(range(num_stages)), cuts, num_users)
+    assert predicted.tokens_per_s == pytest.approx(measured.tokens_per_s, rel=0.05)

@@ -40,6 +40,8 @@ def test_three_steps_at_once_take_what_each_takes(
     assert stage.measure_three(decodes, prompt, apart) == pytest.approx(each)
 
 
-@pytest.mark.parametrize(("stages", "requests", "groups"), [(1, 8, 1), (2, 9, 3), (2, 2, 2), (4, 10, 5), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("stages", "requests", "groups"), [(1, 8, 1), (2, 9, 3), (2, 2, 2), (4, 10, 5), (1, 1, 1), (2, 3, 2), (3, 4, 3)]
+)
 def test_several_stages_have_one_step_more_in_flight(stages: int, requests: int, groups: int) -> None:
     assert count_groups(stages, requests) == groups
