@@ -31,11 +31,11 @@ from parallax_core.models.catalog import Catalog
 from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
 from parallax_core.node.coordinator.coordinator import Describe
 from parallax_core.node.coordinator.former_plan import FormerNodes, make_lasting
+from parallax_core.node.coordinator.node_pool import NodePool
 from parallax_core.node.coordinator.own_node import OWN_NODE, running_worker
 from parallax_core.node.coordinator.plan_store import PlanStore
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.coordinator.rooms import MachineRooms
-from parallax_core.node.coordinator.sharing import SharedNodes
 from parallax_core.node.membership.code_store import ListeningHead
 from parallax_core.node.membership.standbys import Standbys
 from parallax_core.node.membership.supervisor import WorkerSupervisor
@@ -62,8 +62,8 @@ class JoinedCluster:
         """
         assert isinstance(deployment.stages, RemoteStages), "it listens for nodes"
         self._stages, self._plan, self._maker = deployment.stages, plan, maker
-        self._shared = SharedNodes(self._stages.registry)
-        self._rooms = MachineRooms(self._shared)
+        self._pool = NodePool(self._stages.registry)
+        self._rooms = MachineRooms(self._pool)
         self._models: dict[str, JoinedModel] = {}
         self._standbys: Standbys | None = None
         self._store = PlanStore(plan_file())
@@ -125,7 +125,7 @@ class JoinedCluster:
     def find_plan(self, model: str) -> PlanStatus:
         """Return what is planned for a model; if it is not loaded, how machines join."""
         command, standbys = self.join_command if self._plan.shows_code else "", self._standbys
-        loaded = model in self._shared.models
+        loaded = model in self._pool.models
         found = self._models[model].find_plan(command) if loaded else PlanStatus(join_command=command)
         if standbys is None:
             return found
@@ -146,7 +146,7 @@ class JoinedCluster:
                         self.first.coordinator, registry, settings, self._find_memories, lambda: self._other_models
                     )
                 )
-            following = asyncio.create_task(self._shared.follow())
+            following = asyncio.create_task(self._pool.follow())
             try:
                 yield
             finally:

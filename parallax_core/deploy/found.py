@@ -25,8 +25,8 @@ from parallax_core.deploy.rendezvous import MeetingCodes, read_codes
 from parallax_core.deploy.stage_opener import name_offered
 from parallax_core.models.catalog import Catalog
 from parallax_core.node.coordinator.fixed_profiles import FixedProfiles
+from parallax_core.node.coordinator.node_pool import NodePool
 from parallax_core.node.coordinator.rooms import MachineRooms
-from parallax_core.node.coordinator.sharing import SharedNodes
 from parallax_core.node.membership.code_store import CodeStore, ListeningHead
 from parallax_core.plugins.host import PluginHost
 
@@ -53,9 +53,9 @@ class FoundNodes:
         self._plan = plan
         self._model = name_offered(Catalog(plan.plugins), settings.model)
         self._planner = CoverPlanner(model=measure_model(plan.plugins, deployment.folder, settings.dtype))
-        self._shared = SharedNodes(deployment.stages.registry)
+        self._pool = NodePool(deployment.stages.registry)
         describe = FixedProfiles(self._model).describe
-        self.first = JoinedModel(deployment, self._planner, describe, MachineRooms(self._shared), maker)
+        self.first = JoinedModel(deployment, self._planner, describe, MachineRooms(self._pool), maker)
         self.first.waits = True
 
     @property
@@ -77,7 +77,7 @@ class FoundNodes:
         """
         head = check_head(listening.head if listening is not None else b"")
         finder = NodeFinder(self._plan.codes, self._model, len(self._planner.model.layers), head)
-        following = asyncio.create_task(self._shared.follow())
+        following = asyncio.create_task(self._pool.follow())
         try:
             async with finder.calling():
                 yield

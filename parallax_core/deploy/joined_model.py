@@ -72,7 +72,7 @@ class JoinedModel:
         """Whether it waits for machines."""
         self._following: asyncio.Task[None] | None = None
         self._tell = maker.tell_loss(deployment.model_id)
-        self.nodes = rooms.shared.open(deployment.model_id)
+        self.nodes = rooms.pool.open(deployment.model_id)
         described = ModelProfiles(self.nodes, rooms, describe)
         self.coordinator = Coordinator(self.nodes, planner, described.describe, self._open_pipeline)
         self.nodes.find_uses = self.find_uses
@@ -107,11 +107,11 @@ class JoinedModel:
         for engine in self.coordinator.engines:
             engine.farewell = UNLOADED
         await asyncio.gather(self._router.stop(), self.service.reader.stop())
-        await self._rooms.shared.close(self.deployment.model_id)
+        await self._rooms.pool.close(self.deployment.model_id)
 
     def list_progress(self) -> Sequence[NodeProgress]:
         """Return what each node has of it, or is about to load."""
-        joined = {node.name: node for node in self._rooms.shared.registry.joined}
+        joined = {node.name: node for node in self._rooms.pool.registry.joined}
         stages = [stage for stages in self.coordinator.plan.pipelines.values() for stage in stages]
         return [_show_progress(stage, joined.get(name_member(stage))) for stage in stages]
 
@@ -165,7 +165,7 @@ class JoinedModel:
         Raises:
             ParallaxError: if there is no machine, or none has one in time.
         """
-        if not self._rooms.shared.firsts:
+        if not self._rooms.pool.firsts:
             raise ParallaxError("no machine has joined", "`parallax join` on a machine has it join, with a join code")
         changed = self.nodes.changed
         with contextlib.suppress(TimeoutError):
@@ -201,7 +201,7 @@ class JoinedModel:
     def _hint(self) -> str:
         if self.coordinator.unusable:
             return "mend what the nodes say, or have another machine join"
-        if len(self._rooms.shared.models) > 1:
+        if len(self._rooms.pool.models) > 1:
             return "other models take memory: unload one first, or switch with --drain-first"
         return "have another machine join, or choose a smaller model"
 

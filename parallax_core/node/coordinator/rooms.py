@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from parallax_core.contracts.placement import LinkProfile
 from parallax_core.node.coordinator.coordinator import Describe, UsableNodes
-from parallax_core.node.coordinator.sharing import ModelNodes, SharedNodes
+from parallax_core.node.coordinator.node_pool import ModelNodes, NodePool
 from parallax_core.node.membership.joined_node import JoinedNode
 
 
 class MachineRooms:
     """Finds the memory that a model may use on each machine: all, without what other models take there."""
 
-    def __init__(self, shared: SharedNodes) -> None:
-        """Divide the memory of the machines of ``shared``."""
-        self.shared = shared
+    def __init__(self, pool: NodePool) -> None:
+        """Divide the memory of the machines of ``pool``."""
+        self.pool = pool
         self._totals: dict[JoinedNode, int] = {}
 
     def find_total(self, first: JoinedNode) -> int:
@@ -33,7 +33,7 @@ class MachineRooms:
     def find_room(self, first: JoinedNode, model: str) -> int:
         """Return the bytes that a model may use on the machine of ``first``."""
         taken = 0
-        for name, nodes in self.shared.models.items():
+        for name, nodes in self.pool.models.items():
             if name != model:
                 uses = nodes.find_uses()
                 taken += sum(uses.get(node.name, 0) for node in nodes.joined if nodes.find_first(node) is first)

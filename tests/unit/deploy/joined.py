@@ -21,9 +21,9 @@ from parallax_core.deploy.deployment import Deployment
 from parallax_core.deploy.executors import RemoteStages
 from parallax_core.deploy.joined_model import JoinedModel
 from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.node.coordinator.node_pool import NodePool
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.coordinator.rooms import MachineRooms
-from parallax_core.node.coordinator.sharing import SharedNodes
 from parallax_core.node.events.delivery import EventBus
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
@@ -110,8 +110,8 @@ class Cluster:
     def __init__(self, registry: NodeRegistry, folder: Path) -> None:
         self.registry = registry
         registry.note_join = self._report
-        self.shared = SharedNodes(registry)
-        self.rooms = MachineRooms(self.shared)
+        self.pool = NodePool(registry)
+        self.rooms = MachineRooms(self.pool)
         self.served = ServedModels()
         self.maker = LocalMaker(self.served, ServerOptions(), EventBus([]))
         self.machines: dict[str, Machine] = {}
@@ -174,7 +174,7 @@ class Cluster:
 async def open_cluster(folder: Path) -> AsyncIterator[Cluster]:
     async with open_registry() as registry:
         cluster = Cluster(registry, folder)
-        following = asyncio.create_task(cluster.shared.follow())
+        following = asyncio.create_task(cluster.pool.follow())
         try:
             yield cluster
         finally:

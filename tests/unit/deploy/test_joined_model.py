@@ -89,7 +89,7 @@ async def test_model_that_does_not_fit_beside_another_leaves_it_alone(cluster: C
         await soon(second.start())
     assert caught.value.hint == "other models take memory: unload one first, or switch with --drain-first"
     await cluster.stop(second)
-    assert (set(cluster.shared.models), machine.further) == ({"first"}, {})
+    assert (set(cluster.pool.models), machine.further) == ({"first"}, {})
     await check(first)
     await check(await cluster.load("third"))
     assert len(machine.loads) == 1, "the first model was not loaded again"
@@ -199,7 +199,7 @@ async def test_model_whose_requests_cannot_be_read_is_not_loaded(cluster: Cluste
         await soon(second.start())
     await cluster.stop(second)
     await until(lambda: not asyncio.all_tasks() - before)
-    assert (set(cluster.shared.models), machine.further) == ({"first"}, {})
+    assert (set(cluster.pool.models), machine.further) == ({"first"}, {})
     await check(first)
 
 
@@ -227,14 +227,14 @@ async def test_loading_can_be_given_up(cluster: Cluster) -> None:
         assert starting.cancelled()
         await cluster.stop(second)
     await until(lambda: not asyncio.all_tasks() - before)
-    assert (set(cluster.shared.models), machine.further) == ({"first"}, {})
+    assert (set(cluster.pool.models), machine.further) == ({"first"}, {})
     await check(first)
 
 
 async def test_model_that_was_never_started_can_be_stopped(cluster: Cluster) -> None:
     machine = await cluster.join("a/1", 10)
     await cluster.stop(cluster.make("toy"))
-    assert (cluster.shared.models, machine.loads) == ({}, [])
+    assert (cluster.pool.models, machine.loads) == ({}, [])
 
 
 async def test_requests_of_a_model_that_is_unloaded_end_with_the_reason(cluster: Cluster) -> None:
@@ -298,7 +298,7 @@ async def test_switch_ends_with_one_model_that_answers(cluster: Cluster, *, drai
         change = changes.begin(WantedChange(action="switch", model=model, drain_first=drain_first))
         await soon(changes.wait())
         assert (change.state, error in change.error) == ("failed" if error else "done", True)
-        assert (set(cluster.shared.models), len(machine.further)) == ({loaded}, 0 if drain_first or error else 1)
+        assert (set(cluster.pool.models), len(machine.further)) == ({loaded}, 0 if drain_first or error else 1)
         hosted = cluster.served.known[loaded].hosted
         assert isinstance(hosted, JoinedModel)
         await check(hosted)
@@ -325,7 +325,7 @@ async def test_machine_in_two_pipelines_holds_its_layers_once_and_returns_all_me
     assert progress == [("hub/1", (0, 2)), ("hub/1", (0, 2)), ("one/1", (2, 3)), ("two/1", (2, 3))]
     leases = [stage.lease for replica in model.find_plan("").replicas for stage in replica.stages if stage.lease]
     assert sorted(lease.number for lease in leases) == [0, 1]
-    assert [node.name for node in cluster.shared.firsts] == ["hub/1", "one/1", "two/1"]
+    assert [node.name for node in cluster.pool.firsts] == ["hub/1", "one/1", "two/1"]
 
     assert [node.name for node in model.deployment.list_nodes()] == ["hub/1", "one/1", "two/1"]
     assert hub._session is not None

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from parallax_core.contracts.placement import LinkProfile
+from parallax_core.node.coordinator.node_pool import ModelNodes, NodePool
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.coordinator.rooms import MachineRooms, ModelProfiles
-from parallax_core.node.coordinator.sharing import ModelNodes, SharedNodes
 from parallax_core.wire.membership import StartNode
 from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport
 from tests.unit.node.cluster import open_registry, soon, until
-from tests.unit.node.coordinator.test_sharing import join
+from tests.unit.node.coordinator.test_node_pool import join
 
 GB = 10**9
 REPORT = NodeReport(
@@ -24,27 +24,27 @@ REPORT = NodeReport(
 
 
 @pytest.fixture
-async def machine() -> AsyncIterator[tuple[SharedNodes, ModelNodes, ModelNodes]]:
+async def machine() -> AsyncIterator[tuple[NodePool, ModelNodes, ModelNodes]]:
     """Yield a machine with a node for each of two models, and both models' nodes."""
     async with open_registry() as registry:
-        shared = SharedNodes(registry)
-        following = asyncio.create_task(shared.follow())
-        old = shared.open("old")
+        pool = NodePool(registry)
+        following = asyncio.create_task(pool.follow())
+        old = pool.open("old")
         channel = await join(registry, "one/1")
         await until(lambda: bool(old.joined))
         old.joined[0].report = REPORT
-        new = shared.open("new")
+        new = pool.open("new")
         assert await soon(channel.receive()) == StartNode(1)
         await join(registry, "one/1+1")
         await until(lambda: bool(new.joined))
-        yield shared, old, new
+        yield pool, old, new
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 
 
-async def test_model_may_use_what_others_leave(machine: tuple[SharedNodes, ModelNodes, ModelNodes]) -> None:
-    shared, old, new = machine
-    rooms, [first], [further] = MachineRooms(shared), old.joined, new.joined
+async def test_model_may_use_what_others_leave(machine: tuple[NodePool, ModelNodes, ModelNodes]) -> None:
+    pool, old, new = machine
+    rooms, [first], [further] = MachineRooms(pool), old.joined, new.joined
     assert rooms.find_room(first, "new") == 8 * GB
     old.find_uses = lambda: {"one/1": 6 * GB}
     assert rooms.find_room(first, "new") == 2 * GB
@@ -58,21 +58,21 @@ async def test_model_may_use_what_others_leave(machine: tuple[SharedNodes, Model
 
 
 async def test_memory_of_a_machine_is_the_most_that_was_free(
-    machine: tuple[SharedNodes, ModelNodes, ModelNodes],
+    machine: tuple[NodePool, ModelNodes, ModelNodes],
 ) -> None:
-    shared, old, _ = machine
-    rooms, [first] = MachineRooms(shared), old.joined
+    pool, old, _ = machine
+    rooms, [first] = MachineRooms(pool), old.joined
     assert rooms.find_total(first) == 8 * GB
     first.report = msgspec.structs.replace(REPORT, device=msgspec.structs.replace(REPORT.device, memory=3 * GB))
     assert rooms.find_total(first) == 8 * GB
 
 
 async def test_further_node_has_the_profile_of_its_machine(
-    machine: tuple[SharedNodes, ModelNodes, ModelNodes],
+    machine: tuple[NodePool, ModelNodes, ModelNodes],
 ) -> None:
-    shared, old, new = machine
+    pool, old, new = machine
     old.find_uses = lambda: {"one/1": 6 * GB}
-    profiles = ModelProfiles(new, MachineRooms(shared), NodeProfiles("local/0").describe)
+    profiles = ModelProfiles(new, MachineRooms(pool), NodeProfiles("local/0").describe)
     found = profiles.describe(new.joined)
     [node] = found.cluster.nodes
     assert (node.name, node.device.memory, node.device.flops) == ("one/1+1", 2 * GB, 1e12)

@@ -35,8 +35,8 @@ class FurtherNode:
 class ModelNodes:
     """The nodes of one model; what a `Coordinator` knows of the cluster."""
 
-    def __init__(self, shared: SharedNodes, model: str) -> None:
-        self._shared = shared
+    def __init__(self, pool: NodePool, model: str) -> None:
+        self._pool = pool
         self.model = model
         self.changed = asyncio.Event()
         """Set whenever a node has joined, has reported or is gone."""
@@ -50,29 +50,29 @@ class ModelNodes:
     @property
     def joined(self) -> tuple[JoinedNode, ...]:
         """The nodes of this model, in the order of joining."""
-        return self._shared.list_nodes(self.model)
+        return self._pool.list_nodes(self.model)
 
     @property
     def are_complete(self) -> bool:
         """Whether each machine has a node for the model, and has said what it has."""
-        firsts = self._shared.firsts
+        firsts = self._pool.firsts
         return all(first.report is not None for first in firsts) and len(self.joined) >= len(firsts)
 
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end."""
-        self._shared.registry.note_leaving(name)
+        self._pool.registry.note_leaving(name)
 
     def want_leases(self, numbers: Mapping[str, int]) -> None:
         """Have nodes, by their names, open leases up to a number each, now or when they join."""
         self.leases = numbers
-        self._shared.update_leases()
+        self._pool.update_leases()
 
     def find_first(self, node: JoinedNode) -> JoinedNode | None:
         """Return the node that has joined by itself on the machine of ``node``; None: it is gone."""
-        return self._shared.find_first(node)
+        return self._pool.find_first(node)
 
 
-class SharedNodes:
+class NodePool:
     """Divides the nodes of a registry among models: each has one on every machine. Belongs to one event loop.
 
     A machine is the node that has joined by itself, with the further nodes that it starts when it is asked to. A model
