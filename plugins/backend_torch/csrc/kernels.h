@@ -128,6 +128,13 @@ struct Gating {
   int64_t rows, count;
 };
 
+struct Draw {  // of a token from a row of logits; see `parallax_core.api.Sampling`
+  int64_t row;
+  int64_t top_k;  // 0: all
+  double temperature, top_p, min_p;
+  uint32_t key, unused;  // see `parallax_core.api.draw_key`
+};
+
 constexpr int64_t kQueryBlock = 96;  // the most queries of a task per key head: tokens times the heads that share keys
 constexpr int64_t kFewQueries = 6;   // up to this many queries read keys in place; for more, keys are packed into panels
 constexpr int64_t kFewKeys = 32;     // keys that few queries attend to at once
@@ -165,6 +172,14 @@ struct Kernels {
   void (*narrow)(const float* x, int64_t count, uint16_t* out);  // float32 to bfloat16
   // Returns the index of the largest number, the first of equal ones, and writes the number; NaN if any number is NaN.
   int64_t (*find_largest)(const float* x, int64_t count, float* most);
+  // Draws among the numbers that are at least `border`; `likeliest` is the place of the largest, which is finite.
+  int64_t (*draw_any)(const Draw&, const float* x, int64_t count, int64_t likeliest, float border);
+  // Returns the sum of exp((x[i] - most) / temperature), about as precise as float32.
+  double (*weigh_all)(const float* x, int64_t count, float most, double temperature);
+  // Writes the places of the numbers that are at least `border`, in order, and returns their number.
+  int64_t (*collect_from)(const float* x, int64_t count, float border, int32_t* places);
+  // Writes minus infinity where a bit is 0, the lowest bit of each byte first.
+  void (*forbid)(const uint8_t* allowed, int64_t count, float* x);
   float (*read)(const float* x, int64_t count);  // adds the numbers, to measure the bandwidth of memory
 };
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from parallax_backend_torch.capabilities import STAGE_CAPABILITIES
 from parallax_backend_torch.devices import describe_device
 from parallax_backend_torch.graph_replay import make_replays
+from parallax_backend_torch.kernels.draw import draw_rows
 from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.model import Shape
 from parallax_backend_torch.network import Runner
@@ -69,7 +70,7 @@ class LoadedLayers:
         runner = self.runner if layers == self.selection.layers else self.runner.cut(self._select(layers))
         store = Store(self._list_kept(layers), info.pools, device)
         replays = make_replays(runner, store, info.pools, TorchSettings(**self.plan.options).graphs)
-        sampler = Sampler(self.shape.vocab_size, device)
+        sampler = Sampler(self.shape.vocab_size, device, draw_rows)
         return TorchStage(info, StageParts(runner, store, self.factory, sampler, replays))
 
     def describe(self, layers: LayerRange, memory_share: float) -> StageInfo:

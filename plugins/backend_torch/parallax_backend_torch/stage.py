@@ -14,6 +14,7 @@ from parallax_backend_torch.answer import Pending
 from parallax_backend_torch.devices import check_device_works, free_memory
 from parallax_backend_torch.gpu_claim import GpuClaim
 from parallax_backend_torch.graph_replay import Replays
+from parallax_backend_torch.kernels.draw import apply_masks
 from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.network import Runner, RunResult
 from parallax_backend_torch.soundness import check_found
@@ -30,7 +31,6 @@ from parallax_core.api import (
     StageLost,
     StageResult,
 )
-from parallax_sampling_torch.masks import wait_for_masks
 from parallax_sampling_torch.outputs import draw_tokens, find_picks, list_outputs
 from parallax_sampling_torch.sampler import Sampler
 from parallax_sampling_torch.soundness import check_given
@@ -157,7 +157,7 @@ class TorchStage:
         found, step = self._run(held, batch)
         best = check_found(found, batch.rows)
         if found.logits is not None and batch.masks is not None:
-            found, best = dataclasses.replace(found, logits=wait_for_masks(found.logits, batch.masks)), None
+            found, best = dataclasses.replace(found, logits=apply_masks(found.logits, batch.masks.wait())), None
         begun = time.perf_counter()  # the results of the layers are computed: `check_found` has read them
         drawn = self._draw(held, batch, found, best)
         result = Pending(found, list_outputs(batch), drawn, self._account.free).wait()

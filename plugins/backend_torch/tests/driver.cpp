@@ -42,6 +42,8 @@ void plx_normalize(const float*, int64_t, float*, const float*, float, float, in
 void plx_rotate(float*, int64_t, const float*, const float*, int64_t, int64_t, int64_t, int64_t);
 void plx_gate(int32_t, const float*, int64_t, const float*, int64_t, int64_t, int64_t, float*);
 void plx_find_largest(const float*, int64_t, int64_t, int64_t*, float*);
+int32_t plx_draw(const Draw*, int64_t, const float*, int64_t, int64_t*);
+void plx_forbid(const int64_t*, const uint8_t* const*, int64_t, int64_t, float*);
 int32_t plx_attend(const Attention*);
 int32_t plx_layers(const Layer* const*, const Attention* const*, int64_t, const Table*, const Rope*, const int64_t*, const float*,
                    int64_t, float*, float*);
@@ -238,6 +240,19 @@ static void try_parts(int64_t dim) {
   keep(out, "gate %d", int(dim));
 }
 
+static void try_draws(int64_t count) {
+  auto logits = numbers(3 * count);
+  const std::vector<uint8_t> mask(static_cast<size_t>(divide_up(count, 8)), 0x5b);
+  const int64_t rows[] = {2, 0};
+  const uint8_t* const masks[] = {mask.data(), mask.data()};
+  plx_forbid(rows, masks, 2, count, logits.data());
+  const Draw draws[] = {{0, 0, 1.0, 1.0, 0.0, 7, 0}, {1, 0, 1e-3, 0.9, 0.0, 8, 0},  {1, 0, 1e3, 0.9, 0.0, 8, 0},
+                        {2, 2, 0.7, 0.5, 0.1, 9, 0}, {1, 40, 1.0, 1.0, 0.0, 9, 0}, {1, 0, 1.0, 1.0, 0.3, 9, 0}};
+  int64_t tokens[6];
+  expect(!plx_draw(draws, 6, logits.data(), count, tokens), "draws");
+  for (int64_t token : tokens) expect(token >= 0 && token < count, "a token");
+}
+
 static void try_everything() {
   for (int32_t kind : {kFloat32, kBfloat16, kInt8, kInt4}) {
     try_products(kind, 1, 1);
@@ -263,6 +278,7 @@ static void try_everything() {
     try_attention(cache.kind, cache.narrow, 3, 1, 256, 1);
   }
   for (int64_t dim : {2, 40, 63}) try_parts(dim);
+  for (int64_t count : {1, 16, 63, 1003}) try_draws(count);
   const auto some = numbers(1 << 15);
   expect(plx_read(some.data(), 1 << 15) > 0, "reading");
 }

@@ -17,6 +17,10 @@ void rotate(float* x, const float* cos, const float* sin, int64_t half);
 void gate(int32_t gate, const Gating&);
 void narrow(const float* x, int64_t count, uint16_t* out);
 int64_t find_largest(const float* x, int64_t count, float* most);
+int64_t draw_any(const Draw&, const float* x, int64_t count, int64_t likeliest, float border);
+double weigh_all(const float* x, int64_t count, float most, double temperature);
+int64_t collect_from(const float* x, int64_t count, float border, int32_t* places);
+void forbid(const uint8_t* allowed, int64_t count, float* x);
 float read(const float* x, int64_t count);
 
 extern const Kernels table;

@@ -103,7 +103,7 @@ float read(const float* x, int64_t count) {
 
 const Kernels table = {
     PLX_NAME(PLX_ISA), input_bytes, round_input, multiply, gather, attend_bytes, attend, merge,
-    normalize,         rotate,      gate,        narrow,   find_largest, read,
+    normalize,         rotate,      gate,        narrow,   find_largest, draw_any, weigh_all, collect_from, forbid, read,
 };
 
 }  // namespace plx::PLX_ISA

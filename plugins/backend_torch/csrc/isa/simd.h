@@ -12,6 +12,19 @@
 namespace plx::PLX_ISA {
 namespace {
 
+// Returns a bit for each lane of a comparison, the first lane lowest.
+PLX_INLINE uint32_t true_lanes(Ints is_true) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(is_true));
+#elif defined(__AVX2__)
+  return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(is_true)));
+#else
+  uint32_t bits = 0;
+  for (int lane = 0; lane < kLanes; ++lane) bits |= static_cast<uint32_t>(is_true[lane] != 0) << lane;
+  return bits;
+#endif
+}
+
 // Reductions combine the lanes of a vector by halves: the upper eight with the lower eight, then four, two and one. So a sum
 // does not depend on the number of lanes.
 #if defined(__AVX2__)

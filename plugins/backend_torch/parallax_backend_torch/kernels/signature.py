@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p, sizeof
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p, sizeof
 from typing import Any
 
-INTERFACE = 6
+INTERFACE = 7
 """The version of the C interface; a library with another version was built from other sources."""
 
 
@@ -87,6 +87,20 @@ class RopeRecord(ctypes.Structure):
     _fields_ = (("cos", c_void_p), ("sin", c_void_p), ("half", c_int64))
 
 
+class DrawRecord(ctypes.Structure):
+    """``plx::Draw``."""
+
+    _fields_ = (
+        ("row", c_int64),
+        ("top_k", c_int64),
+        ("temperature", c_double),
+        ("top_p", c_double),
+        ("min_p", c_double),
+        ("key", c_uint32),
+        ("unused", c_uint32),
+    )
+
+
 RECORDS: dict[str, type[ctypes.Structure]] = {
     "plx_weight_bytes": WeightRecord,
     "plx_table_bytes": TableRecord,
@@ -94,6 +108,7 @@ RECORDS: dict[str, type[ctypes.Structure]] = {
     "plx_norm_bytes": NormRecord,
     "plx_layer_bytes": LayerRecord,
     "plx_rope_bytes": RopeRecord,
+    "plx_draw_bytes": DrawRecord,
 }
 """Each record, by the function that returns its size in the library."""
 
@@ -115,6 +130,7 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_rotate": (None, (_FLOATS, _COUNT, _FLOATS, _FLOATS, _COUNT, _COUNT, _COUNT, _COUNT)),
     "plx_gate": (None, (c_int32, _FLOATS, _COUNT, _FLOATS, _COUNT, _COUNT, _COUNT, _FLOATS)),
     "plx_find_largest": (None, (_FLOATS, _COUNT, _COUNT, c_void_p, c_void_p)),
+    "plx_forbid": (None, (c_void_p, c_void_p, _COUNT, _COUNT, _FLOATS)),
     "plx_read": (c_float, (_FLOATS, _COUNT)),
     "plx_store": (None, (_FLOATS, _COUNT, c_void_p, _COUNT, _COUNT, c_int32, c_void_p)),
 }
@@ -123,6 +139,7 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
 OPERATIONS: dict[str, tuple[type, ...]] = {
     "plx_multiply": (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, _FLOATS, _COUNT),
     "plx_multiply_gated": (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, c_int32),
+    "plx_draw": (POINTER(DrawRecord), _COUNT, _FLOATS, _COUNT, c_void_p),
     "plx_attend": (POINTER(AttentionRecord),),
     "plx_layers": (_LAYERS, _ATTENTIONS, _COUNT, _TABLE, _ROPE, c_void_p, _FLOATS, _COUNT, _FLOATS, _FLOATS),
 }
