@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -37,6 +37,8 @@ UNREACHABLE = "tcp://127.0.0.1:1"
 @dataclass
 class Cluster:
     relays: list[RelayServer]
+    stops: dict[str, Callable[[], Awaitable[None]]]
+    """Ends a relay, by its name."""
     ports: dict[str, int]
     """Where each node listens."""
     executor: RemoteExecutor
@@ -63,9 +65,11 @@ async def cluster(num_relays: int = 0, address: str = UNREACHABLE) -> AsyncItera
         registry.relays.server = relays[0] if not num_relays else None
         await registry.start()
         stack.push_async_callback(registry.stop)
+        stops: dict[str, Callable[[], Awaitable[None]]] = {}
         for number in range(num_relays):
             offer = RelayOffer(RelayLimits())
             transport = await stack.enter_async_context(started(plan_node(f"relay{number}", LOOPBACK)))
+            stops[f"relay{number}"] = transport.stop
             host = RelayHost(transport, f"relay{number}", offer)
             stack.push_async_callback(end, asyncio.create_task(host.serve(Peer("head", registry.address))))
             relays.append(offer.server)
@@ -77,7 +81,9 @@ async def cluster(num_relays: int = 0, address: str = UNREACHABLE) -> AsyncItera
             join = Join(address, (BACKEND,), "here", 0)
             serving = asyncio.create_task(session.serve(registry.address, "head", join))
             stack.push_async_callback(end, serving, session)
-        yield Cluster(relays, ports, RemoteExecutor([make_role(stage) for stage in range(3)], NodeSupply(registry)))
+        yield Cluster(
+            relays, stops, ports, RemoteExecutor([make_role(stage) for stage in range(3)], NodeSupply(registry))
+        )
 
 
 @pytest.mark.parametrize("num_relays", [0, 2])
@@ -94,6 +100,23 @@ async def test_stages_that_cannot_reach_each_other_equal_the_whole(num_relays: i
         assert used[2] == ""
         await engine.stop()
         assert tokens == TOY.continuation((1, 2, 3), 20)
+
+
+async def test_answers_go_on_over_another_relay_when_one_ends() -> None:
+    async with cluster(num_relays=2) as made, asyncio.timeout(30):
+        engine = PipelineEngine(made.executor, lambda tokens: "x" * len(tokens), None)
+        await engine.start()
+        for number in range(2):
+            request = Request(id=RequestId(f"{number}"), prompt=(1, 2, 3), max_tokens=200, sampling=GREEDY)
+            tokens: list[int] = []
+            async for delta in engine.submit(request):
+                if not number and len(tokens) < 20 <= len(tokens) + len(delta.tokens):
+                    await made.stops[engine.locations()[0].relay]()
+                tokens.extend(delta.tokens)
+            assert tokens == TOY.continuation((1, 2, 3), 200)
+        [left] = {where.relay for where in engine.locations()[:2]}
+        assert left in made.stops
+        await engine.stop()
 
 
 async def test_relayed_links_become_direct_in_mid_answer_without_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:

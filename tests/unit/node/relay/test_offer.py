@@ -19,11 +19,12 @@ from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.relay.server import RelayServer
 from parallax_core.testing.node import BACKEND
 from parallax_core.wire.membership import Join
-from parallax_core.wire.messages import Message
+from parallax_core.wire.messages import Message, Purpose
 from parallax_core.wire.profile import Peer
 from parallax_core.wire.relay import OfferRelay, RelayPlace, Relays, RelayUser, RelayUsers
 from tests.unit.node.cluster import call, open_registry, soon, until
 
+PURPOSES: tuple[Purpose, ...] = ("relay", "stream")
 KEYLESS = Join("inprocess://nowhere", (BACKEND,), "here", 0)
 
 
@@ -99,6 +100,20 @@ async def test_relay_alone_serves_those_that_have_joined_and_no_longer_those_tha
         await until(lambda: not registry.has("node"))
         await join(registry, "other")
         await until(lambda: made.server._is_member("other") and not made.server._is_member("node"))
+
+
+async def test_stranger_cannot_use_or_be_called_over_a_relay_alone() -> None:
+    async with AsyncExitStack() as stack:
+        registry = await stack.enter_async_context(open_registry())
+        made = await stack.enter_async_context(hosting(registry))
+        await until(lambda: len(registry.relays.relays) == 1)
+        transport, address = InProcessTransport(TransportPlan(node="stranger")), registry.relays.relays[0].address
+        for purpose in PURPOSES:
+            channel = Channel(await transport.connect(address, "desk"))
+            await soon(greet(channel, "stranger", purpose))
+            with pytest.raises(PeerLost):
+                await soon(channel.receive())
+        assert not made.server._controls
 
 
 async def test_relay_offers_itself_again_to_a_head_that_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
