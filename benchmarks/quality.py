@@ -1,8 +1,9 @@
-"""Measures the loss of quality when weights are stored in fewer bits.
+"""Measures the loss of quality when weights, or keys and values, are stored in fewer bits.
 
     python -m benchmarks.quality MODEL_FOLDER --out benchmarks/results/quality.json
 
-Runs the torch backend on a CPU with weights in float32, bfloat16, int8 and int4, and compares each with float32:
+Runs the torch backend on a CPU with weights in float32, bfloat16, int8 and int4, and with weights in float32 and cached
+keys and values in int8, and compares each with float32:
 
 * perplexity: e to the mean negative log-probability of the tokens of ``data/pipelines.txt``, a text written for this
   purpose, in independent windows of 512 tokens.
@@ -48,8 +49,14 @@ from parallax_core.api import (
 )
 
 TEXT = Path(__file__).parent / "data" / "pipelines.txt"
-KINDS = ("float32", "bfloat16", "int8", "int4")
-"""Weight formats; the first is the reference."""
+KINDS = {
+    "float32": {"weights": "float32"},
+    "bfloat16": {"weights": "bfloat16"},
+    "int8": {"weights": "int8"},
+    "int4": {"weights": "int4"},
+    "float32, int8 keys and values": {"weights": "float32", "kv_cache_dtype": "int8"},
+}
+"""Options of the backend, by the name of a format; the first is the reference."""
 WINDOW = 512
 TOKENS = 64
 """Output tokens of each prompt."""
@@ -75,7 +82,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Run:
-    """The results with one weight format."""
+    """The results with one format."""
 
     text: Scores
     outputs: list[list[int]]
@@ -131,10 +138,10 @@ def _draw_rows(stage: Stage, rows: Sequence[Row]) -> list[int]:
 
 
 def run_kind(folder: Path, kind: str, text: list[int], prompts: list[list[int]], reference: Run | None) -> Run:
-    """Measure one weight format; if ``reference`` is None, it becomes the reference."""
+    """Measure one format; if ``reference`` is None, it becomes the reference."""
     from parallax_backend_torch.backend import TorchBackend
 
-    plan = StagePlan(model=folder, dtype="float32", device="cpu", options={"weights": kind})
+    plan = StagePlan(model=folder, dtype="float32", device="cpu", options=KINDS[kind])
     stage = TorchBackend().open_stage(plan)
     scores = Scores([], [])
     for start in range(0, len(text), WINDOW):
@@ -157,7 +164,7 @@ def share_same(found: Sequence[int], wanted: Sequence[int]) -> float:
 
 
 def compare_runs(run: Run, reference: Run) -> dict[str, Any]:
-    """Return the figures of one weight format."""
+    """Return the figures of one format."""
     equal = [count_equal(found, wanted) for found, wanted in zip(run.outputs, reference.outputs, strict=True)]
     tails = [scores.best[-TOKENS:] for scores in run.forced]
     return {
@@ -173,7 +180,7 @@ def compare_runs(run: Run, reference: Run) -> dict[str, Any]:
 
 
 def compare_kinds(folder: Path) -> dict[str, Any]:
-    """Measure every weight format, and return the report."""
+    """Measure every format, and return the report."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

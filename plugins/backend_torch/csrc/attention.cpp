@@ -38,7 +38,7 @@ void each_block(const Attention& a, Body&& body) {
   QueryBlock block{};
   for (block.row = 0; block.row < a.table->rows; ++block.row) {
     const int64_t length = a.table->lengths[block.row];
-    const bool is_whole = count_threads() == 1 || length > tokens;
+    const bool is_whole = length > tokens;
     for (int64_t first = 0; first < length; first += block.tokens) {
       block.position = a.table->starts[block.row] + first;
       block.tokens = least(tokens, length - first);
@@ -140,11 +140,18 @@ Status attend_rows(const Attention& a) {
   return kOk;
 }
 
-void store_row(const float* row, int64_t slot, int64_t width, int32_t kind, void* pool) {
-  if (kind == kFloat32) {
-    memcpy(static_cast<float*>(pool) + slot * width, row, static_cast<size_t>(width * kFloatBytes));
+void store_row(const float* row, int64_t slot, const RowPool& pool) {
+  const int64_t width = pool.heads * pool.dim;
+  if (pool.kind == kFloat32) {
+    memcpy(static_cast<float*>(pool.data) + slot * width, row, static_cast<size_t>(width * kFloatBytes));
+  } else if (pool.kind == kBfloat16) {
+    kernels->narrow(row, width, static_cast<uint16_t*>(pool.data) + slot * width);
   } else {
-    kernels->narrow(row, width, static_cast<uint16_t*>(pool) + slot * width);
+    int8_t* const codes = static_cast<int8_t*>(pool.data) + slot * width;
+    uint16_t* const scales = pool.scales + slot * pool.heads;
+    for (int64_t head = 0; head < pool.heads; ++head) {
+      scales[head] = kernels->quantize(row + head * pool.dim, pool.dim, codes + head * pool.dim);
+    }
   }
 }
 
@@ -154,8 +161,9 @@ using namespace plx;
 
 PLX_EXPORT int32_t plx_attend(const Attention* attention) { return attend_rows(*attention); }
 
-// Writes float32 rows [tokens][width], with a stride between them, into slots of a pool [slots][width].
-PLX_EXPORT void plx_store(const float* rows, int64_t stride, const int64_t* slots, int64_t tokens, int64_t width, int32_t kind,
-                          void* pool) {
-  for (int64_t token = 0; token < tokens; ++token) store_row(rows + token * stride, slots[token], width, kind, pool);
+// Writes float32 rows [tokens][heads][dim], with a stride between them, into slots of a pool; `scales` only for int8.
+PLX_EXPORT void plx_store(const float* rows, int64_t stride, const int64_t* slots, int64_t tokens, int64_t heads, int64_t dim,
+                          int32_t kind, void* data, uint16_t* scales) {
+  const RowPool pool{data, scales, kind, heads, dim};
+  for (int64_t token = 0; token < tokens; ++token) store_row(rows + token * stride, slots[token], pool);
 }

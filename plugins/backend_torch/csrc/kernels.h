@@ -107,14 +107,16 @@ struct Attention {
   float* out;  // [tokens][heads][dim]
   void* keys;  // [slots][kv_heads][dim]
   void* values;
+  uint16_t* key_scales;  // of int8: bfloat16 [slots][kv_heads], the factor from codes to numbers; else null
+  uint16_t* value_scales;
   const Table* table;
   const float* sinks;  // [heads] or null
   int64_t heads, kv_heads, dim;
   int64_t window;  // 0: none
   float scale;
   float cap;  // 0: none
-  int32_t kind;    // of keys and values: kFloat32 or kBfloat16
-  int32_t narrow;  // 1: queries and weights may be rounded to bfloat16 for products with bfloat16 keys and values
+  int32_t kind;    // of keys and values: kFloat32, kBfloat16 or kInt8
+  int32_t narrow;  // 1: queries and weights may be rounded to bfloat16 for products with bfloat16 or int8 keys and values
 };
 
 // Some rows of numbers to gate by others: [rows][count] each, with strides.
@@ -170,6 +172,8 @@ struct Kernels {
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t half);
   void (*gate)(int32_t gate, const Gating&);
   void (*narrow)(const float* x, int64_t count, uint16_t* out);  // float32 to bfloat16
+  // Rounds numbers to codes -127 .. 127, and returns their scale, a bfloat16: NaN if a number is not finite.
+  uint16_t (*quantize)(const float* x, int64_t count, int8_t* codes);
   // Returns the index of the largest number, the first of equal ones, and writes the number; NaN if any number is NaN.
   int64_t (*find_largest)(const float* x, int64_t count, float* most);
   // Draws among the numbers that are at least `border`; `likeliest` is the place of the largest, which is finite.

@@ -43,13 +43,15 @@ void rotate_heads(const Norm& norm, const Rope& rope, float* x, int64_t heads, i
 // Applies norms and rope to the queries and keys of the first product, and stores keys and values.
 void prepare_heads(const Layer& layer, const Attention& a, const Rope& rope, const int64_t* slots, float* mixed, int64_t tokens) {
   const int64_t width = layer.into->out, inner = a.kv_heads * a.dim;
+  const RowPool key_pool{a.keys, a.key_scales, a.kind, a.kv_heads, a.dim};
+  const RowPool value_pool{a.values, a.value_scales, a.kind, a.kv_heads, a.dim};
   share_rows(tokens, width * 2, [&](int64_t token) {
     float* const queries = mixed + token * width;
     float* const keys = queries + a.heads * a.dim;
     rotate_heads(layer.query_norm, rope, queries, a.heads, a.dim, token);
     rotate_heads(layer.key_norm, rope, keys, a.kv_heads, a.dim, token);
-    store_row(keys, slots[token], inner, a.kind, a.keys);
-    store_row(keys + inner, slots[token], inner, a.kind, a.values);
+    store_row(keys, slots[token], key_pool);
+    store_row(keys + inner, slots[token], value_pool);
   });
 }
 

@@ -24,6 +24,14 @@ void share_rows(int64_t rows, int64_t work, Body&& body) {
 Status multiply_rows(const Weight& weight, const Rows& rows, const Output& output);
 Status multiply_gated(const Weight& weight, const Rows& rows, const Output& output, int32_t gate);
 Status attend_rows(const Attention& attention);
-void store_row(const float* row, int64_t slot, int64_t width, int32_t kind, void* pool);
+
+struct RowPool {  // the keys, or the values, of a layer: [slots][heads][dim]
+  void* data;
+  uint16_t* scales;  // of int8: [slots][heads]
+  int32_t kind;
+  int64_t heads, dim;
+};
+
+void store_row(const float* row, int64_t slot, const RowPool& pool);
 
 }  // namespace plx

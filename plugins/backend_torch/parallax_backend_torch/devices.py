@@ -16,12 +16,13 @@ from parallax_backend_torch.kernels.rows import WeightKind
 from parallax_backend_torch.layer_factory import KIND_BYTES, LayerFactory
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.weights import TensorFile
-from parallax_core.api import Machine, StagePlan, Tensor, check_device
+from parallax_core.api import Machine, StagePlan, Tensor, Unsupported, check_device
 from parallax_sampling_torch.tensors import DTYPES
 
 CPU_DTYPES = ("float32", "bfloat16")
 CUDA_DTYPES = ("float32", "float16", "bfloat16")
 MATRIX = 2
+KV_HINT = "set PARALLAX_TORCH__KV_CACHE_DTYPE=auto, or serve on the CPU with --device cpu"
 
 
 def list_devices() -> list[str]:
@@ -63,9 +64,14 @@ def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[T
         plan: the plan of the stage.
         settings: the options of this backend.
         tensors: the tensors of the checkpoint to load.
+
+    Raises:
+        Unsupported: see `choose_device`; or if the device cannot keep keys and values in int8.
     """
     device = choose_device(plan)
     stored = find_stored(tensors)
+    if settings.kv_cache_dtype == "int8" and device.type != "cpu":
+        raise Unsupported(f"kv_cache_dtype is int8, which {device.type} does not have", KV_HINT)
     if device.type == "cpu":
         use_kernels(settings)
         start_threads(settings.threads or Machine().count_cores())
@@ -74,7 +80,7 @@ def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[T
             device,
             torch.float32,
             _choose_kind(plan, settings, stored),
-            torch.bfloat16 if narrow else torch.float32,
+            _choose_kept(settings, narrow=narrow),
             keeps_blocks=settings.weights == "auto",
             narrow=narrow,
         )
@@ -116,7 +122,8 @@ def describe_device(factory: LayerFactory, forms: Iterable[str] = ()) -> str:
     if factory.device.type == "cuda":
         return f"CUDA ({torch.cuda.get_device_name(factory.device)})"
     kept = sorted(set(forms)) if factory.keeps_blocks else []
-    return f"cpu ({describe_kernels()}; {', '.join(kept) or factory.kind} weights)"
+    cache = "; int8 keys and values" if factory.kept == torch.int8 else ""
+    return f"cpu ({describe_kernels()}; {', '.join(kept) or factory.kind} weights{cache})"
 
 
 def find_room(device: torch.device) -> int:
@@ -144,6 +151,13 @@ def check_device_works(device: torch.device) -> None:
     total = int(torch.ones(8, device=device).sum())
     if total != 8:  # noqa: PLR2004 -- the number of ones
         raise RuntimeError(f"the sum of eight ones is {total}")
+
+
+def _choose_kept(settings: TorchSettings, *, narrow: bool) -> torch.dtype:
+    """Return the dtype of keys and values on a CPU."""
+    if settings.kv_cache_dtype == "int8":
+        return torch.int8
+    return torch.bfloat16 if narrow else torch.float32
 
 
 def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype) -> WeightKind:

@@ -14,7 +14,7 @@ from parallax_backend_torch.model import Shape
 from parallax_backend_torch.network import Runner
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.stage import StageParts, TorchStage
-from parallax_backend_torch.store import Kept, Store, list_sizes
+from parallax_backend_torch.store import Kept, Store, keep_as, list_sizes
 from parallax_backend_torch.weights import Selection, TensorSizes
 from parallax_core.api import (
     LayerRange,
@@ -109,7 +109,7 @@ class LoadedLayers:
     def _list_kept(self, layers: LayerRange) -> list[Kept]:
         first = self.selection.layers.start
         return [
-            kept if kept.kind == "state" else replace(kept, dtype=self.factory.kept)
+            kept if kept.kind == "state" else keep_as(kept, self.factory.kept)
             for kept in self.kept[layers.start - first : layers.stop - first]
         ]
 

@@ -29,6 +29,12 @@ class TorchSettings:
         Mode,
         Meta(description="On a CPU, the kernels: auto (the fastest), those of an instruction set, or off (PyTorch)."),
     ] = "auto"
+    kv_cache_dtype: Annotated[
+        Literal["auto", "int8"],
+        Meta(
+            description="On a CPU, the dtype of cached keys and values: auto follows --dtype; int8 holds more context."
+        ),
+    ] = "auto"
     graphs: Annotated[
         Literal["auto", "off"],
         Meta(description="On CUDA, record decode steps as graphs and replay them, for the models that allow it."),

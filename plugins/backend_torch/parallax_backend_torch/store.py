@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from parallax_core.api import Copy, PoolInfo, PoolKind
+from parallax_core.api import Copy, PoolInfo, PoolKind, Unsupported
 
 PoolKey = tuple[PoolKind, int]
 
@@ -30,9 +30,29 @@ class Kept:
         return self.kind, self.window
 
     @property
+    def tensors(self) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        """The shape, per token or sequence, and dtype of each tensor; int8 has a scale for each head of each tensor."""
+        kept = tuple((shape, self.dtype) for shape in self.shapes)
+        if self.dtype != torch.int8:
+            return kept
+        return kept + tuple((shape[:-1], torch.bfloat16) for shape in self.shapes)
+
+    @property
     def num_bytes(self) -> int:
         """The bytes per token, or per sequence for a state."""
-        return sum(map(math.prod, self.shapes)) * int(self.dtype.itemsize)
+        return sum(math.prod(shape) * int(dtype.itemsize) for shape, dtype in self.tensors)
+
+
+def keep_as(kept: Kept, dtype: torch.dtype) -> Kept:
+    """Return the cache of a layer with keys and values of a dtype.
+
+    Raises:
+        Unsupported: if they would be in int8, and are not those of heads.
+    """
+    if dtype == torch.int8 and kept.kind == "latent":
+        message = "kv_cache_dtype is int8, and this model caches latents, which 8 bits would change too much"
+        raise Unsupported(message, "set PARALLAX_TORCH__KV_CACHE_DTYPE=auto")
+    return replace(kept, dtype=dtype)
 
 
 def list_sizes(layers: Sequence[Kept]) -> dict[PoolKey, int]:
@@ -63,8 +83,8 @@ class Store:
         slots = [(info.num_pages + more) * size for info, size, more in zip(infos, self._sizes, spare, strict=True)]
         self.tensors = [
             tuple(
-                torch.empty((slots[number], *shape), dtype=kept.dtype, device=device)  # unwritten slots are never read
-                for shape in kept.shapes
+                torch.empty((slots[number], *shape), dtype=dtype, device=device)  # unwritten slots are never read
+                for shape, dtype in kept.tensors
             )
             for kept, number in zip(layers, self.pools, strict=True)
         ]

@@ -122,6 +122,24 @@ class TestLlamaOnCuda(Tiny):
         return StagePlan(model=self.folder, layers=layers, dtype="float32", device="cuda")
 
 
+class TestInt8Cache(Tiny):
+    """Keys and values in 8 bits. A number near the middle between two codes may get either, and then differs by 1 / 127."""
+
+    kind = "llama"
+    margin = 2e-2
+
+    def open_stage(self, layers: LayerRange | None) -> Stage:
+        """Open layers of the model."""
+        return TorchBackend().open_stage(self._plan(layers))
+
+    def open_leased(self, layers: LayerRange | None) -> Stage | None:
+        """Load layers of the model for leases."""
+        return TorchBackend().open_stage(replace(self._plan(layers), leased=True))
+
+    def _plan(self, layers: LayerRange | None) -> StagePlan:
+        return StagePlan(model=self.folder, layers=layers, dtype="float32", options={"kv_cache_dtype": "int8"})
+
+
 class TestQwen2(Tiny):
     """Biases."""
 

@@ -4,6 +4,7 @@
 #include "attention.h"
 
 #include "few.h"
+#include "few_codes.h"
 #include "few_pairs.h"
 #include "isa.h"
 #include "many.h"
@@ -58,9 +59,13 @@ void begin_head(const Attention& a, const AttentionTask& task, const State& stat
   }
 }
 
-// Attends to all keys of a task block by block, head by head, while the next block is prefetched.
+// Returns a block of keys and values in another form, in scratch memory.
+using Prepare = KeyBlock (*)(const Attention&, const State&, const KeyBlock&);
+
+// Attends to all keys of a task block by block, head by head, while the next block is prefetched. Without `prepare`, keys and
+// values are read in place.
 template <class Form>
-void run_task(const Attention& a, const AttentionTask& task, char* scratch) {
+void run_task(const Attention& a, const AttentionTask& task, char* scratch, Prepare prepare) {
   const State state(a, task.tokens * (a.heads / a.kv_heads), task.kv_heads, scratch);
   for (int64_t head = 0; head < task.kv_heads; ++head) begin_head<Form>(a, task, state.find_head(head), head);
   KeyBlock blocks[2];
@@ -70,14 +75,14 @@ void run_task(const Attention& a, const AttentionTask& task, char* scratch) {
     KeyBlock &block = blocks[turn], &next = blocks[turn ^ 1];
     next.count = 0;
     if (begin + state.block < task.end) find_keys(a, task, begin + state.block, state.block, next);
-    Fetcher fetcher{next, row * task.kv_heads, task.kv_heads};
+    Fetcher fetcher{a, next, row * task.kv_heads, task.kv_heads};
     for (int64_t head = 0; head < task.kv_heads; ++head) {
       block.offset = head * row;
       const State mine = state.find_head(head);
-      if (a.dim == state.width) {
-        Form::attend(a, task, mine, block, fetcher);
+      if (prepare) {
+        Form::attend(a, task, mine, prepare(a, state, block), fetcher);
       } else {
-        Form::attend(a, task, mine, pad_rows(a, state, block), fetcher);
+        Form::attend(a, task, mine, block, fetcher);
       }
     }
   }
@@ -95,17 +100,25 @@ int64_t attend_bytes(const Attention& a) {
 }
 
 void attend(const Attention& a, const AttentionTask& task, char* scratch) {
-  const bool is_few = task.tokens * (a.heads / a.kv_heads) <= kFewQueries;
-  if (a.kind == kFloat32) {
-    return is_few ? run_task<FewForm<Float32Cache>>(a, task, scratch) : run_task<FloatForm<Float32Cache>>(a, task, scratch);
-  }
+  const int64_t queries = task.tokens * (a.heads / a.kv_heads);
+  const bool is_few = queries <= kFewQueries;
+  if (a.kind == kInt8 && is_few) return run_task<FewCodes>(a, task, scratch, nullptr);
+  const Prepare prepare = a.dim == State(a, queries, 1, nullptr).width ? nullptr : pad_rows;
 #if defined(__AVX512BF16__)
-  if (a.narrow && is_few) return run_task<FewPairs>(a, task, scratch);
+  if (a.narrow && is_few && a.kind == kBfloat16) return run_task<FewPairs>(a, task, scratch, prepare);
 #endif
 #if defined(PLX_PAIRS)
-  if (a.narrow && !is_few) return run_task<PairForm>(a, task, scratch);
+  if (a.narrow && !is_few && a.kind != kFloat32) {
+    return run_task<PairForm>(a, task, scratch, a.kind == kInt8 ? widen_rows<uint16_t> : prepare);
+  }
 #endif
-  return is_few ? run_task<FewForm<Bfloat16Cache>>(a, task, scratch) : run_task<FloatForm<Bfloat16Cache>>(a, task, scratch);
+  if (a.kind == kInt8) return run_task<FloatForm<Float32Cache>>(a, task, scratch, widen_rows<float>);
+  if (a.kind == kBfloat16) {
+    return is_few ? run_task<FewForm<Bfloat16Cache>>(a, task, scratch, prepare)
+                  : run_task<FloatForm<Bfloat16Cache>>(a, task, scratch, prepare);
+  }
+  return is_few ? run_task<FewForm<Float32Cache>>(a, task, scratch, prepare)
+                : run_task<FloatForm<Float32Cache>>(a, task, scratch, prepare);
 }
 
 void merge(const Attention& a, float* const* partials, int64_t count, int64_t head, float* out) {

@@ -32,6 +32,7 @@ struct KeyBlock {
   int64_t offset = 0;  // bytes from the first head of the task
   const char* keys[kManyKeys];
   const char* values[kManyKeys];
+  int64_t scales[kManyKeys];  // of int8: where the scale of the first head of the task is
 
   const char* key(int64_t i) const { return keys[i] + offset; }
   const char* value(int64_t i) const { return values[i] + offset; }
@@ -52,7 +53,7 @@ struct State {
 
   State(const Attention& a, int64_t count, int64_t kv_heads, char* scratch) : queries(count) {
     block = queries > kFewQueries ? kManyKeys : kFewKeys;
-    const int64_t whole = a.kind == kBfloat16 && 2 * kLanes > kPanel ? 2 * kLanes : kPanel;
+    const int64_t whole = a.kind == kFloat32 ? kPanel : a.kind == kInt8 && block == kFewKeys ? kCacheLine : plx::most(2 * kLanes, kPanel);
     width = divide_up(a.dim, whole) * whole;
     query = take(scratch, kv_heads * queries * width);
     values = take(scratch, kv_heads * queries * width);
@@ -61,7 +62,7 @@ struct State {
     scores = take(scratch, queries * block);
     keys = take(scratch, width * block);
     panels = take(scratch, width * block);
-    copies = take(scratch, a.dim == width ? 0 : 2 * width * block);
+    copies = take(scratch, a.dim == width && a.kind != kInt8 ? 0 : 2 * width * block);
   }
 
   // Returns the state of the queries of one key head.
@@ -82,7 +83,7 @@ struct State {
   }
 };
 
-PLX_INLINE int64_t item_bytes(const Attention& a) { return a.kind == kFloat32 ? kFloatBytes : kHalfBytes; }
+PLX_INLINE int64_t item_bytes(const Attention& a) { return a.kind == kFloat32 ? kFloatBytes : a.kind == kBfloat16 ? kHalfBytes : 1; }
 
 PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t begin, int64_t most, KeyBlock& block) {
   block.begin = begin;
@@ -92,32 +93,36 @@ PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t
   int64_t within = begin % size;
   for (int64_t i = 0; i < block.count; ++i, ++within) {
     if (within == size) within = 0, ++page;
-    const int64_t at = ((*page * size + within) * a.kv_heads + task.kv_head) * row;
-    block.keys[i] = static_cast<const char*>(a.keys) + at;
-    block.values[i] = static_cast<const char*>(a.values) + at;
+    const int64_t head = (*page * size + within) * a.kv_heads + task.kv_head;
+    block.keys[i] = static_cast<const char*>(a.keys) + head * row;
+    block.values[i] = static_cast<const char*>(a.values) + head * row;
+    block.scales[i] = head;
   }
 }
 
 // Prefetches the next block evenly while the current one is computed: pages are too short and too far apart for the hardware
 // prefetcher, and the processor can wait for only a few cache lines at once.
 struct Fetcher {
+  const Attention& a;
   const KeyBlock& next;
   int64_t bytes;  // of a row: all key heads of a task
-  int64_t heads;  // keys computed for each key that is prefetched
+  int64_t heads;  // rows computed for each row that is prefetched
   int64_t done = 0, credit = 0;
 
-  void advance(int64_t keys) {
-    for (credit += keys; credit >= heads && done < next.count; credit -= heads, ++done) {
-      for (int64_t line = 0; line < bytes; line += kCacheLine) {
-        __builtin_prefetch(next.keys[done] + line);
-        __builtin_prefetch(next.values[done] + line);
-      }
+  // Tells that some rows were computed: keys, or values.
+  void advance(int64_t rows) {
+    for (credit += rows; credit >= heads && done < 2 * next.count; credit -= heads, ++done) {
+      const int64_t key = done / 2;
+      const bool is_key = done % 2 == 0;
+      const char* const row = is_key ? next.keys[key] : next.values[key];
+      for (int64_t line = 0; line < bytes; line += kCacheLine) __builtin_prefetch(row + line);
+      if (a.kind == kInt8) __builtin_prefetch((is_key ? a.key_scales : a.value_scales) + next.scales[key]);
     }
   }
 };
 
 // Returns a block of copies of keys and values, padded with zeros to whole vectors.
-PLX_INLINE KeyBlock pad_rows(const Attention& a, const State& state, const KeyBlock& block) {
+inline KeyBlock pad_rows(const Attention& a, const State& state, const KeyBlock& block) {
   const size_t item = static_cast<size_t>(item_bytes(a)), bytes = item * static_cast<size_t>(a.dim);
   const size_t width = item * static_cast<size_t>(state.width);
   KeyBlock padded = block;
@@ -130,6 +135,32 @@ PLX_INLINE KeyBlock pad_rows(const Attention& a, const State& state, const KeyBl
     (is_key ? padded.keys[i] : padded.values[i - block.count]) = copy;
   }
   return padded;
+}
+
+PLX_INLINE void widen_row(const int8_t* codes, float scale, int64_t dim, float* out) {
+  for (int64_t i = 0; i < dim; ++i) out[i] = static_cast<float>(codes[i]) * scale;
+}
+
+PLX_INLINE void widen_row(const int8_t* codes, float scale, int64_t dim, uint16_t* out) {
+  for (int64_t i = 0; i < dim; ++i) out[i] = narrow_one(static_cast<float>(codes[i]) * scale);
+}
+
+// Returns a block of copies of int8 keys and values as the numbers that they stand for, padded with zeros to whole vectors.
+template <class Number>
+KeyBlock widen_rows(const Attention& a, const State& state, const KeyBlock& block) {
+  KeyBlock wide = block;
+  wide.offset = 0;
+  Number* copy = reinterpret_cast<Number*>(state.copies);
+  for (int64_t i = 0; i < 2 * block.count; ++i, copy += state.width) {
+    const bool is_key = i < block.count;
+    const int64_t key = is_key ? i : i - block.count;
+    const int8_t* const codes = reinterpret_cast<const int8_t*>(is_key ? block.key(key) : block.value(key));
+    const uint16_t* const scales = is_key ? a.key_scales : a.value_scales;
+    widen_row(codes, widen(scales[block.scales[key] + block.offset / a.dim]), a.dim, copy);
+    memset(copy + a.dim, 0, static_cast<size_t>(state.width - a.dim) * sizeof(Number));
+    (is_key ? wide.keys[key] : wide.values[key]) = reinterpret_cast<const char*>(copy);
+  }
+  return wide;
 }
 
 #if !defined(PLX_NEON)

@@ -30,12 +30,13 @@ void score_keys(const KeyBlock& block, Fetcher& fetcher, const State& state, int
 
 // Adds the weighted values of a block to N vectors of the values of Q queries.
 template <class Cache, int Q, int N>
-PLX_INLINE void add_values(const KeyBlock& block, const State& state, int64_t first, const float* decay, int64_t at) {
+PLX_INLINE void add_values(const KeyBlock& block, Fetcher& fetcher, const State& state, int64_t first, const float* decay, int64_t at) {
   Floats sums[Q][N];
   PLX_UNROLL for (int q = 0; q < Q; ++q) {
     PLX_UNROLL for (int n = 0; n < N; ++n) sums[q][n] = load(state.values + (first + q) * state.width + at + kLanes * n) * decay[q];
   }
   for (int64_t key = 0; key < block.count; ++key) {
+    if (at == 0) fetcher.advance(1);
     Floats weights[Q];
     PLX_UNROLL for (int q = 0; q < Q; ++q) weights[q] = splat(state.scores[(first + q) * kFewKeys + key]);
     PLX_UNROLL for (int n = 0; n < N; ++n) {
@@ -56,8 +57,8 @@ void add_block(const Attention& a, const AttentionTask& task, const KeyBlock& bl
   score_keys<Cache, Q>(block, fetcher, state, first);
   for (int q = 0; q < Q; ++q) decay[q] = weigh(a, block, state, first + q, task.position + (first + q) / shared);
   int64_t at = 0;
-  for (; at + 4 * kLanes <= state.width; at += 4 * kLanes) add_values<Cache, Q, 4>(block, state, first, decay, at);
-  for (; at < state.width; at += Cache::kParts * kLanes) add_values<Cache, Q, Cache::kParts>(block, state, first, decay, at);
+  for (; at + 4 * kLanes <= state.width; at += 4 * kLanes) add_values<Cache, Q, 4>(block, fetcher, state, first, decay, at);
+  for (; at < state.width; at += Cache::kParts * kLanes) add_values<Cache, Q, Cache::kParts>(block, fetcher, state, first, decay, at);
 }
 
 template <class Cache>

@@ -34,10 +34,10 @@ template <int Q>
 void score_pairs(const KeyBlock& block, Fetcher& fetcher, const State& state, int64_t first) {
   const char* const query = reinterpret_cast<const char*>(state.query) + first * state.width * kHalfBytes;
   for (int64_t key = 0; key < block.count; key += kPanel) {
-    fetcher.advance(kPanel);
     const char* rows[kPanel];  // the last key is repeated if fewer are left
     PLX_UNROLL for (int k = 0; k < kPanel; ++k) rows[k] = block.key(least(key + k, block.count - 1));
     PLX_UNROLL for (int q = 0; q < Q; ++q) {
+      fetcher.advance(kPanel / Q);
       __m512 sums[kPanel] = {};
       for (int64_t at = 0; at < state.width * kHalfBytes; at += kCacheLine) {
         const __m512i part = _mm512_loadu_si512(query + q * state.width * kHalfBytes + at);
@@ -50,13 +50,14 @@ void score_pairs(const KeyBlock& block, Fetcher& fetcher, const State& state, in
 
 // Adds the weighted values of a block to N lines of the values of Q queries; a line has two vectors.
 template <int Q, int N>
-PLX_INLINE void add_pair_values(const KeyBlock& block, const State& state, int64_t first, const float* decay, int64_t at) {
+PLX_INLINE void add_pair_values(const KeyBlock& block, Fetcher& fetcher, const State& state, int64_t first, const float* decay, int64_t at) {
   __m512 sums[Q][2 * N];
   PLX_UNROLL for (int q = 0; q < Q; ++q) {
     const float* const values = state.values + (first + q) * state.width + at;
     PLX_UNROLL for (int n = 0; n < 2 * N; ++n) sums[q][n] = _mm512_mul_ps(_mm512_loadu_ps(values + kLanes * n), _mm512_set1_ps(decay[q]));
   }
   for (int64_t key = 0; key < block.count; key += 2) {
+    if (at == 0) fetcher.advance(2);
     const char* const rows[2] = {block.value(key) + at * kHalfBytes, block.value(least(key + 1, block.count - 1)) + at * kHalfBytes};
     __m512i weights[Q];
     PLX_UNROLL for (int q = 0; q < Q; ++q) {
@@ -108,8 +109,8 @@ struct FewPairs {
     score_pairs<Q>(block, fetcher, state, first);
     for (int q = 0; q < Q; ++q) decay[q] = weigh_pairs(a, block, state, first + q, task.position + (first + q) / shared);
     int64_t at = 0;
-    for (; at + 4 * kLanes <= state.width; at += 4 * kLanes) add_pair_values<Q, 2>(block, state, first, decay, at);
-    if (at < state.width) add_pair_values<Q, 1>(block, state, first, decay, at);
+    for (; at + 4 * kLanes <= state.width; at += 4 * kLanes) add_pair_values<Q, 2>(block, fetcher, state, first, decay, at);
+    if (at < state.width) add_pair_values<Q, 1>(block, fetcher, state, first, decay, at);
   }
 };
 

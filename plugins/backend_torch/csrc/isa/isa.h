@@ -16,6 +16,7 @@ void normalize(const float* x, float* residual, const float* weight, float offse
 void rotate(float* x, const float* cos, const float* sin, int64_t half);
 void gate(int32_t gate, const Gating&);
 void narrow(const float* x, int64_t count, uint16_t* out);
+uint16_t quantize(const float* x, int64_t count, int8_t* codes);
 int64_t find_largest(const float* x, int64_t count, float* most);
 int64_t draw_any(const Draw&, const float* x, int64_t count, int64_t likeliest, float border);
 double weigh_all(const float* x, int64_t count, float most, double temperature);

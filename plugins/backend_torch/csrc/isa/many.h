@@ -15,9 +15,10 @@ struct Product {  // of x [queries][count], with a stride in bytes, and panels [
   int64_t width;
 };
 
-// Adds a product to sums [queries], with a stride; or sets them, if they are fresh.
+// Adds a product to sums [queries], with a stride; or sets them, if they are fresh. Each product prefetches half of
+// the next block.
 template <class Form>
-void multiply_panels(const State& state, const Product& product, bool is_fresh, float* sums, int64_t stride) {
+void multiply_panels(const State& state, const Product& product, bool is_fresh, float* sums, int64_t stride, Fetcher& fetcher) {
   static constexpr float kNothing[kPanel] = {};
   Tile tile{};
   tile.x_stride = product.stride;
@@ -25,6 +26,7 @@ void multiply_panels(const State& state, const Product& product, bool is_fresh, 
   tile.pace = kStepBytes;
   for (int64_t row = 0, rows = 0; row < state.queries; row += rows) {
     rows = least(state.queries - row, kTileRows);
+    fetcher.advance(divide_up(fetcher.next.count * rows, state.queries));
     tile.x = static_cast<const char*>(product.x) + row * product.stride;
     for (int64_t panel = 0, some = 0; panel < product.width / kPanel; panel += some) {
       some = round_down(least(product.width / kPanel - panel, count_panels(rows)));
@@ -43,16 +45,15 @@ void attend_many(const Attention& a, const AttentionTask& task, const State& sta
   const int64_t shared = a.heads / a.kv_heads, keys = round_up(block.count);
   Form::pack_keys(block, state);
   Form::pack_values(block, state);
-  fetcher.advance(block.count);
   const Product scores{state.query, state.width * Form::kItem, state.width, state.keys, keys};
-  multiply_panels<Form>(state, scores, true, state.scores, state.block);
+  multiply_panels<Form>(state, scores, true, state.scores, state.block, fetcher);
   for (int64_t q = 0; q < state.queries; ++q) {
     const Floats decay = splat(Form::weigh(a, block, state, q, task.position + q / shared));
     float* const values = state.values + q * state.width;
     for (int64_t at = 0; at < state.width && decay[0] != 1.0f; at += kLanes) save(values + at, load(values + at) * decay);
   }
   const Product values{state.scores, state.block * kFloatBytes, keys, state.panels, state.width};
-  multiply_panels<Form>(state, values, false, state.values, state.width);
+  multiply_panels<Form>(state, values, false, state.values, state.width, fetcher);
 }
 
 // The forms of queries and weights, and of the panels: kItem is the bytes of a number, kInputs the numbers of a step.

@@ -69,6 +69,23 @@ void narrow(const float* x, int64_t count, uint16_t* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = narrow_one(x[i]);
 }
 
+uint16_t quantize(const float* x, int64_t count, int8_t* codes) {
+  uint32_t most = 0;  // the bits of the largest magnitude, which are in the order of the magnitudes; infinity and NaN are above
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(read_word(x + i)) & 0x7fffffffu;
+    most = bits > most ? bits : most;
+  }
+  constexpr uint32_t kInfinite = 0x7f800000;
+  constexpr float kLeast = 1e-30f;  // less than a difference that anything could tell from zero
+  const uint16_t scale = narrow_one(read_float(&most) / 127.0f);
+  const float step = widen(scale), inverse = most < kInfinite && step >= kLeast ? 1.0f / step : 0.0f;
+  for (int64_t i = 0; i < count; ++i) {
+    const float code = most < kInfinite ? rintf(x[i] * inverse) : 0.0f;
+    codes[i] = static_cast<int8_t>(code > 127.0f ? 127.0f : code < -127.0f ? -127.0f : code);
+  }
+  return most < kInfinite ? inverse > 0 ? scale : 0 : narrow_one(NAN);
+}
+
 int64_t find_largest(const float* x, int64_t count, float* most) {
   Floats reach[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY), splat(-INFINITY)};
   Ints strange = {};  // lanes that had NaN
@@ -103,7 +120,7 @@ float read(const float* x, int64_t count) {
 
 const Kernels table = {
     PLX_NAME(PLX_ISA), input_bytes, round_input, multiply, gather, attend_bytes, attend, merge,
-    normalize,         rotate,      gate,        narrow,   find_largest, draw_any, weigh_all, collect_from, forbid, read,
+    normalize,         rotate,      gate,        narrow,   quantize, find_largest, draw_any, weigh_all, collect_from, forbid, read,
 };
 
 }  // namespace plx::PLX_ISA

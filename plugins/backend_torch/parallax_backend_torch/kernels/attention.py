@@ -12,9 +12,11 @@ from parallax_backend_torch.kernels.signature import AttentionRecord
 
 __all__ = ["Pool", "Rows", "Rule", "attend", "store"]
 
-POOL_KINDS = {torch.float32: 0, torch.bfloat16: 1}
+POOL_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 WIDEST = 256
 """The widest head of the compiled kernel."""
+LEAST_SCALE = 1e-30
+"""The least scale of int8: smaller numbers are stored as 0."""
 MOST_SHARED = 32
 """The most query heads that share keys in the compiled kernel."""
 
@@ -49,6 +51,8 @@ def make_record(pool: Pool, heads: int, rule: Rule) -> AttentionRecord:
     return AttentionRecord(
         keys=pool.keys.data_ptr(),
         values=pool.values.data_ptr(),
+        key_scales=None if pool.key_scales is None else pool.key_scales.data_ptr(),
+        value_scales=None if pool.value_scales is None else pool.value_scales.data_ptr(),
         kind=POOL_KINDS[pool.keys.dtype],
         heads=heads,
         kv_heads=pool.keys.shape[1],
@@ -62,7 +66,7 @@ def make_record(pool: Pool, heads: int, rule: Rule) -> AttentionRecord:
 
 
 def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
-    """Write the keys and values of a step into its slots, rounded to the dtype of the pool.
+    """Write the keys and values of a step into its slots, rounded to the dtype of the pool: see `quantize_heads`.
 
     Args:
         pool: the pool to write to.
@@ -70,21 +74,41 @@ def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, slots: torch.Ten
         values: as ``keys``.
         slots: int64 [tokens].
     """
-    _store_into(pool.keys, keys, slots)
-    _store_into(pool.values, values, slots)
+    _store_into(pool.keys, pool.key_scales, keys, slots)
+    _store_into(pool.values, pool.value_scales, values, slots)
 
 
-def _store_into(pool: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> None:
+def _store_into(pool: torch.Tensor, scales: torch.Tensor | None, rows: torch.Tensor, slots: torch.Tensor) -> None:
     tokens, heads, dim = rows.shape
     if pool.shape[1:] != rows.shape[1:] or slots.shape != (tokens,) or slots.dtype != torch.int64:
         raise ValueError(f"slots {list(slots.shape)} and rows {list(rows.shape)} do not fit a pool {list(pool.shape)}")
     library = find_library()
     known = pool.dtype in POOL_KINDS and pool.is_contiguous() and rows.dtype == torch.float32
     if library is None or not known or rows.stride(2) != 1 or rows.stride(1) != dim:
-        pool[slots] = rows.to(pool.dtype)
+        if scales is None:
+            pool[slots] = rows.to(pool.dtype)
+        else:
+            pool[slots], scales[slots] = quantize_heads(rows)
         return
-    kind, width = POOL_KINDS[pool.dtype], heads * dim
-    library.plx_store(rows.data_ptr(), rows.stride(0), slots.data_ptr(), tokens, width, kind, pool.data_ptr())
+    kind, told = POOL_KINDS[pool.dtype], None if scales is None else scales.data_ptr()
+    library.plx_store(
+        rows.data_ptr(), rows.stride(0), slots.data_ptr(), tokens, heads, dim, kind, pool.data_ptr(), told
+    )
+
+
+def quantize_heads(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round each head of each token to codes: its largest magnitude / 127, in bfloat16, is its scale.
+
+    Returns:
+        int8 [tokens, heads, dim], and the scales, bfloat16 [tokens, heads]: 0 if all numbers are less than about
+        1e-28, NaN if one is not finite, so that everything computed from it is NaN too.
+    """
+    is_finite = rows.isfinite().all(-1)
+    scales = (rows.abs().amax(-1) / 127).bfloat16()
+    steps = scales.float()
+    inverse = torch.where(is_finite & (steps >= LEAST_SCALE), 1 / steps, 0)
+    codes = torch.where(is_finite[..., None], rows * inverse[..., None], 0).round().clamp(-127, 127).to(torch.int8)
+    return codes, torch.where(is_finite, torch.where(inverse > 0, scales, 0), torch.nan)
 
 
 def check_attention(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> None:
@@ -107,5 +131,5 @@ def is_native(query: torch.Tensor, pool: Pool) -> bool:
     """Whether the compiled kernel supports these heads: widths of a multiple of 8 up to 256, up to 32 sharing keys."""
     _, heads, dim = query.shape
     packed = query.dtype == torch.float32 and query.stride(2) == 1 and query.stride(1) == dim
-    pooled = pool.keys.dtype in POOL_KINDS and pool.keys.is_contiguous() and pool.values.is_contiguous()
+    pooled = pool.keys.dtype in POOL_KINDS and pool.is_contiguous
     return packed and pooled and dim % 8 == 0 and dim <= WIDEST and heads // pool.keys.shape[1] <= MOST_SHARED

@@ -75,10 +75,10 @@ class FusedLayer:
         """Return the library's record of the attention over a pool.
 
         Raises:
-            ValueError: if the pool is not contiguous, or neither float32 nor bfloat16.
+            ValueError: if the pool is not contiguous, or has another dtype than the kernels know.
         """
-        if pool.keys.dtype not in POOL_KINDS or not pool.keys.is_contiguous() or not pool.values.is_contiguous():
-            raise ValueError(f"keys and values must be contiguous float32 or bfloat16, not {pool.keys.dtype}")
+        if pool.keys.dtype not in POOL_KINDS or not pool.is_contiguous:
+            raise ValueError(f"keys and values must be contiguous float32, bfloat16 or int8, not {pool.keys.dtype}")
         return make_record(pool, self.recipe.back.in_features // pool.keys.shape[2], self.recipe.rule)
 
 
@@ -101,7 +101,7 @@ class FusedLayers:
 
         Args:
             hidden: float32 [tokens, width], contiguous; not changed.
-            pools: the pool of each layer; contiguous, float32 or bfloat16.
+            pools: the pool of each layer; contiguous, float32, bfloat16 or int8.
             place: the positions of the step.
 
         Returns:

@@ -65,7 +65,7 @@ class Rule:
     sinks: torch.Tensor | None = None
     """float32 [heads]: an extra score in the softmax of each head, without a value; None: no sinks."""
     narrow: bool = False
-    """Whether queries and weights may be rounded to bfloat16 for products with bfloat16 keys and values."""
+    """Whether queries and weights may be rounded to bfloat16, for products with keys and values that have fewer bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,30 @@ class Pool:
     """Keys and values of a layer, by slot."""
 
     keys: torch.Tensor
-    """float32 or bfloat16 [slots, kv_heads, dim], contiguous."""
+    """float32, bfloat16 or int8 [slots, kv_heads, dim], contiguous."""
     values: torch.Tensor
     """The same."""
+    key_scales: torch.Tensor | None = None
+    """Of int8: bfloat16 [slots, kv_heads], contiguous, the factor from the codes of a head to its numbers; else None."""
+    value_scales: torch.Tensor | None = None
+    """The same."""
+
+    def read(self, slots: torch.Tensor) -> Pool:
+        """Return the keys and values of some slots, in float32."""
+        keys, values = self.keys[slots].float(), self.values[slots].float()
+        if self.key_scales is None or self.value_scales is None:
+            return Pool(keys, values)
+        return Pool(
+            keys * self.key_scales[slots].float()[..., None], values * self.value_scales[slots].float()[..., None]
+        )
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether all tensors are contiguous."""
+        return all(
+            each is None or each.is_contiguous()
+            for each in (self.keys, self.values, self.key_scales, self.value_scales)
+        )
 
 
 def attend_plainly(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> torch.Tensor:
@@ -90,7 +111,7 @@ def attend_plainly(query: torch.Tensor, pool: Pool, rows: Rows, rule: Rule) -> t
             visible = mark_visible(
                 torch.arange(start, start + length), torch.arange(first, start + length), rule.window
             )
-            out[span] = _attend_row(query[span], Pool(pool.keys[slots], pool.values[slots]), visible, rule)
+            out[span] = _attend_row(query[span], pool.read(slots), visible, rule)
             done += length
     return out
 
@@ -112,11 +133,11 @@ def mark_visible(queries: torch.Tensor, keys: torch.Tensor, window: int) -> torc
 def _attend_row(query: torch.Tensor, seen: Pool, visible: torch.Tensor, rule: Rule) -> torch.Tensor:
     tokens, heads, dim = query.shape
     grouped = query.view(tokens, seen.keys.shape[1], -1, dim)
-    scores = torch.einsum("tkgd,skd->kgts", grouped, seen.keys.float()) * rule.scale
+    scores = torch.einsum("tkgd,skd->kgts", grouped, seen.keys) * rule.scale
     if rule.soft_cap:
         scores = torch.tanh(scores / rule.soft_cap) * rule.soft_cap
     scores = scores.masked_fill(~visible, -math.inf).reshape(heads, tokens, -1)
     if rule.sinks is not None:
         scores = torch.cat([scores, rule.sinks[:, None, None].expand(-1, tokens, 1)], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : visible.shape[1]].unflatten(0, (seen.keys.shape[1], -1))
-    return torch.einsum("kgts,skd->tkgd", weights, seen.values.float()).reshape(tokens, heads, dim)
+    return torch.einsum("kgts,skd->tkgd", weights, seen.values).reshape(tokens, heads, dim)

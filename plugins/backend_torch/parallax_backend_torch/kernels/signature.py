@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p, sizeof
 from typing import Any
 
-INTERFACE = 7
+INTERFACE = 8
 """The version of the C interface; a library with another version was built from other sources."""
 
 
@@ -45,6 +45,8 @@ class AttentionRecord(ctypes.Structure):
         ("out", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
+        ("key_scales", c_void_p),
+        ("value_scales", c_void_p),
         ("table", POINTER(TableRecord)),
         ("sinks", c_void_p),
         ("heads", c_int64),
@@ -132,7 +134,7 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_find_largest": (None, (_FLOATS, _COUNT, _COUNT, c_void_p, c_void_p)),
     "plx_forbid": (None, (c_void_p, c_void_p, _COUNT, _COUNT, _FLOATS)),
     "plx_read": (c_float, (_FLOATS, _COUNT)),
-    "plx_store": (None, (_FLOATS, _COUNT, c_void_p, _COUNT, _COUNT, c_int32, c_void_p)),
+    "plx_store": (None, (_FLOATS, _COUNT, c_void_p, _COUNT, _COUNT, _COUNT, c_int32, c_void_p, c_void_p)),
 }
 """The result and argument types of each function."""
 
