@@ -31,9 +31,7 @@ class TorchSettings:
     ] = "auto"
     kv_cache_dtype: Annotated[
         Literal["auto", "int8"],
-        Meta(
-            description="On a CPU, the dtype of cached keys and values: auto follows --dtype; int8 holds more context."
-        ),
+        Meta(description="On a CPU, the dtype of cached keys and values; auto follows --dtype, int8 halves bfloat16."),
     ] = "auto"
     graphs: Annotated[
         Literal["auto", "off"],

@@ -123,7 +123,7 @@ class TestLlamaOnCuda(Tiny):
 
 
 class TestInt8Cache(Tiny):
-    """Keys and values in 8 bits. A number near the middle between two codes may get either, and then differs by 1 / 127."""
+    """Keys and values in 8 bits. A number halfway between two codes may get either, and differs by 1 / 127."""
 
     kind = "llama"
     margin = 2e-2

@@ -65,7 +65,7 @@ class Rule:
     sinks: torch.Tensor | None = None
     """float32 [heads]: an extra score in the softmax of each head, without a value; None: no sinks."""
     narrow: bool = False
-    """Whether queries and weights may be rounded to bfloat16, for products with keys and values that have fewer bits."""
+    """Whether queries and weights may be rounded to bfloat16, for products with bfloat16 or int8 keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Pool:
     values: torch.Tensor
     """The same."""
     key_scales: torch.Tensor | None = None
-    """Of int8: bfloat16 [slots, kv_heads], contiguous, the factor from the codes of a head to its numbers; else None."""
+    """Of int8: bfloat16 [slots, kv_heads], contiguous, the factors from codes to numbers; else None."""
     value_scales: torch.Tensor | None = None
     """The same."""
 
