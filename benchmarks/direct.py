@@ -1,7 +1,7 @@
 """Calls a generation library directly and times it; runs in the library's own virtual environment, for `peer_torch`.
 
     PYTHON benchmarks/direct.py transformers FOLDER DTYPE THREADS
-    PYTHON benchmarks/direct.py llama FILE DTYPE THREADS
+    PYTHON benchmarks/direct.py llama FILE DTYPE THREADS [CONTEXT]
 
 The first line of output describes the library. Then, for each line of input, ``{"prompts": [[id, ...], ...], "tokens":
 n}``, it generates ``n`` greedy tokens after all prompts together, ignoring end-of-text tokens, and writes a JSON list
@@ -21,7 +21,7 @@ from typing import Any, TextIO
 Generate = Callable[[list[list[int]], int], list[float]]
 
 
-def open_transformers(folder: str, dtype: str, threads: int) -> Generate:
+def open_transformers(folder: str, dtype: str, threads: int, _context: int) -> Generate:
     """Return a function that generates with one static batch of transformers; prompts have equal lengths."""
     torch: Any = importlib.import_module("torch")
     transformers: Any = importlib.import_module("transformers")
@@ -50,10 +50,10 @@ def open_transformers(folder: str, dtype: str, threads: int) -> Generate:
     return generate
 
 
-def open_llama(file: str, _dtype: str, threads: int) -> Generate:
+def open_llama(file: str, _dtype: str, threads: int, context: int) -> Generate:
     """Return a function that generates with llama.cpp, for one prompt, with the weight format of the file."""
     llama_cpp: Any = importlib.import_module("llama_cpp")
-    model = llama_cpp.Llama(file, n_ctx=2048, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+    model = llama_cpp.Llama(file, n_ctx=context, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
 
     def generate(prompts: list[list[int]], tokens: int) -> list[float]:
         [prompt] = prompts
@@ -80,10 +80,10 @@ def answer_lines(generate: Generate, requests: TextIO, output: TextIO) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Load the library, describe it, and serve requests."""
-    kind, path, dtype, threads = arguments
+    kind, path, dtype, threads, *context = arguments
     # Libraries print to stderr, so that their text does not mix with the answers.
     output, sys.stdout = sys.stdout, sys.stderr
-    generate = OPENERS[kind](path, dtype, int(threads))
+    generate = OPENERS[kind](path, dtype, int(threads), int(context[0] if context else 2048))
     about = {"threads": int(threads), "dtype": dtype, **{name: metadata.version(name) for name in PACKAGES[kind]}}
     print(json.dumps(about), file=output, flush=True)
     answer_lines(generate, sys.stdin, output)

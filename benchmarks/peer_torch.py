@@ -100,14 +100,18 @@ class Environments:
         """The number of compute threads of each side."""
         return str(count_cores())
 
-    def open_ours(self, dtype: str, weights: str, kernels: Mode = "auto") -> contextlib.AbstractContextManager[Side]:
-        """Start `parallax serve`."""
+    def open_ours(
+        self, dtype: str, weights: str, kernels: Mode = "auto", variables: Mapping[str, str] | None = None
+    ) -> contextlib.AbstractContextManager[Side]:
+        """Start `parallax serve`; ``variables`` are further environment variables."""
         command = [str(Path(sys.executable).with_name("parallax")), "serve", str(self.model), "--backend", "torch"]
-        variables = {"PARALLAX_TORCH__WEIGHTS": weights, "PARALLAX_TORCH__KERNELS": kernels}
+        told = {"PARALLAX_TORCH__WEIGHTS": weights, "PARALLAX_TORCH__KERNELS": kernels, **(variables or {})}
         about = {"dtype": dtype, "weights": weights}
-        return serve([*command, "--dtype", dtype], self.model.name, variables, about)
+        return serve([*command, "--dtype", dtype], self.model.name, told, about)
 
-    def open_vllm(self, dtype: str) -> contextlib.AbstractContextManager[Side]:
+    def open_vllm(
+        self, dtype: str, context: int = 2048, *, cache_gb: int = 1
+    ) -> contextlib.AbstractContextManager[Side]:
         """Start vLLM in its fastest configuration on a CPU: compiled, on every core, with Intel's OpenMP."""
         python = self.peers / "vllm" / "bin" / "python"
         variables = {
@@ -115,13 +119,13 @@ class Environments:
             "OMP_NUM_THREADS": self.threads,
             "LD_PRELOAD": str(python.parent.with_name("lib") / "libiomp5.so"),
             "KMP_BLOCKTIME": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": str(cache_gb),
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "1",
         }
         command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)]
         name = self.model.name
-        options = ["--served-model-name", name, "--max-model-len", "2048", "--dtype", dtype]
+        options = ["--served-model-name", name, "--max-model-len", str(context), "--dtype", dtype]
         about = {"dtype": dtype, "threads": int(self.threads), **read_versions(python, ("vllm-cpu", "torch"))}
         return serve([*command, *options], name, variables, about)
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.rules.longcontextpage import read_long, write_long
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explanation/performance.md"
 RESULTS = ROOT / "benchmarks/results"
@@ -150,7 +152,7 @@ def write_tables(lines: Sequence[Line]) -> str:
         parts += ["", f"### {rival}, {format_}", "", f"On {machine}; load before: {load}.", ""]
         parts += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
         parts += [write_row(line) for line in sorted(found, key=lambda line: line.order)]
-    return "\n".join([*parts, "", *write_losses(lines), "", END])
+    return "\n".join([*parts, *write_long(read_long()), "", *write_losses(lines), "", END])
 
 
 def write_losses(lines: Sequence[Line]) -> list[str]:

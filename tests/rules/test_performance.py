@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.rules.longcontextpage import write_long
 from tests.rules.performancepage import PAGE, Line, read_lines, write_losses, write_page, write_row
 
 LINE = Line(
@@ -42,3 +43,27 @@ def test_ratio_above_one_means_that_parallax_is_ahead() -> None:
 def test_nothing_is_listed_where_parallax_is_not_behind(ours: float) -> None:
     line = replace(LINE, ours={"ttft_ms": ours}, theirs={"ttft_ms": 20.0})
     assert write_losses([line])[-1] == "Nowhere in these tables."
+
+
+def test_long_contexts_are_in_tables_of_their_own() -> None:
+    side = {"ttft_ms": 2000.0, "itl_ms": 12.34, "memory_bytes": 1_500_000_000, "load": 0.2}
+    case = {"ms": 1.5, "gigabytes_per_s": 9.6, "gflops": 101.0}
+    attention = {
+        f"{title}, {form}": case
+        for title in ("1 decode at 8", "chunk of 4 at 8")
+        for form in ("float32", "bfloat16", "int8")
+    }
+    found = write_long(
+        {
+            "attention": {"load": 0.1, "cases": {"reading memory": {"gigabytes_per_s": 20.0}, **attention}},
+            "vLLM: 1024 tokens, 8": side,
+            "parallax, int8 keys and values: 8192 tokens, 1": {**side, "prompt_tokens_per_s": 4096.0},
+        }
+    )
+    assert found[8:10] == [
+        "| 8,192 | 1 | parallax, int8 keys and values | 4096 | 2.00 | 12.3 | 1.50 | 0.2 |",
+        "| 1,024 | 8 | vLLM |  | 2.00 | 12.3 | 1.50 | 0.2 |",
+    ]
+    assert "| 1 decode at 8 | 1.50 (10 GB/s) | 1.50 (10 GB/s) | 1.50 (10 GB/s) |" in found
+    assert "| chunk of 4 at 8 | 1.50 (101 GFLOP/s) | 1.50 (101 GFLOP/s) | 1.50 (101 GFLOP/s) |" in found
+    assert write_long({}) == []

@@ -48,7 +48,7 @@ int32_t plx_attend(const Attention*);
 int32_t plx_layers(const Layer* const*, const Attention* const*, int64_t, const Table*, const Rope*, const int64_t*, const float*,
                    int64_t, float*, float*);
 float plx_read(const float*, int64_t);
-void plx_store(const float*, int64_t, const int64_t*, int64_t, int64_t, int32_t, void*);
+void plx_store(const float*, int64_t, const int64_t*, int64_t, int64_t, int64_t, int32_t, void*, uint16_t*);
 }
 
 static uint32_t state = 1;
@@ -167,30 +167,32 @@ struct Step {  // rows of 1, 40, 0 and 1 tokens, in pages of 16 that nothing els
 };
 
 struct Cache {  // keys and values for the slots of a step
-  std::vector<float> wide[2];
-  std::vector<uint16_t> narrow[2];
+  std::vector<char> data[2];
+  std::vector<uint16_t> scales[2];
   int32_t kind;
 
-  Cache(const Step& step, int32_t as, int64_t width) : kind(as) {
+  Cache(const Step& step, int32_t as, int64_t heads, int64_t dim) : kind(as) {
+    const int64_t width = heads * dim;
     std::vector<int64_t> places;
     for (int64_t slot = 0; slot < step.count_slots(); ++slot) places.push_back(slot);
     for (int i = 0; i < 2; ++i) {
-      wide[i] = numbers(step.count_slots() * width);
-      narrow[i].resize(wide[i].size());
-      plx_store(wide[i].data(), width, places.data(), step.count_slots(), width, kBfloat16, narrow[i].data());
+      const auto rows = numbers(step.count_slots() * width);
+      data[i].resize(rows.size() * (kind == kFloat32 ? 4 : kind == kBfloat16 ? 2 : 1));
+      scales[i].resize(kind == kInt8 ? rows.size() / static_cast<size_t>(dim) : 0);
+      plx_store(rows.data(), width, places.data(), step.count_slots(), heads, dim, kind, data[i].data(), scales[i].data());
     }
   }
 
-  void* find(int i) { return kind == kFloat32 ? static_cast<void*>(wide[i].data()) : narrow[i].data(); }
 };
 
 static void try_attention(int32_t kind, bool narrow, int64_t kv_heads, int64_t shared, int64_t dim, int64_t window) {
   const Step step;
-  Cache cache(step, kind, kv_heads * dim);
+  Cache cache(step, kind, kv_heads, dim);
   const int64_t heads = kv_heads * shared;
   const auto query = numbers(Step::kTokens * heads * dim), sinks = numbers(heads);
   std::vector<float> out(query.size());
-  const Attention attention{query.data(), heads * dim, out.data(), cache.find(0), cache.find(1), &step.table, window ? sinks.data() : nullptr,
+  const Attention attention{query.data(), heads * dim, out.data(), cache.data[0].data(), cache.data[1].data(),
+                            cache.scales[0].data(), cache.scales[1].data(), &step.table, window ? sinks.data() : nullptr,
                             heads, kv_heads, dim, window, 0.3f, window ? 20.0f : 0.0f, kind, narrow};
   expect(!plx_attend(&attention), "attention");
   keep(out, "attention %s %dx%dx%d window %d", name(kind, narrow), int(kv_heads), int(shared), int(dim), int(window));
@@ -210,9 +212,10 @@ static void try_layers(int32_t kind, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const Norm& each = i % 2 ? inner : none;
     layers.push_back({&into.weight, &back.weight, &up.weight, &down.weight, outer, outer, each, each, kSilu, 0});
-    caches.push_back(std::make_unique<Cache>(step, i % 2 ? kFloat32 : kBfloat16, kKvHeads * kDim));
+    caches.push_back(std::make_unique<Cache>(step, i % 3 == 0 ? kBfloat16 : i % 3 == 1 ? kInt8 : kFloat32, kKvHeads, kDim));
     Cache& cache = *caches.back();
-    attentions.push_back({nullptr, 0, nullptr, cache.find(0), cache.find(1), nullptr, nullptr, kHeads, kKvHeads, kDim, 0, 0.25f, 0.0f, cache.kind, 0});
+    attentions.push_back({nullptr, 0, nullptr, cache.data[0].data(), cache.data[1].data(), cache.scales[0].data(), cache.scales[1].data(), nullptr, nullptr,
+                          kHeads, kKvHeads, kDim, 0, 0.25f, 0.0f, cache.kind, 0});
   }
   std::vector<const Layer*> layer_list;
   std::vector<const Attention*> attention_list;
@@ -270,7 +273,7 @@ static void try_everything() {
   constexpr struct {
     int32_t kind;
     bool narrow;
-  } kCaches[] = {{kFloat32, false}, {kBfloat16, false}, {kBfloat16, true}};
+  } kCaches[] = {{kFloat32, false}, {kBfloat16, false}, {kBfloat16, true}, {kInt8, false}, {kInt8, true}};
   for (const auto& cache : kCaches) {
     try_attention(cache.kind, cache.narrow, 2, 3, 64, 0);
     try_attention(cache.kind, cache.narrow, 1, 32, 8, 20);
