@@ -16,8 +16,8 @@ from parallax_backend_torch.kernels.attention import Pool, Rows, Rule, attend
 HEADS, KV_HEADS, DIM, PAGE = 9, 3, 64, 16
 """The shape of SmolLM2-135M."""
 READ_BYTES = 2**28
-MOST_BYTES = 3 * 2**28
-"""Memory for the pools of a case: as many layers as fit, so that none is in a cache when its turn comes again."""
+POOL_BYTES = 2**28
+"""Memory for the pools of decodes: as many layers as fit, so that none is in a cache when its turn comes again."""
 TURNS = 5
 
 
@@ -72,7 +72,8 @@ def measure_read() -> float:
 def measure_attention(form: Form, context: int, rows: int, tokens: int) -> dict[str, Any]:
     """Return the figures of a layer's attention: ``rows`` rows of ``tokens`` queries that end a context."""
     needed = context * rows * form.token_bytes
-    pools = [make_pool(form, context * rows) for _ in range(max(1, min(6, MOST_BYTES // needed)))]
+    layers = max(1, POOL_BYTES // needed) if tokens == 1 else 2
+    pools = [make_pool(form, context * rows) for _ in range(layers)]
     pages, query = context // PAGE, torch.randn(rows * tokens, HEADS, DIM)
     table = Rows(
         torch.randperm(pages * rows).int(),
