@@ -11,8 +11,8 @@ REPORT = Path(__file__).parents[2] / "benchmarks/results/long-context.json"
 ATTENTION = "attention"
 """The part of the report with attention by itself."""
 ABOUT = [
-    "The model has random weights in bfloat16, the shape of SmolLM2-135M and room for 32,768 tokens. A context ends with",
-    "16 generated tokens. Memory is that of all processes of a side, at the end of the case.",
+    "The model has random weights in bfloat16, the shape of SmolLM2-135M and room for 32,768 tokens. The end of a",
+    "context are 16 generated tokens. Memory is that of all processes of a side, at the end of the case.",
 ]
 FORMS = ("float32", "bfloat16", "int8")
 
