@@ -32,7 +32,7 @@ class Form:
     def token_bytes(self) -> int:
         """The bytes of a token in a layer."""
         scale = 2 if self.dtype == torch.int8 else 0
-        return 2 * KV_HEADS * (DIM * self.dtype.itemsize + scale)
+        return 2 * KV_HEADS * (DIM * int(self.dtype.itemsize) + scale)
 
 
 FORMS = {

@@ -48,8 +48,10 @@ class Case:
 
     def pick(self, row: int) -> tuple[torch.Tensor, Rows]:
         """Return the queries and the tables of one row."""
-        each = (part[row : row + 1] for part in (self.rows.offsets, self.rows.starts, self.rows.lengths))
-        return self.query.split(self.rows.lengths.tolist())[row], Rows(self.rows.pages, *each, PAGE)
+        offset, start, length = (
+            part[row : row + 1] for part in (self.rows.offsets, self.rows.starts, self.rows.lengths)
+        )
+        return self.query.split(self.rows.lengths.tolist())[row], Rows(self.rows.pages, offset, start, length, PAGE)
 
     def expect(self, rule: Rule) -> torch.Tensor:
         """Compute the attention to the numbers that the pool stands for, in double precision."""
@@ -81,7 +83,8 @@ def make_case(
     for row, (start, length) in enumerate(spans):
         places = torch.arange(start + length)
         slots.append(order[offsets[row] + places // PAGE].long() * PAGE + places % PAGE)
-        store(pool, *(draw(len(places), *shape, seed=2 * row + part) for part in range(2)), slots[-1])
+        keys, values = (draw(len(places), *shape, seed=2 * row + part) for part in range(2))
+        store(pool, keys, values, slots[-1])
     starts, lengths = (torch.tensor(each).int() for each in zip(*spans, strict=True))
     rows = Rows(order, offsets, starts, lengths, PAGE)
     return Case(pool, rows, draw(int(lengths.sum()), shape[0] * shared, shape[1], seed=99), slots)
@@ -173,8 +176,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_twice_as_much_context_fits_as_in_bfloat16(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parallax_backend_torch.backend.find_room", lambda _: 2**20)
     pages = []
-    for dtype, kept in (("bfloat16", "auto"), ("bfloat16", "int8"), ("float32", "int8")):
-        stage = TorchBackend().open_stage(StagePlan(model=folder, dtype=dtype, options={"kv_cache_dtype": kept}))
+    plan = StagePlan(model=folder, dtype="bfloat16")
+    for each, kept in ((plan, "auto"), (plan, "int8"), (replace(plan, dtype="float32"), "int8")):
+        stage = TorchBackend().open_stage(replace(each, options={"kv_cache_dtype": kept}))
         pages.append(stage.info.pools[0].num_pages)
         assert ("int8 keys and values" in stage.info.device) == (kept == "int8")
         stage.close()
