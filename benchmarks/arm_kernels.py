@@ -46,10 +46,10 @@ PROCESSORS = {
 
 SAME = re.compile(r"(gated )?product (float32|bfloat16|int8|int4)|gather|normalisation")
 SAME_IN_ARM = re.compile(SAME.pattern + r"|rotation|gate ")
-LIMITS = {"attention narrow bfloat16": 2.0**-8, "layers int": 2.0**-12}
+LIMITS = {"attention narrow": 2.0**-8, "attention int8": 2.0**-12, "layers int": 2.0**-12}
 """What has to have the same bits on every machine; what also among the kernels for ARM, compiled by one compiler; and
 how far the rest may be, of the largest number of a result: attention in bfloat16 by the rounding of its queries and
-weights, and coded layers because a last bit may round an activation to another integer."""
+weights, and attention to int8 and coded layers because a last bit may round a number to another integer."""
 LIMIT = 2.0**-16
 
 Values = NDArray[np.float32]

@@ -90,7 +90,8 @@ __attribute__((format(printf, 2, 3))) static void keep(const std::vector<float>&
 
 static const char* name(int32_t kind, bool narrow) {
   static const char* const names[] = {"float32", "bfloat16", "int8", "int4"};
-  return narrow ? "narrow bfloat16" : names[kind];
+  if (narrow) return kind == kInt8 ? "narrow int8" : "narrow bfloat16";
+  return names[kind];
 }
 
 // The bytes of a weight: random codes, and scales that are half precision numbers of ordinary size.
@@ -182,7 +183,6 @@ struct Cache {  // keys and values for the slots of a step
       plx_store(rows.data(), width, places.data(), step.count_slots(), heads, dim, kind, data[i].data(), scales[i].data());
     }
   }
-
 };
 
 static void try_attention(int32_t kind, bool narrow, int64_t kv_heads, int64_t shared, int64_t dim, int64_t window) {
@@ -212,9 +212,9 @@ static void try_layers(int32_t kind, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const Norm& each = i % 2 ? inner : none;
     layers.push_back({&into.weight, &back.weight, &up.weight, &down.weight, outer, outer, each, each, kSilu, 0});
-    caches.push_back(std::make_unique<Cache>(step, i % 3 == 0 ? kBfloat16 : i % 3 == 1 ? kInt8 : kFloat32, kKvHeads, kDim));
+    caches.push_back(std::make_unique<Cache>(step, i % 2 ? kFloat32 : kBfloat16, kKvHeads, kDim));
     Cache& cache = *caches.back();
-    attentions.push_back({nullptr, 0, nullptr, cache.data[0].data(), cache.data[1].data(), cache.scales[0].data(), cache.scales[1].data(), nullptr, nullptr,
+    attentions.push_back({nullptr, 0, nullptr, cache.data[0].data(), cache.data[1].data(), nullptr, nullptr, nullptr, nullptr,
                           kHeads, kKvHeads, kDim, 0, 0.25f, 0.0f, cache.kind, 0});
   }
   std::vector<const Layer*> layer_list;
