@@ -20,6 +20,7 @@ SUBJECTS = {
     *("engine/admission", "engine/traffic", "node/failover", "node/pipeline/losses", "node/replicas", "node/roles"),
     *(
         "node/coordinator/leases",
+        "node/relay/members",
         "node/routes",
         "node/whole_model/losses",
         "pages/random_edits",
