@@ -5,8 +5,8 @@
 - ``coarse``: on random clusters of unequal nodes, by how much the figures of a coarse simulation differ from those of
   an exact one. The goal is 5 %.
 - ``large``: the time to place a model on ``--nodes`` unequal nodes, and to simulate ``--requests`` requests there,
-  coarsely, in ``--processes`` processes; and how far the figures of the first ``--compared`` requests differ from those
-  of an exact simulation of these.
+  coarsely, in ``--processes`` processes; the time to simulate the first ``--exact`` of them with the scheduler that
+  serves, and how far the figures of a coarse simulation differ from those.
 - ``routing``: on random clusters of unequal nodes, at 60 % of the predicted throughput, the seconds of a request with
   each routing policy; in every second cluster, a tenth of the nodes is three times slower than its profile.
 
@@ -94,10 +94,10 @@ def make_case(seed: int, num_nodes: int, num_requests: int) -> Case:
     )
 
 
-def compare_routing(seed: int) -> dict[str, Any]:
+def compare_routing(seed: int, num_processes: int) -> dict[str, Any]:
     """Return the mean and the 95th percentile of a request's seconds with each policy."""
     case = make_case(seed, 12 + 4 * seed, 1000)
-    reports = {name: case.run(policy)[0] for name, policy in POLICIES.items()}
+    reports = {name: case.run(policy, num_processes=num_processes)[0] for name, policy in POLICIES.items()}
     return {
         name: {"mean_s": report.request_s["mean"], "p95_s": report.request_s["p95"], "ttft_p95_s": report.ttft_s["p95"]}
         for name, report in reports.items()
@@ -105,9 +105,9 @@ def compare_routing(seed: int) -> dict[str, Any]:
 
 
 def compare_coarse(
-    case: Case, routing: RoutingPolicy, most: int | None = None, num_processes: int = 1
-) -> dict[str, Any]:
-    """Return by how much each figure of a coarse simulation is above that of an exact one, and the seconds of both."""
+    case: Case, routing: RoutingPolicy, num_processes: int, most: int | None = None
+) -> tuple[SimulationReport, dict[str, Any]]:
+    """Return the exact report; and by how much each figure of a coarse one is above it, and the seconds of both."""
     (exact, exact_s), (coarse, coarse_s) = (
         case.run(routing, is_coarse=each, most=most, num_processes=num_processes) for each in (False, True)
     )
@@ -118,22 +118,24 @@ def compare_coarse(
     }
     errors["tokens_per_s"] = coarse.tokens_per_s / exact.tokens_per_s - 1
     errors["busy"] = coarse.utilisation["mean"] / exact.utilisation["mean"] - 1
-    return {"requests": exact.num_requests, "errors": errors, "exact_s": exact_s, "coarse_s": coarse_s}
+    return exact, {"requests": exact.num_requests, "errors": errors, "exact_s": exact_s, "coarse_s": coarse_s}
 
 
-def measure_large(size: tuple[int, int], num_compared: int, num_processes: int) -> dict[str, Any]:
-    """Return the figures and the times of a cluster with a number of nodes and of requests."""
-    case, policy = make_case(1, *size), LeastFinishTime()
+def measure_large(num_nodes: int, num_requests: int, num_exact: int, num_processes: int) -> dict[str, Any]:
+    """Return the figures and the times of a large cluster."""
+    case, policy = make_case(1, num_nodes, num_requests), LeastFinishTime()
     pipelines = Counter(len(stages) for stages in case.placement.pipelines)
-    compared = compare_coarse(case, policy, num_compared, num_processes)
-    report, simulate_s = case.run(policy, is_coarse=True, num_processes=num_processes)
+    report, compared = compare_coarse(case, policy, num_processes, num_exact)
+    coarse_s = compared["coarse_s"]
+    if num_exact < num_requests:
+        report, coarse_s = case.run(policy, is_coarse=True, num_processes=num_processes)
     return {
-        "nodes": size[0],
+        "nodes": num_nodes,
         "pipelines_by_stages": {str(stages): pipelines[stages] for stages in sorted(pipelines)},
         "processes": num_processes,
         "place_s": case.place_s,
         "compared": compared,
-        "simulate_s": simulate_s,
+        "coarse_s": coarse_s,
         **report.describe(),
     }
 
@@ -147,8 +149,8 @@ def main(arguments: Sequence[str]) -> None:
     """Run the comparisons that the report does not have, print the figures, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=10_000)
-    parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--compared", type=int, default=10_000, help="requests to simulate exactly too")
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--exact", type=int, default=100_000, help="so many of them are simulated exactly too")
     parser.add_argument("--processes", type=int, default=Machine().count_cores())
     parser.add_argument("--clusters", type=int, default=10, help="clusters to compare on")
     parser.add_argument("--out", type=Path)
@@ -157,7 +159,7 @@ def main(arguments: Sequence[str]) -> None:
     cases = report.setdefault("routing", {})
     for seed in range(given.clusters):
         if str(seed) not in cases:
-            cases[str(seed)] = compare_routing(seed)
+            cases[str(seed)] = compare_routing(seed, given.processes)
             write_report(given.out, report)
     for name in POLICIES if cases else ():
         ratios = [case[name]["mean_s"] / case["least-pending-tokens"]["mean_s"] for case in cases.values()]
@@ -166,19 +168,20 @@ def main(arguments: Sequence[str]) -> None:
     for seed in range(given.clusters):
         if str(seed) not in compared:
             case = make_case(seed, 12 + 8 * seed, 2000)
-            compared[str(seed)] = compare_coarse(case, LeastFinishTime() if seed % 2 else LeastPendingTokens())
+            policy = LeastFinishTime() if seed % 2 else LeastPendingTokens()
+            _, compared[str(seed)] = compare_coarse(case, policy, given.processes)
             write_report(given.out, report)
     if compared:
         name, error = max((find_worst(each["errors"]) for each in compared.values()), key=lambda pair: abs(pair[1]))
         print(f"coarse: the figures of {len(compared)} clusters are within {abs(error):.1e}, which is {name}")
     if "large" not in report:
-        report["large"] = measure_large((given.nodes, given.requests), given.compared, given.processes)
+        report["large"] = measure_large(given.nodes, given.requests, given.exact, given.processes)
         write_report(given.out, report)
     large = report["large"]
     name, error = find_worst(large["compared"]["errors"])
     print(
-        f"{large['nodes']} nodes, {large['num_requests']} requests: placed in {large['place_s']:.1f} s of CPU time, "
-        f"simulated in {large['simulate_s']:.0f} s by {large['processes']} processes; {large['num_finished']} ended. "
+        f"{large['nodes']} nodes placed in {large['place_s']:.1f} s of CPU time; {large['num_requests']} requests, of "
+        f"which {large['num_finished']} ended, coarsely in {large['coarse_s']:.0f} s by {large['processes']} processes. "
         f"The first {large['compared']['requests']}: exactly in {large['compared']['exact_s']:.0f} s, coarsely in "
         f"{large['compared']['coarse_s']:.0f} s, within {abs(error):.1e}, which is {name}"
     )

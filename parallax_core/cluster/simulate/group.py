@@ -47,8 +47,8 @@ class LocalGroup:
         """Open pipelines, which ``makers`` make, by rank."""
         self._replicas = {rank: SimulatedReplica(rank, make) for rank, make in makers.items()}
         self._wakes: list[tuple[float, int]] = []
-        self._repeating: dict[int, SimulatedReplica] = {}
-        """Those of whose tokens the router is to learn before they are woken."""
+        self._settles: dict[int, float] = {}
+        """When those have tokens of which the router is to learn before they are woken."""
         self._until, self._is_routing = 0.0, False
 
     @property
@@ -72,10 +72,9 @@ class LocalGroup:
                 changed[rank] = replica
             self._await(rank, replica)
         if self._is_routing:
-            for rank, replica in self._repeating.items():
-                if replica.settle_at <= until:
-                    changed[rank] = replica
-                    replica.settle(until)
+            for rank in [rank for rank, at in self._settles.items() if at <= until]:
+                replica = changed[rank] = self._replicas[rank]
+                self._settles[rank] = replica.settle(until)
         return [replica.view() for replica in changed.values()]
 
     def submit(
@@ -92,7 +91,7 @@ class LocalGroup:
     def close(self, rank: int) -> tuple[list[ServedPart], ReplicaView]:
         """Lose a pipeline; return its unfinished requests, and the view after it."""
         replica = self._replicas[rank]
-        self._repeating.pop(rank, None)
+        self._settles.pop(rank, None)
         return replica.close(), replica.view()
 
     def open(self, rank: int) -> None:
@@ -109,6 +108,6 @@ class LocalGroup:
         if replica.wake_at < inf:
             heappush(self._wakes, (replica.wake_at, rank))
         if replica.settle_at < inf:
-            self._repeating[rank] = replica
+            self._settles[rank] = replica.settle_at
         else:
-            self._repeating.pop(rank, None)
+            self._settles.pop(rank, None)

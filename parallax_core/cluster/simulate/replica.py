@@ -77,10 +77,11 @@ class SimulatedReplica:
         self.wake_at = max(self._pipeline.next_at, at)
         return bool(told)
 
-    def settle(self, now: float) -> None:
-        """Account for the tokens that came before ``now``."""
+    def settle(self, now: float) -> float:
+        """Account for the tokens that came before ``now``; return when there will be others."""
         for drawn in self._pipeline.settle(now):
             self._note(drawn)
+        return self.settle_at
 
     def submit(self, request: SimulatedRequest, arrival: ArrivalView, now: float) -> bool:
         """Submit a request; return whether it was accepted."""
