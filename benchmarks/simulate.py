@@ -145,6 +145,16 @@ def find_worst(errors: Mapping[str, float]) -> tuple[str, float]:
     return max(errors.items(), key=lambda pair: abs(pair[1]))
 
 
+def print_large(large: Mapping[str, Any]) -> None:
+    """Print what `measure_large` returned."""
+    compared, processes = large["compared"], large["processes"]
+    name, error = find_worst(compared["errors"])
+    print(f"{large['nodes']} nodes: placed in {large['place_s']:.1f} s of CPU time")
+    print(f"{large['num_requests']} requests: coarsely in {large['coarse_s']:.0f} s by {processes} processes")
+    print(f"{compared['requests']} requests: exactly in {compared['exact_s']:.0f} s, coarsely in ", end="")
+    print(f"{compared['coarse_s']:.0f} s; the figures are within {abs(error):.1e}, which is {name}")
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run the comparisons that the report does not have, print the figures, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -177,14 +187,7 @@ def main(arguments: Sequence[str]) -> None:
     if "large" not in report:
         report["large"] = measure_large(given.nodes, given.requests, given.exact, given.processes)
         write_report(given.out, report)
-    large = report["large"]
-    name, error = find_worst(large["compared"]["errors"])
-    print(
-        f"{large['nodes']} nodes placed in {large['place_s']:.1f} s of CPU time; {large['num_requests']} requests, of "
-        f"which {large['num_finished']} ended, coarsely in {large['coarse_s']:.0f} s by {large['processes']} processes. "
-        f"The first {large['compared']['requests']}: exactly in {large['compared']['exact_s']:.0f} s, coarsely in "
-        f"{large['compared']['coarse_s']:.0f} s, within {abs(error):.1e}, which is {name}"
-    )
+    print_large(report["large"])
 
 
 if __name__ == "__main__":
