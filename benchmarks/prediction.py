@@ -9,7 +9,8 @@ token and the time per token. If a single node could hold the model, the best on
 slower. The cost of a hop without a delay is measured before each cluster, on a pipeline whose stages take no time, and
 counts as the round trip of all links. Predictions are of the steady state, which the head reaches in minutes if prompts
 wait for most of the time; here it does so in seconds (`GROWTH_S`). Finished clusters are kept in ``--out``: a run that
-was ended, or that ``--seconds`` ends, continues where it was. 30 clusters take about 20 minutes.
+was ended, or that ``--seconds`` ends, continues where it was. 30 clusters take about 20 minutes. `benchmarks.quotas`
+compares the predictions for a real model, on machines with quotas of processor time.
 """
 
 from __future__ import annotations
