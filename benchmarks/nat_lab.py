@@ -206,7 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("it needs root, `ip netns` and `nft`")
     models, report = models_folder().resolve(), read_report(options.out)
     packages = ["parallax-core", "parallax-transport-zmq", "parallax-transport-lattica", "pyzmq", "lattica"]
-    report |= describe_run(["benchmarks.nat_lab"], packages)
+    if options.part in {None, "pairs"}:
+        report |= describe_run(["benchmarks.nat_lab"], packages)
     with TemporaryDirectory(prefix="parallax-nat-") as name:
         folder = Path(name)
         report["networks"] = prove_networks(folder / "networks", models)

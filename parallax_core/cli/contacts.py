@@ -5,47 +5,53 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from parallax_core.base.offline import go_offline, is_offline
-from parallax_core.config.join import JoinSettings
-from parallax_core.config.relay import RelayCommandSettings
-from parallax_core.config.server import ServerSettings
 
 HUB = "https://huggingface.co"
 ASKED = 29753
-"""Where the transports of this project look for servers."""
-NOT_FOUND = "--no-discovery"
+"""The UDP port at which the transports of this project look for servers."""
 
 
-def tell_contacts(settings: ServerSettings | JoinSettings | RelayCommandSettings, *, listens: bool = False) -> None:
-    """Print what leaves this machine, to standard error; with ``offline`` in the settings, have nothing leave it.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contacts:
+    """What leaves a machine by a command."""
 
-    Args:
-        settings: of the command.
-        listens: whether machines are told their address, as where they join, or at a relay.
-    """
-    if settings.offline or is_offline():
+    links: bool = False
+    """Whether it links to a server, and to the machines that the server names."""
+    seeks: bool = False
+    """Whether it looks for others on the local network."""
+    is_found: bool = False
+    """Whether it is found by others there."""
+    stun_port: int = 0
+    """Where it tells machines their address; 0: nowhere."""
+    fetches: bool = True
+    """Whether it may fetch models."""
+
+    def describe(self) -> Iterator[str]:
+        """Yield a sentence for each."""
+        if self.seeks:
+            yield f"others are looked for by broadcasts on this network, to UDP port {ASKED} (off: --no-discovery)"
+        if self.is_found:
+            yield f"machines on this network that have a code find this one, at UDP port {ASKED} (off: --no-discovery)"
+        if self.links:
+            yield "links are made to the addresses that you give or a code has, and to machines that are named there"
+        if self.stun_port:
+            ports = f"{self.stun_port} and {self.stun_port + 1}"
+            yield f"who asks is told the address he is seen from, at the ports {ports} (off: --stun-port 0)"
+        if self.fetches:
+            hub = urlsplit(os.environ.get("HF_ENDPOINT") or HUB).hostname
+            yield f"models that are not here are fetched: from {hub}, or pip's index for pypi: (off: --offline)"
+
+
+def tell_contacts(contacts: Contacts, *, offline: bool = False) -> None:
+    """Print what leaves this machine, to standard error; with ``offline``, have it contact given addresses only."""
+    if offline or is_offline():
         go_offline()
         sentences = ["offline: only the addresses that you give, and machines that join, are contacted"]
     else:
-        sentences = list(_list_contacts(settings, listens=listens))
+        sentences = list(contacts.describe())
     for sentence in sentences:
         print(f"network: {sentence}", file=sys.stderr, flush=True)
-
-
-def _list_contacts(settings: ServerSettings | JoinSettings | RelayCommandSettings, *, listens: bool) -> Iterator[str]:
-    """Yield a sentence for each thing that leaves this machine."""
-    if isinstance(settings, ServerSettings):
-        if listens and settings.discovery:
-            yield f"machines on this network that have a code find this server, at UDP port {ASKED} (off: {NOT_FOUND})"
-    else:
-        if settings.discovery:
-            yield f"the server is looked for by broadcasts on this network, at UDP port {ASKED} (off: {NOT_FOUND})"
-        yield "links are made to the server, and to the machines that it names"
-    if not isinstance(settings, JoinSettings) and listens and settings.stun_port:
-        ports = f"{settings.stun_port} and {settings.stun_port + 1}"
-        yield f"who asks is told the address he is seen from, at the ports {ports} (off: --stun-port 0)"
-    if not isinstance(settings, RelayCommandSettings):
-        hub = urlsplit(os.environ.get("HF_ENDPOINT") or HUB).hostname
-        yield f"models that are not on this machine are fetched: from {hub}, or pip's index for pypi: (off: --offline)"

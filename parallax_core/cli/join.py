@@ -10,7 +10,7 @@ from functools import partial
 from parallax_core.base.errors import UsageError
 from parallax_core.base.offline import is_offline
 from parallax_core.cli.command import new_app
-from parallax_core.cli.contacts import tell_contacts
+from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.cli.worker import HeadAccess, run_worker
 from parallax_core.config.config import Config
@@ -42,7 +42,7 @@ def join(settings: JoinSettings, config: Config) -> None:
 
     `parallax join -` keeps the code out of the history of the shell.
     """
-    tell_contacts(settings)
+    tell_contacts(Contacts(links=True, seeks=settings.discovery), offline=settings.offline)
     api = bind_api(settings.port) if settings.api else None  # before a code is used up
     where = _read_code() if _asks_for_code(settings.where) else settings.where
     plugins = PluginHost.discover(config)

@@ -14,7 +14,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.base.offline import is_offline
 from parallax_core.cli.command import new_app
-from parallax_core.cli.contacts import tell_contacts
+from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.config.config import Config
 from parallax_core.config.relay import RelayCommandSettings
@@ -44,7 +44,8 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     if not settings.where:
         raise UsageError("there is no join code", "`parallax codes new` on the server's machine makes one")
     log.configure(verbose=settings.verbose)
-    tell_contacts(settings, listens=True)
+    contacts = Contacts(links=True, seeks=settings.discovery, stun_port=settings.stun_port, fetches=False)
+    tell_contacts(contacts, offline=settings.offline)
     settings = replace(settings, discovery=settings.discovery and not is_offline())
     plugins = PluginHost.discover(config)
     joiner = Joiner(plugins, looks_around=settings.discovery)

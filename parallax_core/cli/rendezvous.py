@@ -6,6 +6,7 @@ import asyncio
 
 from parallax_core.base import log
 from parallax_core.cli.command import new_app
+from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.config.config import Config
 from parallax_core.config.rendezvous import RendezvousSettings
@@ -29,6 +30,7 @@ def rendezvous(settings: RendezvousSettings, config: Config) -> None:
     parallax serve org/model --find CODE
     """
     log.configure(verbose=settings.verbose)
+    tell_contacts(Contacts(is_found=settings.discovery, fetches=False))
     asyncio.run(run_until_signal(host_rendezvous(settings, PluginHost.discover(config), _tell)))
 
 

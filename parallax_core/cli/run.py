@@ -6,7 +6,7 @@ from functools import partial
 
 from parallax_core.base import log
 from parallax_core.cli.command import new_app
-from parallax_core.cli.contacts import tell_contacts
+from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.cli.serve import run_service
 from parallax_core.config.config import Config
@@ -32,7 +32,9 @@ def run(settings: RunSettings, config: Config) -> None:
     With --standby-of it follows another server first, and takes its place when you say `parallax promote`. The model
     and the goals of the plan are then those of that server.
     """
-    tell_contacts(settings, listens=True)
+    seeks = settings.discovery and bool(settings.standby_of)
+    contacts = Contacts(is_found=settings.discovery, stun_port=settings.stun_port, seeks=seeks)
+    tell_contacts(contacts, offline=settings.offline)
     if settings.standby_of:
         log.configure(verbose=settings.verbose)
         settings = wait_for_promotion(settings, PluginHost.discover(config))

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from parallax_core.base import log
 from parallax_core.cli.command import new_app
-from parallax_core.cli.contacts import tell_contacts
+from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.exposure import check_exposure, check_tls, make_options
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
@@ -57,8 +57,19 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
     With --find, the layers are run by nodes that announce them: see `parallax worker --announce`.
     """
-    tell_contacts(settings, listens=settings.listen is not None or bool(settings.find))
+    tell_contacts(_find_contacts(settings), offline=settings.offline)
     run_service(settings, config, partial(read_serve_plan, settings))
+
+
+def _find_contacts(settings: ServeSettings) -> Contacts:
+    """Return what leaves this machine by a server whose stages the user chose."""
+    is_joined, finds = settings.listen is not None, bool(settings.find)
+    return Contacts(
+        links=finds,
+        seeks=finds and settings.discovery,
+        is_found=is_joined and settings.discovery,
+        stun_port=settings.stun_port if is_joined else 0,
+    )
 
 
 def run_service(settings: ServeSettings, config: Config, read: Callable[[PluginHost], ServePlan]) -> None:

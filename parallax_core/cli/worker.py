@@ -21,6 +21,7 @@ from parallax_core.base import log
 from parallax_core.base.errors import PeerLost, UsageError
 from parallax_core.base.ids import is_further
 from parallax_core.cli.command import new_app
+from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.cli.worker_record import recorded
 from parallax_core.cluster.membership.calls import LayerOffer
@@ -79,6 +80,9 @@ def worker(settings: WorkerSettings, config: Config) -> None:
 
     Off loopback both machines need keys: see `parallax keys --help`.
     """
+    if not settings.supervised:  # else its server has said so
+        seeks = bool(settings.announce) and settings.discovery
+        tell_contacts(Contacts(links=True, seeks=seeks), offline=settings.offline)
     if settings.announce or settings.layers or settings.model:
         run_announced(settings, config)
         return

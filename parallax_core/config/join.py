@@ -28,10 +28,6 @@ class JoinSettings(NodeSettings):
     discovery: Annotated[
         bool, Meta(description="Look for the server on the local network if its address is not known or has changed.")
     ] = True
-    offline: Annotated[
-        bool,
-        Meta(description="Fetch nothing, look for nobody and ask nobody: contact only the addresses that are given."),
-    ] = False
     api: Annotated[bool, Meta(description="Serve clients of this machine, by forwarding to the server.")] = True
     port: Annotated[
         int | None,

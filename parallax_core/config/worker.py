@@ -64,6 +64,10 @@ class NodeSettings(RelaySettings):
             extra={"metavar": "S"},
         ),
     ] = 30.0
+    offline: Annotated[
+        bool,
+        Meta(description="Fetch nothing, look for nobody and ask nobody: contact only the addresses that are given."),
+    ] = False
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
 
     @property

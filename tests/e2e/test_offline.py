@@ -96,7 +96,7 @@ def test_without_it_what_is_said_is_what_leaves(machines: tuple[Machine, Machine
         with guest.running(PARALLAX, "join", LISTEN) as unknown:  # known by a code only
             unknown.await_line("error: ", 30)
         with guest.running(PARALLAX, "serve", NOT_HERE) as fetching:
-            fetching.await_line("network: models that are not on this machine are fetched")
+            fetching.await_line("network: models that are not here are fetched")
             until = time.monotonic() + 60
             while not any(place[-1] == "53" for place in list_destinations(sent)) and time.monotonic() < until:
                 time.sleep(0.2)
