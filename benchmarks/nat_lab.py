@@ -26,7 +26,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from typing import Any
 
 from benchmarks.joining_times import API, PARALLAX, QUESTION, ROOM
 from benchmarks.namespaces import Machine, Process, network
+from benchmarks.punching import measure_punching
 from benchmarks.record import describe_run, read_report, write_report
 from benchmarks.routers import DOCTOR_SAYS, EXPECTED, NETWORKS, OUTSIDE, attach, attach_server, has_tools, prove_all
 from parallax_core.config.home import models_folder
@@ -198,33 +199,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a JSON file for the report")
-    parser.add_argument(
-        "--only", default="", help="try the pairs with this text in TRANSPORT,FIRST,SECOND; others are kept"
-    )
+    parser.add_argument("--part", choices=("networks", "pairs", "punching"), help="measure one; the others are kept")
+    parser.add_argument("--only", default="", help="try the pairs with this in TRANSPORT,FIRST,SECOND; others are kept")
     options = parser.parse_args(arguments)
     if os.geteuid() or not has_tools():
         parser.error("it needs root, `ip netns` and `nft`")
     models, report = models_folder().resolve(), read_report(options.out)
     packages = ["parallax-core", "parallax-transport-zmq", "parallax-transport-lattica", "pyzmq", "lattica"]
-    if options.part in {None, "pairs"}:
-        report |= describe_run(["benchmarks.nat_lab"], packages)
     with TemporaryDirectory(prefix="parallax-nat-") as name:
         folder = Path(name)
-        report["networks"] = prove_networks(folder / "networks", models)
-        print(json.dumps(report["networks"], indent=2), flush=True)
-        whole = answer_whole(folder / "whole", models)
-        rows = {(row["transport"], row["first"], row["second"]): row for row in report.get("pairs", ())}
-        cases = [(transport, first, second) for transport in LISTEN for first in NETWORKS for second in NETWORKS]
-        for number, (transport, *kinds) in enumerate(cases):
-            if options.only not in ",".join((transport, *kinds)):
-                continue
+        if options.part in {None, "networks"}:
+            report["networks"] = prove_networks(folder / "networks", models)
+            print(json.dumps(report["networks"], indent=2), flush=True)
+        if options.part in {None, "punching"}:
+            report["punching"] = measure_punching(folder / "punching", models)
+            print(json.dumps(report["punching"], indent=2), flush=True)
+        write_report(options.out, report)
+        if options.part in {None, "pairs"}:
+            report |= describe_run(["benchmarks.nat_lab"], packages)
+            for pairs in try_pairs(folder / "pairs", models, options.only, report.get("pairs", ())):
+                report |= {"pairs": pairs, **summarize(pairs)}
+                write_report(options.out, report)
+    if not all(each["is_as_named"] and each["is_named_rightly"] for each in report["networks"].values()):
+        sys.exit("some networks are not of the kind that they are to be, or are not recognised")
+
+
+def try_pairs(folder: Path, models: Path, only: str, known: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Try the pairs with ``only`` in their name; yield all results, with those that were known, after each."""
+    whole = answer_whole(folder / "whole", models)
+    rows = {(row["transport"], row["first"], row["second"]): row for row in known}
+    cases = [(transport, first, second) for transport in LISTEN for first in NETWORKS for second in NETWORKS]
+    for number, (transport, *kinds) in enumerate(cases):
+        if only in ",".join((transport, *kinds)):
             row = try_pair((kinds[0], kinds[1]), transport, folder / str(number), models, whole)
             rows[transport, kinds[0], kinds[1]] = row
             print(json.dumps(row), flush=True)
-            report["pairs"] = [rows[each] for each in cases if each in rows]
-            write_report(options.out, report | summarize(report["pairs"]))
-    if not all(each["is_as_named"] and each["is_named_rightly"] for each in report["networks"].values()):
-        sys.exit("some networks are not of the kind that they are to be, or are not recognised")
+            yield [rows[each] for each in cases if each in rows]
 
 
 def summarize(pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
