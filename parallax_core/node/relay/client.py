@@ -26,6 +26,9 @@ MOST_ANSWERED = 64
 """The most streams that others have to this node at the same time over a relay."""
 LOCAL = "127.0.0.1"
 
+LocalStream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+"""A connection of this machine with itself."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -97,11 +100,7 @@ class RelayClient:
         with suppress(ParallaxError, TimeoutError, OSError):
             channel = await self._open(PickUp(ring.token))
             try:
-                reader, writer = await asyncio.open_connection(LOCAL, port, limit=MOST_API_DATA)
-                try:
-                    await Tunnel(channel, reader, writer).run()
-                finally:
-                    await end_stream(writer, 0)
+                await carry(channel, await asyncio.open_connection(LOCAL, port, limit=MOST_API_DATA))
             finally:
                 await channel.leave()
 
@@ -133,3 +132,11 @@ class RelayClient:
             await channel.leave()
             raise
         return channel
+
+
+async def carry(channel: Channel, connection: LocalStream) -> None:
+    """Carry the bytes of a local connection over a stream, until either ends."""
+    try:
+        await Tunnel(channel, *connection).run()
+    finally:
+        await end_stream(connection[1], 0)

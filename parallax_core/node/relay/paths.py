@@ -12,9 +12,8 @@ from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.contracts.relay import Relayable
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import Channel
-from parallax_core.node.relay.client import LOCAL, RelayClient
+from parallax_core.node.relay.client import LOCAL, LocalStream, RelayClient, carry
 from parallax_core.node.trusted_peers import TrustedPeers
-from parallax_core.node.tunnel import Tunnel, end_stream
 from parallax_core.wire.api_data import MOST_API_DATA
 from parallax_core.wire.profile import Peer
 from parallax_core.wire.relay import RelayPlace, Relays
@@ -156,9 +155,7 @@ class RelayPaths:
     async def _make_link(self, channel: Channel, node: str) -> Link:
         """Return the link of the transport over a stream, by a port of loopback that takes one connection."""
         assert isinstance(self._transport, Relayable), "there are relays for such only"
-        taken: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
-            asyncio.get_running_loop().create_future()
-        )
+        taken: asyncio.Future[LocalStream] = asyncio.get_running_loop().create_future()
 
         def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             if taken.done():
@@ -189,13 +186,9 @@ class RelayPaths:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _carry(channel: Channel, taken: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+async def _carry(channel: Channel, taken: asyncio.Future[LocalStream]) -> None:
     """Carry the connection that is taken over a stream, until either ends."""
     try:
-        reader, writer = await taken
-        try:
-            await Tunnel(channel, reader, writer).run()
-        finally:
-            await end_stream(writer, 0)
+        await carry(channel, await taken)
     finally:
         await channel.leave()
