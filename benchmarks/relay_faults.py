@@ -47,6 +47,8 @@ class Cluster:
         self.server, self.one, self.two, *self.relay_machines = machines
         self._stack = stack
         self._code = ""
+        self._hit = 0
+        """The process of the relay that was hit last."""
         self.relays: list[Process] = []
         self.head = self._serve()
 
@@ -57,6 +59,7 @@ class Cluster:
         run("ip", "link", "add", "cable", "netns", self.one.namespace, *ends, "cable", "netns", self.two.namespace)
         for number, machine in enumerate((self.one, self.two), 1):
             machine.ip("addr", "add", f"10.78.0.{number}/24", "dev", "cable")
+            machine.ip("link", "set", "cable", "up")
             run("ip", "netns", "exec", machine.namespace, "nft", ONLY_OUT)
         words = ("run", "--no-local", "--nodes", "2", "--port", "8000", "--memory", "0.2")
         head = self._stack.enter_context(self.server.running(PARALLAX, *words))
@@ -99,15 +102,14 @@ class Cluster:
 
     def hit_relay(self, sign: signal.Signals) -> None:
         """Send a signal to the relay in use."""
-        os.kill(int(self.find_relay().rpartition("/")[2]), sign)
+        self._hit = int(self.find_relay().rpartition("/")[2])
+        os.kill(self._hit, sign)
 
-    def mend_relays(self) -> None:
-        """Start the relays that were killed or stopped again."""
-        stopped = self.relays
-        self.relays = []
-        for machine, process in zip(self.relay_machines, stopped, strict=True):
-            process.end()
-            self.relays.append(self.start_relay(machine))
+    def mend_relay(self) -> None:
+        """Start the relay that was hit again."""
+        number = [relay.popen.pid for relay in self.relays].index(self._hit)
+        self.relays[number].end()
+        self.relays[number] = self.start_relay(self.relay_machines[number])
 
     def until_direct(self) -> float:
         """Wait until the machines are linked directly, and return the seconds that took."""
@@ -132,7 +134,7 @@ def try_faults(cluster: Cluster, rounds: int) -> list[dict[str, Any]]:
             rows.append({**row, "is_same": found["answers"] == whole})
             print(rows[-1], flush=True)
             if name != "path":
-                cluster.mend_relays()
+                cluster.mend_relay()
         cluster.two.ip("link", "set", "cable", "up")
         rows.append({"fault": "path is back", "seconds": cluster.until_direct(), "is_same": True})
         print(rows[-1], flush=True)
