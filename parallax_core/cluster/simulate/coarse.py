@@ -16,7 +16,7 @@ from parallax_core.engine.stage_clock import FinishedStep
 from parallax_core.engine.step_cost import StepSize
 
 MOST_ROUNDS = 16
-"""The most steps of an answer that are one event: the router learns of its tokens when it ends."""
+"""The most steps of an answer that are one event."""
 
 
 class CoarseStep:
@@ -65,8 +65,9 @@ class CoarsePipeline:
             raise InvalidRequest(message, "max_tokens", f"ask for at most {self.max_length} in all")
         if not self._planner.has_room:
             raise Overloaded(f"{self._planner.num_waiting} requests are waiting already", "try again later")
-        known = arrival.prompt_tokens + request.num_delivered
-        self._planner.add(CoarseAnswer(request.number, known, arrival.output_tokens - request.num_delivered))
+        delivered = request.num_delivered
+        known, left = arrival.prompt_tokens + delivered, arrival.output_tokens - delivered
+        self._planner.add(CoarseAnswer(request.number, known, left, has_begun=delivered > 0))
         self.next_at = now
 
     def advance(self, now: float) -> list[DrawnTokens]:
@@ -111,6 +112,8 @@ class CoarsePipeline:
         steps = self._steps
         self.next_at = steps[0].passage.returned if steps else inf
         number = min(self._planner.count_rounds([step.rows for step in steps]), MOST_ROUNDS)
+        for step in steps if number > 0 else ():
+            number = min(number, count_even(step.rows, self._model.windows, number))
         if number > 0:
             self._rounds = Rounds(self._path, [self._repeat(step, number) for step in steps], number)
             self.next_at, self.settle_at = self._rounds.last_at, self._rounds.next_at
@@ -151,6 +154,12 @@ class CoarsePipeline:
             self._planner.note_calm(self._finished[-1].returned)
             self._finished = []
         self.next_at = self._steps[0].passage.returned
+
+
+def count_even(rows: list[CoarseRow], windows: tuple[int, ...], most: int) -> int:
+    """Return for how many tokens, at most ``most``, what decodes ask for grows evenly: until one fills a window."""
+    missing = (window - row.start - row.count for window in windows if window for row in rows)
+    return min((number for number in missing if 0 < number < most), default=most)
 
 
 def weigh(rows: list[CoarseRow], windows: tuple[int, ...], further: int = 0) -> tuple[StepWork, StepSize]:

@@ -27,6 +27,7 @@ class CoarseAnswer:
     length: int = 0
     """Tokens that steps have computed or are computing."""
     has_begun: bool = False
+    """Whether it has a token, be it of the pipeline that it had before."""
     is_running: bool = False
     is_drawing: bool = False
 
