@@ -326,6 +326,7 @@ class NodeRegistry:
         if self._joined.get(node.name) is node:
             del self._joined[node.name]
             self._leaving.discard(node.name)
+            self.relays.note_end()
         self.changed.set()
 
     async def _check_join(self, channel: Channel, message: object) -> None:

@@ -8,16 +8,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.base.ids import name_machine
 from parallax_core.node.channel import Channel
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.relay.server import RelayServer
 from parallax_core.wire.messages import Message, Purpose
-from parallax_core.wire.relay import MOST_RELAYS, OfferRelay, RelayPlace, Relays, RelayUser, RelayUsers
+from parallax_core.wire.relay import MOST_RELAYS, MOST_USERS, OfferRelay, RelayPlace, Relays, RelayUser, RelayUsers
 
 OFFER_S = 10.0
 """Seconds that a node has to say where it relays."""
 SEND_S = 5.0
 """Seconds that a node may take to read of relays."""
+SETTLE_S = 0.05
+"""Seconds to wait for further changes before all are told."""
+MOST_OF_ONE = 2
+"""The most relays that one machine offers at the same time."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +36,9 @@ class RelayDirectory:
         self._list_joined = list_joined
         self._offers: dict[Channel, RelayPlace] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._telling: asyncio.Task[None] | None = None
+        self._are_offers_new = False
+        """Whether there are offers that have changed since nodes were told of them."""
         self.server: RelayServer | None = None
         """The relay of the head itself; None: it is none."""
 
@@ -58,13 +66,18 @@ class RelayDirectory:
         """Tell a node that has joined of the relays, and the relays of it."""
         if self.relays:
             self._tell(node.channel, Relays(self.relays))
-        self._tell_users()
+        self._tell_soon()
+
+    def note_end(self) -> None:
+        """Tell the relays that a node is gone: they no longer trust its key, and its links to them end."""
+        self._tell_soon()
 
     async def stop(self) -> None:
         """Tell nobody any more. Idempotent."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._telling] if self._telling is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take_offer(self, channel: Channel) -> None:
         try:
@@ -74,28 +87,51 @@ class RelayDirectory:
             if not isinstance(offer, OfferRelay) or not offer.address:
                 raise PeerLost(f"node {channel.peer!r} does not say where it relays")
             channel.admit()
+            await self._make_room(channel)
             self._offers[channel] = RelayPlace(channel.peer, offer.address, channel.key)
             logger.info("relay offered node=%s address=%s", channel.peer, offer.address)
-            self._tell_all()
+            self._note_offers()
             message = await channel.receive()
             raise PeerLost(f"the relay {channel.peer!r} sent a {type(message).__name__}")
         except TimeoutError as error:
             raise PeerLost(f"node {channel.peer!r} does not say where it relays") from error
         finally:
             if self._offers.pop(channel, None) is not None:
-                self._tell_all()
+                self._note_offers()
             await channel.leave()
 
-    def _tell_all(self) -> None:
-        for node in self._list_joined():
-            self._tell(node.channel, Relays(self.relays))
-        self._tell_users()
+    async def _make_room(self, channel: Channel) -> None:
+        """End an earlier offer of the same node.
 
-    def _tell_users(self) -> None:
-        if self._offers:
-            users = RelayUsers(tuple(RelayUser(node.name, node.channel.key) for node in self._list_joined()))
-            for channel in self._offers:
-                self._tell(channel, users)
+        Raises:
+            PeerLost: if its machine offers too many.
+        """
+        for other in [other for other in self._offers if other.peer == channel.peer]:
+            del self._offers[other]
+            await other.leave()
+        machine = name_machine(channel.peer)
+        if [name_machine(other.peer) for other in self._offers].count(machine) >= MOST_OF_ONE:
+            raise PeerLost(f"node {channel.peer!r} is one relay of its machine too many")
+
+    def _note_offers(self) -> None:
+        self._are_offers_new = True
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        """Tell all of everything that changes within a moment at once: one who comes and goes costs little."""
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        await asyncio.sleep(SETTLE_S)
+        joined = self._list_joined()
+        if self._are_offers_new:
+            self._are_offers_new = False
+            for node in joined:
+                self._tell(node.channel, Relays(self.relays))
+        users = RelayUsers(tuple(RelayUser(node.name, node.channel.key) for node in joined[:MOST_USERS]))
+        for channel in self._offers:
+            self._tell(channel, users)
 
     def _tell(self, channel: Channel, message: Message) -> None:
         task = asyncio.create_task(_send(channel, message))

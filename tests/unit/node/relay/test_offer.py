@@ -13,6 +13,7 @@ from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.relay.directory import MOST_OF_ONE
 from parallax_core.node.relay.host import RelayHost
 from parallax_core.node.relay.limits import RelayLimits
 from parallax_core.node.relay.offer import RelayOffer
@@ -75,6 +76,41 @@ async def test_offer_without_an_address_is_none(message: Message) -> None:
         assert registry.relays.relays == ()
 
 
+async def test_machine_offers_a_bounded_number_of_relays() -> None:
+    async with open_registry() as registry:
+        for number in range(MOST_OF_ONE):
+            await offer(registry, f"desk/{number}", OfferRelay("inprocess://desk"))
+        await until(lambda: len(registry.relays.relays) == MOST_OF_ONE)
+        surplus = await offer(registry, "desk/x", OfferRelay("inprocess://desk"))
+        with pytest.raises(PeerLost):
+            await soon(surplus.receive())
+        await offer(registry, "other", OfferRelay("inprocess://other"))
+        await until(lambda: len(registry.relays.relays) == MOST_OF_ONE + 1)
+
+
+async def test_newer_offer_of_a_node_replaces_the_older() -> None:
+    async with open_registry() as registry:
+        old = await offer(registry, "desk", OfferRelay("inprocess://old"))
+        await until(lambda: len(registry.relays.relays) == 1)
+        await offer(registry, "desk", OfferRelay("inprocess://new"))
+        await until(lambda: registry.relays.relays == (RelayPlace("desk", "inprocess://new"),))
+        with pytest.raises(PeerLost):
+            while True:
+                await soon(old.receive())
+
+
+async def test_nodes_that_leave_together_are_told_of_at_once() -> None:
+    async with open_registry() as registry:
+        relay = await offer(registry, "desk", OfferRelay("inprocess://desk"))
+        assert await soon(relay.receive()) == RelayUsers()
+        for _ in range(20):
+            registry.relays.note_end()
+        assert await soon(relay.receive()) == RelayUsers()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await relay.receive()
+
+
 @asynccontextmanager
 async def hosting(registry: NodeRegistry) -> AsyncIterator[RelayOffer]:
     """Run a node called ``desk`` that only relays."""
@@ -96,10 +132,11 @@ async def test_relay_alone_serves_those_that_have_joined_and_no_longer_those_tha
         made = await stack.enter_async_context(hosting(registry))
         await until(lambda: made.server._is_member("node"))
         assert not made.server._is_member("stranger")
-        await node.leave()
-        await until(lambda: not registry.has("node"))
         await join(registry, "other")
-        await until(lambda: made.server._is_member("other") and not made.server._is_member("node"))
+        await until(lambda: made.server._is_member("other"))
+        await node.leave()
+        await until(lambda: not made.server._is_member("node"))
+        assert made.server._is_member("other")
 
 
 async def test_stranger_cannot_use_or_be_called_over_a_relay_alone() -> None:
