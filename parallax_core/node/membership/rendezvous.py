@@ -16,6 +16,7 @@ from parallax_core.base.ids import name_machine
 from parallax_core.cluster.membership.announcement import Announcement, Place, read_announcement
 from parallax_core.cluster.membership.announcements import Announcements
 from parallax_core.node.channel import Channel
+from parallax_core.wire.messages import Message
 from parallax_core.wire.rendezvous import Announced, Follow
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,9 @@ MOST_LINKS = 1000
 MOST_LINKS_OF_ONE = 16
 """The same of one machine."""
 EACH_S = 0.01
-"""The least seconds between two announcements that a link brings; further ones wait in the transport."""
+"""The least seconds between two messages that a machine brings, over all its links; more wait in the transport."""
+TELL_S = 0.0005
+"""Further seconds for each announcement that a machine asks to be sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,13 +36,25 @@ class Subscriber:
     """A client, and what it is still to be sent: of each place only the newest announcement."""
 
     channel: Channel
+    turns: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a message is taken; shared by the links of a machine."""
     topics: frozenset[bytes] = frozenset()
     waiting: dict[Place, Announcement] = field(default_factory=dict)
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    _purge_at: int = 64
+    """With how many waiting announcements it forgets those that have expired."""
 
-    def tell(self, announcement: Announcement) -> None:
-        """Send it an announcement, as soon as it takes it."""
+    @property
+    def machine(self) -> str:
+        """The machine of the client."""
+        return name_machine(self.channel.peer)
+
+    def tell(self, announcement: Announcement, now: float) -> None:
+        """Send it an announcement, as soon as it takes it, if that is before it expires; ``now``: since 1970."""
         self.waiting[announcement.place] = announcement
+        if len(self.waiting) >= self._purge_at:
+            self.waiting = {place: each for place, each in self.waiting.items() if each.is_current(now)}
+            self._purge_at = max(64, 2 * len(self.waiting))
         self.news.set()
 
     async def send(self) -> None:
@@ -50,6 +65,7 @@ class Subscriber:
             while self.waiting:
                 announcement = self.waiting.pop(next(iter(self.waiting)))
                 await self.channel.send(Announced(announcement.data))
+                await asyncio.sleep(0)  # sending need not wait for anything
 
 
 class RendezvousServer:
@@ -68,44 +84,53 @@ class RendezvousServer:
             PeerLost: once it is gone, or sends what it may not.
         """
         machine = name_machine(channel.peer)
-        machines = [name_machine(each.channel.peer) for each in self._subscribers]
-        if len(machines) >= MOST_LINKS or machines.count(machine) >= MOST_LINKS_OF_ONE:
+        others = [each for each in self._subscribers if each.machine == machine]
+        if len(self._subscribers) >= MOST_LINKS or len(others) >= MOST_LINKS_OF_ONE:
             await channel.leave()
             raise PeerLost(f"node {channel.peer!r} is one client of the rendezvous too many")
-        subscriber = Subscriber(channel)
+        subscriber = Subscriber(channel, others[0].turns if others else asyncio.Lock())
         self._subscribers.add(subscriber)
         sending = asyncio.create_task(subscriber.send())
         try:
             while True:
-                await self._take(subscriber, machine)
+                message = await channel.receive()
+                async with subscriber.turns:
+                    num_told = self._take(subscriber, message)
+                    await asyncio.sleep(EACH_S + num_told * TELL_S)
         finally:
             self._subscribers.discard(subscriber)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             await channel.leave()
 
-    async def _take(self, subscriber: Subscriber, machine: str) -> None:
-        message = await subscriber.channel.receive()
-        if isinstance(message, Follow):
-            subscriber.topics = frozenset(message.topics)
-            for topic in message.topics:
-                for each in self._announcements.list_current(topic, self._clock()):
-                    subscriber.tell(each)
-        elif isinstance(message, Announced):
-            try:
-                announcement = read_announcement(message.announcement)
-            except ValueError as error:
-                raise PeerLost(f"node {subscriber.channel.peer!r} sent an invalid announcement: {error}") from error
-            if self._announcements.note(announcement, machine, self._clock()):
-                self._pass_on(announcement)
-            else:
-                logger.debug("announcement is no news node=%s", subscriber.channel.peer)
-        else:
-            name = type(message).__name__
-            raise PeerLost(f"node {subscriber.channel.peer!r} sent a {name}, which is unexpected at a rendezvous")
-        await asyncio.sleep(EACH_S)
+    def _take(self, subscriber: Subscriber, message: Message) -> int:
+        """Do what a client asks, and return how many announcements it is sent for that."""
+        match message:
+            case Follow(topics):
+                return self._follow(subscriber, frozenset(topics))
+            case Announced(data):
+                self._note(subscriber, data)
+                return 0
+        name = type(message).__name__
+        raise PeerLost(f"node {subscriber.channel.peer!r} sent a {name}, which is unexpected at a rendezvous")
 
-    def _pass_on(self, announcement: Announcement) -> None:
-        for subscriber in self._subscribers:
-            if announcement.body.topic in subscriber.topics:
-                subscriber.tell(announcement)
+    def _follow(self, subscriber: Subscriber, topics: frozenset[bytes]) -> int:
+        now = self._clock()
+        new = [each for topic in topics - subscriber.topics for each in self._announcements.list_current(topic, now)]
+        subscriber.topics = topics
+        for each in new:
+            subscriber.tell(each, now)
+        return len(new)
+
+    def _note(self, subscriber: Subscriber, data: bytes) -> None:
+        now = self._clock()
+        try:
+            announcement = read_announcement(data)
+        except ValueError as error:
+            raise PeerLost(f"node {subscriber.channel.peer!r} sent an invalid announcement: {error}") from error
+        if not self._announcements.note(announcement, subscriber.machine, now):
+            logger.debug("announcement is no news node=%s", subscriber.channel.peer)
+            return
+        for each in self._subscribers:
+            if announcement.body.topic in each.topics:
+                each.tell(announcement, now)

@@ -79,8 +79,20 @@ async def test_replayed_announcement_is_not_passed_on() -> None:
 async def test_reader_that_is_slow_is_sent_the_newest_only() -> None:
     follower = module.Subscriber(channel=None, topics=frozenset([TOPIC]))  # type: ignore[arg-type]
     for sequence in range(1000):
-        follower.tell(read_announcement(announce(sequence)))
+        follower.tell(read_announcement(announce(sequence)), time.time())
     assert len(follower.waiting) == 1
+
+
+async def test_what_expires_does_not_wait_for_a_reader_that_never_reads() -> None:
+    follower = module.Subscriber(channel=None, topics=frozenset([TOPIC]))  # type: ignore[arg-type]
+    now = time.time()
+    current = [announce(1, number=number) for number in range(100)]
+    for number in range(2000):
+        follower.tell(read_announcement(announce(1, number=1000 + number)), now - 1000)  # as of long before
+    for data in current:
+        follower.tell(read_announcement(data), now)
+    assert len(follower.waiting) < 500
+    assert {each.data for each in follower.waiting.values()} >= set(current)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +130,30 @@ async def test_links_are_read_at_a_bounded_rate(monkeypatch: pytest.MonkeyPatch)
             await bringer.send(Announced(data))
         assert [await hear(follower) for _ in sent] == sent
         assert time.monotonic() - begun >= 4 * 0.05
+
+
+async def test_links_of_one_machine_share_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EACH_S", 0.05)
+    async with meeting() as registry:
+        follower = await enter(registry, "follower", TOPIC)
+        bringers = [await enter(registry, f"machine/{number}") for number in range(5)]
+        begun, sent = time.monotonic(), [announce(1, number=number) for number in range(5)]
+        for bringer, data in zip(bringers, sent, strict=True):
+            await bringer.send(Announced(data))
+        assert sorted([await hear(follower) for _ in sent]) == sorted(sent)
+        assert time.monotonic() - begun >= 4 * 0.05
+
+
+async def test_topic_that_is_followed_several_times_is_sent_once() -> None:
+    async with meeting() as registry:
+        bringer = await enter(registry, "bringer")
+        await bringer.send(Announced(first := announce(1)))
+        assert await hear(await enter(registry, "other", TOPIC)) == first
+        follower = await enter(registry, "follower", *[TOPIC] * 3)
+        assert await hear(follower) == first
+        await follower.send(Follow((TOPIC, OTHER_TOPIC)))
+        await bringer.send(Announced(second := announce(1, topic=OTHER_TOPIC)))
+        assert await hear(follower) == second
 
 
 async def test_head_that_is_no_rendezvous_refuses() -> None:
