@@ -22,6 +22,8 @@ SIGNER_BYTES, SIGNATURE_BYTES, TOPIC_BYTES, TAG_BYTES = 32, 64, 16, 32
 MOST_CONTENT_BYTES = 1536
 MOST_ANNOUNCEMENT_BYTES = 2048
 """The most bytes of an announcement."""
+LIFETIME_S = 15.0
+"""Seconds for which an announcement of ours holds unless it is repeated."""
 MOST_LIFETIME_S = 60.0
 """The most seconds from when an announcement is made until it expires."""
 SKEW_S = 30.0
@@ -69,6 +71,11 @@ class Announcement:
     def is_current(self, now: float) -> bool:
         """Return whether it has not expired, and was not made for longer than it may last; ``now``: since 1970."""
         return now - SKEW_S < self.body.expires <= now + MOST_LIFETIME_S + SKEW_S
+
+    def describe_skew(self, now: float) -> str:
+        """Say how far the signer's clock is from another one, if it was made just now; ``now``: since 1970."""
+        skew_s = self.body.expires - LIFETIME_S - now
+        return f"about {round(abs(skew_s), -1):.0f} s {'behind' if skew_s < 0 else 'ahead of'}"
 
 
 @dataclass(frozen=True, slots=True)

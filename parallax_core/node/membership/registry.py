@@ -271,14 +271,12 @@ class NodeRegistry:
                 if hello.purpose:
                     self._open_tunnel(channel, hello.purpose)
                     return
-                join = await channel.receive()
-                await self._check_join(channel, join)
+                join = await self._check_join(channel, await channel.receive())
         except (ParallaxError, TimeoutError) as error:
             reason = error.message if isinstance(error, ParallaxError) else "it did not join in time"
             logger.warning("node turned away node=%s: %s", link.peer, reason)
             await channel.leave()
             return
-        assert isinstance(join, Join), "it was checked"
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
         node = JoinedNode(channel, join)
         self._hear_news(node)
@@ -329,8 +327,8 @@ class NodeRegistry:
             self.relays.note_end()
         self.changed.set()
 
-    async def _check_join(self, channel: Channel, message: object) -> None:
-        """Check that a node may join; tell it why if not.
+    async def _check_join(self, channel: Channel, message: object) -> Join:
+        """Return what a node says of itself, if it may join; else tell it why not.
 
         Raises:
             PeerLost: if the message is no `Join`, its key forbids it, or another node of that name waits already.
@@ -344,6 +342,7 @@ class NodeRegistry:
             await channel.send(Refusal(LEASE, Epoch(0), 0, error.message, error.hint))
             raise
         channel.admit()
+        return message
 
     def _check_name(self, name: str) -> None:
         if name in self._waiting:

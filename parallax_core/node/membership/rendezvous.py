@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import name_machine
-from parallax_core.cluster.membership.announcement import Announcement, Place, read_announcement
+from parallax_core.base.ids import Epoch, name_machine
+from parallax_core.cluster.membership.announcement import SKEW_S, Announcement, Place, read_announcement
 from parallax_core.cluster.membership.announcements import Announcements
 from parallax_core.node.channel import Channel
+from parallax_core.node.executor.base import LEASE
+from parallax_core.wire.membership import Refusal
 from parallax_core.wire.messages import Message
 from parallax_core.wire.rendezvous import Announced, Follow
 
@@ -29,6 +31,7 @@ EACH_S = 0.01
 """The least seconds between two messages that a machine brings, over all its links; more wait in the transport."""
 TELL_S = 0.0005
 """Further seconds for each announcement that a machine asks to be sent."""
+SKEW_HINT = f"set both clocks, which may differ by {SKEW_S:g} s: is NTP on?"
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +43,10 @@ class Subscriber:
     """Held while a message is taken; shared by the links of a machine."""
     topics: frozenset[bytes] = frozenset()
     waiting: dict[Place, Announcement] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    """What it is still to be told of its own announcements."""
+    is_told: bool = False
+    """Whether it was told."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     _purge_at: int = 64
     """With how many waiting announcements it forgets those that have expired."""
@@ -57,11 +64,21 @@ class Subscriber:
             self._purge_at = max(64, 2 * len(self.waiting))
         self.news.set()
 
+    def refuse(self, reason: str, hint: str) -> None:
+        """Tell it, once, why its announcements are not passed on."""
+        if not self.is_told:
+            self.is_told, self.refusal = True, Refusal(LEASE, Epoch(0), 0, reason, hint)
+            logger.warning("announcements are not passed on node=%s: %s; %s", self.channel.peer, reason, hint)
+            self.news.set()
+
     async def send(self) -> None:
         """Send what is waiting, until cancelled or the client is gone."""
         while True:
             await self.news.wait()
             self.news.clear()
+            if self.refusal is not None:
+                refusal, self.refusal = self.refusal, None
+                await self.channel.send(refusal)
             while self.waiting:
                 announcement = self.waiting.pop(next(iter(self.waiting)))
                 await self.channel.send(Announced(announcement.data))
@@ -128,6 +145,10 @@ class RendezvousServer:
             announcement = read_announcement(data)
         except ValueError as error:
             raise PeerLost(f"node {subscriber.channel.peer!r} sent an invalid announcement: {error}") from error
+        if not announcement.is_current(now):
+            reason = f"its clock is {announcement.describe_skew(now)} that of the rendezvous"
+            subscriber.refuse(reason, SKEW_HINT)
+            return
         if not self._announcements.note(announcement, subscriber.machine, now):
             logger.debug("announcement is no news node=%s", subscriber.channel.peer)
             return

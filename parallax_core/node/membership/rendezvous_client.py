@@ -13,6 +13,7 @@ from nacl.signing import SigningKey
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.announcement import (
+    LIFETIME_S,
     Announcement,
     Body,
     ClusterSecret,
@@ -22,6 +23,8 @@ from parallax_core.cluster.membership.announcements import MOST_ANNOUNCEMENTS, A
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
+from parallax_core.node.membership.skew_watch import SkewWatch
+from parallax_core.wire.membership import Refusal
 from parallax_core.wire.messages import Message
 from parallax_core.wire.rendezvous import Announced, Follow
 
@@ -30,8 +33,6 @@ logger = logging.getLogger(__name__)
 GREETING_S = 10.0
 AGAIN_S = (0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to reach a rendezvous again; the last value repeats."""
-LIFETIME_S = 15.0
-"""Seconds for which an announcement holds unless it is repeated."""
 REPEAT_S = 5.0
 """Seconds after which it is repeated."""
 
@@ -87,6 +88,7 @@ class RendezvousClient:
         """By topic: what is announced; empty: it is withdrawn."""
         self._known = Announcements(most_of_one=MOST_ANNOUNCEMENTS)
         self._changed = asyncio.Event()
+        self._skew = SkewWatch()
         self.is_linked = False
         """Whether the rendezvous is there."""
 
@@ -166,6 +168,9 @@ class RendezvousClient:
                 continue
 
     def _take(self, message: Message) -> None:
+        if isinstance(message, Refusal):
+            logger.warning("the rendezvous passes on nothing of this node: %s; %s", message.message, message.hint)
+            return
         if not isinstance(message, Announced):
             raise PeerLost(f"the rendezvous sent a {type(message).__name__}, which is unexpected")
         try:
@@ -174,5 +179,9 @@ class RendezvousClient:
             raise PeerLost(f"the rendezvous sent an invalid announcement: {error}") from error
         if announcement.body.topic not in self._topics or not self.secret.has_made(announcement):
             return
-        if self._known.note(announcement, "", time.time()):
+        now = time.time()
+        if self._known.note(announcement, "", now):
             self._heard()
+        elif self._skew.is_shown_by(announcement, now):
+            skew = announcement.describe_skew(now)
+            logger.warning("a node is not found: its clock is %s that of this machine; set both: is NTP on?", skew)

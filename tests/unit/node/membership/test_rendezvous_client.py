@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from nacl.signing import SigningKey
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.base.errors import ParallaxError
 from parallax_core.builtin.inprocess import InProcessTransport
-from parallax_core.cluster.membership.announcement import ClusterSecret, read_announcement
+from parallax_core.cluster.membership.announcement import LIFETIME_S, ClusterSecret, read_announcement
 from parallax_core.node.membership import rendezvous_client as module
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.rendezvous import RendezvousServer
@@ -37,9 +38,11 @@ class Machine:
     secret: ClusterSecret = SECRET
     num_heard: int = 0
     fault: ParallaxError = field(default_factory=lambda: PeerLost("away"))
+    skew_s: float = 0.0
 
     def __post_init__(self) -> None:
-        announcer = Announcer(SigningKey(self.name.encode().ljust(32)[:32]), 1)
+        key = SigningKey(self.name.encode().ljust(32)[:32])
+        announcer = Announcer(key, 1, lambda: time.time() + self.skew_s)
         self.client = RendezvousClient(self.secret, announcer, self.hear)
 
     def hear(self) -> None:
@@ -123,6 +126,36 @@ async def test_client_comes_back_to_a_rendezvous_that_was_away_and_says_all_agai
             assert head.list_contents() == [b"one"], "what was heard counts until it expires"
 
 
+@pytest.mark.parametrize(("skew_s", "words"), [(-300, "about 300 s behind"), (300, "about 300 s ahead of")])
+async def test_node_with_another_time_is_told_so_and_the_rendezvous_too(
+    skew_s: float, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with meeting() as registry:
+        node = Machine("node", registry, skew_s=skew_s)
+        node.client.announce(TOPIC, b"node")
+        async with running(node):
+            await until(lambda: "the rendezvous passes on nothing of this node" in caplog.text)
+            node.client.announce(TOPIC, b"again")
+            await asyncio.sleep(0.1)
+    told = [each.getMessage() for each in caplog.records if words in each.getMessage()]
+    assert len(told) == 2, "each side says it once"
+
+
+async def test_head_with_another_time_than_a_node_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_registry() as registry:
+        registry.serve_rendezvous = RendezvousServer(lambda: time.time() - 100).serve
+        head, node = Machine("head", registry), Machine("node", registry, skew_s=-100)
+        head.client.follow([TOPIC])
+        node.client.announce(TOPIC, b"first")
+        async with running(head, node):
+            await until(lambda: head.client.is_linked and node.client.is_linked)
+            for number in range(3):
+                await asyncio.sleep(0.1)
+                node.client.announce(TOPIC, b"%d" % number)
+            await until(lambda: "a node is not found: its clock is about 100 s behind" in caplog.text)
+        assert head.list_contents() == []
+
+
 async def test_rendezvous_that_sends_something_else_is_left() -> None:
     async def serve(channel: object) -> None:
         await channel.receive()  # type: ignore[attr-defined]
@@ -161,4 +194,4 @@ def test_sequence_rises_also_if_the_clock_is_set_back() -> None:
     now = 900.0
     second = read_announcement(announcer.announce(SECRET, TOPIC, b"x")).body
     assert second.sequence > first.sequence >= 1000_000
-    assert (first.number, first.expires) == (7, 1000 + module.LIFETIME_S)
+    assert (first.number, first.expires) == (7, 1000 + LIFETIME_S)

@@ -44,6 +44,11 @@ async def offer(registry: NodeRegistry, name: str, message: Message) -> Channel:
     return channel
 
 
+async def receive_all(channel: Channel) -> None:
+    while True:
+        await channel.receive()
+
+
 async def test_nodes_are_told_of_relays_as_they_come_and_go() -> None:
     async with open_registry() as registry:
         early = await join(registry, "early")
@@ -95,8 +100,7 @@ async def test_newer_offer_of_a_node_replaces_the_older() -> None:
         await offer(registry, "desk", OfferRelay("inprocess://new"))
         await until(lambda: registry.relays.relays == (RelayPlace("desk", "inprocess://new"),))
         with pytest.raises(PeerLost):
-            while True:
-                await soon(old.receive())
+            await soon(receive_all(old))
 
 
 async def test_nodes_that_leave_together_are_told_of_at_once() -> None:
