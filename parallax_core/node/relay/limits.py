@@ -39,13 +39,21 @@ class Throttle:
         """When all that was allowed so far will have been forwarded at the rate."""
 
     async def wait(self, num_bytes: int) -> None:
-        """Wait until ``num_bytes`` may be forwarded."""
+        """Wait until ``num_bytes`` may be forwarded; if that is cancelled, others may forward as many."""
         if not self._bytes_per_s:
             return
-        now = asyncio.get_running_loop().time()
-        delay_s = max(0.0, self._is_free_at - now)
-        self._is_free_at = now + delay_s + num_bytes / self._bytes_per_s
-        await asyncio.sleep(max(0.0, delay_s - BURST_S))  # also at zero, so that streams take turns
+        delay_s = self.reserve(num_bytes, asyncio.get_running_loop().time())
+        try:
+            await asyncio.sleep(delay_s)  # also at zero, so that streams take turns
+        except asyncio.CancelledError:
+            self._is_free_at -= num_bytes / self._bytes_per_s
+            raise
+
+    def reserve(self, num_bytes: int, now: float) -> float:
+        """Return the seconds after which ``num_bytes`` may be forwarded, behind all that was reserved before."""
+        begin = max(self._is_free_at, now)
+        self._is_free_at = begin + num_bytes / self._bytes_per_s
+        return max(0.0, begin - now - BURST_S)
 
 
 class Quotas:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.node.relay.limits import DAY_S, Quotas, Throttle, make_pair
+from parallax_core.node.relay.limits import BURST_S, DAY_S, Quotas, Throttle, make_pair
 
 PAIR = make_pair("a", "b")
 
@@ -21,23 +20,41 @@ class Clock:
         return self.now
 
 
-async def test_rate_is_kept_by_all_streams_together() -> None:
-    rate, forwarded = Throttle(1_000_000), [0, 0]
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 2)), min_size=1, max_size=40))
+def test_rate_is_kept_over_any_time(asked: list[tuple[int, float]]) -> None:
+    rate, now, forwarded = Throttle(1_000_000), 0.0, list[tuple[float, int]]()
+    for size, pause_s in asked:
+        now += pause_s
+        forwarded.append((now + rate.reserve(size, now), size))
+    times = [time for time, _ in forwarded]
+    assert times == sorted(times), "in the order of asking"
+    for first, begin in enumerate(times):
+        for last in range(first, len(times)):
+            between = sum(size for _, size in forwarded[first:last])
+            assert between <= 1e6 * (times[last] - begin + BURST_S) + 1
+
+
+async def test_streams_take_turns_also_where_none_has_to_wait() -> None:
+    rate, turns = Throttle(1e12), list[int]()
 
     async def forward(stream: int) -> None:
-        while True:
+        for _ in range(10):
             await rate.wait(10_000)
-            forwarded[stream] += 10_000
+            turns.append(stream)
 
-    begun = time.monotonic()
-    tasks = [asyncio.create_task(forward(stream)) for stream in range(2)]
-    await asyncio.sleep(0.5)
-    took_s = time.monotonic() - begun
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert 0.3 * 1e6 < sum(forwarded) < 1e6 * (took_s + 0.05) + 20_000
-    assert abs(forwarded[0] - forwarded[1]) <= 20_000, "the streams take turns"
+    await asyncio.gather(forward(0), forward(1))
+    assert turns == [0, 1] * 10
+
+
+async def test_stream_that_ends_while_it_waits_uses_up_nothing() -> None:
+    rate = Throttle(1)
+    await rate.wait(1)
+    waiting = [asyncio.create_task(rate.wait(10**6)) for _ in range(10)]
+    await asyncio.sleep(0)
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert rate.reserve(1, asyncio.get_running_loop().time()) < 10
 
 
 async def test_no_rate_never_waits() -> None:
