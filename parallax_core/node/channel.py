@@ -34,7 +34,9 @@ class Channel:
         self._fault: PeerLost | None = None
         """The error by which the peer was disconnected; later calls raise it again."""
         self._watch: PeerWatch | None = None
-        self._leaving: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._successor: Channel | None = None
+        """A link to the same node that takes over after a `HandOver`, and ends with this channel until then."""
         self._takers: dict[type, Callable[[Any], None]] = {}
         """By kind of message: what takes such messages instead of who receives."""
         self.ended = asyncio.Event()
@@ -133,12 +135,14 @@ class Channel:
         """End the link; the peer still receives all earlier messages."""
         self.unwatch()
         self.ended.set()
+        self._drop_successor()
         await self._link.close()
 
     async def leave(self) -> None:
         """End the link, and wait only a moment for the peer's goodbye, since a peer that hangs sends none."""
         self.unwatch()
         self.ended.set()
+        self._drop_successor()
         await _close(self._link)
 
     async def hand_over(self, successor: Channel) -> None:
@@ -148,22 +152,39 @@ class Channel:
             PeerLost: if the link so far is lost.
         """
         before, self._link = self._link, successor._link
-        await before.send(encode(HandOver()))  # behind all that is being sent already
-        await _close(before)
+        try:
+            await before.send(encode(HandOver()))  # behind all that is being sent already
+        finally:
+            await _close(before)
 
     def succeed_by(self, successor: Channel) -> None:
-        """Receive what follows a `HandOver` over another link to the same node."""
+        """Receive what follows a `HandOver` over another link to the same node, in place of one of an earlier call."""
 
         def take_over(_: HandOver) -> None:
-            before, self._link = self._link, successor._link
-            self._leaving = asyncio.get_running_loop().create_task(_close(before))
+            del self._takers[HandOver]
+            before, self._link, self._successor = self._link, successor._link, None
+            self._close_soon(before)
 
+        self._drop_successor()
+        self._successor = successor
         self.divert(HandOver, take_over)
+
+    def _drop_successor(self) -> None:
+        if self._successor is not None:
+            self._close_soon(self._successor._link)
+            self._successor = None
+
+    def _close_soon(self, link: Link) -> None:
+        self._closing.add(closing := asyncio.get_running_loop().create_task(_close(link)))
+        closing.add_done_callback(self._closing.discard)
 
     def _lose(self, silence_s: float) -> None:
         message = f"node {self.peer!r} is cut off: no sign of life for {silence_s:.2g} s"
         self._fault = PeerLost(message, "look at what it says last", peer=self.peer)
-        self._leaving = asyncio.get_running_loop().create_task(self.leave())
+        self.unwatch()
+        self.ended.set()
+        self._drop_successor()
+        self._close_soon(self._link)
 
     def _explain(self, error: PeerLost) -> PeerLost:
         """Return why the peer is lost: the error by which it was disconnected, else ``error``."""

@@ -13,6 +13,7 @@ from parallax_core.cluster.failure_detector import MIN_INTERVALS
 from parallax_core.node.channel import Channel
 from parallax_core.wire.codec import VERSION_BYTE
 from parallax_core.wire.messages import Failure, Step
+from parallax_core.wire.relay import HandOver
 
 MIN_TIMEOUT_S, TIMEOUT_S = 0.2, 600.0
 """Of silence: what is noticed before the test itself times out was noticed by heartbeats."""
@@ -141,3 +142,56 @@ async def test_link_without_heartbeats_of_its_own_is_left_to_its_transport() -> 
         channel.unwatch()
         await Channel(far).send(STEP)
         assert await channel.receive() == STEP
+
+
+async def is_closed(link: Link) -> bool:
+    """Return whether the other end of a link has been closed."""
+    try:
+        async with asyncio.timeout(5):
+            await link.receive()
+    except PeerLost:
+        return True
+    return False
+
+
+async def test_link_that_was_to_take_over_ends_with_the_one_before() -> None:
+    async with linked() as (_, old), linked() as (near, far):
+        channel = Channel(old)
+        channel.succeed_by(Channel(far))
+        await channel.leave()
+        assert await is_closed(near)
+
+
+async def test_newer_link_that_is_to_take_over_replaces_the_older() -> None:
+    async with linked() as (near, far), linked() as (first, first_far), linked() as (second, second_far):
+        channel = Channel(far)
+        channel.succeed_by(Channel(first_far))
+        channel.succeed_by(Channel(second_far))
+        assert await is_closed(first)
+        await Channel(near).hand_over(after := Channel(second))
+        await after.send(STEP)
+        assert await channel.receive() == STEP
+
+
+async def test_second_hand_over_is_unexpected() -> None:
+    async with linked() as (near, far), linked() as (direct, direct_far):
+        channel = Channel(far)
+        channel.succeed_by(Channel(direct_far))
+        await Channel(near).send(HandOver())
+        await Channel(direct).send(HandOver())
+        assert await channel.receive() == HandOver()
+
+
+async def test_link_that_cannot_be_handed_over_is_closed() -> None:
+    async with linked() as (near, far), linked() as (direct, _):
+        while True:  # until the other node has too many messages to read
+            try:
+                async with asyncio.timeout(0.05):
+                    await Channel(near).send(STEP)
+            except TimeoutError:
+                break
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await Channel(near).hand_over(Channel(direct))
+        with pytest.raises(PeerLost):
+            await near.send(Frame(b"x"))
