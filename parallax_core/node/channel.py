@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from parallax_core.base.errors import PeerLost
@@ -163,7 +163,7 @@ class Channel:
         def take_over(_: HandOver) -> None:
             del self._takers[HandOver]
             before, self._link, self._successor = self._link, successor._link, None
-            self._close_soon(before)
+            self._start(_close(before))
 
         self._drop_successor()
         self._successor = successor
@@ -171,12 +171,12 @@ class Channel:
 
     def _drop_successor(self) -> None:
         if self._successor is not None:
-            self._close_soon(self._successor._link)
+            self._start(self._successor.leave())
             self._successor = None
 
-    def _close_soon(self, link: Link) -> None:
-        self._closing.add(closing := asyncio.get_running_loop().create_task(_close(link)))
-        closing.add_done_callback(self._closing.discard)
+    def _start(self, closing: Coroutine[None, None, None]) -> None:
+        self._closing.add(task := asyncio.get_running_loop().create_task(closing))
+        task.add_done_callback(self._closing.discard)
 
     def _lose(self, silence_s: float) -> None:
         message = f"node {self.peer!r} is cut off: no sign of life for {silence_s:.2g} s"
@@ -184,7 +184,7 @@ class Channel:
         self.unwatch()
         self.ended.set()
         self._drop_successor()
-        self._close_soon(self._link)
+        self._start(_close(self._link))
 
     def _explain(self, error: PeerLost) -> PeerLost:
         """Return why the peer is lost: the error by which it was disconnected, else ``error``."""

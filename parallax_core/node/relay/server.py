@@ -135,6 +135,10 @@ class RelayServer:
             async with asyncio.timeout(ANSWER_S):
                 await self._controls[node].send(Ring(caller.peer, token))
                 return await call.answered
+        except BaseException:
+            if call.answered.done() and not call.answered.cancelled():  # it has answered a moment too late
+                await call.answered.result().leave()
+            raise
         finally:
             self._calls.pop(token, None)
 

@@ -183,7 +183,7 @@ async def test_second_hand_over_is_unexpected() -> None:
 
 
 async def test_link_that_cannot_be_handed_over_is_closed() -> None:
-    async with linked() as (near, far), linked() as (direct, _):
+    async with linked() as (near, _far), linked() as (direct, _):
         while True:  # until the other node has too many messages to read
             try:
                 async with asyncio.timeout(0.05):

@@ -154,6 +154,19 @@ async def test_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (relay.server.num_streams, relay.server._calls) == (0, {})
 
 
+async def test_answer_that_comes_just_as_a_call_is_given_up_is_let_go() -> None:
+    async with relaying() as relay:
+        control = await relay.attach("b")
+        calling = asyncio.create_task(relay.server._call(await relay.link("a", "stream"), "b"))
+        ring = await soon(control.receive())
+        assert isinstance(ring, Ring)
+        answer = await relay.link("b", "stream")
+        relay.server._calls[ring.token].answered.set_result(answer)
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+        assert answer.ended.is_set()
+
+
 async def test_node_without_a_link_is_not_reached() -> None:
     async with relaying() as relay:
         assert await refused(await relay.reach("a", "b")) == "node 'b' has no link to this relay"
