@@ -153,7 +153,11 @@ class RelayPaths:
                 await found.leave()
 
     async def _make_link(self, channel: Channel, node: str) -> Link:
-        """Return the link of the transport over a stream, by a port of loopback that takes one connection."""
+        """Return the link of the transport over a stream, by a port of loopback that takes one connection.
+
+        Raises:
+            PeerLost: if the node does not answer, or this machine has no more ports or files.
+        """
         assert isinstance(self._transport, Relayable), "there are relays for such only"
         taken: asyncio.Future[LocalStream] = asyncio.get_running_loop().create_future()
 
@@ -163,17 +167,22 @@ class RelayPaths:
             else:
                 taken.set_result((reader, writer))
 
-        server = await asyncio.start_server(take, LOCAL, 0, limit=MOST_API_DATA)
         stream = asyncio.create_task(_carry(channel, taken))
         self._streams.add(stream)
         stream.add_done_callback(self._streams.discard)
         try:
-            return await self._transport.connect_port(server.sockets[0].getsockname()[1], node)
-        except BaseException:
+            server = await asyncio.start_server(take, LOCAL, 0, limit=MOST_API_DATA, start_serving=False)
+            try:
+                await server.start_serving()
+                return await self._transport.connect_port(server.sockets[0].getsockname()[1], node)
+            finally:
+                server.close()
+        except BaseException as error:
             await self._end([stream])
+            await channel.leave()  # the stream may have been ended before it began
+            if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+                raise PeerLost(f"no port of {LOCAL} can be used: {error}", peer=node) from error
             raise
-        finally:
-            server.close()
 
     def _make_client(self, place: RelayPlace, head: Peer) -> RelayClient:
         if place.address:
