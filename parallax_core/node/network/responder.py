@@ -111,16 +111,16 @@ class Responder:
                 time.sleep(self._pace.left_s)
 
     def _answer_datagram(self, sock: socket.socket) -> None:
-        data, place = sock.recvfrom(MOST_BYTES + 1)
         self._pace.count()
+        data, place = sock.recvfrom(MOST_BYTES + 1)
         if (found := answer_request(data, place[:2])) is not None:
             answer, request = found
             other = next(each for each in self._udp if each is not sock)
             (other if request.changes_port else sock).sendto(answer, place)
 
     def _accept(self, listener: socket.socket) -> None:
+        self._pace.count()  # also if it fails: a machine without free files stays ready
         sock, _ = listener.accept()
-        self._pace.count()
         if len(self._connected) >= MOST_CONNECTED:
             sock.close()
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 import time
@@ -13,7 +14,7 @@ import pytest
 from parallax_core.base.errors import ParallaxError
 from parallax_core.node.network import responder
 from parallax_core.node.network.client import UdpAsker, ask_by_tcp
-from parallax_core.node.network.responder import MOST_CONNECTED, MOST_PER_SECOND, Pace, answering, bind
+from parallax_core.node.network.responder import MOST_CONNECTED, MOST_PER_SECOND, Pace, Responder, answering, bind
 from parallax_core.wire.stun import StunAnswer, make_request
 
 HOST = "127.0.0.1"
@@ -98,6 +99,24 @@ def test_silent_connections_keep_nobody_out(port: int, monkeypatch: pytest.Monke
         time.sleep(0.8)
         assert ask_by_tcp(socket.AF_INET, [(HOST, port)])[0] is not None
         assert all(is_closed(each) for each in silent)
+
+
+class FullListener(socket.socket):
+    """A socket on a machine that has no more files: connections wait, and cannot be accepted."""
+
+    num_tries = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        self.num_tries += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_connections_that_cannot_be_accepted_are_tried_at_a_bounded_rate() -> None:
+    with closing(FullListener(fileno=bind(socket.SOCK_STREAM, HOST, 0).detach())) as listener:
+        begun = time.monotonic()
+        with socket.create_connection(listener.getsockname()), closing(Responder([], [listener])):
+            time.sleep(0.5)
+        assert 0 < listener.num_tries <= (time.monotonic() - begun + 2) * MOST_PER_SECOND
 
 
 def is_closed(sock: socket.socket) -> bool:
