@@ -75,7 +75,10 @@ class MeetingCodes:
             if (known := self._recall(code)) is None:
                 raise
             return known
-        found.save(rendezvous_folder())
+        try:
+            found.save(rendezvous_folder())
+        except OSError as error:  # it is needed only once the code has expired
+            logger.warning("the rendezvous at %s cannot be recorded: %s", found.address, error)
         return found
 
     def _recall(self, code: JoinCode) -> JoinedHead | None:

@@ -8,6 +8,7 @@ import pytest
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cluster.membership.join_code import JoinCode, read_code, write_code
 from parallax_core.config.config import Config
+from parallax_core.config.home import rendezvous_folder
 from parallax_core.deploy.rendezvous import MeetingCodes, read_codes
 from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.plugins.host import PluginHost
@@ -55,6 +56,17 @@ async def test_machine_that_was_admitted_needs_no_valid_code_again(tmp_path: Pat
             await place.transport.stop()
         with at_home(tmp_path / "two"), pytest.raises(ParallaxError, match="does not know this join code"):
             await soon(codes.enter(codes.codes[0]))
+
+
+async def test_rendezvous_is_used_also_where_nothing_can_be_recorded(tmp_path: Path) -> None:
+    async with hosting(tmp_path / "host") as (address, code):
+        with at_home(tmp_path / "one"):
+            codes = read(code)
+            await soon(codes.enter(codes.codes[0]))
+            [record] = rendezvous_folder().glob("*.json")
+            record.unlink()
+            record.mkdir()
+            assert (await soon(codes.enter(codes.codes[0]))).address == address
 
 
 async def test_one_of_several_rendezvous_may_be_dead(tmp_path: Path) -> None:
