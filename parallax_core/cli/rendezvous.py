@@ -30,7 +30,7 @@ def rendezvous(settings: RendezvousSettings, config: Config) -> None:
     parallax serve org/model --find CODE
     """
     log.configure(verbose=settings.verbose)
-    tell_contacts(Contacts(is_found=settings.discovery, fetches=False))
+    tell_contacts(Contacts(is_found=settings.discovery, fetches=False), offline=settings.offline)
     asyncio.run(run_until_signal(host_rendezvous(settings, PluginHost.discover(config), _tell)))
 
 
