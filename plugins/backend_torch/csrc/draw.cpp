@@ -30,6 +30,21 @@ double add_weights(const Candidate* begin, const Candidate* end) {
   return total;
 }
 
+// Adds numbers with the errors of the additions, so that the sum is rounded about once (Neumaier, ZAMM 1974).
+class ExactSum {
+ public:
+  void add(double number) {
+    const double next = sum_ + number;
+    lost_ += fabs(sum_) >= fabs(number) ? (sum_ - next) + number : (number - next) + sum_;
+    sum_ = next;
+  }
+
+  double round() const { return sum_ + lost_; }
+
+ private:
+  double sum_ = 0, lost_ = 0;
+};
+
 // The likeliest tokens of a row.
 class Candidates {
  public:
@@ -53,11 +68,11 @@ class Candidates {
     if (draw_.top_k > 0 && draw_.top_k < count_) {
       if (kept_ < draw_.top_k && !is_whole) return false;
       keep_most();
-      return keep_share(add_weights(list_, list_ + kept_), true);
+      return keep_share(weigh_kept(), true, true);
     }
     if (draw_.top_p >= 1) return is_whole || exp(-reach) < draw_.min_p / 2;
-    if (is_whole) return keep_share(add_weights(list_, list_ + kept_), true);
-    return keep_share(kernels->weigh_all(logits_, count_, most_, draw_.temperature), false);
+    if (is_whole) return keep_share(weigh_kept(), true, true);
+    return keep_share(kernels->weigh_all(logits_, count_, most_, draw_.temperature), false, false);
   }
 
   int64_t choose() const {
@@ -94,22 +109,32 @@ class Candidates {
     kept_ = std::partition(last + 1, end, [&](const Candidate& each) { return each.logit == last->logit; }) - list_;
   }
 
-  // Keeps the likeliest whose weights add up to their share of `total`; returns false if all of them do not.
-  bool keep_share(double total, bool is_precise) {
+  // Keeps the likeliest whose weights add up to their share of `total`, the sum of all weights; returns false if those gathered
+  // do not, unless they are all (`is_complete`).
+  bool keep_share(double total, bool is_precise, bool is_complete) {
     if (draw_.top_p >= 1) return true;
     for (;; is_precise = true) {
       const double goal = draw_.top_p * total, error = (is_precise ? kPrecise : kRough) * total;
-      const double all = add_weights(list_, list_ + kept_);
-      if (all < goal - error) return false;
+      if (!is_complete && add_weights(list_, list_ + kept_) < goal - error) return false;
       double reached = 0;
       const double border = find_border(goal, &reached);
-      const bool is_sure = fabs(reached - goal) > error && fabs(reached - border - goal) > error;
-      if (is_precise || is_sure) {
+      if (fabs(reached - goal) > error && fabs(reached - border - goal) > error) {
         least_ = std::max(least_, border);
         return true;
       }
+      if (is_precise) return keep_in_order(goal, is_complete);
       total = weigh_precisely();
     }
+  }
+
+  // Does the same where rounding decides: adds the weights in the order of the reference.
+  bool keep_in_order(double goal, bool is_complete) {
+    std::sort(list_, list_ + kept_, is_likelier);
+    double reached = 0, border = 0;
+    for (int64_t i = 0; i < kept_ && (!i || reached < goal); ++i) reached += border = list_[i].weight;
+    if (reached < goal && !is_complete) return false;
+    least_ = std::max(least_, border);
+    return true;
   }
 
   // Returns the largest weight so that those not below it add up to at least `goal`, and that sum.
@@ -132,9 +157,15 @@ class Candidates {
   }
 
   double weigh_precisely() const {
-    double total = 0;
-    for (int64_t i = 0; i < count_; ++i) total += weigh(logits_[i]);
-    return total;
+    ExactSum total;
+    for (int64_t i = 0; i < count_; ++i) total.add(weigh(logits_[i]));
+    return total.round();
+  }
+
+  double weigh_kept() const {
+    ExactSum total;
+    for (int64_t i = 0; i < kept_; ++i) total.add(list_[i].weight);
+    return total.round();
   }
 
   const Draw& draw_;

@@ -78,6 +78,28 @@ def test_any_draw_is_that_of_the_reference(sampling: Sampling, row: list[float])
     assert draw_rows(logits, [draft]) == [draw_reference(logits[0].tolist(), draft)]
 
 
+@pytest.mark.parametrize("temperature", [1e36, 1e39, 1e100])
+def test_logits_whose_differences_are_infinite_are_drawn(isa: library.Mode, temperature: float) -> None:
+    row = ((torch.rand(200, generator=torch.Generator().manual_seed(3)) * 2 - 1) * 3.3e38).tolist()
+    row = torch.tensor([[-math.inf, *row]])
+    for seed in range(20):
+        for top_p in (1.0, 0.5):
+            draft = Draft(Sampling(temperature=temperature, seed=seed, top_p=top_p), [1])
+            assert draw_rows(row, [draft]) == [draw_reference(row[0].tolist(), draft)]
+
+
+@pytest.mark.parametrize("top_k", [0, 40])
+def test_sum_that_is_just_top_p_ends_where_that_of_the_reference_does(isa: library.Mode, top_k: int) -> None:
+    source = random.Random(5)
+    for seed in range(200):
+        logits = torch.tensor([[round(source.gauss(0, 2) * 4) / 4 for _ in range(40)]]) / 0.7
+        scaled = sorted(logits[0].tolist(), reverse=True)
+        weights = [math.exp(logit - scaled[0]) for logit in scaled]
+        top_p = sum(weights[: source.randrange(1, 39)]) / math.fsum(weights)
+        draft = Draft(Sampling(seed=seed, top_p=min(top_p, 1.0), top_k=top_k), [1])
+        assert draw_rows(logits, [draft]) == [draw_reference(logits[0].tolist(), draft)]
+
+
 @pytest.mark.parametrize("spread", [0.02, 2.0])
 def test_every_instruction_set_draws_the_same_from_a_large_vocabulary(isa: library.Mode, spread: float) -> None:
     logits = torch.randn(6, 20_011, generator=torch.Generator().manual_seed(1)) * spread

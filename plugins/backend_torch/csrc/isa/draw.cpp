@@ -16,7 +16,8 @@ PLX_INLINE void each_true(Ints is_true, Body&& body) {
   for (uint32_t left = true_lanes(is_true); left; left &= left - 1) body(__builtin_ctz(left));
 }
 
-PLX_INLINE float invert(double temperature) { return static_cast<float>(fmin(1 / temperature, FLT_MAX)); }
+// Differences of logits are computed in halves, since those of the largest numbers are infinite; so this is twice the inverse.
+PLX_INLINE float invert(double temperature) { return static_cast<float>(fmin(2 / temperature, FLT_MAX)); }
 
 }  // namespace
 
@@ -25,7 +26,7 @@ PLX_INLINE float invert(double temperature) { return static_cast<float>(fmin(1 /
 int64_t draw_any(const Draw& draw, const float* x, int64_t count, int64_t likeliest, float border) {
   Best best{x, draw.temperature, draw.key};
   best.consider(likeliest);
-  const Floats largest = splat(x[likeliest]), inverse = splat(invert(draw.temperature));
+  const Floats largest = splat(x[likeliest] * 0.5f), inverse = splat(invert(draw.temperature));
   const double shift = static_cast<double>(x[likeliest]) / draw.temperature;
   const Floats most = splat((32 + 127) * kLog2), unit = splat(kLog2 * 0x1p-23f);
   Words token;
@@ -35,7 +36,7 @@ int64_t draw_any(const Draw& draw, const float* x, int64_t count, int64_t likeli
   for (; i + kLanes <= count; i += kLanes, token += kLanes) {
     const Floats v = __builtin_convertvector(mix32(mix32(token) ^ draw.key), Floats) + 0.5f;
     const Floats logit = load(x + i);
-    const Floats bound = (logit - largest) * inverse + (most - to_floats(reinterpret_cast<Ints>(v)) * unit);
+    const Floats bound = (logit * 0.5f - largest) * inverse + (most - to_floats(reinterpret_cast<Ints>(v)) * unit);
     const Ints may_win = (bound > threshold) & (logit >= border);
     if (true_lanes(may_win)) {
       each_true(may_win, [&](int lane) { best.consider(i + lane); });
@@ -52,12 +53,12 @@ int64_t draw_any(const Draw& draw, const float* x, int64_t count, int64_t likeli
 double weigh_all(const float* x, int64_t count, float most, double temperature) {
   constexpr int kLanesInAll = 16, kParts = kLanesInAll / kLanes;
   typedef double Doubles __attribute__((vector_size(8 * kLanes)));
-  const Floats largest = splat(most), inverse = splat(invert(temperature));
+  const Floats largest = splat(most * 0.5f), inverse = splat(invert(temperature));
   Doubles sums[kParts] = {};
   int64_t i = 0;
   for (; i + kLanesInAll <= count; i += kLanesInAll) {
     for (int part = 0; part < kParts; ++part) {
-      sums[part] += __builtin_convertvector(exponential((load(x + i + kLanes * part) - largest) * inverse), Doubles);
+      sums[part] += __builtin_convertvector(exponential((load(x + i + kLanes * part) * 0.5f - largest) * inverse), Doubles);
     }
   }
   double total = 0;

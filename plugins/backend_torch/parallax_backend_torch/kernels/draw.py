@@ -19,7 +19,8 @@ from parallax_sampling_torch.tensors import read_tensor
 def draw_rows(logits: torch.Tensor, rows: Sequence[int], draw_inputs: Sequence[DrawInput]) -> torch.Tensor | None:
     """Return the tokens that `parallax_core.api.draw` draws from logits after penalties, bias and bans.
 
-    Only tokens that can still win get noise, in double precision, as in the reference.
+    Only tokens that can still win get noise, in double precision, as in the reference. The token is the same as long as
+    no logit divided by the temperature overflows, and different logits stay different.
 
     Args:
         logits: float32 [rows, vocab size], without NaN.
