@@ -118,6 +118,21 @@ def test_number_that_is_none_is_not_lost(mode: library.Mode, number: float, plac
     assert found[4:].isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("span", [(0, 1), (2, 1), (0, 40)])
+def test_query_that_sees_nothing_but_keys_that_are_none_is_none(
+    mode: library.Mode, dtype: torch.dtype, span: tuple[int, int]
+) -> None:
+    case, values = make_case([span], (2, 16), 2, dtype), draw(1, 2, 16)
+    keys = torch.full((1, 2, 16), torch.nan)
+    keys[:, 0] = 1.0
+    for slots in case.slots[0][: span[0] + 1].split(1):
+        store(case.pool, keys, values, slots)
+    found = attend(case.query, case.pool, case.rows, Rule(0.25))
+    assert found[0, 2:].isnan().all()
+    assert found[:, :2].isfinite().all()
+
+
 @pytest.mark.parametrize("shape", [(2, 16), (3, 8), (1, 40), (3, 64), (2, 80), (1, 256), (2, 20)])  # the last: in torch
 @pytest.mark.parametrize("shared", [1, 3, 5])
 def test_attention_is_that_to_the_numbers_of_the_codes(mode: library.Mode, shape: tuple[int, int], shared: int) -> None:

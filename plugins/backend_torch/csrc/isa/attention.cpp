@@ -20,7 +20,7 @@ void end_query(const Attention& a, float most, float total, const float* values,
     decay = expf(most - reach);
     total = total * decay + expf(sink - reach);
   }
-  const float scale = total > 0 ? decay / total : 0.0f;
+  const float scale = total == 0 ? 0.0f : decay / total;
   for (int64_t i = 0; i < a.dim; ++i) out[i] = values[i] * scale;
 }
 

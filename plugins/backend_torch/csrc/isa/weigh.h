@@ -27,6 +27,11 @@ PLX_INLINE float find_most(const float* scores, int64_t keys, float most) {
   return largest(reach);
 }
 
+// Notes that a query sees no number in a block; if it sees what is none, its results are none.
+PLX_INLINE void skip_block(const State& state, int64_t q, const float* scores, int64_t keys) {
+  for (int64_t i = 0; i < keys; ++i) state.total[q] = scores[i] == scores[i] ? state.total[q] : NAN;
+}
+
 // Turns the scores of a query into weights; returns the factor for the values so far.
 float weigh(const Attention& a, const KeyBlock& block, const State& state, int64_t q, int64_t position) {
   const int64_t keys = round_up(block.count);
@@ -34,6 +39,7 @@ float weigh(const Attention& a, const KeyBlock& block, const State& state, int64
   mask_scores(a, block, scores, position);
   const float most = find_most(scores, keys, state.most[q]);
   if (most == kNever) {
+    skip_block(state, q, scores, keys);
     memset(scores, 0, static_cast<size_t>(keys * kFloatBytes));
     return 1.0f;
   }
@@ -86,6 +92,7 @@ float weigh_pairs(const Attention& a, const KeyBlock& block, const State& state,
   mask_scores(a, block, scores, position);
   const float most = find_most(scores, keys, state.most[q]);
   if (most == kNever) {
+    skip_block(state, q, scores, keys);
     memset(scores, 0, static_cast<size_t>(keys * kHalfBytes));
     return 1.0f;
   }
