@@ -185,17 +185,20 @@ struct Cache {  // keys and values for the slots of a step
   }
 };
 
-static void try_attention(int32_t kind, bool narrow, int64_t kv_heads, int64_t shared, int64_t dim, int64_t window) {
+static void try_attention(int32_t kind, bool narrow, int64_t kv_heads, int64_t shared, int64_t dim, int64_t window, float size = 1) {
   const Step step;
   Cache cache(step, kind, kv_heads, dim);
   const int64_t heads = kv_heads * shared;
-  const auto query = numbers(Step::kTokens * heads * dim), sinks = numbers(heads);
+  auto query = numbers(Step::kTokens * heads * dim);
+  for (float& each : query) each *= size;
+  const auto sinks = numbers(heads);
   std::vector<float> out(query.size());
   const Attention attention{query.data(), heads * dim, out.data(), cache.data[0].data(), cache.data[1].data(),
                             cache.scales[0].data(), cache.scales[1].data(), &step.table, window ? sinks.data() : nullptr,
                             heads, kv_heads, dim, window, 0.3f, window ? 20.0f : 0.0f, kind, narrow};
   expect(!plx_attend(&attention), "attention");
-  keep(out, "attention %s %dx%dx%d window %d", name(kind, narrow), int(kv_heads), int(shared), int(dim), int(window));
+  if (size == 1) return keep(out, "attention %s %dx%dx%d window %d", name(kind, narrow), int(kv_heads), int(shared), int(dim), int(window));
+  expect(finite(out), "attention of queries of any size");
 }
 
 static void try_layers(int32_t kind, int64_t count) {
@@ -249,11 +252,21 @@ static void try_draws(int64_t count) {
   const int64_t rows[] = {2, 0};
   const uint8_t* const masks[] = {mask.data(), mask.data()};
   plx_forbid(rows, masks, 2, count, logits.data());
-  const Draw draws[] = {{0, 0, 1.0, 1.0, 0.0, 7, 0}, {1, 0, 1e-3, 0.9, 0.0, 8, 0},  {1, 0, 1e3, 0.9, 0.0, 8, 0},
-                        {2, 2, 0.7, 0.5, 0.1, 9, 0}, {1, 40, 1.0, 1.0, 0.0, 9, 0}, {1, 0, 1.0, 1.0, 0.3, 9, 0}};
+  const std::vector<Draw> draws{{0, 0, 1.0, 1.0, 0.0, 7, 0}, {1, 0, 1e-3, 0.9, 0.0, 8, 0},  {1, 0, 1e3, 0.9, 0.0, 8, 0},
+                                {2, 2, 0.7, 0.5, 0.1, 9, 0}, {1, 40, 1.0, 1.0, 0.0, 9, 0}, {1, 0, 1.0, 1.0, 0.3, 9, 0}};
   int64_t tokens[6];
-  expect(!plx_draw(draws, 6, logits.data(), count, tokens), "draws");
-  for (int64_t token : tokens) expect(token >= 0 && token < count, "a token");
+  std::vector<float> drawn;
+  for (float size : {1.0f, 8.0f, 3e38f}) {
+    auto sized = logits;
+    for (float& each : sized) each *= size;
+    for (double temperature : {0.1, 1.0, size * 1.0, 1e39}) {
+      auto at = draws;
+      for (Draw& each : at) each.temperature *= temperature;
+      expect(!plx_draw(at.data(), 6, sized.data(), count, tokens), "draws");
+      for (int64_t token : tokens) expect(token >= 0 && token < count, "a token"), drawn.push_back(static_cast<float>(token));
+    }
+  }
+  keep(drawn, "draws %d", int(count));
 }
 
 static void try_everything() {
@@ -279,6 +292,7 @@ static void try_everything() {
     try_attention(cache.kind, cache.narrow, 1, 32, 8, 20);
     try_attention(cache.kind, cache.narrow, 2, 4, 40, 0);
     try_attention(cache.kind, cache.narrow, 3, 1, 256, 1);
+    for (float size : {1e-40f, 300.0f}) try_attention(cache.kind, cache.narrow, 1, 1, 64, 0, size);
   }
   for (int64_t dim : {2, 40, 63}) try_parts(dim);
   for (int64_t count : {1, 16, 63, 1003}) try_draws(count);

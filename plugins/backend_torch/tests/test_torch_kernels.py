@@ -317,7 +317,9 @@ def test_attention_without_memory_is_an_error() -> None:
     native, out = library.find_library(), torch.full((1, 8), 7.0)
     assert native is not None
     data, table = out.data_ptr(), make_table()
-    record = signature.AttentionRecord(data, 8, data, data, data, None, None, pointer(table), None, 1, 1, HUGE, 0, 1.0, 0.0, 0, 0)
+    record = signature.AttentionRecord(
+        data, 8, data, data, data, None, None, pointer(table), None, 1, 1, HUGE, 0, 1.0, 0.0, 0, 0
+    )
     with pytest.raises(MemoryError, match="not enough memory"):
         native.plx_attend(record)
     assert bool((out == 7).all())
@@ -329,7 +331,9 @@ def test_layers_without_memory_are_an_error() -> None:
     data, table = out.data_ptr(), make_table()
     weight = signature.WeightRecord(0, 0, HUGE, HUGE, data, None)
     layer = signature.LayerRecord(*[pointer(weight)] * 4)
-    record = signature.AttentionRecord(data, 8, data, data, data, None, None, pointer(table), None, 1, 1, 8, 0, 1.0, 0.0, 0, 0)
+    record = signature.AttentionRecord(
+        data, 8, data, data, data, None, None, pointer(table), None, 1, 1, 8, 0, 1.0, 0.0, 0, 0
+    )
     layers = (POINTER(signature.LayerRecord) * 1)(pointer(layer))
     attentions = (POINTER(signature.AttentionRecord) * 1)(pointer(record))
     rope = signature.RopeRecord(None, None, 0)

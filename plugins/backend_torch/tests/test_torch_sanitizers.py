@@ -58,7 +58,7 @@ def list_units(machine: str, *flags: str) -> list[tuple[Path, list[str]]]:
 @pytest.mark.slow
 def test_kernels_stay_within_their_memory(tmp_path: Path) -> None:
     units = list_units(load_build().find_machine([COMPILER]))
-    run_program(compile_units(tmp_path, units, "-fsanitize=address,undefined"))
+    run_program(compile_units(tmp_path, units, "-fsanitize=address,undefined,float-cast-overflow"))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ namespace plx::PLX_ISA {
 namespace {
 
 constexpr float kMostQuery = 16383, kMostWeight = 32767;
+constexpr float kLeastCoded = 1e-34f;  // smaller numbers count as 0: those by which the most codes are divided
 
 // The query of a head: codes of each number, and their scale. The codes are int16 [width]; with VNNI, whose products are of
 // bytes, int8 [width] of their upper bits, then int8 [width] of the lower seven.
@@ -57,7 +58,7 @@ void round_weights(const KeyBlock& block, const float* weights, const Scales& sc
     nothing += weight - weight;
   }
   const float most = largest(reach), strange = sum(nothing);
-  const float inverse = most > 0 && strange == 0 ? kMostWeight / most : 0.0f;
+  const float inverse = most >= kLeastCoded && strange == 0 ? kMostWeight / most : 0.0f;
   for (int64_t i = 0; i < kFewKeys; ++i) found.codes[i] = static_cast<int32_t>(strange == 0 ? scaled[i] * inverse + 0.5f : 0.0f);
   for (int64_t i = 0; i < kFewKeys; ++i) {
     found.words[i] = static_cast<uint16_t>(found.codes[i]);
@@ -222,7 +223,7 @@ struct FewCodes {
       most = fabsf(from[i]) > most ? fabsf(from[i]) : most;
       nothing += from[i] - from[i];
     }
-    const float inverse = most > 0 && nothing == 0 ? kMostQuery / most : 0.0f;
+    const float inverse = most >= kLeastCoded && nothing == 0 ? kMostQuery / most : 0.0f;
     *codes.total() = 0;
     for (int64_t i = 0; i < dim; ++i) {
       const int32_t code = nothing == 0 ? static_cast<int32_t>(rintf(from[i] * inverse)) : 0;
