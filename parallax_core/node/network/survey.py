@@ -17,6 +17,7 @@ from parallax_core.wire.stun import HostPort, StunAnswer
 
 FAR_IPV6 = "2001:db8::1"
 """An address of nobody (RFC 3849)."""
+LAST_PORT = 65535
 PROXIES = ("https_proxy", "http_proxy", "all_proxy")
 """Variables of the environment that name a proxy, also in capitals."""
 
@@ -85,7 +86,8 @@ def _ask_ports(family: socket.AddressFamily, first: HostPort) -> Iterator[Server
     with contextlib.suppress(OSError), closing(UdpAsker(family)) as asker:
         udp = asker.ask(first)
         tcp = ask_by_tcp(family, [first])
-        if not any(each is not None and each.is_parallax for each in (udp, tcp[0])):
+        is_parallax = any(each is not None and each.is_parallax for each in (udp, tcp[0]))
+        if not is_parallax or first[1] == LAST_PORT:  # the second of its two ports, maybe
             yield ServerView(server=first, udp=_get_address(udp), tcp=_get_address(tcp[0]))
             return
         second = (first[0], first[1] + 1)

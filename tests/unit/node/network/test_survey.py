@@ -9,7 +9,7 @@ import pytest
 from parallax_core.cluster.network import find_kind
 from parallax_core.node.network.client import UdpAsker
 from parallax_core.node.network.responder import answering
-from parallax_core.node.network.survey import Asked, find_proxy, survey_network
+from parallax_core.node.network.survey import LAST_PORT, Asked, find_proxy, survey_network
 from parallax_core.wire.stun import HostPort, StunAnswer
 from tests.unit.node.network.test_responder import HOST, find_ports
 
@@ -25,6 +25,15 @@ def test_server_of_parallax_is_asked_at_both_ports_over_udp_and_tcp() -> None:
     assert [view.hears_other_port for view in facts.views] == [True, None]
     assert facts.clusters == {cluster: True}
     assert find_kind(facts) == "open"
+
+
+def test_server_at_the_last_port_is_asked_at_that_only() -> None:
+    with answering(HOST, LAST_PORT - 1):
+        facts = survey_network([Asked(HOST, LAST_PORT)], {})
+    [view] = facts.views
+    assert (view.server, view.hears_other_port) == ((HOST, LAST_PORT), None)
+    assert view.udp is not None
+    assert view.tcp is not None
 
 
 def test_answer_of_the_other_port_is_missed_behind_a_firewall(monkeypatch: pytest.MonkeyPatch) -> None:
