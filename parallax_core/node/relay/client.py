@@ -22,6 +22,8 @@ REACH_S = 6.0
 """Seconds that a relay has to reach another node: a little more than that one has to answer."""
 AGAIN_S = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each attempt to link to a relay again; the last value repeats."""
+STEADY_S = 1.0
+"""Seconds after which a link to a relay counts as made: one that does not want this node ends it at once."""
 MOST_ANSWERED = 64
 """The most streams that others have to this node at the same time over a relay."""
 LOCAL = "127.0.0.1"
@@ -57,11 +59,13 @@ class RelayClient:
         try:
             port = await self._transport.open_port()
             while True:
+                begun = asyncio.get_running_loop().time()
                 try:
                     await self._listen(port)
                 except (ParallaxError, TimeoutError) as error:
                     logger.debug("no link to the relay node=%s: %s", self.name, error)
-                num_failures = 0 if self.is_linked else num_failures + 1
+                is_steady = self.is_linked and asyncio.get_running_loop().time() - begun > STEADY_S
+                num_failures = 0 if is_steady else num_failures + 1
                 self.is_linked = False
                 await asyncio.sleep(AGAIN_S[min(num_failures, len(AGAIN_S) - 1)])
         except ParallaxError as error:

@@ -7,21 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from parallax_core.api import Link, PeerLost, TransportPlan
+from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.relay.paths import RelayPaths
 from tests.unit.node.cluster import soon
-
-
-class LonelyTransport(InProcessTransport):
-    """A transport that reaches nobody over a port."""
-
-    async def open_port(self) -> int:
-        return 1
-
-    async def connect_port(self, port: int, node: str) -> Link:
-        raise PeerLost(f"node {node!r} does not answer at {port}")
+from tests.unit.node.relay.lonely import LonelyTransport
 
 
 @asynccontextmanager

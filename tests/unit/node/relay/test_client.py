@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from parallax_core.api import TransportPlan
+from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.node.relay import client as module
+from parallax_core.node.relay.client import RelayClient
+from parallax_core.node.relay.limits import RelayLimits
+from parallax_core.node.relay.server import RelayServer
+from parallax_core.node.worker.incoming import IncomingLinks
+from parallax_core.wire.relay import RelayPlace
+from tests.unit.node.cluster import until
+from tests.unit.node.relay.lonely import LonelyTransport
+
+
+async def test_relay_that_does_not_want_a_node_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", (0.0, 0.0, 0.0, 3600.0))
+    relay = InProcessTransport(TransportPlan(node="relay", listen="inprocess://"))
+    await relay.start()
+    incoming, asked = IncomingLinks(relay, "relay"), list[str]()
+
+    def is_member(node: str) -> bool:
+        asked.append(node)
+        return False
+
+    incoming.relay = RelayServer(RelayLimits(), is_member)
+    client = RelayClient(LonelyTransport(TransportPlan(node="a")), "a", RelayPlace("relay", relay.address))
+    async with incoming.accepting():
+        running = asyncio.create_task(client.run())
+        await until(lambda: len(asked) >= 3)
+        await asyncio.sleep(0.3)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    await relay.stop()
+    assert asked == ["a"] * 3
