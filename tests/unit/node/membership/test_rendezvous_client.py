@@ -13,6 +13,7 @@ from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.base.errors import ParallaxError
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.membership.announcement import LIFETIME_S, ClusterSecret, read_announcement
+from parallax_core.node.channel import Channel
 from parallax_core.node.membership import rendezvous_client as module
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.rendezvous import RendezvousServer
@@ -156,25 +157,11 @@ async def test_head_with_another_time_than_a_node_is_told_so(caplog: pytest.LogC
         assert head.list_contents() == []
 
 
-async def test_rendezvous_that_sends_something_else_is_left() -> None:
-    async def serve(channel: object) -> None:
-        await channel.receive()  # type: ignore[attr-defined]
-        await channel.send(Follow((TOPIC,)))  # type: ignore[attr-defined]
-        await asyncio.sleep(3600)
-
-    async with open_registry() as registry:
-        registry.serve_rendezvous = serve
-        head = Machine("head", registry)
-        head.client.follow([TOPIC])
-        async with running(head):
-            await until(lambda: head.client.is_linked)
-            await until(lambda: not head.client.is_linked)
-
-
-async def test_garbage_of_a_rendezvous_is_not_kept() -> None:
-    async def serve(channel: object) -> None:
-        await channel.receive()  # type: ignore[attr-defined]
-        await channel.send(Announced(b"garbage"))  # type: ignore[attr-defined]
+@pytest.mark.parametrize("sent", [Follow((TOPIC,)), Announced(b"garbage")])
+async def test_rendezvous_that_sends_something_else_is_left(sent: Follow | Announced) -> None:
+    async def serve(channel: Channel) -> None:
+        await channel.receive()
+        await channel.send(sent)
         await asyncio.sleep(3600)
 
     async with open_registry() as registry:
