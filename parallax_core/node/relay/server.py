@@ -20,6 +20,7 @@ from parallax_core.base.ids import name_machine
 from parallax_core.node.channel import Channel
 from parallax_core.node.relay.limits import MachinePair, Quotas, RelayLimits, Throttle, make_pair
 from parallax_core.wire.api_data import ApiData
+from parallax_core.wire.messages import Message
 from parallax_core.wire.relay import TOKEN_BYTES, NotReached, PickUp, Reach, Reached, Ring
 
 FIRST_S = 5.0
@@ -54,6 +55,8 @@ class RelayServer:
         self._calls: dict[bytes, Ringing] = {}
         self._streams: list[str] = []
         """The machine that has called, of each stream."""
+        self._silent: list[str] = []
+        """The machine of each link that has not said yet what stream it is for."""
 
     @property
     def num_streams(self) -> int:
@@ -78,9 +81,7 @@ class RelayServer:
         """Make a stream of a node's link, as it asks, and carry it until it ends."""
         try:
             self._check_member(channel)
-            async with asyncio.timeout(FIRST_S):
-                first = await channel.receive()
-            match first:
+            match first := await self._hear_first(channel):
                 case Reach(node):
                     await self._reach(channel, node)
                 case PickUp(token):
@@ -96,6 +97,23 @@ class RelayServer:
         channel.check_role("worker")
         if not self._is_member(channel.peer):
             raise PeerLost(f"node {channel.peer!r} may not use this relay: it has not joined")
+
+    async def _hear_first(self, channel: Channel) -> Message:
+        """Return the first message of a link.
+
+        Raises:
+            PeerLost: if its node is gone, or its machine has too many links that are silent.
+            TimeoutError: if it is silent for too long.
+        """
+        machine = name_machine(channel.peer)
+        if self._silent.count(machine) >= MOST_OF_ONE:
+            raise PeerLost(f"node {channel.peer!r} has too many links to this relay that say nothing")
+        self._silent.append(machine)
+        try:
+            async with asyncio.timeout(FIRST_S):
+                return await channel.receive()
+        finally:
+            self._silent.remove(machine)
 
     async def _reach(self, caller: Channel, node: str) -> None:
         machine = name_machine(caller.peer)

@@ -228,6 +228,20 @@ async def test_node_that_says_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch
             await soon(channel.receive())
 
 
+async def test_links_of_a_machine_that_say_nothing_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(module, "FIRST_S", 3600)
+    async with relaying() as relay:
+        control = await relay.attach("b")
+        silent = [await relay.link("a", "stream") for _ in range(2)]
+        surplus = await relay.link("a", "stream")
+        with pytest.raises(PeerLost):
+            await soon(surplus.receive())
+        await silent[0].leave()
+        await until(lambda: len(relay.server._silent) == 1)
+        await relay.splice(control)
+
+
 async def test_streams_of_a_machine_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_OF_ONE", 2)
     async with relaying() as relay:
