@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,10 @@ class JoinedHead(msgspec.Struct, frozen=True, kw_only=True):
         """Write the record, among those of the heads that this machine has joined, or to another folder."""
         folder = folder or joined_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / self.name).write_bytes(msgspec.json.encode(self))
+        path = folder / self.name
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(self))
+        draft.replace(path)  # other processes may be reading it
 
 
 def list_joined(folder: Path | None = None) -> list[JoinedHead]:

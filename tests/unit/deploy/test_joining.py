@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -211,3 +212,21 @@ def test_damaged_record_is_left_out(plugins: PluginHost) -> None:
     joined = note("tcp://a:1")
     (joined_folder() / "damaged.json").write_bytes(b"{")
     assert list_joined() == [joined]
+
+
+def test_record_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
+    joined = JoinedHead(transport="zmq", address="tcp://127.0.0.1:1", head=KEY, machine="m")
+    joined.save(tmp_path)
+    is_over = threading.Event()
+
+    def save() -> None:
+        while not is_over.is_set():
+            joined.save(tmp_path)
+
+    saving = threading.Thread(target=save)
+    saving.start()
+    try:
+        assert all(list_joined(tmp_path) == [joined] for _ in range(2000))
+    finally:
+        is_over.set()
+        saving.join()
