@@ -134,12 +134,12 @@ class NodeRegistry:
         if self._introducer is not None:
             await self._introducer.stop()
         await self._leases.stop()
-        await self.relays.stop()
         several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._tunnels)
         tasks = [task for task in several if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.relays.stop()  # after the offers, whose ends it would tell
         self._waiting.clear()
         self._joined.clear()
         await self._transport.stop()

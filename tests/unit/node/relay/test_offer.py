@@ -93,6 +93,15 @@ async def test_machine_offers_a_bounded_number_of_relays() -> None:
         await until(lambda: len(registry.relays.relays) == MOST_OF_ONE + 1)
 
 
+async def test_nobody_is_told_anything_once_the_head_has_stopped() -> None:
+    async with open_registry() as registry:
+        await offer(registry, "desk", OfferRelay("inprocess://desk"))
+        await until(lambda: len(registry.relays.relays) == 1)
+        before = asyncio.all_tasks()
+        await registry.stop()
+        assert asyncio.all_tasks() <= before
+
+
 async def test_newer_offer_of_a_node_replaces_the_older() -> None:
     async with open_registry() as registry:
         old = await offer(registry, "desk", OfferRelay("inprocess://old"))
