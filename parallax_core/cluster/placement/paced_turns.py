@@ -130,14 +130,17 @@ class PacedTurns:
     def _keep_ratio(self, most: float) -> SteadyTurns:
         """Return the steady state with the most prompt tokens in a step that make a turn at most `RATIO` times as long.
 
-        By false position, with the Illinois rule (Dowell and Jarratt, BIT 1971), from what the stages could compute.
+        By false position, with the Illinois rule (Dowell and Jarratt, BIT 1971), from what the stages could compute. If
+        `MOST_TRIES` do not suffice, it is the state whose turns come nearest.
         """
         target_s = RATIO * self._all_s
         bracket = _Bracket(0.0, self._all_s - target_s, most)
-        tried = min(most, self._guess_tokens())
+        tried, nearest_s = min(most, self._guess_tokens()), inf
         for _ in range(MOST_TRIES):
-            found = self._settle(tried)
-            over_s = found.paced_s - target_s
+            turns = self._settle(tried)
+            over_s = turns.paced_s - target_s
+            if abs(over_s) < nearest_s:
+                found, nearest_s = turns, abs(over_s)
             if abs(over_s) <= NEARLY * target_s or tried == (most if over_s < 0 else 1.0):
                 break
             tried = max(1.0, bracket.narrow(tried, over_s))

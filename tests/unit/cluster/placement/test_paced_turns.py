@@ -62,6 +62,17 @@ def test_steps_have_as_many_prompt_tokens_as_the_ratio_allows(requests: int, sta
     assert turns.paced_s == pytest.approx(RATIO * all_s, rel=NEARLY)
 
 
+def test_turns_of_which_none_is_as_long_as_the_ratio_allows_are_near_it() -> None:
+    reads, computes = (
+        STAGE._replace(decode_s=0.0, prompt_s=prompt_s, read_s=read_s, row_s=0.0)
+        for prompt_s, read_s in ((1.5e-5, 0.0835), (2.33e-4, 5.6e-6))
+    )
+    last = STAGE._replace(decode_s=0.0, prompt_s=3.4e-7, read_s=0.0156, row_s=0.0)
+    turns = PacedTurns([reads, computes, last], 0.0, 0.0, 3, (100_000, 2000)).find()
+    all_s = 3 * 0.0835
+    assert turns.paced_s == pytest.approx(RATIO * all_s, rel=0.06)
+
+
 @given(st.integers(1, 64), st.integers(1, 10_000), st.integers(0, 2000), st.integers(1, 5), st.floats(1e-6, 1e-2))
 def test_times_are_consistent(requests: int, prompt: int, decodes: int, stages: int, token_s: float) -> None:
     stage = STAGE._replace(prompt_s=token_s, decode_s=token_s / 2)
