@@ -207,6 +207,13 @@ def test_normalisation_divides_by_the_root_of_the_mean_square(mode: library.Mode
     assert torch.allclose(residual.double(), total)
 
 
+@pytest.mark.parametrize("dim", [8, 24, 40, 63, 64])
+def test_numbers_that_fill_no_vector_are_added_as_if_zeros_followed(isa: library.Mode, dim: int) -> None:
+    x = torch.nn.functional.pad(draw(50, dim), (0, 3 * dim))
+    short = parts.normalize_rms(x[:, :dim].contiguous(), torch.ones(dim), 0.0)
+    assert torch.equal(2 * short, parts.normalize_rms(x, torch.ones(4 * dim), 0.0)[:, :dim])
+
+
 def test_normalisation_takes_heads_out_of_a_row(mode: library.Mode) -> None:
     mixed, weight = draw(5, 7, 16), draw(16, seed=1)
     assert torch.allclose(

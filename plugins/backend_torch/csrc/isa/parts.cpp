@@ -39,20 +39,21 @@ void normalize(const float* x, float* residual, const float* weight, float offse
   }
   constexpr int kLanesInAll = 32, kSums = kLanesInAll / kLanes;  // the order of additions is the same for all widths of vectors
   Floats squares[kSums] = {};
-  int64_t i = 0;
-  for (; i + kLanesInAll <= dim; i += kLanesInAll) {
+  for (int64_t i = 0; i < dim; i += kLanesInAll) {
+    float rest[kLanesInAll] = {};  // numbers that fill no vectors, then zeros: compilers round single products in two ways
+    const bool is_whole = i + kLanesInAll <= dim;
+    if (!is_whole) memcpy(rest, source + i, static_cast<size_t>(dim - i) * kFloatBytes);
+    const float* const some = is_whole ? source + i : rest;
     for (int part = 0; part < kSums; ++part) {
-      const Floats value = load(source + i + kLanes * part);
+      const Floats value = load(some + kLanes * part);
       squares[part] += value * value;
     }
   }
   for (int half = kSums / 2; half > 0; half /= 2) {
     for (int part = 0; part < half; ++part) squares[part] += squares[part + half];
   }
-  float total = sum(squares[0]);
-  for (; i < dim; ++i) total += source[i] * source[i];
-  const float scale = 1.0f / sqrtf(total / static_cast<float>(dim) + eps);
-  for (i = 0; i < dim; ++i) out[i] = source[i] * scale * (weight[i] + offset);
+  const float scale = 1.0f / sqrtf(sum(squares[0]) / static_cast<float>(dim) + eps);
+  for (int64_t i = 0; i < dim; ++i) out[i] = source[i] * scale * (weight[i] + offset);
 }
 
 void rotate(float* x, const float* cos, const float* sin, int64_t half) {
