@@ -115,7 +115,8 @@ def compare(found: Mapping[str, Values], expected: Mapping[str, Values]) -> dict
         )
         kind["values"] += mine.size
         kind["differ"] += int(np.count_nonzero(mine.view(np.int32) != theirs.view(np.int32)))
-        kind["most"] = max(kind["most"], float(np.abs(mine.astype(float) - theirs).max() / np.abs(theirs).max()))
+        largest = max(float(np.abs(theirs).max()), float(np.finfo(np.float32).tiny))
+        kind["most"] = max(kind["most"], float(np.abs(mine.astype(float) - theirs).max()) / largest)
     return {kind: {**each, "most": float(f"{each['most']:.2g}")} for kind, each in kinds.items()}
 
 
