@@ -16,41 +16,31 @@ MOST_ROWS = 256
 
 
 def fits_panels(weight: mx.array) -> bool:
-    """Whether panels are the fastest form of a weight, shape [outputs, inputs]."""
-    return BLAS.has_small_products and weight.dtype == mx.float32 and len(weight) >= WIDTH
+    """Whether panels are the fastest form of a weight, shape [outputs, inputs], and divide it."""
+    return BLAS.has_small_products and weight.dtype == mx.float32 and len(weight) % WIDTH == 0
 
 
 def make_panels(weight: mx.array) -> mx.array:
-    """Return a weight, shape [outputs, inputs], as panels, shape [panels, inputs, WIDTH]; zeros fill the last one."""
+    """Return a weight, shape [outputs, inputs], as panels, shape [outputs / WIDTH, inputs, WIDTH]."""
     outputs, inputs = weight.shape
-    count = -(-outputs // WIDTH)
-    filled = weight if outputs == count * WIDTH else mx.pad(weight, [(0, count * WIDTH - outputs), (0, 0)])
-    panels = mx.contiguous(filled.reshape(count, WIDTH, inputs).transpose(0, 2, 1))
+    panels = mx.contiguous(weight.reshape(outputs // WIDTH, WIDTH, inputs).transpose(0, 2, 1))
     mx.eval(panels)
     return panels
 
 
-def multiply_panels(x: mx.array, panels: mx.array, outputs: int) -> mx.array:
-    """Return ``x @ weight.T``, shape [..., outputs].
-
-    Args:
-        x: shape [..., inputs].
-        panels: the weight, see `make_panels`.
-        outputs: of the weight.
-    """
+def multiply_panels(x: mx.array, panels: mx.array) -> mx.array:
+    """Return ``x @ weight.T``, shape [..., outputs], for ``x`` of shape [..., inputs] and the panels of a weight."""
     count, inputs, width = panels.shape
     rows = x.size // inputs
     if rows > MOST_ROWS:
-        product = x @ panels.transpose(1, 0, 2).reshape(inputs, count * width)
-    else:
-        parts = x.reshape(1, rows, inputs) @ panels
-        product = parts.transpose(1, 0, 2).reshape(*x.shape[:-1], count * width)
-    return product if outputs == count * width else product[..., :outputs]
+        return x @ panels.transpose(1, 0, 2).reshape(inputs, count * width)
+    parts = x.reshape(1, rows, inputs) @ panels
+    return parts.transpose(1, 0, 2).reshape(*x.shape[:-1], count * width)
 
 
-def restore_weight(panels: mx.array, outputs: int) -> mx.array:
+def restore_weight(panels: mx.array) -> mx.array:
     """Return the weight of panels, shape [outputs, inputs]: a copy."""
-    return panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[:outputs]
+    return panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])
 
 
 class PanelLinear(Linear):
@@ -62,7 +52,6 @@ class PanelLinear(Linear):
 
     def __init__(self, plain: Linear) -> None:
         Module.__init__(self)  # type: ignore[no-untyped-call]  # without a weight of its own
-        self._outputs = plain.weight.shape[0]
         self.panels = make_panels(plain.pop("weight"))
         if "bias" in plain:
             self.bias = plain.bias
@@ -70,11 +59,11 @@ class PanelLinear(Linear):
     @property
     def weight(self) -> mx.array:  # type: ignore[override]
         """The weight, shape [outputs, inputs]: a copy each time."""
-        return restore_weight(self.panels, self._outputs)
+        return restore_weight(self.panels)
 
     def __call__(self, x: mx.array) -> mx.array:
         """Return ``x @ weight.T + bias``, shape [..., outputs]."""
-        product = multiply_panels(x, self.panels, self._outputs)
+        product = multiply_panels(x, self.panels)
         return product + self.bias if "bias" in self else product
 
 
@@ -87,13 +76,12 @@ class PanelEmbedding(Embedding):
 
     def __init__(self, plain: Embedding) -> None:
         Module.__init__(self)  # type: ignore[no-untyped-call]  # without a weight of its own
-        self._outputs = plain.weight.shape[0]
         self.panels = make_panels(plain.pop("weight"))
 
     @property
     def weight(self) -> mx.array:  # type: ignore[override]
         """The weight, shape [tokens, width]: a copy each time."""
-        return restore_weight(self.panels, self._outputs)
+        return restore_weight(self.panels)
 
     def __call__(self, tokens: mx.array) -> mx.array:
         """Return the rows of ``tokens``, shape [..., width]."""
@@ -101,4 +89,4 @@ class PanelEmbedding(Embedding):
 
     def as_linear(self, x: mx.array) -> mx.array:
         """Return ``x @ weight.T``, shape [..., tokens]."""
-        return multiply_panels(x, self.panels, self._outputs)
+        return multiply_panels(x, self.panels)
