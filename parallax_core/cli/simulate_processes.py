@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import pickle
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -99,7 +100,7 @@ def open_groups(source: PipelineSource, num_processes: int) -> Iterator[Sequence
             process = context.Process(target=_serve, args=(theirs, source, ranks), daemon=True)
             try:
                 process.start()
-            except (AttributeError, TypeError, ValueError) as error:  # what pickling raises, by the Python version
+            except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:  # what pickling raises
                 message = f"the simulation cannot be sent to another process: {error}"
                 raise UsageError(message, "a policy holds what cannot be sent: use --processes 1") from error
             stack.callback(process.join)

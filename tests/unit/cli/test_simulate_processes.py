@@ -60,15 +60,19 @@ def test_processes_give_the_same_report_as_one(policy: RoutingPolicy, shared: in
 class Waiter:
     """A batching policy that cannot be sent."""
 
-    def __init__(self) -> None:
-        self.lock = Lock()
+    def __init__(self, held: object) -> None:
+        self.held = held
 
     def wait_s(self, queue: QueueView) -> float:
         return 0.0
 
 
-def test_policy_that_cannot_be_sent_is_refused() -> None:
-    options = SimulationOptions(routing=LeastPendingTokens(), head=HeadOptions(batching=Waiter()))
+MEASURE = lambda _: 0.0  # noqa: E731 -- pickle raises another error for it than for a lock
+
+
+@pytest.mark.parametrize("held", [Lock(), MEASURE], ids=["lock", "function without a name"])
+def test_policy_that_cannot_be_sent_is_refused(held: object) -> None:
+    options = SimulationOptions(routing=LeastPendingTokens(), head=HeadOptions(batching=Waiter(held)))
     with pytest.raises(UsageError, match="cannot be sent") as caught:
         run(options, 2, make_arrivals(3))
     assert "--processes 1" in str(caught.value.hint)
