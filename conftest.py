@@ -1,7 +1,8 @@
-"""Fails a test run in which a test was skipped, unless the machine lacks the device or instruction it needs."""
+"""Settings of every run of the tests; a skip fails it, unless the machine lacks the device or instruction."""
 
 from __future__ import annotations
 
+import gc
 import signal
 from typing import Any
 
@@ -69,3 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.nodeid.startswith("tests/e2e/"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what exists by now, modules and tests, out of garbage collections, many of which run as stages close."""
+    gc.collect()
+    gc.freeze()
