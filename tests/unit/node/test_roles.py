@@ -17,6 +17,7 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership import registry as registry_module
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.peers import PeerLinker
@@ -82,7 +83,7 @@ async def linker(transport: KeyedTransport) -> AsyncIterator[PeerLinker]:
     incoming = IncomingLinks(transport, "mini")
     try:
         async with incoming.accepting():
-            yield PeerLinker(transport, "mini", incoming, TrustedPeers(transport))
+            yield PeerLinker(RelayPaths(transport, "mini"), "mini", incoming, TrustedPeers(transport))
     finally:
         await transport.stop()
 
