@@ -33,6 +33,10 @@ class Stream:
         self.has_news = asyncio.Event()
         self._push = push
         self._number = 0
+        self._oldest = 1
+        """The number of the first packet that the peer has not taken."""
+        self._taken: set[int] = set()
+        """The numbers of later packets that it has taken."""
         self._window = asyncio.Semaphore(WINDOW)
 
     async def open(self, own_peer: str) -> None:
@@ -74,8 +78,17 @@ class Stream:
     async def _send(self, group: asyncio.TaskGroup, kind: Kind, content: bytes) -> None:
         await self._window.acquire()
         self._number += 1
-        task = group.create_task(self._deliver(Packet(kind, self.name, self._number, content)))
-        task.add_done_callback(lambda _: self._window.release())
+        number = self._number
+        task = group.create_task(self._deliver(Packet(kind, self.name, number, content)))
+        task.add_done_callback(lambda _: self._slide(number))
+
+    def _slide(self, number: int) -> None:
+        """Let as many packets follow as all before were taken: others would fill the room for early packets."""
+        self._taken.add(number)
+        while self._oldest in self._taken:
+            self._taken.remove(self._oldest)
+            self._oldest += 1
+            self._window.release()
 
     async def _deliver(self, packet: Packet) -> None:
         """Send a packet until the peer has taken it; while the peer has no room, only ask whether it has."""

@@ -126,6 +126,28 @@ async def test_receiver_that_reads_nothing_holds_up_its_sender() -> None:
         await sending
 
 
+async def test_packets_are_a_window_ahead_of_the_first_that_is_not_taken_at_most() -> None:
+    refused, pushed = {1}, set[int]()
+
+    async def push(_: str, data: bytes) -> bytes:
+        number = Packet.unpack(data).number
+        pushed.add(number)
+        return bytes(Reply.BUSY if number in refused else Reply.TAKEN)
+
+    here, there = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=here)
+    inner = await asyncio.open_connection(sock=there, limit=MOST_CONTENT)
+    carrying = asyncio.create_task(Tunnel(push).open(FAR, NEAR, inner))
+    writer.write(bytes(3 * WINDOW * MOST_CONTENT))
+    await asyncio.sleep(0.3)
+    assert max(pushed) == WINDOW
+    refused.clear()
+    writer.close()
+    async with asyncio.timeout(5):
+        await carrying
+    assert max(pushed) > 3 * WINDOW
+
+
 async def test_lost_peer_ends_the_local_connection() -> None:
     async with connected(Network()) as ends:
         ends.network.is_cut = True
