@@ -175,6 +175,7 @@ def try_links_reader(lab: Lab) -> Iterator[dict[str, Any]]:
         reader.signal(signal.SIGCONT)
         time.sleep(AFTER_S)
         read = {"before": before, "after": reader.count - before, "in_order": reader.news["in_order"]}
+        read["lost"] = reader.is_over
         reader.kill()
         time.sleep(AFTER_S)
         yield {"stopped_s": STOPPED_S, **describe_frames(asker, begun), "frames_of_the_reader": read}
