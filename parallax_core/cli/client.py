@@ -180,7 +180,8 @@ class Client:
 
     def _wrong_server(self, kind: str) -> ParallaxError:
         message = f"the server at {self._url} is not {kind} server"
-        return ParallaxError(message, f"give its address with --url, such as {DEFAULT_URL}")
+        example = DEFAULT_URL if self._url.endswith("/v1") else f"{self._url}/v1"
+        return ParallaxError(message, f"give its address with --url, such as {example}")
 
 
 def _read_events(response: Iterable[bytes]) -> Iterator[bytes]:

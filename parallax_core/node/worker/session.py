@@ -188,15 +188,18 @@ class WorkerSession:
                 await greet(channel, self._node)
         except TimeoutError as error:
             raise PeerLost(f"node {channel.peer!r} did not greet within {GREETING_S:g} s") from error
-        if join.is_fixed:
-            pass  # it says already which layers it runs
-        elif (held := self._stage.held) is not None:
-            assign = held.assign
-            join = msgspec.structs.replace(join, model=assign.model, start=assign.start, stop=assign.stop)
-        elif (shared := self.layers.loaded) is not None:
-            layers = shared.holds_start, shared.holds_stop
-            join = msgspec.structs.replace(join, model=shared.model, start=layers[0], stop=layers[1])
+        if not join.is_fixed:  # else it says already which layers it runs
+            join = self._name_layers(join)
         await channel.send(join)
+
+    def _name_layers(self, join: Join) -> Join:
+        """Return ``join`` with the layers that are loaded, if there are any."""
+        if (held := self._stage.held) is not None:
+            assign = held.assign
+            return msgspec.structs.replace(join, model=assign.model, start=assign.start, stop=assign.stop)
+        if (shared := self.layers.loaded) is not None:
+            return msgspec.structs.replace(join, model=shared.model, start=shared.holds_start, stop=shared.holds_stop)
+        return join
 
     async def _handle(self, channel: Channel, message: Message) -> Message:
         """Handle a message of the head, and return its next one."""

@@ -219,6 +219,14 @@ def test_answer_that_is_no_status_is_an_error(peer: Peer, code: int, body: Any, 
     assert hint in caught.value.hint
 
 
+def test_hint_has_the_path_that_an_address_lacks(peer: Peer) -> None:
+    peer.answers = [(404, {"detail": "Not Found"})]
+    address = peer.url.removesuffix("/v1")
+    with pytest.raises(ParallaxError) as caught:
+        run("--url", address)
+    assert caught.value.hint.endswith(f"such as {address}/v1")
+
+
 def test_server_that_is_not_there_is_an_error() -> None:
     with pytest.raises(ParallaxError, match=r"no server answers at http://127.0.0.1:1/v1: .*refused"):
         run("--url", "http://127.0.0.1:1/v1")
