@@ -97,9 +97,6 @@ class StageOpener:
         """
         start, stop = (assign.holds_start, assign.holds_stop) if assign.memory_share else (assign.start, assign.stop)
         layers = LayerRange(start, stop) if stop else None
-        if self.fixed is not None and layers != self.fixed.layers:
-            message = f"this node runs layers {self.fixed} only, not {start}-{stop}"
-            raise ParallaxError(message, "have the server find its nodes: `parallax serve --find`")
         offer, folder = self._prepare(assign, layers, progress)
         plan = StagePlan(
             model=folder.path,
@@ -141,6 +138,10 @@ class StageOpener:
         """Return the backend for a model, and the folder with at least some of its layers; None: with all."""
         if self._fault is not None:
             raise self._fault
+        if self.fixed is not None and layers != self.fixed.layers:
+            asked = f"{layers.start}-{layers.stop}" if layers is not None else "all of them"
+            message = f"this node runs layers {self.fixed} only, not {asked}"
+            raise ParallaxError(message, "have the server find its nodes: `parallax serve --find`")
         offers = [offer for offer in self._backends if assign.backend in {"", offer.spec.name}]
         if not offers:
             message = f"this node has no backend {assign.backend!r}, only {', '.join(self.names)}"

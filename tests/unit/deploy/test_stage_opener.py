@@ -15,12 +15,14 @@ from parallax_core.contracts.stage import LayerRange
 from parallax_core.deploy import stage_opener
 from parallax_core.deploy.stage_opener import FixedStage, StageOpener, make_opener, name_offered
 from parallax_core.models.catalog import Catalog
+from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.worker.allowed_models import ANYTHING
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.testing.toy import Toy
+from parallax_core.wire.engine import AssignEngine
 from tests.unit.plugins.site import Site
 
 ASSIGN = StageAssignment(stage=0, layers=None, model="/nowhere/model", backend="mlx").assign(Epoch(1))
@@ -96,6 +98,9 @@ def test_node_with_fixed_layers_opens_no_others_and_its_own_copy_of_the_model(tm
     for layers in (LayerRange(0, 1), LayerRange(1, 2), None):
         with pytest.raises(ParallaxError, match=r"this node runs layers 0-2 of .* only"):
             opener.open_stage(replace(role, layers=layers).assign(Epoch(1)), silent)
+    engine = AssignEngine(LEASE, Epoch(1), "toy", "what/the-head-says", "auto", "cpu", 0.5, 1.0)
+    with pytest.raises(ParallaxError, match=r"this node runs layers 0-2 of .* only, not all"):
+        opener.open_engine(engine, silent)
 
 
 def test_fixed_layers_are_those_of_the_settings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
