@@ -8,7 +8,6 @@ import sys
 from functools import partial
 
 from parallax_core.base.errors import UsageError
-from parallax_core.base.offline import is_offline
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
@@ -47,15 +46,14 @@ def join(settings: JoinSettings, config: Config) -> None:
     where = _read_code() if _asks_for_code(settings.where) else settings.where
     plugins = PluginHost.discover(config)
     find_backends(plugins, settings.backend)  # a machine without one would use up the code
-    looks_around = settings.discovery and not is_offline()
-    joiner = Joiner(plugins, looks_around=looks_around)
+    joiner = Joiner(plugins, looks_around=settings.discovery)
     joined = joiner.join(where)
     node = f"{joined.machine}/{os.getpid()}"
     print(f"joining {joined.address} as {node}", file=sys.stderr, flush=True)
     if api is not None:
         print(f"API {find_api_url(api)}", file=sys.stderr, flush=True)
     worker = settings.as_worker(connect=joined.address, node=node, transport=joined.transport)
-    seek = partial(joiner.list_addresses, joined) if looks_around else None
+    seek = partial(joiner.list_addresses, joined) if settings.discovery else None
     run_worker(worker, config, HeadAccess(joiner.find_key(joined), api, seek))
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
-from dataclasses import replace
 from functools import partial
 
 from parallax_core.base import log
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
-from parallax_core.base.offline import is_offline
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
@@ -26,6 +23,7 @@ from parallax_core.deploy.relays import read_limits
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.relay.host import RelayHost
 from parallax_core.node.relay.offer import RelayOffer
+from parallax_core.node.worker.stop import run_until_signal
 from parallax_core.plugins.host import PluginHost
 from parallax_core.wire.profile import Peer
 
@@ -46,13 +44,13 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     log.configure(verbose=settings.verbose)
     contacts = Contacts(links=True, seeks=settings.discovery, stun_port=settings.stun_port, fetches=False)
     tell_contacts(contacts, offline=settings.offline)
-    settings = replace(settings, discovery=settings.discovery and not is_offline())
     plugins = PluginHost.discover(config)
     joiner = Joiner(plugins, looks_around=settings.discovery)
     joined = joiner.join(settings.where)
     node = f"{joined.machine}/{os.getpid()}"
     print(f"joining {joined.address} as {node}", file=sys.stderr, flush=True)
-    asyncio.run(_relay(settings, make_transport(settings, plugins, joiner, joined, node), joiner, joined, node))
+    transport = make_transport(settings, plugins, joiner, joined, node)
+    asyncio.run(run_until_signal(_relay(settings, transport, joiner, joined, node)))
 
 
 def make_transport(
@@ -77,18 +75,13 @@ def make_transport(
 async def _relay(
     settings: RelayCommandSettings, transport: Transport, joiner: Joiner, joined: JoinedHead, node: str
 ) -> None:
-    """Relay until a SIGINT or SIGTERM."""
+    """Relay until cancelled."""
     await transport.start()
     places = (settings.listen, transport.address) if settings.listen else (transport.address,)
     host = RelayHost(transport, node, RelayOffer(read_limits(settings)))
     seek = partial(joiner.list_addresses, joined) if settings.discovery else None
-    serving = asyncio.create_task(host.serve(Peer(HEAD, joined.address), seek))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     try:
         with telling_addresses(places, settings.stun_port):
-            await asyncio.wait([serving])
+            await host.serve(Peer(HEAD, joined.address), seek)
     finally:
         await transport.stop()
-    if not serving.cancelled():
-        serving.result()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from parallax_core.base.files import read_object
 from parallax_core.base.ids import is_lease
-from parallax_core.base.offline import is_offline
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
@@ -235,7 +234,7 @@ class DeploymentPlan:
             routing=self.routing,
             noted_transport=self.stages.transport if settings.listen is not None else None,
             listen=(settings.listen,) if settings.listen is not None else (),
-            is_found=settings.discovery and not is_offline(),
+            is_found=settings.discovery,
             stun_port=settings.stun_port,
             parser=find_parser(self.plugins, config, text.template_source, settings.parser),
             advice=collect_advice(offers),

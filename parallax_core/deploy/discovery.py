@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import HEAD
+from parallax_core.base.offline import is_offline
 from parallax_core.cluster.membership.discovery import index_secrets, new_question
 from parallax_core.config.home import cluster_file
 from parallax_core.contracts.discovery import Discovery
@@ -23,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 def find_discovery(offer: Offer[TransportSpec]) -> Discovery | None:
-    """Return the part of a transport that finds nodes; None: it has none."""
-    return offer.load(offer.spec.discovery)() if offer.spec.discovery is not None else None
+    """Return the part of a transport that finds nodes; None: it has none, or this process is offline."""
+    return offer.load(offer.spec.discovery)() if offer.spec.discovery is not None and not is_offline() else None
 
 
 @asynccontextmanager

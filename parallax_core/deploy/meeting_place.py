@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import HEAD
-from parallax_core.base.offline import is_offline
 from parallax_core.config.home import cluster_file
 from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.contracts.joining import Enrolling
@@ -46,7 +45,7 @@ async def host_rendezvous(settings: RendezvousSettings, plugins: PluginHost, tel
         code = make_code_of(head, plugins, lifetime_s, 0)[0] if lifetime_s else ""
         logger.info("rendezvous listens at %s", transport.address)
         tell(transport.address, code)
-        if settings.discovery and not is_offline():
+        if settings.discovery:
             async with being_found(offer, *places):
                 await RendezvousHost(transport, HEAD).run()
         else:

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.base.offline import is_offline
 from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.cluster.membership.join_code import JoinCode, read_code
 from parallax_core.config.home import rendezvous_folder, signing_key_file
@@ -140,4 +139,4 @@ def read_codes(plugins: PluginHost, words: Sequence[str], *, looks_around: bool)
         raise UsageError(message, "links of one cluster use one; leave out the codes of the others")
     [transport] = transports
     get_method(plugins, transport)
-    return MeetingCodes(plugins, codes, transport, Joiner(plugins, looks_around=looks_around and not is_offline()))
+    return MeetingCodes(plugins, codes, transport, Joiner(plugins, looks_around=looks_around))

@@ -14,7 +14,6 @@ from filelock import FileLock, Timeout
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.ids import HEAD
-from parallax_core.base.offline import is_offline
 from parallax_core.cluster.membership.standby_state import StandbyState
 from parallax_core.config.home import plan_file, standby_file, term_file
 from parallax_core.config.run import RunSettings
@@ -67,7 +66,7 @@ def wait_for_promotion(settings: RunSettings, plugins: PluginHost) -> RunSetting
         UsageError: if the address at which other machines would join is not known beforehand.
         ParallaxError: if the coordinator cannot be joined, or another standby runs here.
     """
-    joiner = Joiner(plugins, looks_around=settings.discovery and not is_offline())
+    joiner = Joiner(plugins, looks_around=settings.discovery)
     joined = joiner.join(settings.standby_of)
     method = get_method(plugins, joined.transport)
     method.prepare(HEAD)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.base.ids import HEAD
+from parallax_core.base.offline import OFFLINE_VARIABLE
 from parallax_core.builtin.plugin import parallax_register_transports
 from parallax_core.config.config import Config
 from parallax_core.config.home import cluster_file
@@ -49,6 +50,18 @@ async def test_code_made_later_finds_the_head(offer: Offer[TransportSpec]) -> No
         assert await find_head(discovery, b"proof", SILENCE_S) is None
         CodeStore(cluster_file()).add(b"proof", 60.0, 1)
         assert await find_head(discovery, b"proof", FOUND_S) is not None
+
+
+async def test_nobody_is_found_or_looked_for_offline(
+    offer: Offer[TransportSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discovery = find_discovery(offer)
+    assert discovery is not None
+    CodeStore(cluster_file()).add(b"proof", 60.0, 1)
+    monkeypatch.setenv(OFFLINE_VARIABLE, "1")
+    assert find_discovery(offer) is None
+    async with being_found(offer, ADDRESS):
+        assert await find_head(discovery, b"proof", SILENCE_S) is None
 
 
 async def test_head_that_no_other_machine_can_join_is_not_found(offer: Offer[TransportSpec], tmp_path: Path) -> None:
