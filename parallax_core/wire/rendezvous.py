@@ -13,24 +13,24 @@ import msgspec
 
 MOST_TOPICS = 64
 """The most topics that a client follows."""
-MOST_ANNOUNCED = 2048
+MOST_ANNOUNCEMENT_BYTES = 2048
 """The most bytes of an announcement."""
 TOPIC_BYTES = 16
+
+Topic = Annotated[bytes, msgspec.Meta(min_length=TOPIC_BYTES, max_length=TOPIC_BYTES)]
+"""Whom announcements are for; those who do not know how it was derived learn nothing from it."""
 
 
 class Follow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=40):
     """Sent by a client: the topics whose announcements it wants from now on, instead of those it named before."""
 
-    topics: Annotated[
-        tuple[Annotated[bytes, msgspec.Meta(min_length=TOPIC_BYTES, max_length=TOPIC_BYTES)], ...],
-        msgspec.Meta(max_length=MOST_TOPICS),
-    ]
+    topics: Annotated[tuple[Topic, ...], msgspec.Meta(max_length=MOST_TOPICS)]
 
 
 class Announced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=41):
     """An announcement, in both directions."""
 
-    announcement: Annotated[bytes, msgspec.Meta(min_length=1, max_length=MOST_ANNOUNCED)]
+    announcement: Annotated[bytes, msgspec.Meta(min_length=1, max_length=MOST_ANNOUNCEMENT_BYTES)]
 
 
 RendezvousMessage = Follow | Announced

@@ -17,11 +17,10 @@ from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey, VerifyKey
 
 from parallax_core.contracts.value import Count
+from parallax_core.wire.rendezvous import MOST_ANNOUNCEMENT_BYTES, TOPIC_BYTES, Topic
 
-SIGNER_BYTES, SIGNATURE_BYTES, TOPIC_BYTES, TAG_BYTES = 32, 64, 16, 32
+SIGNER_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 32
 MOST_CONTENT_BYTES = 1536
-MOST_ANNOUNCEMENT_BYTES = 2048
-"""The most bytes of an announcement."""
 LIFETIME_S = 15.0
 """Seconds for which an announcement of ours holds unless it is repeated."""
 MOST_LIFETIME_S = 60.0
@@ -29,14 +28,13 @@ MOST_LIFETIME_S = 60.0
 SKEW_S = 30.0
 """How far apart the clocks of two machines may be, in seconds."""
 ENROL_BYTES = 16
-Topic = Annotated[bytes, msgspec.Meta(min_length=TOPIC_BYTES, max_length=TOPIC_BYTES)]
-"""Whom announcements are for; see `ClusterSecret.derive_topic`."""
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What is signed."""
 
     topic: Topic
+    """Whom it is for; see `ClusterSecret.derive_topic`."""
     number: Count
     """Distinguishes what one signer announces at the same time: the number of a process."""
     sequence: Count

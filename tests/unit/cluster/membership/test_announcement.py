@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
 from parallax_core.cluster.membership.announcement import (
-    MOST_ANNOUNCEMENT_BYTES,
     MOST_CONTENT_BYTES,
     MOST_LIFETIME_S,
     SKEW_S,
@@ -16,6 +15,7 @@ from parallax_core.cluster.membership.announcement import (
     ClusterSecret,
     read_announcement,
 )
+from parallax_core.wire.rendezvous import MOST_ANNOUNCEMENT_BYTES
 
 KEY, OTHER_KEY = SigningKey(b"k" * 32), SigningKey(b"o" * 32)
 SECRET, OTHER_SECRET = ClusterSecret(b"s" * 16), ClusterSecret(b"t" * 16)

@@ -20,7 +20,7 @@ from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.rendezvous import RendezvousServer
 from parallax_core.wire.codec import encode
 from parallax_core.wire.membership import Join
-from parallax_core.wire.rendezvous import MOST_ANNOUNCED, Announced, Follow
+from parallax_core.wire.rendezvous import MOST_ANNOUNCEMENT_BYTES, Announced, Follow
 from tests.unit.node.cluster import open_registry, soon, until
 
 SECRET, KEY = ClusterSecret(b"s" * 16), SigningKey(b"k" * 32)
@@ -163,7 +163,7 @@ async def test_head_that_is_no_rendezvous_refuses() -> None:
             await soon(channel.receive())
 
 
-@given(st.lists(st.binary(min_size=1, max_size=MOST_ANNOUNCED), min_size=1, max_size=5))
+@given(st.lists(st.binary(min_size=1, max_size=MOST_ANNOUNCEMENT_BYTES), min_size=1, max_size=5))
 def test_garbage_costs_its_link_only(garbage: list[bytes]) -> None:
     async def run() -> None:
         async with meeting() as registry:
