@@ -86,7 +86,7 @@ class RelayClient:
         return await self._open(Reach(node))
 
     async def _listen(self, port: int) -> None:
-        """PickUp calls until the relay is lost."""
+        """Pick up calls until the relay is lost."""
         channel = await self._link("relay")
         try:
             self.is_linked = True

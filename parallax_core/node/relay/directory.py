@@ -60,7 +60,7 @@ class RelayDirectory:
             await channel.leave()
             raise PeerLost(f"node {channel.peer!r} wants a relay, and the server is none: start it with --relay")
         else:
-            await (self.server.hold if purpose == "relay" else self.server.carry)(channel)
+            await self.server.serve(channel, purpose)
 
     def note_join(self, node: JoinedNode) -> None:
         """Tell a node that has joined of the relays, and the relays of it."""

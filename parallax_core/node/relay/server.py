@@ -20,7 +20,7 @@ from parallax_core.base.ids import name_machine
 from parallax_core.node.channel import Channel
 from parallax_core.node.relay.limits import MachinePair, Quotas, RelayLimits, Throttle, make_pair
 from parallax_core.wire.api_data import ApiData
-from parallax_core.wire.messages import Message
+from parallax_core.wire.messages import Message, Purpose
 from parallax_core.wire.relay import TOKEN_BYTES, NotReached, PickUp, Reach, Reached, Ring
 
 FIRST_S = 5.0
@@ -62,6 +62,21 @@ class RelayServer:
     def num_streams(self) -> int:
         """The number of streams, including those that are being made."""
         return len(self._streams)
+
+    async def serve(self, channel: Channel, purpose: Purpose) -> None:
+        """Serve a link whose purpose is ``relay`` or ``stream``, until it ends.
+
+        Raises:
+            PeerLost: if it ends, its node may not have it, or it has another purpose.
+        """
+        match purpose:
+            case "relay":
+                await self.hold(channel)
+            case "stream":
+                await self.carry(channel)
+            case _:
+                await channel.leave()
+                raise PeerLost(f"node {channel.peer!r} wants what a relay does not have: {purpose}")
 
     async def hold(self, channel: Channel) -> None:
         """Keep the link of a node that can be called over it, until it ends; a newer one replaces it."""

@@ -104,8 +104,8 @@ class IncomingLinks:
         await self._keep(channel, hello)
 
     def _start_relaying(self, channel: Channel, relay: RelayServer, hello: Hello) -> None:
-        serve = relay.hold if hello.purpose == "relay" else relay.carry
-        self._relaying.add(task := asyncio.create_task(_log_end(channel.peer, serve(channel))))
+        serving = relay.serve(channel, hello.purpose)
+        self._relaying.add(task := asyncio.create_task(_log_end(channel.peer, serving)))
         task.add_done_callback(self._relaying.discard)
 
     async def _keep(self, channel: Channel, hello: Hello) -> None:

@@ -203,6 +203,14 @@ async def test_unexpected_message_ends_the_link(purpose: Purpose, message: Messa
         await soon(until_lost(channel))
 
 
+async def test_link_of_another_purpose_is_no_stream() -> None:
+    async with relaying() as relay:
+        channel = await relay.link("a", "direct")
+        with pytest.raises(PeerLost):
+            await channel.send(Reach("b"))
+            await soon(channel.receive())
+
+
 async def test_message_in_a_stream_that_is_no_data_ends_it() -> None:
     async with relaying() as relay:
         near, far = await relay.splice(await relay.attach("b"))
