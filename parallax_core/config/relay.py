@@ -7,6 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from parallax_core.config.network_options import STUN_PORT, Offline, PeerTimeout, StunPort
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelayLimitSettings:
@@ -58,29 +60,10 @@ class RelayCommandSettings(RelayLimitSettings):
             extra={"metavar": "ADDRESS"},
         ),
     ] = None
-    peer_timeout: Annotated[
-        float | None,
-        Meta(
-            description="Seconds of silence after which a node is lost; by default the transport's (2.5).",
-            ge=0.2,
-            le=600,
-            extra={"metavar": "S"},
-        ),
-    ] = None
+    peer_timeout: PeerTimeout = None
     discovery: Annotated[
         bool, Meta(description="Look for the server on the local network if its address is not known or has changed.")
     ] = True
-    offline: Annotated[
-        bool,
-        Meta(description="Look for nobody and ask nobody: contact only the addresses that are given."),
-    ] = False
-    stun_port: Annotated[
-        int,
-        Meta(
-            description="Tell machines that join the address they are seen from, at port N and the next; 0: do not.",
-            ge=0,
-            le=65534,
-            extra={"metavar": "N"},
-        ),
-    ] = 29754
+    offline: Offline = False
+    stun_port: StunPort = STUN_PORT
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False

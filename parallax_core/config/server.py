@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from parallax_core.config.network_options import STUN_PORT, Offline, StunPort
 from parallax_core.config.relay import RelaySettings
 from parallax_core.config.response_store import ResponseFile, ResponseHours, ResponseSize
 from parallax_core.contracts.device import DType
@@ -50,19 +51,8 @@ class ServerSettings(RelaySettings):
     discovery: Annotated[
         bool, Meta(description="Be found on the local network by machines with a join code, or that have joined.")
     ] = True
-    offline: Annotated[
-        bool,
-        Meta(description="Fetch nothing, look for nobody and ask nobody: contact only the addresses that are given."),
-    ] = False
-    stun_port: Annotated[
-        int,
-        Meta(
-            description="Tell machines that join the address they are seen from, at port N and the next; 0: do not.",
-            ge=0,
-            le=65534,
-            extra={"metavar": "N"},
-        ),
-    ] = 29754
+    offline: Offline = False
+    stun_port: StunPort = STUN_PORT
     host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
     dtype: Annotated[DType, Meta(description="The dtype to compute in; auto suits the device.")] = "auto"

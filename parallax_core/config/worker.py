@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from parallax_core.base.ids import HEAD
 from parallax_core.config.backend_option import BackendOptionTexts
+from parallax_core.config.network_options import Offline, PeerTimeout
 from parallax_core.config.relay import RelaySettings
 
 
@@ -47,15 +48,7 @@ class NodeSettings(RelaySettings):
             extra={"metavar": "MODEL"},
         ),
     ] = ()
-    peer_timeout: Annotated[
-        float | None,
-        Meta(
-            description="Seconds of silence after which a node is lost; by default the transport's (2.5).",
-            ge=0.2,
-            le=600,
-            extra={"metavar": "S"},
-        ),
-    ] = None
+    peer_timeout: PeerTimeout = None
     drain: Annotated[
         float,
         Meta(
@@ -64,10 +57,7 @@ class NodeSettings(RelaySettings):
             extra={"metavar": "S"},
         ),
     ] = 30.0
-    offline: Annotated[
-        bool,
-        Meta(description="Fetch nothing, look for nobody and ask nobody: contact only the addresses that are given."),
-    ] = False
+    offline: Offline = False
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
 
     @property

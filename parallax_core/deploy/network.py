@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cluster.membership.join_code import is_code, read_code
+from parallax_core.config.network_options import STUN_PORT
 from parallax_core.deploy.join_codes import get_method
 from parallax_core.deploy.joined import list_joined
-from parallax_core.node.network.responder import PORT, answering
+from parallax_core.node.network.responder import answering
 from parallax_core.node.network.survey import Asked
 from parallax_core.plugins.host import PluginHost
 
@@ -98,7 +99,7 @@ def _read_stun(word: str) -> Asked:
         raise UsageError(f"{word!r} is no server: {error}", HINT) from error
     if not host or parts.path or parts.query or "@" in word:
         raise UsageError(f"{word!r} is neither a join code nor a server", HINT)
-    return Asked(host, port or PORT)
+    return Asked(host, port or STUN_PORT)
 
 
 HINT = "name a join code, an address such as tcp://10.0.0.5:9000, or HOST:PORT of a STUN server"

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.config.network_options import STUN_PORT
 from parallax_core.wire.stun import MOST_BYTES, answer_request
 
-PORT = 29754
-"""The first of the two ports, over UDP and over TCP."""
 MOST_PER_SECOND = 200
 """Datagrams and connections, together, that are taken in a second."""
 MOST_CONNECTED = 32
@@ -29,7 +28,7 @@ BACKLOG = 64
 
 
 @contextmanager
-def answering(host: str, port: int = PORT) -> Iterator[None]:
+def answering(host: str, port: int = STUN_PORT) -> Iterator[None]:
     """Answer at ``port`` and the next one of an IP address of this machine until the end of the context.
 
     Several processes of a user may share the ports; any of them answers. With ``::``, IPv4 is answered too.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from parallax_core.cluster.network import NetworkFacts, ServerView
+from parallax_core.config.network_options import STUN_PORT
 from parallax_core.node.network.client import UdpAsker, ask_by_tcp, can_connect
-from parallax_core.node.network.responder import PORT
 from parallax_core.wire.stun import HostPort, StunAnswer
 
 FAR_IPV6 = "2001:db8::1"
@@ -28,7 +28,7 @@ class Asked:
 
     host: str
     """A name or an IP address."""
-    port: int = PORT
+    port: int = STUN_PORT
     """Where it tells addresses, over UDP and TCP; one of Parallax also at the next port."""
     cluster: str = ""
     """The address where its cluster listens; empty: it is not known to have one."""
@@ -44,7 +44,7 @@ def survey_network(servers: Sequence[Asked], environment: Mapping[str, str]) -> 
     own = [part.own for part in parts if part.own]
     return NetworkFacts(
         own=tuple(dict.fromkeys(own)),
-        has_ipv6=bool(_find_source(socket.AF_INET6, (FAR_IPV6, PORT))),
+        has_ipv6=bool(_find_source(socket.AF_INET6, (FAR_IPV6, STUN_PORT))),
         proxy=find_proxy(environment),
         views=tuple(view for part in parts for view in part.views),
         clusters={each.cluster: part.accepts for each, part in zip(servers, parts, strict=True) if each.cluster},

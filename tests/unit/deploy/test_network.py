@@ -13,11 +13,11 @@ from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.join_code import JoinCode, write_code
 from parallax_core.config.config import Config
+from parallax_core.config.network_options import STUN_PORT
 from parallax_core.deploy.join_codes import get_method
 from parallax_core.deploy.joined import JoinedHead
 from parallax_core.deploy.network import list_asked, telling_addresses
 from parallax_core.node.network.client import UdpAsker
-from parallax_core.node.network.responder import PORT
 from parallax_core.node.network.survey import Asked
 from parallax_core.plugins.host import PluginHost
 from tests.unit.node.network.test_responder import HOST, find_ports
@@ -39,9 +39,9 @@ def make_code(plugins: PluginHost, *, is_short: bool = False) -> str:
 def test_servers_are_named_by_code_address_or_port(plugins: PluginHost) -> None:
     words = [make_code(plugins), "lattica://203.0.113.2:4011/PEER", "stun.example", "[2001:db8::1]:3478"]
     assert list_asked(words, plugins) == [
-        Asked("203.0.113.1", PORT, "tcp://203.0.113.1:9000"),
-        Asked("203.0.113.2", PORT, "lattica://203.0.113.2:4011/PEER"),
-        Asked("stun.example", PORT),
+        Asked("203.0.113.1", STUN_PORT, "tcp://203.0.113.1:9000"),
+        Asked("203.0.113.2", STUN_PORT, "lattica://203.0.113.2:4011/PEER"),
+        Asked("stun.example", STUN_PORT),
         Asked("2001:db8::1", 3478),
     ]
 
@@ -49,7 +49,7 @@ def test_servers_are_named_by_code_address_or_port(plugins: PluginHost) -> None:
 def test_without_names_those_are_asked_that_were_joined(plugins: PluginHost) -> None:
     assert list_asked([], plugins) == []
     JoinedHead(transport="zmq", address="tcp://203.0.113.5:9000", head=b"key", machine="desk").save()
-    assert list_asked([], plugins) == [Asked("203.0.113.5", PORT, "tcp://203.0.113.5:9000")]
+    assert list_asked([], plugins) == [Asked("203.0.113.5", STUN_PORT, "tcp://203.0.113.5:9000")]
 
 
 @pytest.mark.parametrize(

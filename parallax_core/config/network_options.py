@@ -1,0 +1,33 @@
+"""The settings that several sections have about the network of a machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+STUN_PORT = 29754
+"""The first of the two ports, over UDP and over TCP, at which machines are told the address they are seen from."""
+
+PeerTimeout = Annotated[
+    float | None,
+    Meta(
+        description="Seconds of silence after which a node is lost; by default the transport's (2.5).",
+        ge=0.2,
+        le=600,
+        extra={"metavar": "S"},
+    ),
+]
+Offline = Annotated[
+    bool,
+    Meta(description="Fetch nothing, look for nobody and ask nobody: contact only the addresses that are given."),
+]
+StunPort = Annotated[
+    int,
+    Meta(
+        description="Tell machines that join the address they are seen from, at port N and the next; 0: do not.",
+        ge=0,
+        le=65534,
+        extra={"metavar": "N"},
+    ),
+]
