@@ -40,7 +40,7 @@ def turn_weights(model: Module) -> None:
     turned: dict[int, Module | None] = {}  # a module may be in several places
     for module in model.modules():  # type: ignore[no-untyped-call]
         for name, child in list(module.items()):
-            if type(child) not in {Linear, Embedding}:
+            if type(child) not in {Linear, Embedding} or (type(child) is Embedding and _reads_weight(model, name)):
                 continue
             if id(child) not in turned:
                 turned[id(child)] = turn_module(child)
@@ -57,3 +57,12 @@ def turn_module(plain: Linear | Embedding) -> Module | None:
     if fits_panels(plain.weight):
         return PanelLinear(plain) if isinstance(plain, Linear) else PanelEmbedding(plain)
     return TransposedWeight(plain) if isinstance(plain, Linear) and plain.weight.dtype == mx.float32 else None
+
+
+def _reads_weight(model: Module, name: str) -> bool:
+    """Whether the code of a model, as that of Llama 4, multiplies by the weight of an embedding itself.
+
+    Panels would be put together for it at every step.
+    """
+    codes = (getattr(type(module).__call__, "__code__", None) for module in model.modules())  # type: ignore[no-untyped-call]
+    return any({name, "weight"} <= set(code.co_names) for code in codes if code)

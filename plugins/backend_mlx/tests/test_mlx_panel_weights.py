@@ -70,3 +70,27 @@ def test_layers_that_panels_do_not_divide_and_other_dtypes_have_none() -> None:
     turn_weights(model)
     assert type(model.odd) is TransposedWeight
     assert type(model.half) is Linear
+
+
+class OwnHead(Module):
+    """A model that multiplies by the weight of its embedding itself, or as the embedding does."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.embed_tokens = Embedding(WIDTH, 24)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return x @ self.embed_tokens.weight.T
+
+
+class UsualHead(OwnHead):
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.embed_tokens.as_linear(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.mark.usefixtures("small_products")
+@pytest.mark.parametrize(("kind", "form"), [(OwnHead, Embedding), (UsualHead, PanelEmbedding)])
+def test_embedding_whose_weight_the_model_reads_stays_whole(kind: type[OwnHead], form: type[Embedding]) -> None:
+    model = kind()
+    turn_weights(model)
+    assert type(model.embed_tokens) is form
