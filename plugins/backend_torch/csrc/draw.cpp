@@ -22,6 +22,11 @@ struct Candidate {
   int32_t token;
 };
 
+struct Total {  // of weights
+  double sum;
+  bool is_precise;  // whether it is rounded about once, in float64
+};
+
 bool is_likelier(const Candidate& a, const Candidate& b) { return a.logit > b.logit; }
 
 double add_weights(const Candidate* begin, const Candidate* end) {
@@ -68,11 +73,12 @@ class Candidates {
     if (draw_.top_k > 0 && draw_.top_k < count_) {
       if (kept_ < draw_.top_k && !is_whole) return false;
       keep_most();
-      return keep_share(weigh_kept(), true, true);
+      return keep_kept_share();
     }
     if (draw_.top_p >= 1) return is_whole || exp(-reach) < draw_.min_p / 2;
-    if (is_whole) return keep_share(weigh_kept(), true, true);
-    return keep_share(kernels->weigh_all(logits_, count_, most_, draw_.temperature), false, false);
+    if (is_whole) return keep_kept_share();
+    if (!all_.sum) all_.sum = kernels->weigh_all(logits_, count_, most_, draw_.temperature);
+    return keep_share(all_, false);
   }
 
   int64_t choose() const {
@@ -109,12 +115,17 @@ class Candidates {
     kept_ = std::partition(last + 1, end, [&](const Candidate& each) { return each.logit == last->logit; }) - list_;
   }
 
+  bool keep_kept_share() {
+    Total total{weigh_kept(), true};
+    return keep_share(total, true);
+  }
+
   // Keeps the likeliest whose weights add up to their share of `total`, the sum of all weights; returns false if those gathered
   // do not, unless they are all (`is_complete`).
-  bool keep_share(double total, bool is_precise, bool is_complete) {
+  bool keep_share(Total& total, bool is_complete) {
     if (draw_.top_p >= 1) return true;
-    for (;; is_precise = true) {
-      const double goal = draw_.top_p * total, error = (is_precise ? kPrecise : kRough) * total;
+    for (;; total = {weigh_precisely(), true}) {
+      const double goal = draw_.top_p * total.sum, error = (total.is_precise ? kPrecise : kRough) * total.sum;
       if (!is_complete && add_weights(list_, list_ + kept_) < goal - error) return false;
       double reached = 0;
       const double border = find_border(goal, &reached);
@@ -122,8 +133,7 @@ class Candidates {
         least_ = std::max(least_, border);
         return true;
       }
-      if (is_precise) return keep_in_order(goal, is_complete);
-      total = weigh_precisely();
+      if (total.is_precise) return keep_in_order(goal, is_complete);
     }
   }
 
@@ -175,6 +185,7 @@ class Candidates {
   Candidate* const list_;
   int32_t* const places_;
   int64_t kept_ = 0;
+  Total all_{0, false};  // once it is needed; at least 1 then
   double least_ = 0;  // candidates of less weight are not kept
 };
 

@@ -56,14 +56,10 @@ PLX_INLINE void add_pairs(Bytes& sum, Bytes weights, Bytes activations) {
 #endif
 }
 
-// Adds the products of unsigned by signed 8-bit numbers: four to each 32-bit sum, or two to each 16-bit sum.
-PLX_INLINE void add_quads(Bytes& sum, Bytes weights, Bytes activations) {
-#if defined(__AVX512VNNI__)
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(activations));
-#else
-  add_shorts(sum, multiply_bytes(weights, activations));
+#if !defined(__AVX512VNNI__)
+// Adds the products of unsigned by signed 8-bit numbers, two to each 16-bit sum.
+PLX_INLINE void add_quads(Bytes& sum, Bytes weights, Bytes activations) { add_shorts(sum, multiply_bytes(weights, activations)); }
 #endif
-}
 
 PLX_INLINE Ints end_quads(Bytes sum) {
 #if defined(__AVX512VNNI__)
@@ -81,15 +77,19 @@ struct Codes {  // the rounded activations of a group, for R rows
   const char* x[R];
 };
 
-struct Int8Weights {
-  using Code = int16_t;
-  static constexpr int64_t kBytes = kInt8Block;
-  static constexpr int kMost = 32639;  // 127 * 256 + 127, the most that two signed bytes hold
-  static constexpr bool kHasLow = false;
+template <class Number>
+struct RoundedTo {  // the form of activations
+  using Code = Number;
   static constexpr int kRows = kCodedRows;
   static constexpr int64_t kCodeBytes = sizeof(Code);
 
   PLX_INLINE void put(void* codes, int64_t i, int32_t code) { static_cast<Code*>(codes)[i] = static_cast<Code>(code); }
+};
+
+struct Int8Weights : RoundedTo<int16_t> {
+  static constexpr int64_t kBytes = kInt8Block;
+  static constexpr int kMost = 32639;  // 127 * 256 + 127, the most that two signed bytes hold
+  static constexpr bool kHasLow = false;
 
   // Computes the sums of one block, for R rows and kPanel outputs.
   template <int R>
@@ -124,15 +124,10 @@ struct Int8Weights {
   }
 };
 
-struct Int4Weights {
-  using Code = int8_t;
+struct Int4Weights : RoundedTo<int8_t> {
   static constexpr int64_t kBytes = kInt4Block;
   static constexpr int kMost = 127;
   static constexpr bool kHasLow = true;
-  static constexpr int kRows = kCodedRows;
-  static constexpr int64_t kCodeBytes = sizeof(Code);
-
-  PLX_INLINE void put(void* codes, int64_t i, int32_t code) { static_cast<Code*>(codes)[i] = static_cast<Code>(code); }
 
   template <int R>
   PLX_INLINE void add_group(const char* block, const Codes<R>& x, Ints (&sums)[R][kVectors]) {

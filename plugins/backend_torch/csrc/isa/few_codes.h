@@ -74,11 +74,6 @@ PLX_INLINE __m512i load_codes(const char* row, int64_t left) {  // at most 64; t
   return _mm512_maskz_loadu_epi8((uint64_t{1} << left) - 1, row);
 }
 
-// Adds the products of bytes without a sign and bytes with one, four in a word.
-PLX_INLINE void add_quads(__m512i& sum, __m512i a, __m512i b) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-}
-
 // Returns the sum of each of four vectors.
 PLX_INLINE __m128i sum_four(const __m512i (&rows)[4]) {
   const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(rows[0], rows[1]), _mm512_unpackhi_epi32(rows[0], rows[1]));

@@ -86,5 +86,10 @@ PLX_INLINE void add_product(Floats& sum, Floats a, Floats b) {
 #endif
 }
 
+#if defined(__AVX512VNNI__)
+// Adds the products of unsigned by signed 8-bit numbers, four to each 32-bit sum.
+PLX_INLINE void add_quads(__m512i& sum, __m512i a, __m512i b) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
+#endif
+
 }  // namespace
 }  // namespace plx::PLX_ISA
