@@ -17,7 +17,7 @@ from parallax_backend_torch.malloc import load_leanly
 from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
 from parallax_backend_torch.settings import TorchSettings
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.store import Kept, keep_as
 from parallax_backend_torch.weights import Selection, Weights, open_file
 from parallax_core.api import (
     LeasedStage,
@@ -90,9 +90,9 @@ class Loading:
 def _load_blocks(plan: StagePlan, model: Model) -> LoadedLayers:
     """Load layers as blocks of this backend."""
     loading = _open_weights(plan, model.shape)
-    network = build_network(model, loading.selection, loading.weights)
-    layers = loading.selection.layers
-    return _keep_layers(loading, network, [model.keep_layer(index) for index in range(layers.start, layers.stop)])
+    layers, dtype = loading.selection.layers, loading.weights.factory.kept
+    kept = [keep_as(model.keep_layer(index), dtype) for index in range(layers.start, layers.stop)]
+    return _keep_layers(loading, build_network(model, loading.selection, loading.weights), kept)
 
 
 def _load_generic(plan: StagePlan, config: Config) -> LoadedLayers:
@@ -109,7 +109,7 @@ def _load_generic(plan: StagePlan, config: Config) -> LoadedLayers:
     loading = _open_weights(plan, shape)
     with generic.hush_transformers():
         runner = generic.Generic(sketch, loading.selection, loading.weights)
-        kept = runner.try_layers()
+        kept = [keep_as(each, loading.weights.factory.kept) for each in runner.try_layers()]
     return _keep_layers(loading, runner, kept)
 
 

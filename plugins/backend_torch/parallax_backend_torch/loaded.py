@@ -14,7 +14,7 @@ from parallax_backend_torch.model import Shape
 from parallax_backend_torch.network import Runner
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.stage import StageParts, TorchStage
-from parallax_backend_torch.store import Kept, Store, keep_as, list_sizes
+from parallax_backend_torch.store import Kept, Store, list_sizes
 from parallax_backend_torch.weights import Selection, TensorSizes
 from parallax_core.api import (
     LayerRange,
@@ -106,12 +106,9 @@ class LoadedLayers:
     def _select(self, layers: LayerRange) -> Selection:
         return replace(self.selection, layers=layers)
 
-    def _list_kept(self, layers: LayerRange) -> list[Kept]:
+    def _list_kept(self, layers: LayerRange) -> Sequence[Kept]:
         first = self.selection.layers.start
-        return [
-            kept if kept.kind == "state" else keep_as(kept, self.factory.kept)
-            for kept in self.kept[layers.start - first : layers.stop - first]
-        ]
+        return self.kept[layers.start - first : layers.stop - first]
 
 
 def choose_batch(factory: LayerFactory, numbers: int) -> int:

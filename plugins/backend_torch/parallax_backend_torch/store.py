@@ -44,11 +44,13 @@ class Kept:
 
 
 def keep_as(kept: Kept, dtype: torch.dtype) -> Kept:
-    """Return the cache of a layer with keys and values of a dtype.
+    """Return the cache of a layer with keys and values of a dtype; a state stays as it is.
 
     Raises:
         Unsupported: if they would be in int8, and are not those of heads.
     """
+    if kept.kind == "state":
+        return kept
     if dtype == torch.int8 and kept.kind == "latent":
         message = "kv_cache_dtype is int8, and this model caches latents, which 8 bits would change too much"
         raise Unsupported(message, "set PARALLAX_TORCH__KV_CACHE_DTYPE=auto")
