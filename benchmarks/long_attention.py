@@ -12,6 +12,7 @@ import torch
 
 from parallax_backend_torch.kernels import library
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule, attend
+from parallax_backend_torch.store import Kept, keep_as
 
 HEADS, KV_HEADS, DIM, PAGE = 9, 3, 64, 16
 """The shape of SmolLM2-135M."""
@@ -31,8 +32,7 @@ class Form:
     @property
     def token_bytes(self) -> int:
         """The bytes of a token in a layer."""
-        scale = 2 if self.dtype == torch.int8 else 0
-        return 2 * KV_HEADS * (DIM * int(self.dtype.itemsize) + scale)
+        return keep_as(Kept("full", ((KV_HEADS, DIM),) * 2), self.dtype).num_bytes
 
 
 FORMS = {
