@@ -90,10 +90,8 @@ def _store_into(pool: torch.Tensor, scales: torch.Tensor | None, rows: torch.Ten
         else:
             pool[slots], scales[slots] = quantize_heads(rows)
         return
-    kind, told = POOL_KINDS[pool.dtype], None if scales is None else scales.data_ptr()
-    library.plx_store(
-        rows.data_ptr(), rows.stride(0), slots.data_ptr(), tokens, heads, dim, kind, pool.data_ptr(), told
-    )
+    target = POOL_KINDS[pool.dtype], pool.data_ptr(), None if scales is None else scales.data_ptr()
+    library.plx_store(rows.data_ptr(), rows.stride(0), slots.data_ptr(), tokens, heads, dim, *target)
 
 
 def quantize_heads(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
