@@ -26,6 +26,17 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
+def has_namespaces() -> bool:
+    """Return whether this process may make network namespaces."""
+    space = f"{PREFIX}-try"
+    try:
+        run("ip", "netns", "add", space)
+        run("ip", "netns", "del", space)
+    except (OSError, subprocess.CalledProcessError):  # there is no `ip`, or it needs root
+        return False
+    return True
+
+
 @dataclass(slots=True)
 class Process:
     """A command on a machine, whose lines are kept with the times at which they were read."""

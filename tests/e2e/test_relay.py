@@ -5,9 +5,6 @@ Needs root and `ip netns`; elsewhere the tests are skipped.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +16,7 @@ from typing import Any
 import openai
 import pytest
 
-from benchmarks.namespaces import Machine, Process, network, run
+from benchmarks.namespaces import Machine, Process, has_namespaces, network, run
 from tests.e2e.conftest import MODEL, PARALLAX, Server
 from tests.e2e.test_workers import wait_until
 
@@ -28,17 +25,6 @@ NOBODY = "02:00:00:00:00:99"
 VETH = ("type", "veth", "peer", "name")
 API = "http://127.0.0.1:8000/v1"
 QUESTION = {"model": MODEL, "messages": [{"role": "user", "content": "Name three colours."}], "temperature": 0}
-
-
-def has_namespaces() -> bool:
-    if shutil.which("ip") is None or os.geteuid() != 0:
-        return False
-    try:
-        run("ip", "netns", "add", f"plx-try-{os.getpid()}")
-        run("ip", "netns", "del", f"plx-try-{os.getpid()}")
-    except subprocess.CalledProcessError:
-        return False
-    return True
 
 
 pytestmark = pytest.mark.skipif(not has_namespaces(), reason="network namespaces need root and `ip netns`")

@@ -6,7 +6,6 @@ Needs root and `ip netns`; elsewhere the tests are skipped. A firewall that drop
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from benchmarks.namespaces import has_namespaces, run
 
 HEAD = textwrap.dedent("""
     import asyncio, sys
@@ -64,23 +65,8 @@ BOUND_S = 5.0
 SERVER, CLIENT = f"plx-s-{os.getpid()}", f"plx-c-{os.getpid()}"
 
 
-def run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
-
-
 def ip(machine: str, *command: str) -> None:
     run("ip", "-n", machine, *command)
-
-
-def has_namespaces() -> bool:
-    if shutil.which("ip") is None or os.geteuid() != 0:
-        return False
-    try:
-        run("ip", "netns", "add", f"{SERVER}-try")
-        run("ip", "netns", "del", f"{SERVER}-try")
-    except subprocess.CalledProcessError:
-        return False
-    return True
 
 
 pytestmark = pytest.mark.skipif(not has_namespaces(), reason="network namespaces need root and `ip netns`")
