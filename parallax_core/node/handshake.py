@@ -6,12 +6,31 @@ import logging
 from importlib.metadata import version
 
 from parallax_core.base.errors import PeerLost
-from parallax_core.node.channel import Channel
+from parallax_core.contracts.transport import Link, NodeRole
+from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.pages.version import PAGES_VERSION
 from parallax_core.wire.codec import WIRE_VERSION
 from parallax_core.wire.messages import Hello, Purpose, Welcome
 
 logger = logging.getLogger(__name__)
+
+
+async def open_channel(link: Link, node: str, purpose: Purpose, role: NodeRole) -> Channel:
+    """Greet over a link that this node made, as the node called ``node``; return its channel.
+
+    Until the peer is admitted, it sends short messages only. If this fails or is cancelled, the link is closed.
+
+    Raises:
+        PeerLost: if the key of the peer does not allow ``role``, or as `greet` does.
+    """
+    channel = Channel(link, STRANGERS)
+    try:
+        channel.check_role(role)
+        await greet(channel, node, purpose)
+    except BaseException:
+        await channel.leave()
+        raise
+    return channel
 
 
 async def greet(channel: Channel, node: str, purpose: Purpose = "") -> Welcome:

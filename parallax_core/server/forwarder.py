@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.transport import Transport
-from parallax_core.node.channel import STRANGERS, Channel
-from parallax_core.node.handshake import greet
+from parallax_core.node.channel import Channel
+from parallax_core.node.handshake import open_channel
 from parallax_core.node.tunnel import Tunnel, end_stream
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.server.bind import bind_socket, explain_bind_error
@@ -138,14 +138,8 @@ class ApiForwarder:
             TimeoutError: if it does not answer in time.
         """
         async with self._turn, asyncio.timeout(CONNECT_S):
-            channel = Channel(await self._transport.connect(self._place.address, self._place.head), STRANGERS)
-            try:
-                channel.check_role("head")
-                await greet(channel, self._place.node, "api")
-            except BaseException:
-                await channel.leave()
-                raise
-        return channel
+            link = await self._transport.connect(self._place.address, self._place.head)
+            return await open_channel(link, self._place.node, "api", "head")
 
     def _refuse(self, writer: asyncio.StreamWriter, error: ParallaxError | TimeoutError) -> None:
         reason = error.message if isinstance(error, ParallaxError) else f"it does not answer within {CONNECT_S:g} s"

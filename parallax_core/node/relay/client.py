@@ -9,8 +9,8 @@ from contextlib import suppress
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.contracts.relay import Relayable
 from parallax_core.contracts.transport import NodeRole, Transport
-from parallax_core.node.channel import STRANGERS, Channel
-from parallax_core.node.handshake import greet
+from parallax_core.node.channel import Channel
+from parallax_core.node.handshake import open_channel
 from parallax_core.node.tunnel import Tunnel, end_stream
 from parallax_core.wire.api_data import MOST_API_DATA
 from parallax_core.wire.messages import Message, Purpose
@@ -127,15 +127,9 @@ class RelayClient:
             raise PeerLost(f"the relay {self.name!r} sent a {type(answer).__name__}")
 
     async def _link(self, purpose: Purpose) -> Channel:
-        channel = Channel(await self._transport.connect(self._place.address, self._place.node), STRANGERS)
-        try:
-            channel.check_role(self._role)
-            async with asyncio.timeout(GREETING_S):
-                await greet(channel, self._node, purpose)
-        except BaseException:
-            await channel.leave()
-            raise
-        return channel
+        link = await self._transport.connect(self._place.address, self._place.node)
+        async with asyncio.timeout(GREETING_S):
+            return await open_channel(link, self._node, purpose, self._role)
 
 
 async def carry(channel: Channel, connection: LocalStream) -> None:

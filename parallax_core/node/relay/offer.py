@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.contracts.transport import Transport
-from parallax_core.node.channel import STRANGERS, Channel
-from parallax_core.node.handshake import greet
+from parallax_core.node.handshake import open_channel
 from parallax_core.node.relay.limits import RelayLimits
 from parallax_core.node.relay.server import RelayServer
 from parallax_core.node.trusted_peers import TrustedPeers
@@ -50,14 +49,13 @@ class RelayOffer:
             PeerLost: always.
             ParallaxError: if the address of the head is invalid.
         """
-        channel = Channel(await transport.connect(head.address, head.node), STRANGERS)
+        link = await transport.connect(head.address, head.node)
         try:
-            channel.check_role("head")
-            try:
-                async with asyncio.timeout(GREETING_S):
-                    await greet(channel, node, "offer")
-            except TimeoutError as error:
-                raise PeerLost(f"node {head.node!r} did not greet within {GREETING_S:g} s") from error
+            async with asyncio.timeout(GREETING_S):
+                channel = await open_channel(link, node, "offer", "head")
+        except TimeoutError as error:
+            raise PeerLost(f"node {head.node!r} did not greet within {GREETING_S:g} s") from error
+        try:
             channel.admit()
             await channel.send(OfferRelay(transport.address))
             logger.info("relays for the nodes of head=%s at address=%s", head.node, transport.address)

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.transport import Transport
-from parallax_core.node.channel import STRANGERS, Channel
-from parallax_core.node.handshake import greet
+from parallax_core.node.channel import Channel
+from parallax_core.node.handshake import open_channel
 
 AGAIN_S = 10.0
 """Seconds between two attempts to reach a node directly."""
@@ -54,11 +54,5 @@ class LinkUpgrade:
         Raises:
             ParallaxError: if the node cannot be reached, or does not expect it.
         """
-        direct = Channel(await self._transport.connect(self._address, self._relayed.peer), STRANGERS)
-        try:
-            direct.check_role("worker")
-            await greet(direct, self._node, "direct")
-        except BaseException:
-            await direct.leave()
-            raise
-        return direct
+        link = await self._transport.connect(self._address, self._relayed.peer)
+        return await open_channel(link, self._node, "direct", "worker")
