@@ -11,7 +11,8 @@ from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import StepTime
 from parallax_core.engine.head import Head
 from parallax_core.engine.options import HeadOptions
-from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, RECENT, StageClock, StepTimes
+from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, RECENT, FinishedStep, StageClock, StepTimes
+from parallax_core.engine.step_cost import measure_rows
 from parallax_core.engine.step_limit import LEAST_S, TIMES
 from tests.unit.engine.replica import TOY, Chain, Replica, decode, make_request, open_stages
 
@@ -179,3 +180,24 @@ def test_report_that_comes_late_is_counted_to_its_request_once() -> None:
     assert finish.timing is not None
     assert finish.timing.stages_s == (1.0, 2.0)
     assert finish.timing.hops_s[1] == pytest.approx(3.0, abs=0.1)
+
+
+@given(st.integers(1, 3), st.lists(st.tuples(st.integers(1, 9), st.floats(0.001, 1), st.booleans()), max_size=40))
+def test_steps_noted_at_once_teach_what_they_teach_one_by_one(
+    num_stages: int, steps: list[tuple[int, float, bool]]
+) -> None:
+    one, other, finished = StageClock(num_stages), StageClock(num_stages), list[FinishedStep]()
+    for number, (num_rows, each_s, is_lone) in enumerate(steps):
+        rows, seconds = ROWS * num_rows, [each_s * (stage + 1) for stage in range(num_stages)]
+        departed, returned = float(number), number + 8 * each_s
+        times = one.depart(departed, rows, is_lone=is_lone)
+        for stage, stage_s in enumerate(seconds):
+            note(one, times, stage, stage_s)
+        one.arrive(times, returned)
+        finished.append(FinishedStep(measure_rows(rows), seconds, departed, returned, is_lone))
+    for first in range(0, len(finished), 7):
+        other.note_finished(finished[first : first + 7])
+    assert one.hop_s == other.hop_s
+    assert (one.spread, one.most_in_flight) == (other.spread, other.most_in_flight)
+    size = measure_rows(ROWS)
+    assert one.costs.predict(size) == other.costs.predict(size)
