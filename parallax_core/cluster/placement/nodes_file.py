@@ -16,8 +16,10 @@ from parallax_core.contracts.placement import ClusterProfile, DeviceProfile, Lin
 from parallax_core.contracts.stage import LayerRange
 
 AboveZero = Annotated[float, Meta(gt=0, le=1e12)]
+PerSecond = Annotated[float, Meta(ge=1e-9, le=1e12)]
+"""With less, times would be infinite."""
 ZeroOrMore = Annotated[float, Meta(ge=0, le=1e9)]
-PartOfOne = Annotated[float, Meta(gt=0, le=1)]
+PartOfOne = Annotated[float, Meta(ge=1e-9, le=1)]
 NodeName = Annotated[str, Meta(min_length=1)]
 HINT = "docs/explanation/placement.md shows a nodes file"
 
@@ -32,15 +34,15 @@ class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     device: str = ""
     """A device whose typical figures count where none is given below."""
     memory_gb: AboveZero | None = None
-    tflops: AboveZero | None = None
-    bandwidth_gb_s: AboveZero | None = None
+    tflops: PerSecond | None = None
+    bandwidth_gb_s: PerSecond | None = None
     flops_efficiency: PartOfOne | None = None
     bandwidth_efficiency: PartOfOne | None = None
     step_ms: ZeroOrMore | None = None
     layer_ms: ZeroOrMore | None = None
     cached_layers: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]] | None = None
-    disk_mb_s: AboveZero = 1000.0
-    download_mb_s: AboveZero = 50.0
+    disk_mb_s: PerSecond = 1000.0
+    download_mb_s: PerSecond = 50.0
     leases: bool = False
     """Whether several pipelines may use it: its backend has leases, as those for MLX and PyTorch."""
 
@@ -50,14 +52,14 @@ class LinkEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     ends: tuple[str, str]
     rtt_ms: ZeroOrMore
-    mbit_s: AboveZero = 1000.0
+    mbit_s: PerSecond = 1000.0
 
 
 class NetworkEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The table ``[network]``: the connection of nodes that no link names, and where the head is."""
 
     rtt_ms: ZeroOrMore = 1.0
-    mbit_s: AboveZero = 1000.0
+    mbit_s: PerSecond = 1000.0
     head: str = ""
 
 

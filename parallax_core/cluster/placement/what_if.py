@@ -11,7 +11,7 @@ from parallax_core.cluster.placement.nodes_file import make_link
 from parallax_core.contracts.placement import ClusterProfile, NodeProfile
 
 ADDED = re.compile(
-    r"\+(?:(?P<count>\d{1,4})x)?(?P<device>[\w.-]+)(?:@(?P<rtt>\d+(?:\.\d+)?)ms)?(?:/(?P<mbit>\d+)mbit)?"
+    r"\+(?:(?P<count>\d{1,4})x)?(?P<device>[\w.-]+)(?:@(?P<rtt>\d{1,9}(?:\.\d+)?)ms)?(?:/(?P<mbit>\d{1,12})mbit)?"
 )
 HINT = "write +2xRTX4090@20ms/100mbit to add nodes, or -NAME to take one away"
 

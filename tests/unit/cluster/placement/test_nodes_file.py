@@ -112,7 +112,13 @@ def test_node_is_described_as_it_is_read() -> None:
     assert read_cluster({"nodes": [known]}).nodes[0].device.flops_efficiency == 1.0
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300])
-def test_figures_are_finite(value: float) -> None:
-    with pytest.raises(UsageError, match=r"nodes\[0\].tflops"):
-        read_cluster({"nodes": [NODE | {"tflops": value}]})
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300, 1e-300])
+@pytest.mark.parametrize("name", ["tflops", "bandwidth_gb_s", "bandwidth_efficiency", "disk_mb_s"])
+def test_figures_are_finite_and_so_are_their_inverses(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=rf"nodes\[0\].{name}"):
+        read_cluster({"nodes": [NODE | {name: value}]})
+
+
+def test_link_that_carries_next_to_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"network.mbit_s"):
+        read_cluster({"nodes": [NODE], "network": {"mbit_s": 5e-324}})

@@ -36,6 +36,7 @@ def test_node_is_taken_away() -> None:
     [
         ("RTX4090", "is not a change"),
         ("+1xRTX4090@fast", "is not a change"),
+        (f"+1xRTX4090@{'9' * 400}ms", "is not a change"),
         ("+0.5xRTX4090", "is no device"),
         ("+Abacus@1ms", "'Abacus' in '\\+Abacus@1ms' is no device with known figures"),
         ("-nobody", "there is no node 'nobody'"),
