@@ -1,4 +1,8 @@
-"""Simulates the pipelines of a cluster in several processes, which wait for each other where requests are routed."""
+"""Simulates the pipelines of a cluster in several processes, which wait for each other where requests are routed.
+
+What they send each other is pickled. That is safe, since their pipes have no name: no process can write to one but this
+one and those that it starts. Nothing that comes from a file or over a network is ever unpickled.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import pickle
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from parallax_core.base.errors import ParallaxError, UsageError
@@ -96,16 +101,12 @@ def open_groups(source: PipelineSource, num_processes: int) -> Iterator[Sequence
     with contextlib.ExitStack() as stack:
         for ranks in shares[1:]:
             ours, theirs = context.Pipe()
-            stack.callback(ours.close)
-            process = context.Process(target=_serve, args=(theirs, source, ranks), daemon=True)
-            try:
-                process.start()
-            except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:  # what pickling raises
-                message = f"the simulation cannot be sent to another process: {error}"
-                raise UsageError(message, "a policy holds what cannot be sent: use --processes 1") from error
+            stack.enter_context(ours)
+            with theirs:
+                process = context.Process(target=_serve, args=(theirs, source, ranks), daemon=True)
+                _start(process)
             stack.callback(process.join)
             stack.callback(process.terminate)
-            theirs.close()
             groups.append(ProcessGroup(ours, ranks))
         yield [source.make_group(shares[0]), *groups]
 
@@ -113,6 +114,15 @@ def open_groups(source: PipelineSource, num_processes: int) -> Iterator[Sequence
 def choose_processes(num_requests: int) -> int:
     """Return the number of processes for a simulation: several take a second to start."""
     return min(Machine().count_cores(), MOST_PROCESSES) if num_requests >= MANY_REQUESTS else 1
+
+
+def _start(process: SpawnProcess) -> None:
+    """Start a process, to which its arguments are sent."""
+    try:
+        process.start()
+    except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:  # all that pickling may raise
+        message = f"the simulation cannot be sent to another process: {error}"
+        raise UsageError(message, "a policy holds what cannot be sent: use --processes 1") from error
 
 
 def _serve(connection: Connection, source: PipelineSource, ranks: Sequence[int]) -> None:
