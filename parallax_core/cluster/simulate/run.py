@@ -94,16 +94,3 @@ def run_groups(
     simulation = ClusterSimulation(groups, options.routing, options.churn, has_prefixes=has_prefixes)
     simulation.run(arrivals, progress)
     return make_report(simulation, options.limits)
-
-
-def simulate(
-    estimator: PlacementEstimator, placement: Placement, trace: Iterable[Arrival], options: SimulationOptions
-) -> SimulationReport:
-    """Serve the arrivals, in order of time, on the pipelines of a placement, in this process; return the figures.
-
-    Raises:
-        ValueError: if the placement is not valid.
-        UsageError: if a coarse simulation is asked for what it does not know.
-    """
-    source = make_source(estimator, placement, options)
-    return run_groups([source.make_group(range(len(source.pipelines)))], trace, options)

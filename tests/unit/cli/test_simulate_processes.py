@@ -15,7 +15,7 @@ from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.cluster.simulate.cluster import ChurnOptions
 from parallax_core.cluster.simulate.report import SimulationReport
-from parallax_core.cluster.simulate.run import SimulationOptions, make_source, run_groups, simulate
+from parallax_core.cluster.simulate.run import SimulationOptions, make_source, run_groups
 from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem
 from parallax_core.contracts.policy import QueueView, RoutingPolicy
@@ -30,8 +30,6 @@ PROBLEM = PlacementProblem(cluster=ClusterProfile(nodes=NODES, default_link=NEAR
 def run(options: SimulationOptions, num_processes: int, arrivals: list[Arrival]) -> SimulationReport:
     estimator = PlacementEstimator(PROBLEM)
     placement = SearchPlacement().place(PROBLEM, estimator)
-    if num_processes == 1:
-        return simulate(estimator, placement, arrivals, options)
     with open_groups(make_source(estimator, placement, options), num_processes) as groups:
         assert len(groups) == num_processes
         return run_groups(groups, arrivals, options)

@@ -22,12 +22,13 @@ from parallax_core.cluster.simulate.pipeline import (
     SimulatedRequest,
 )
 from parallax_core.cluster.simulate.report import LatencyLimits, SimulationReport
-from parallax_core.cluster.simulate.run import SimulationOptions, simulate
+from parallax_core.cluster.simulate.run import SimulationOptions
 from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem, ServingGoal
 from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.engine.limits import Limits
 from tests.support.clusters import make_model, make_node
+from tests.support.simulation import simulate
 
 NEAR = LinkProfile(ends=("", ""), round_trip_s=0.002, bandwidth=1e9)
 

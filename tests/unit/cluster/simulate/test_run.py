@@ -6,10 +6,11 @@ from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.simulate.report import LatencyLimits, SimulationReport
-from parallax_core.cluster.simulate.run import SimulationOptions, simulate
+from parallax_core.cluster.simulate.run import SimulationOptions
 from parallax_core.cluster.simulate.trace import Arrival
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem
 from tests.support.clusters import make_model, make_node
+from tests.support.simulation import simulate
 
 
 def run(num: int, max_ttft_s: float = 1e9, slow: float = 1.0) -> SimulationReport:
