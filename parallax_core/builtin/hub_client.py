@@ -114,7 +114,7 @@ def _read_range(status: int, headers: Mapping[str, str]) -> tuple[int, int | Non
 
 
 def _set_up_library() -> None:
-    """Keep the library's warnings off the terminal, versions of other packages out of its requests, or it offline."""
+    """Set up the library: no warnings on the terminal, no versions of other packages in requests; maybe offline."""
     constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE or is_offline()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -153,8 +153,9 @@ def _translated(endpoint: str, repo: str, revision: str) -> Iterator[None]:
     try:
         yield
     except OfflineModeIsEnabled as error:
-        message = f"{repo} is not complete on this machine, and HF_HUB_OFFLINE or --offline forbids to fetch it"
-        raise ParallaxError(message, "unset the one or leave out the other, or use a model that is here") from error
+        message = f"{repo} is not complete on this machine, and HF_HUB_OFFLINE or --offline forbids downloading it"
+        hint = "unset HF_HUB_OFFLINE and leave out --offline, or use a model that is here"
+        raise ParallaxError(message, hint) from error
     except GatedRepoError as error:
         message = f"{repo} is gated: only accounts that accepted its licence may download it"
         hint = f"accept the licence on {endpoint}/{repo}, then set HF_TOKEN to a token of that account"
