@@ -67,11 +67,11 @@ class Quota:
         Raises:
             OSError: if that is not allowed, or there are no such groups.
         """
-        self.is_old = OLD.is_dir()
-        self.folder = (OLD if self.is_old else NEW) / name
+        is_old = OLD.is_dir()
+        self.folder = (OLD if is_old else NEW) / name
         self.folder.mkdir()
         quota_us = int(share * PERIOD_US)
-        if self.is_old:
+        if is_old:
             (self.folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             (self.folder / "cpu.cfs_quota_us").write_text(str(quota_us))
         else:

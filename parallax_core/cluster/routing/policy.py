@@ -44,7 +44,7 @@ def _draw(replicas: Sequence[ReplicaView], number: int, arrival: int) -> list[Re
     """Return different replicas drawn by a hash of the arrival, and the one with the longest cached prefix."""
     left = list(range(len(replicas)))
     drawn = [replicas[left.pop(_mix(arrival * GOLDEN + turn) % len(left))] for turn in range(number)]
-    if not max(map(CACHED, replicas)):
+    if not any(map(CACHED, replicas)):
         return drawn
     best = max(replicas, key=CACHED)
     return drawn if best in drawn else [*drawn, best]

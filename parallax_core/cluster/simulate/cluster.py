@@ -146,7 +146,7 @@ class ClusterSimulation:
 
     def _advance(self, until: float, *, is_routing: bool = False) -> None:
         """Let the pipelines compute what happens up to ``until``."""
-        for group in reversed(self._groups):
+        for group in self._groups:
             group.start(until, is_routing=is_routing)
         for group in self._groups:
             for view in group.collect():

@@ -134,7 +134,7 @@ class CoarsePipeline:
             step = steps.popleft()
             self._finished.append(step.finish())
             for row in step.rows:
-                self._planner.draw_many(row.answer, 1)
+                self._planner.draw_next(row.answer)
                 row.start += 1
                 self._told.append(DrawnTokens(row.answer.number, 1, step.passage.returned, is_over=False))
             decodes, context, *_ = step.size

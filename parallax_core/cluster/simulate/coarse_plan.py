@@ -98,10 +98,10 @@ class CoarsePlanner:
             self._free += _count_pages(answer.length)
         return not answer.left
 
-    def draw_many(self, answer: CoarseAnswer, number: int) -> None:
-        """Note tokens of an answer, none of which is the last; the next one is on its way."""
-        answer.left -= number
-        self._hold(answer, number)
+    def draw_next(self, answer: CoarseAnswer) -> None:
+        """Note a token of an answer that is not its last; the next one is on its way."""
+        answer.left -= 1
+        self._hold(answer, 1)
 
     def choose(self, now: float) -> list[CoarseRow]:
         """Return the rows of the next step."""
