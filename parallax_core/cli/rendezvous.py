@@ -10,7 +10,7 @@ from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.config.config import Config
 from parallax_core.config.rendezvous import RendezvousSettings
-from parallax_core.deploy.meeting_place import host_rendezvous
+from parallax_core.deploy.rendezvous_host import host_rendezvous
 from parallax_core.node.worker.stop import run_until_signal
 from parallax_core.plugins.host import PluginHost
 

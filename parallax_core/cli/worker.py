@@ -29,8 +29,8 @@ from parallax_core.config.config import Config
 from parallax_core.config.home import known_terms_file
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
+from parallax_core.deploy.announced import make_announced
 from parallax_core.deploy.backend_options import prepare_plugins
-from parallax_core.deploy.called import make_called
 from parallax_core.deploy.further_nodes import drop_port, make_further_command
 from parallax_core.deploy.node_reports import make_reporter
 from parallax_core.deploy.relays import make_offer
@@ -54,7 +54,7 @@ from parallax_core.wire.membership import Join
 
 SHUTDOWN_S = 0.5
 """Seconds that plugins have to shut down."""
-TRIES_OF_CALLED = 4
+TRIES_OF_ANNOUNCED = 4
 """Attempts of a node that was called to join its head again, before it announces itself to all once more."""
 
 logger = logging.getLogger(__name__)
@@ -132,18 +132,18 @@ def run_announced(settings: WorkerSettings, config: Config) -> None:
         ParallaxError: if a backend, the transport or the model is unknown, or no rendezvous can be reached at first.
     """
     log.configure(verbose=settings.verbose)
-    called = make_called(settings, PluginHost.discover(config))
+    announced = make_announced(settings, PluginHost.discover(config))
     while True:
-        logger.info("announcing layers %d-%d of %s", called.offer.start, called.offer.stop, called.offer.model)
-        if (head := asyncio.run(run_until_signal(called.await_head()))) is None:
+        logger.info("announcing layers %d-%d of %s", announced.offer.start, announced.offer.stop, announced.offer.model)
+        if (head := asyncio.run(run_until_signal(announced.await_head()))) is None:
             return
-        node, keys = f"{head.machine}/{os.getpid()}", called.codes.joiner.find_key(head)
+        node, keys = f"{head.machine}/{os.getpid()}", announced.codes.joiner.find_key(head)
         given = replace(settings, connect=head.address, node=node, transport=head.transport)
         try:
-            run_worker(given, config, HeadAccess(keys, fixed=called.offer))
+            run_worker(given, config, HeadAccess(keys, fixed=announced.offer))
         except PeerLost as error:
             logger.warning("the server that called is lost: %s", error.message)
-            called.shun(head.head)
+            announced.shun(head.head)
         else:
             return
 
@@ -253,7 +253,7 @@ async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, joi
     if plan.settings.supervised:
         serving = asyncio.create_task(session.serve(place.address, place.head, join))
     else:
-        tries = TRIES_OF_CALLED if plan.access.fixed is not None else None
+        tries = TRIES_OF_ANNOUNCED if plan.access.fixed is not None else None
         serving = asyncio.create_task(serve_again(session, place, join, plan.access.seek, tries))
     watching = asyncio.create_task(session.leases.watch())
     try:

@@ -19,9 +19,9 @@ from parallax_core.contracts.status import PlanStatus
 from parallax_core.deploy.cluster import measure_model
 from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, read_plan
 from parallax_core.deploy.executors import RemoteStages, make_registry
-from parallax_core.deploy.finding import NodeFinder, admit_members, check_head
 from parallax_core.deploy.joined_model import JoinedModel
-from parallax_core.deploy.rendezvous import MeetingCodes, read_codes
+from parallax_core.deploy.node_finder import NodeFinder, admit_members, check_head
+from parallax_core.deploy.rendezvous import RendezvousCodes, read_codes
 from parallax_core.deploy.stage_opener import name_offered
 from parallax_core.models.catalog import Catalog
 from parallax_core.node.coordinator.fixed_profiles import FixedProfiles
@@ -92,7 +92,7 @@ class FoundPlan:
 
     plugins: PluginHost
     deployment: DeploymentPlan
-    codes: MeetingCodes
+    codes: RendezvousCodes
 
     known_models = ()
     """Models that clients may name besides: none."""

@@ -19,14 +19,14 @@ from parallax_core.deploy.join_codes import get_method
 from parallax_core.deploy.joined import JoinedHead, list_joined
 from parallax_core.deploy.joining import Joiner
 from parallax_core.deploy.signing_key import ensure_signing_key
-from parallax_core.node.membership.rendezvous_client import Announcer, MeetingPlace, RendezvousClient
+from parallax_core.node.membership.rendezvous_client import Announcer, RendezvousClient, RendezvousPlace
 from parallax_core.plugins.host import PluginHost
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class MeetingCodes:
+class RendezvousCodes:
     """The join codes of the rendezvous where nodes and heads of a cluster meet."""
 
     plugins: PluginHost
@@ -88,7 +88,7 @@ class MeetingCodes:
         known = [each for each in list_joined(rendezvous_folder()) if each.transport == self.transport]
         return next((each for each in known if self.method.find_key(each.head) == key), None)
 
-    async def reach(self, code: JoinCode) -> MeetingPlace:
+    async def reach(self, code: JoinCode) -> RendezvousPlace:
         """Return the rendezvous of a code with a transport that has started.
 
         Raises:
@@ -99,7 +99,7 @@ class MeetingCodes:
         plan = TransportPlan(node=node, timeout_s=offer.spec.timeout_s, heads=self.joiner.find_key(found))
         transport = offer.load(offer.spec.factory)(plan)
         await transport.start()
-        return MeetingPlace(transport, found.address, node)
+        return RendezvousPlace(transport, found.address, node)
 
     def make_announcer(self) -> Announcer:
         """Return what signs the announcements of this process.
@@ -110,7 +110,7 @@ class MeetingCodes:
         return Announcer(ensure_signing_key(signing_key_file()), os.getpid())
 
     @asynccontextmanager
-    async def meeting(
+    async def linked(
         self, announcer: Announcer, heard: Callable[[], None]
     ) -> AsyncIterator[Sequence[RendezvousClient]]:
         """Keep links to all rendezvous, and yield their clients; ``heard`` is called when one has heard news."""
@@ -125,7 +125,7 @@ class MeetingCodes:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def read_codes(plugins: PluginHost, words: Sequence[str], *, looks_around: bool) -> MeetingCodes:
+def read_codes(plugins: PluginHost, words: Sequence[str], *, looks_around: bool) -> RendezvousCodes:
     """Return what is needed to meet by join codes.
 
     Raises:
@@ -139,4 +139,4 @@ def read_codes(plugins: PluginHost, words: Sequence[str], *, looks_around: bool)
         raise UsageError(message, "links of one cluster use one; leave out the codes of the others")
     [transport] = transports
     get_method(plugins, transport)
-    return MeetingCodes(plugins, codes, transport, Joiner(plugins, looks_around=looks_around))
+    return RendezvousCodes(plugins, codes, transport, Joiner(plugins, looks_around=looks_around))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nacl.signing import SigningKey
@@ -34,11 +35,11 @@ GREETING_S = 10.0
 AGAIN_S = (0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to reach a rendezvous again; the last value repeats."""
 REPEAT_S = 5.0
-"""Seconds after which it is repeated."""
+"""Seconds after which what is announced is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
-class MeetingPlace:
+class RendezvousPlace:
     """Where a rendezvous is, as this machine reaches it."""
 
     transport: Transport
@@ -48,7 +49,7 @@ class MeetingPlace:
     """The name of this client."""
 
 
-FindMeetingPlace = Callable[[], Awaitable[MeetingPlace]]
+FindRendezvous = Callable[[], Awaitable[RendezvousPlace]]
 """Finds the rendezvous, and has it admit this machine; raises ParallaxError if that fails."""
 
 
@@ -107,7 +108,7 @@ class RendezvousClient:
         """Return what others with the secret announce in a topic that is followed."""
         return self._known.list_current(topic, time.time())
 
-    async def run(self, reach: FindMeetingPlace) -> None:
+    async def run(self, reach: FindRendezvous) -> None:
         """Keep a link to the rendezvous that ``reach`` finds, until cancelled."""
         num_failures = 0
         while True:
@@ -124,7 +125,7 @@ class RendezvousClient:
             await asyncio.sleep(AGAIN_S[min(num_failures, len(AGAIN_S) - 1)])
             num_failures += 1
 
-    async def _serve(self, place: MeetingPlace) -> bool:
+    async def _serve(self, place: RendezvousPlace) -> bool:
         """Announce and hear over a link until it is lost; return whether it was of use."""
         channel = Channel(await place.transport.connect(place.address, HEAD))
         sending: asyncio.Task[None] | None = None
@@ -161,11 +162,9 @@ class RendezvousClient:
                 await channel.send(Announced(self._announcer.announce(self.secret, topic, content)))
                 if not content and not self._contents[topic]:
                     del self._contents[topic]
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(REPEAT_S):
                     await self._changed.wait()
-            except TimeoutError:
-                continue
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Refusal):

@@ -16,7 +16,7 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.deploy.deployment import DeploymentPlan
 from parallax_core.deploy.found import FoundPlan, read_serve_plan
 from parallax_core.plugins.host import PluginHost
-from tests.unit.deploy.meeting import at_home, hosting
+from tests.unit.deploy.local_rendezvous import at_home, hosting
 from tests.unit.node.cluster import soon
 
 CODE = write_code(JoinCode(transport="zmq", secret=bytes(16), head=b"k" * 32 + b"127.0.0.1:1"))

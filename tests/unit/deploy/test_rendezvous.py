@@ -9,17 +9,17 @@ from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cluster.membership.join_code import JoinCode, read_code, write_code
 from parallax_core.config.config import Config
 from parallax_core.config.home import rendezvous_folder
-from parallax_core.deploy.rendezvous import MeetingCodes, read_codes
+from parallax_core.deploy.rendezvous import RendezvousCodes, read_codes
 from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.plugins.host import PluginHost
-from tests.unit.deploy.meeting import at_home, hosting
+from tests.unit.deploy.local_rendezvous import at_home, hosting
 from tests.unit.node.cluster import soon, until
 
 CODE = write_code(JoinCode(transport="zmq", secret=bytes(16), head=b"k" * 32 + b"127.0.0.1:1"))
 OTHER = write_code(JoinCode(transport="none", secret=bytes(16), head=b"k" * 32))
 
 
-def read(*words: str) -> MeetingCodes:
+def read(*words: str) -> RendezvousCodes:
     return read_codes(PluginHost.discover(Config()), words, looks_around=False)
 
 
@@ -76,7 +76,7 @@ async def test_one_of_several_rendezvous_may_be_dead(tmp_path: Path) -> None:
             assert found == address
             news = asyncio.Event()
             codes = read(CODE, code)
-            async with codes.meeting(codes.make_announcer(), news.set) as (dead, alive):
+            async with codes.linked(codes.make_announcer(), news.set) as (dead, alive):
                 await until(lambda: alive.is_linked)
                 assert not dead.is_linked
     assert read_code(code).transport == "zmq"

@@ -17,7 +17,7 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.membership import rendezvous_client as module
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.rendezvous import RendezvousServer
-from parallax_core.node.membership.rendezvous_client import Announcer, MeetingPlace, RendezvousClient
+from parallax_core.node.membership.rendezvous_client import Announcer, RendezvousClient, RendezvousPlace
 from parallax_core.wire.rendezvous import Announced, Follow
 from tests.unit.node.cluster import open_registry, until
 
@@ -49,12 +49,12 @@ class Machine:
     def hear(self) -> None:
         self.num_heard += 1
 
-    async def reach(self) -> MeetingPlace:
+    async def reach(self) -> RendezvousPlace:
         if self.registry is None:
             raise self.fault
         transport = InProcessTransport(TransportPlan(node=self.name))
         await transport.start()
-        return MeetingPlace(transport, self.registry.address, self.name)
+        return RendezvousPlace(transport, self.registry.address, self.name)
 
     def list_contents(self) -> list[bytes]:
         return [each.body.content for each in self.client.list_current(TOPIC)]

@@ -14,7 +14,7 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.plugins.host import PluginHost
 from parallax_core.wire.membership import Join, Refusal
-from tests.unit.deploy.meeting import at_home, hosting
+from tests.unit.deploy.local_rendezvous import at_home, hosting
 from tests.unit.node.cluster import soon
 
 

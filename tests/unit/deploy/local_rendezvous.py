@@ -19,10 +19,10 @@ from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.config.config import Config
 from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.contracts.joining import Enrolment
-from parallax_core.deploy.meeting_place import host_rendezvous
+from parallax_core.deploy.rendezvous_host import host_rendezvous
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.rendezvous import RendezvousServer
-from parallax_core.node.membership.rendezvous_client import Announcer, MeetingPlace, RendezvousClient
+from parallax_core.node.membership.rendezvous_client import Announcer, RendezvousClient, RendezvousPlace
 from parallax_core.plugins.host import PluginHost
 from tests.unit.node.cluster import open_registry
 
@@ -84,8 +84,8 @@ class HeadMethod:
 
 
 @dataclass
-class Meeting:
-    """What `MeetingCodes` is to a machine, with rendezvous in this process."""
+class LocalRendezvous:
+    """What `RendezvousCodes` is to a machine, with rendezvous in this process."""
 
     name: str
     registries: Sequence[NodeRegistry]
@@ -97,7 +97,7 @@ class Meeting:
         return Announcer(SigningKey(self.name.encode().ljust(32)[:32]), 7)
 
     @asynccontextmanager
-    async def meeting(self, announcer: Announcer, heard: Callable[[], None]) -> AsyncIterator[list[RendezvousClient]]:
+    async def linked(self, announcer: Announcer, heard: Callable[[], None]) -> AsyncIterator[list[RendezvousClient]]:
         pairs = list(zip(self.registries, self.secrets, strict=True))
         clients = [RendezvousClient(secret, announcer, heard) for _, secret in pairs]
         reaches = [partial(self.reach, registry) for registry, _ in pairs]
@@ -109,10 +109,10 @@ class Meeting:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def reach(self, registry: NodeRegistry) -> MeetingPlace:
+    async def reach(self, registry: NodeRegistry) -> RendezvousPlace:
         transport = InProcessTransport(TransportPlan(node=self.name))
         await transport.start()
-        return MeetingPlace(transport, registry.address, self.name)
+        return RendezvousPlace(transport, registry.address, self.name)
 
 
 @asynccontextmanager

@@ -13,33 +13,33 @@ from parallax_core.cluster.membership.calls import HeadCall, LayerOffer, find_ca
 from parallax_core.cluster.membership.join_code import JoinCode, write_code
 from parallax_core.config.config import Config
 from parallax_core.config.worker import WorkerSettings
-from parallax_core.deploy.called import CalledNode, make_called
+from parallax_core.deploy.announced import AnnouncedNode, make_announced
 from parallax_core.node.membership.rendezvous_client import RendezvousClient
 from parallax_core.plugins.host import PluginHost
-from tests.unit.deploy.meeting import HeadMethod, Meeting, at_home, open_rendezvous
+from tests.unit.deploy.local_rendezvous import HeadMethod, LocalRendezvous, at_home, open_rendezvous
 from tests.unit.node.cluster import soon, until
 
 SECRET, OTHER = ClusterSecret(b"s" * 16), ClusterSecret(b"t" * 16)
 OFFER = LayerOffer("hf:org/model", 0, 15)
 
 
-def make_node(meeting: Meeting) -> CalledNode:
-    return CalledNode(meeting, OFFER, meeting.make_announcer())  # type: ignore[arg-type]
+def make_node(rendezvous: LocalRendezvous) -> AnnouncedNode:
+    return AnnouncedNode(rendezvous, OFFER, rendezvous.make_announcer())  # type: ignore[arg-type]
 
 
-def call(client: RendezvousClient, node: CalledNode, head: bytes) -> None:
+def call(client: RendezvousClient, node: AnnouncedNode, head: bytes) -> None:
     topic = find_calls(client.secret, node.announcer.signer, node.announcer.number)
     client.announce(topic, msgspec.msgpack.encode(HeadCall(head)))
 
 
 async def test_node_announces_itself_until_a_head_admits_it() -> None:
     async with open_rendezvous() as registry:
-        node = make_node(Meeting("node", [registry], [SECRET], HeadMethod(b"second")))
-        head, other = Meeting("head", [registry], [SECRET]), Meeting("other", [registry], [SECRET])
+        node = make_node(LocalRendezvous("node", [registry], [SECRET], HeadMethod(b"second")))
+        head, other = LocalRendezvous("head", [registry], [SECRET]), LocalRendezvous("other", [registry], [SECRET])
         waiting = asyncio.create_task(node.await_head())
         async with (
-            head.meeting(head.make_announcer(), lambda: None) as [client],
-            other.meeting(other.make_announcer(), lambda: None) as [other_client],
+            head.linked(head.make_announcer(), lambda: None) as [client],
+            other.linked(other.make_announcer(), lambda: None) as [other_client],
         ):
             client.follow([topic := find_offers(SECRET)])
             await until(lambda: bool(client.list_current(topic)))
@@ -58,12 +58,12 @@ async def test_node_announces_itself_until_a_head_admits_it() -> None:
 
 async def test_call_of_a_stranger_or_for_another_node_is_not_answered() -> None:
     async with open_rendezvous() as registry:
-        node = make_node(Meeting("node", [registry], [SECRET], HeadMethod(b"head", b"stranger")))
+        node = make_node(LocalRendezvous("node", [registry], [SECRET], HeadMethod(b"head", b"stranger")))
         waiting = asyncio.create_task(node.await_head())
-        stranger, head = Meeting("stranger", [registry], [OTHER]), Meeting("head", [registry], [SECRET])
+        stranger, head = LocalRendezvous("stranger", [registry], [OTHER]), LocalRendezvous("head", [registry], [SECRET])
         async with (
-            stranger.meeting(stranger.make_announcer(), lambda: None) as [strange],
-            head.meeting(head.make_announcer(), lambda: None) as [client],
+            stranger.linked(stranger.make_announcer(), lambda: None) as [strange],
+            head.linked(head.make_announcer(), lambda: None) as [client],
         ):
             topic = find_calls(SECRET, node.announcer.signer, node.announcer.number)
             strange.announce(topic, msgspec.msgpack.encode(HeadCall(b"stranger")))
@@ -82,25 +82,25 @@ async def test_call_of_a_stranger_or_for_another_node_is_not_answered() -> None:
 
 async def test_head_that_was_lost_is_not_tried_again_at_once() -> None:
     async with open_rendezvous() as registry:
-        node = make_node(Meeting("node", [registry], [SECRET], HeadMethod(b"head", b"next")))
+        node = make_node(LocalRendezvous("node", [registry], [SECRET], HeadMethod(b"head", b"next")))
         node.shun(b"head")
         waiting = asyncio.create_task(node.await_head())
-        head, other = Meeting("head", [registry], [SECRET]), Meeting("next", [registry], [SECRET])
-        async with head.meeting(head.make_announcer(), lambda: None) as [client]:
+        head, other = LocalRendezvous("head", [registry], [SECRET]), LocalRendezvous("next", [registry], [SECRET])
+        async with head.linked(head.make_announcer(), lambda: None) as [client]:
             call(client, node, b"head")
             await asyncio.sleep(0.3)
             assert not waiting.done()
-            async with other.meeting(other.make_announcer(), lambda: None) as [next_client]:
+            async with other.linked(other.make_announcer(), lambda: None) as [next_client]:
                 call(next_client, node, b"next")
                 assert (await soon(waiting)).head == b"next"
 
 
 async def test_one_rendezvous_of_several_is_enough() -> None:
     async with open_rendezvous() as first, open_rendezvous() as second:
-        node = make_node(Meeting("node", [first, second], [OTHER, SECRET], HeadMethod(b"head")))
+        node = make_node(LocalRendezvous("node", [first, second], [OTHER, SECRET], HeadMethod(b"head")))
         waiting = asyncio.create_task(node.await_head())
-        head = Meeting("head", [second], [SECRET])
-        async with head.meeting(head.make_announcer(), lambda: None) as [client]:
+        head = LocalRendezvous("head", [second], [SECRET])
+        async with head.linked(head.make_announcer(), lambda: None) as [client]:
             call(client, node, b"head")
             assert (await soon(waiting)).head == b"head"
 
@@ -122,12 +122,12 @@ GIVEN: dict[str, Any] = {"model": "org/model", "layers": "0-15", "announce": (CO
 )
 def test_settings_that_do_not_fit_are_told(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     with at_home(tmp_path), pytest.raises(UsageError, match=told):
-        make_called(WorkerSettings(**{**GIVEN, **changes}), PluginHost.discover(Config()))
+        make_announced(WorkerSettings(**{**GIVEN, **changes}), PluginHost.discover(Config()))
 
 
 def test_unknown_model_and_a_rendezvous_that_is_not_there_are_told(tmp_path: Path) -> None:
     plugins = PluginHost.discover(Config())
     with at_home(tmp_path), pytest.raises(ParallaxError, match="none-such"):
-        make_called(WorkerSettings(**{**GIVEN, "model": "none-such:x"}), plugins)
+        make_announced(WorkerSettings(**{**GIVEN, "model": "none-such:x"}), plugins)
     with at_home(tmp_path), pytest.raises(ParallaxError, match="no server answers"):
-        make_called(WorkerSettings(**GIVEN), plugins)
+        make_announced(WorkerSettings(**GIVEN), plugins)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -16,7 +17,7 @@ from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.cluster.membership.calls import LayerOffer, find_calls, find_offers, read_call
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.deploy.joined import JoinedHead
-from parallax_core.deploy.rendezvous import MeetingCodes, read_codes
+from parallax_core.deploy.rendezvous import RendezvousCodes, read_codes
 from parallax_core.deploy.stage_opener import name_offered, read_layers
 from parallax_core.models.backends import find_backends
 from parallax_core.models.catalog import Catalog
@@ -31,10 +32,10 @@ LOOK_S = 1.0
 
 
 @dataclass(slots=True)
-class CalledNode:
+class AnnouncedNode:
     """A node that offers fixed layers to whoever calls it."""
 
-    codes: MeetingCodes
+    codes: RendezvousCodes
     offer: LayerOffer
     announcer: Announcer
     _shunned: dict[bytes, float] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class CalledNode:
         """Announce the offer until a head has called and admitted this machine, and return that head."""
         news = asyncio.Event()
         signer, number = self.announcer.signer, self.announcer.number
-        async with self.codes.meeting(self.announcer, news.set) as clients:
+        async with self.codes.linked(self.announcer, news.set) as clients:
             for client in clients:
                 client.follow([find_calls(client.secret, signer, number)])
                 client.announce(find_offers(client.secret), msgspec.msgpack.encode(self.offer))
@@ -53,11 +54,9 @@ class CalledNode:
                     await self._withdraw(clients)
                     return head
                 news.clear()
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):
                         await news.wait()
-                except TimeoutError:
-                    continue
 
     def shun(self, head: bytes) -> None:
         """Do not try a head again for `SHUN_S`, by its description."""
@@ -96,7 +95,7 @@ class CalledNode:
         await asyncio.sleep(0.1)  # for the links to send that
 
 
-def make_called(settings: WorkerSettings, plugins: PluginHost) -> CalledNode:
+def make_announced(settings: WorkerSettings, plugins: PluginHost) -> AnnouncedNode:
     """Return the node that ``settings`` describe; this machine gets keys if it has none.
 
     Raises:
@@ -113,4 +112,4 @@ def make_called(settings: WorkerSettings, plugins: PluginHost) -> CalledNode:
     codes = read_codes(plugins, settings.announce, looks_around=settings.discovery)
     offer = LayerOffer(name_offered(Catalog(plugins), settings.model), layers.start, layers.stop)
     codes.find_near()
-    return CalledNode(codes, offer, codes.make_announcer())
+    return AnnouncedNode(codes, offer, codes.make_announcer())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,7 +14,7 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.cluster.membership.announcement import Announcement
 from parallax_core.cluster.membership.calls import HeadCall, find_calls, find_offers, read_offer
 from parallax_core.contracts.joining import Admission
-from parallax_core.deploy.rendezvous import MeetingCodes
+from parallax_core.deploy.rendezvous import RendezvousCodes
 from parallax_core.node.membership.rendezvous_client import RendezvousClient
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class MemberAdmission:
             self.others.admit(proof, key)
 
 
-def admit_members(codes: MeetingCodes, others: Admission) -> MemberAdmission:
+def admit_members(codes: RendezvousCodes, others: Admission) -> MemberAdmission:
     """Return what admits the nodes that are called by ``codes``, and whom ``others`` admits."""
     proofs = [codes.method.derive_proof(secret.enrolment) for secret in codes.secrets]
     return MemberAdmission(frozenset(proofs), others)
@@ -55,7 +55,7 @@ def admit_members(codes: MeetingCodes, others: Admission) -> MemberAdmission:
 class NodeFinder:
     """Calls nodes that announce layers of a model. Belongs to one event loop."""
 
-    codes: MeetingCodes
+    codes: RendezvousCodes
     model: str
     """The full name of the model."""
     num_layers: int
@@ -69,7 +69,7 @@ class NodeFinder:
         """Call nodes until the end of the context."""
         announcer = await asyncio.to_thread(self.codes.make_announcer)
         news = asyncio.Event()
-        async with self.codes.meeting(announcer, news.set) as clients:
+        async with self.codes.linked(announcer, news.set) as clients:
             for client in clients:
                 client.follow([find_offers(client.secret)])
             calling = asyncio.create_task(self._call(clients, news))
@@ -84,11 +84,9 @@ class NodeFinder:
             for client in clients:
                 self._call_at(client)
             news.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await news.wait()
-            except TimeoutError:
-                continue
 
     def _call_at(self, client: RendezvousClient) -> None:
         """Call the nodes that announce themselves at a rendezvous; those that have joined announce nothing."""

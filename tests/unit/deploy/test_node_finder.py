@@ -8,8 +8,8 @@ import pytest
 from parallax_core.base.errors import ParallaxError
 from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.cluster.membership.calls import LayerOffer, find_calls, find_offers, read_call
-from parallax_core.deploy.finding import NodeFinder, admit_members, check_head
-from tests.unit.deploy.meeting import HeadMethod, Meeting, open_rendezvous
+from parallax_core.deploy.node_finder import NodeFinder, admit_members, check_head
+from tests.unit.deploy.local_rendezvous import HeadMethod, LocalRendezvous, open_rendezvous
 from tests.unit.node.cluster import until
 
 SECRET = ClusterSecret(b"s" * 16)
@@ -32,7 +32,7 @@ class Others:
 
 def test_members_are_admitted_besides_those_with_a_code() -> None:
     others = Others()
-    admission = admit_members(Meeting("head", [], [SECRET], HeadMethod()), others)  # type: ignore[arg-type]
+    admission = admit_members(LocalRendezvous("head", [], [SECRET], HeadMethod()), others)  # type: ignore[arg-type]
     member = b"proof of " + SECRET.enrolment
     assert [admission.knows(each) for each in (member, b"code", b"proof of " + SECRET.secret)] == [True, True, False]
     admission.admit(member, b"key")
@@ -44,24 +44,24 @@ def test_members_are_admitted_besides_those_with_a_code() -> None:
 
 async def test_nodes_with_layers_of_the_model_are_called_as_long_as_they_announce_them() -> None:
     async with open_rendezvous() as registry:
-        finder = NodeFinder(Meeting("head", [registry], [SECRET]), "hf:org/model", 30, b"head")  # type: ignore[arg-type]
+        finder = NodeFinder(LocalRendezvous("head", [registry], [SECRET]), "hf:org/model", 30, b"head")  # type: ignore[arg-type]
         offers = {
             "good": LayerOffer("hf:org/model", 0, 15),
             "other": LayerOffer("hf:org/other", 0, 15),
             "long": LayerOffer("hf:org/model", 15, 31),
             "empty": LayerOffer("hf:org/model", 15, 15),
         }
-        nodes = {name: Meeting(name, [registry], [SECRET]) for name in offers}
+        nodes = {name: LocalRendezvous(name, [registry], [SECRET]) for name in offers}
         announcers = {name: node.make_announcer() for name, node in nodes.items()}
-        watch = Meeting("watch", [registry], [SECRET])
+        watch = LocalRendezvous("watch", [registry], [SECRET])
         topics = {name: find_calls(SECRET, each.signer, each.number) for name, each in announcers.items()}
-        async with finder.calling(), watch.meeting(watch.make_announcer(), lambda: None) as [client]:
+        async with finder.calling(), watch.linked(watch.make_announcer(), lambda: None) as [client]:
             client.follow(list(topics.values()))
             async with (
-                nodes["good"].meeting(announcers["good"], lambda: None) as [good],
-                nodes["other"].meeting(announcers["other"], lambda: None) as [other],
-                nodes["long"].meeting(announcers["long"], lambda: None) as [long],
-                nodes["empty"].meeting(announcers["empty"], lambda: None) as [empty],
+                nodes["good"].linked(announcers["good"], lambda: None) as [good],
+                nodes["other"].linked(announcers["other"], lambda: None) as [other],
+                nodes["long"].linked(announcers["long"], lambda: None) as [long],
+                nodes["empty"].linked(announcers["empty"], lambda: None) as [empty],
             ):
                 for name, each in (("other", other), ("long", long), ("empty", empty), ("good", good)):
                     each.announce(find_offers(SECRET), msgspec.msgpack.encode(offers[name]))
