@@ -108,7 +108,8 @@ class Pacer:
             self._most = max(UNMEASURED, 2 * num_taken)
         passed_s = 0.0 if self._noted is None else now - self._noted
         is_held = is_short and budget.is_limited and budget.is_spent
-        self._ratio = max(RATIO, self._ratio * math.exp((passed_s if is_held else -passed_s) / GROWTH_S))
+        growth_s = min(passed_s, GROWTH_S) if is_held else -passed_s  # a process may have been stopped for days
+        self._ratio = max(RATIO, self._ratio * math.exp(growth_s / GROWTH_S))
         self._noted = now
 
     def _find_longest(self, alone_s: float, all_s: float) -> float:

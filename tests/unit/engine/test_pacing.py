@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallax_core.engine.pacing import RATIO, PromptBudget
+from parallax_core.engine.pacing import GROWTH_S, RATIO, Pacer, PromptBudget, StreamLoad
+from parallax_core.engine.stage_clock import StageClock
 from parallax_core.engine.step_cost import StepCosts, StepSize
 from tests.unit.engine.timed import Law, TimedPipeline, make_law
 
@@ -100,6 +101,19 @@ def test_prompts_that_wait_get_a_larger_share() -> None:
     assert len(waits) > 55
     assert max(waits) < 12
     assert pipeline.gaps(stream)[-1] < 8 * LAW(StepSize(1))
+
+
+def test_share_grows_no_further_while_the_process_is_stopped() -> None:
+    clock = StageClock(1)
+    clock.costs.note(StepSize(1), 0.1)
+
+    def find_budget(gap_s: float) -> float:
+        pacer = Pacer(clock)
+        for now in (0.0, gap_s):
+            pacer.note(PromptBudget(clock.costs, 0.0, 0.0), 1, is_short=True, now=now)
+        return pacer.make_budget(StepSize(1), StreamLoad(num_begun=1, is_in_flight=False, num_present=2)).seconds
+
+    assert find_budget(1.0) < find_budget(GROWTH_S) == find_budget(1e6)
 
 
 def test_no_prompt_comes_between_the_decodes_of_busy_stages() -> None:
