@@ -32,8 +32,13 @@ def run(settings: RunSettings, config: Config) -> None:
     With --standby-of it follows another server first, and takes its place when you say `parallax promote`. The model
     and the goals of the plan are then those of that server.
     """
-    seeks = settings.discovery and bool(settings.standby_of)
-    contacts = Contacts(is_found=settings.discovery, stun_port=settings.stun_port, seeks=seeks)
+    follows = bool(settings.standby_of)
+    contacts = Contacts(
+        links=follows,
+        seeks=follows and settings.discovery,
+        is_found=settings.discovery,
+        stun_port=settings.stun_port,
+    )
     tell_contacts(contacts, offline=settings.offline)
     if settings.standby_of:
         log.configure(verbose=settings.verbose)

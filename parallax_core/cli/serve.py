@@ -57,13 +57,14 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
     With --find, the layers are run by nodes that announce them: see `parallax worker --announce`.
     """
-    tell_contacts(_find_contacts(settings), offline=settings.offline)
+    tell_contacts(find_contacts(settings), offline=settings.offline)
     run_service(settings, config, partial(read_serve_plan, settings))
 
 
-def _find_contacts(settings: ServeSettings) -> Contacts:
+def find_contacts(settings: ServeSettings) -> Contacts:
     """Return what leaves this machine by a server whose stages the user chose."""
-    is_joined, finds = settings.listen is not None, bool(settings.find)
+    finds = bool(settings.find)
+    is_joined = finds or settings.listen is not None  # with --find, it chooses an address itself
     return Contacts(
         links=finds,
         seeks=finds and settings.discovery,

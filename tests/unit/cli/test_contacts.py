@@ -6,6 +6,8 @@ import pytest
 
 from parallax_core.base.offline import HUB_VARIABLE, OFFLINE_VARIABLE, is_offline
 from parallax_core.cli.contacts import Contacts, tell_contacts
+from parallax_core.cli.serve import find_contacts
+from parallax_core.config.serve import ServeSettings
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +34,19 @@ def test_each_thing_that_leaves_the_machine_is_said(
     assert len(lines) == len(said)
     assert all(line.startswith("network: ") and words in line for line, words in zip(lines, said, strict=True))
     assert not is_offline()
+
+
+@pytest.mark.parametrize(
+    ("settings", "contacts"),
+    [
+        (ServeSettings(), Contacts()),
+        (ServeSettings(listen="tcp://0.0.0.0:9000", stun_port=7), Contacts(is_found=True, stun_port=7)),
+        (ServeSettings(find=("plx1",), stun_port=7), Contacts(links=True, seeks=True, is_found=True, stun_port=7)),
+        (ServeSettings(find=("plx1",), stun_port=7, discovery=False), Contacts(links=True, stun_port=7)),
+    ],
+)
+def test_server_says_what_its_settings_lead_to(settings: ServeSettings, contacts: Contacts) -> None:
+    assert find_contacts(settings) == contacts
 
 
 def test_what_is_said_says_how_to_turn_it_off(capsys: pytest.CaptureFixture[str]) -> None:
