@@ -83,6 +83,16 @@ struct State {
   }
 };
 
+// Puts the values of all queries in order: number i is at `find_place(i)`. The first query is overwritten.
+template <class FindPlace>
+void restore_places(const State& state, FindPlace find_place) {
+  for (int64_t q = 0; q < state.queries; ++q) {
+    float* const values = state.values + q * state.width;
+    memcpy(state.query, values, static_cast<size_t>(state.width * kFloatBytes));
+    for (int64_t i = 0; i < state.width; ++i) values[i] = state.query[find_place(i)];
+  }
+}
+
 PLX_INLINE int64_t item_bytes(const Attention& a) { return a.kind == kFloat32 ? kFloatBytes : a.kind == kBfloat16 ? kHalfBytes : 1; }
 
 PLX_INLINE void find_keys(const Attention& a, const AttentionTask& task, int64_t begin, int64_t most, KeyBlock& block) {

@@ -77,11 +77,7 @@ struct FewForm {
   }
 
   static void restore_order(const State& state) {  // of the results
-    for (int64_t q = 0; q < state.queries && Cache::kParts > 1; ++q) {
-      float* const values = state.values + q * state.width;
-      memcpy(state.query, values, static_cast<size_t>(state.width * kFloatBytes));
-      for (int64_t i = 0; i < state.width; ++i) values[i] = state.query[Cache::find_place(i)];
-    }
+    if (Cache::kParts > 1) restore_places(state, [](int64_t i) { return Cache::find_place(i); });
   }
 };
 

@@ -106,7 +106,7 @@ PLX_INLINE void multiply_keys(const char* const (&rows)[4], const State& state, 
 }
 
 // Values of four keys are interleaved, so that a word has one number of each; so the sums of 64 numbers are in the order of
-// `find_place`.
+// `find_code_place`.
 template <int Q>
 PLX_INLINE void add_code_values(const KeyBlock& block, Fetcher& fetcher, const State& state, int64_t first, const WeightCodes (&codes)[Q], const float* decay, int64_t at, int64_t dim) {
   __m512i upper[Q][4] = {}, lower[Q][4] = {};
@@ -240,13 +240,7 @@ struct FewCodes {
     if (q + 1 == state.queries) add_block<1>(a, task, block, fetcher, state, q);
   }
 
-  static void restore_order(const State& state) {  // of the results
-    for (int64_t q = 0; q < state.queries; ++q) {
-      float* const values = state.values + q * state.width;
-      memcpy(state.query, values, static_cast<size_t>(state.width * kFloatBytes));
-      for (int64_t i = 0; i < state.width; ++i) values[i] = state.query[find_code_place(i)];
-    }
-  }
+  static void restore_order(const State& state) { restore_places(state, find_code_place); }  // of the results
 
  private:
   template <int Q>

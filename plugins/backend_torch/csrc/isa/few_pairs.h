@@ -93,11 +93,7 @@ struct FewPairs {
   }
 
   static void restore_order(const State& state) {  // of the results: a line has first the lower halves of its quarters
-    for (int64_t q = 0; q < state.queries; ++q) {
-      float* const values = state.values + q * state.width;
-      memcpy(state.query, values, static_cast<size_t>(state.width * kFloatBytes));
-      for (int64_t i = 0; i < state.width; ++i) values[i] = state.query[i / 32 * 32 + i % 8 / 4 * 16 + i % 32 / 8 * 4 + i % 4];
-    }
+    restore_places(state, [](int64_t i) { return i / 32 * 32 + i % 8 / 4 * 16 + i % 32 / 8 * 4 + i % 4; });
   }
 
  private:
