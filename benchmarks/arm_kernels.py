@@ -124,7 +124,7 @@ def find_faults(pair: str, compared: Mapping[str, Mapping[str, float]], same: re
     """Yield what differs that must not, or by too much."""
     for kind, each in compared.items():
         limit = next((limit for start, limit in LIMITS.items() if kind.startswith(start)), LIMIT)
-        if (same.match(f"{kind} ") and each["differ"]) or each["most"] > limit:
+        if (same.match(f"{kind} ") and each["differ"]) or not each["most"] <= limit:  # NaN too
             yield f"{pair}: {kind}: {each['differ']} of {each['values']} differ, by up to {each['most']}"
 
 
