@@ -117,17 +117,19 @@ def choose_processes(num_requests: int) -> int:
 
 
 def _start(process: SpawnProcess) -> None:
-    """Start a process, to which its arguments are sent."""
+    """Start a process, to which its arguments are sent. It ignores Ctrl+C, on which this process ends it."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, and so in force during its imports
     try:
         process.start()
     except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:  # all that pickling may raise
         message = f"the simulation cannot be sent to another process: {error}"
         raise UsageError(message, "a policy holds what cannot be sent: use --processes 1") from error
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _serve(connection: Connection, source: PipelineSource, ranks: Sequence[int]) -> None:
     """Make the calls that a `ProcessGroup` sends, until it closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the process that has the connection
     group = source.make_group(ranks)
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -95,3 +95,24 @@ class Killer:
         if os.getpid() != self.parent:
             os.kill(os.getpid(), signal.SIGKILL)
         return 0.0
+
+
+def test_interrupt_of_a_process_that_starts_is_left_to_the_one_that_started_it() -> None:
+    options = SimulationOptions(routing=LeastPendingTokens(), head=HeadOptions(batching=Interrupter()))
+    assert run(options, 2, make_arrivals(3)).num_finished == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Interrupter:
+    """A batching policy that interrupts the process it is sent to, on its way."""
+
+    def __init__(self) -> None:
+        self.parent = os.getpid()
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self.__dict__ |= state
+        if os.getpid() != self.parent:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def wait_s(self, queue: QueueView) -> float:
+        return 0.0
