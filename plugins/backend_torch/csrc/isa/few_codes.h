@@ -240,7 +240,9 @@ struct FewCodes {
     if (q + 1 == state.queries) add_block<1>(a, task, block, fetcher, state, q);
   }
 
-  static void restore_order(const State& state) { restore_places(state, find_code_place); }  // of the results
+  static void restore_order(const State& state) {  // of the results
+    restore_places(state, [](int64_t i) { return find_code_place(i); });
+  }
 
  private:
   template <int Q>
