@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from typing import Any
 
 from benchmarks.movement import Watched
 from benchmarks.record import describe_run, write_report
+from benchmarks.slow_links import find_port
 from parallax_transport_zmq.keyring import Keyring
 
 STILL_S = 10.0
@@ -85,13 +85,6 @@ class Lab:
         return process
 
 
-def find_port() -> str:
-    """Return a free port of loopback."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
-
-
 def watch_raw(caller: Watched, server: Watched) -> dict[str, Any]:
     """Wait until the answers to a caller stop, or come for long enough."""
     begun = time.monotonic()
@@ -112,7 +105,7 @@ def try_raw_in_flight(lab: Lab) -> Iterator[dict[str, Any]]:
     """Have several calls in flight."""
     for in_flight, num_bytes in IN_FLIGHT:
         with lab.killing():
-            server = lab.start_raw("serve", find_port(), "")
+            server = lab.start_raw("serve", str(find_port()), "")
             caller = lab.start_raw("call_stream", server.await_news("address"), str(in_flight), str(num_bytes))
             yield {"in_flight": in_flight, "bytes": num_bytes, **watch_raw(caller, server)}
 
@@ -120,7 +113,7 @@ def try_raw_in_flight(lab: Lab) -> Iterator[dict[str, Any]]:
 def try_raw_reader(lab: Lab) -> Iterator[dict[str, Any]]:
     """Stop a process that reads a stream."""
     with lab.killing():
-        server = lab.start_raw("serve", find_port(), "")
+        server = lab.start_raw("serve", str(find_port()), "")
         address = server.await_news("address")
         reader = lab.start_raw("call_stream_iter", address, "1", "8")
         caller = lab.start_raw("call", address, "1", "1024")
@@ -136,7 +129,7 @@ def try_raw_busy(lab: Lab) -> Iterator[dict[str, Any]]:
     """Have a server make calls that wait with the interpreter locked."""
     for once_more, method in ONCE_MORE.items():
         with lab.killing():
-            server = lab.start_raw("serve", find_port(), once_more)
+            server = lab.start_raw("serve", str(find_port()), once_more)
             caller = lab.start_raw(method, server.await_news("address"), "1", "1024")
             yield {"server_calls": once_more, "method": method, **watch_raw(caller, server)}
 

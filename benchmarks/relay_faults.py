@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,11 +23,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.joining_times import PARALLAX
 from benchmarks.namespaces import Machine, Process, network, run
 from benchmarks.record import describe_run, write_report
+from benchmarks.routers import has_tools
 from parallax_core.config.home import models_folder
 
-PARALLAX = str(Path(sys.executable).with_name("parallax"))
 API = "http://127.0.0.1:8000/v1"
 BOUND_S = 2.5 + 2.0
 MOST_S = 60.0
@@ -147,6 +147,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if os.geteuid() or not has_tools():
+        parser.error("it needs root, `ip netns` and `nft`")
     names = ("server", "one", "two", "relay1", "relay2")
     with tempfile.TemporaryDirectory(prefix="relay-") as folder, ExitStack() as stack:
         machines = stack.enter_context(network(Path(folder), models_folder().resolve(), *names))

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from benchmarks.transport import pick
 from parallax_core.api import Frame, PeerLost, Transport, TransportPlan
 from parallax_core.contracts.transport import Link
 from parallax_core.node.relay.limits import RelayLimits
@@ -101,11 +102,6 @@ async def time_frames(link: Link, size: int, number: int) -> list[float]:
     return times
 
 
-def pick(times: list[float], share: float) -> float:
-    """Return the quantile of half the times, in milliseconds."""
-    return round(500 * sorted(times)[min(len(times) - 1, int(share * len(times)))], 3)
-
-
 async def measure(addresses: dict[str, str], relay_address: str) -> list[dict[str, Any]]:
     """Measure all roads and sizes."""
     rows = []
@@ -128,7 +124,8 @@ async def measure(addresses: dict[str, str], relay_address: str) -> list[dict[st
                     taken = await time_frames(link, size, number // TURNS)
                     times[road] += taken if turn else []
             for road, each in times.items():
-                rows.append({"road": road, "bytes": size, "p50_ms": pick(each, 0.5), "p99_ms": pick(each, 0.99)})
+                p50, p99 = (round(500 * pick(each, share), 3) for share in (0.5, 0.99))  # of one way
+                rows.append({"road": road, "bytes": size, "p50_ms": p50, "p99_ms": p99})
                 print(rows[-1], flush=True)
     return rows
 
