@@ -15,12 +15,12 @@ from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.config.config import Config
 from parallax_core.config.relay import RelayCommandSettings
-from parallax_core.contracts.transport import Transport, TransportPlan
+from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.joined import JoinedHead
 from parallax_core.deploy.joining import Joiner
 from parallax_core.deploy.network import telling_addresses
+from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.deploy.relays import read_limits
-from parallax_core.node.channel import STRANGERS
 from parallax_core.node.relay.host import RelayHost
 from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.worker.stop import run_until_signal
@@ -49,27 +49,10 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     joined = joiner.join(settings.where)
     node = f"{joined.machine}/{os.getpid()}"
     print(f"joining {joined.address} as {node}", file=sys.stderr, flush=True)
-    transport = make_transport(settings, plugins, joiner, joined, node)
-    asyncio.run(run_until_signal(_relay(settings, transport, joiner, joined, node)))
-
-
-def make_transport(
-    settings: RelayCommandSettings, plugins: PluginHost, joiner: Joiner, joined: JoinedHead, node: str
-) -> Transport:
-    """Return the transport of a relay, not started.
-
-    Raises:
-        UsageError: if it cannot choose an address to listen at.
-    """
     offer = plugins.transports().get(joined.transport)
-    if settings.listen is None and offer.spec.place_near is None:
-        message = f"the transport {offer.spec.name!r} cannot choose an address for this relay to listen at"
-        raise UsageError(message, "give an address that nodes can reach: --listen ADDRESS")
-    listen = settings.listen or offer.load(offer.spec.place_near)(joined.address, node)  # type: ignore[arg-type]
-    timeout_s = settings.peer_timeout or offer.spec.timeout_s
-    heads = joiner.find_key(joined)
-    plan = TransportPlan(node=node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=heads)
-    return offer.load(offer.spec.factory)(plan)
+    listen = choose_listen(offer, settings.listen, joined.address, node)
+    transport = make_transport(offer, node, listen, joiner.find_key(joined), settings.peer_timeout)
+    asyncio.run(run_until_signal(_relay(settings, transport, joiner, joined, node)))
 
 
 async def _relay(

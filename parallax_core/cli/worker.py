@@ -28,14 +28,14 @@ from parallax_core.cluster.membership.calls import LayerOffer
 from parallax_core.config.config import Config
 from parallax_core.config.home import known_terms_file
 from parallax_core.config.worker import WorkerSettings, name_node
-from parallax_core.contracts.transport import Transport, TransportPlan, TransportSpec
+from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.announced import make_announced
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.further_nodes import drop_port, make_further_command
 from parallax_core.deploy.node_reports import make_reporter
+from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.deploy.relays import make_offer
 from parallax_core.deploy.stage_opener import StageOpener, make_opener
-from parallax_core.node.channel import STRANGERS
 from parallax_core.node.membership.supervisor import end_children_of_orphan, end_with_parent
 from parallax_core.node.profile.link_prober import LinkProber
 from parallax_core.node.relay.paths import RelayPaths
@@ -48,7 +48,6 @@ from parallax_core.node.worker.shared_layers import SharedLayers
 from parallax_core.node.worker.stop import run_until_signal, serve_until_signal
 from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Offer
 from parallax_core.server.forwarder import ApiForwarder, find_api_url
 from parallax_core.wire.membership import Join
 
@@ -236,11 +235,9 @@ def _forwarding(plan: WorkerPlan, place: HeadPlace, transport: Transport) -> Abs
 
 
 def _make_transport(plan: WorkerPlan, keys: Mapping[str, bytes]) -> Transport:
-    settings, spec = plan.settings, plan.plugins.transports().get(plan.settings.transport)
-    listen = settings.listen or _place(spec, settings.connect, plan.node)
-    timeout_s = settings.peer_timeout or spec.spec.timeout_s
-    options = TransportPlan(node=plan.node, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, heads=keys)
-    return spec.load(spec.spec.factory)(options)
+    settings, offer = plan.settings, plan.plugins.transports().get(plan.settings.transport)
+    listen = choose_listen(offer, settings.listen, settings.connect, plan.node)
+    return make_transport(offer, plan.node, listen, keys, settings.peer_timeout)
 
 
 async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, join: Join) -> None:
@@ -264,10 +261,3 @@ async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, joi
             task.cancel()
         await asyncio.gather(serving, watching, return_exceptions=True)
     ended.result()
-
-
-def _place(offer: Offer[TransportSpec], connect: str, node: str) -> str:
-    if offer.spec.place_near is None:
-        message = f"the transport {offer.spec.name!r} cannot choose an address for this node to listen at"
-        raise UsageError(message, "give an address that other nodes can reach: --listen ADDRESS")
-    return offer.load(offer.spec.place_near)(connect, node)

@@ -21,6 +21,7 @@ from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaE
 from parallax_core.deploy.executors import RemoteStages, make_registry
 from parallax_core.deploy.joined_model import JoinedModel
 from parallax_core.deploy.node_finder import NodeFinder, admit_members, check_head
+from parallax_core.deploy.node_transport import choose_listen
 from parallax_core.deploy.rendezvous import RendezvousCodes, read_codes
 from parallax_core.deploy.stage_opener import name_offered
 from parallax_core.models.catalog import Catalog
@@ -149,11 +150,6 @@ def read_found_plan(settings: ServeSettings, plugins: PluginHost) -> FoundPlan:
         message = f"the join code is of the transport {codes.transport!r}, and --transport says {settings.transport!r}"
         raise UsageError(message, "leave --transport out")
     codes.method.prepare(HEAD)
-    near = codes.find_near()
-    spec = plugins.transports().get(codes.transport)
-    place_near = spec.load(spec.spec.place_near) if spec.spec.place_near is not None else None
-    if (listen := settings.listen or (place_near(near, HEAD) if place_near is not None else None)) is None:
-        message = f"the transport {codes.transport!r} cannot choose an address for this server"
-        raise UsageError(message, "give an address that nodes can reach: --listen ADDRESS")
+    listen = choose_listen(plugins.transports().get(codes.transport), settings.listen, codes.find_near(), HEAD)
     given = replace(settings, transport=codes.transport, listen=listen)
     return FoundPlan(plugins=plugins, deployment=read_plan(given, plugins), codes=codes)
