@@ -58,9 +58,9 @@ class RendezvousHost:
                 hello = await welcome(channel, self._node)
             if hello.purpose == "rendezvous":
                 await self._rendezvous.serve(channel)
-            elif not hello.purpose:
+            elif hello.purpose in {"", "offer"}:
                 async with asyncio.timeout(GREETING_S):
-                    await channel.receive()  # its `Join`
+                    await channel.receive()  # its `Join`, or its `OfferRelay`
                 hint = "`parallax worker MODEL --layers A-B --announce CODE` announces layers here"
                 await channel.send(Refusal(LEASE, Epoch(0), 0, "this is a rendezvous, which has no work", hint))
         except (ParallaxError, TimeoutError) as error:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.trusted_peers import TrustedPeers
@@ -33,7 +33,11 @@ class RelayHost:
         self._incoming.relay = offer.server
 
     async def serve(self, head: Peer, seek: SeekHead | None = None) -> None:
-        """Relay for the nodes of ``head``, which ``seek`` finds again if it is lost, until cancelled."""
+        """Relay for the nodes of ``head``, which ``seek`` finds again if it is lost, until cancelled.
+
+        Raises:
+            ParallaxError: if the address of the head is invalid, or it refuses.
+        """
         addresses, num_failures = [head.address], 0
         async with self._incoming.accepting():
             while True:
@@ -41,7 +45,7 @@ class RelayHost:
                 wait_s = AGAIN_S[min(num_failures, len(AGAIN_S) - 1)]
                 try:
                     await self._offer.offer(self._transport, self._node, place, self._trusted)
-                except ParallaxError as error:
+                except PeerLost as error:
                     logger.warning("no head at %s, trying again in %g s: %s", place.address, wait_s, error.message)
                 num_failures += 1
                 await asyncio.sleep(wait_s)

@@ -13,6 +13,7 @@ from parallax_core.node.handshake import open_channel
 from parallax_core.node.relay.limits import RelayLimits
 from parallax_core.node.relay.server import RelayServer
 from parallax_core.node.trusted_peers import TrustedPeers
+from parallax_core.wire.membership import Refusal
 from parallax_core.wire.profile import Peer
 from parallax_core.wire.relay import OfferRelay, RelayUsers
 
@@ -46,8 +47,8 @@ class RelayOffer:
         """Offer the relay once, until the head is lost.
 
         Raises:
-            PeerLost: always.
-            ParallaxError: if the address of the head is invalid.
+            PeerLost: once the head is lost.
+            ParallaxError: if the address of the head is invalid, or the head refuses.
         """
         link = await transport.connect(head.address, head.node)
         try:
@@ -62,6 +63,8 @@ class RelayOffer:
             while isinstance(message := await channel.receive(), RelayUsers):
                 self._users = frozenset(user.node for user in message.users)
                 trusted.trust("user of the relay", {user.node: user.key for user in message.users})
+            if isinstance(message, Refusal):
+                raise ParallaxError(message.message, message.hint)
             raise PeerLost(f"node {head.node!r} sent a relay a {type(message).__name__}")
         finally:
             await channel.leave()

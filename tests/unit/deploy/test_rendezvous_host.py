@@ -10,10 +10,15 @@ from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.config import Config
 from parallax_core.deploy.joining import Joiner
+from parallax_core.deploy.node_transport import make_transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
+from parallax_core.node.relay.host import RelayHost
+from parallax_core.node.relay.limits import RelayLimits
+from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.plugins.host import PluginHost
 from parallax_core.wire.membership import Join, Refusal
+from parallax_core.wire.profile import Peer
 from tests.unit.deploy.local_rendezvous import at_home, hosting
 from tests.unit.node.cluster import soon
 
@@ -36,6 +41,21 @@ async def test_rendezvous_has_no_work_for_a_machine_that_joins(tmp_path: Path) -
             assert "this is a rendezvous" in answer.message
             with pytest.raises(PeerLost):
                 await soon(channel.receive())
+            await transport.stop()
+
+
+async def test_relay_that_is_offered_to_a_rendezvous_ends_and_says_why(tmp_path: Path) -> None:
+    plugins = PluginHost.discover(Config())
+    async with hosting(tmp_path / "host") as (address, code):
+        with at_home(tmp_path / "one"):
+            joiner = Joiner(plugins, looks_around=False)
+            joined = await soon(joiner.enrol(read_code(code)))
+            offer, node = plugins.transports().get("zmq"), f"{joined.machine}/1"
+            transport = make_transport(offer, node, "tcp://127.0.0.1:0", joiner.find_key(joined), None)
+            await transport.start()
+            host = RelayHost(transport, node, RelayOffer(RelayLimits()))
+            with pytest.raises(ParallaxError, match="this is a rendezvous"):
+                await soon(host.serve(Peer(HEAD, address)))
             await transport.stop()
 
 
