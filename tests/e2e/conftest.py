@@ -114,7 +114,7 @@ def make_once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path],
     folder = factory.getbasetemp().parent / name
     with FileLock(folder.with_suffix(".lock")):
         if not (made := folder.with_suffix(".made")).exists():
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)  # the worker that made it may have failed
             make(folder)
             made.touch()
     return folder
