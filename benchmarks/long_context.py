@@ -39,6 +39,7 @@ TOKENS = 16
 """Tokens of each answer."""
 CHUNK = 512
 WARM = 16
+"""Tokens of the prompt that warms a side up."""
 IDS = (1000, 40000)
 """The range of token ids in prompts."""
 VERSIONS = ("torch", "parallax-backend-torch", "parallax-core")
@@ -133,14 +134,9 @@ def run_side(
     """Start a side, run its cases, and yield the report of each."""
     with opened as side:
         with run_turn(side):
-            side.generate([case_tokens(WARM)], 4)
+            side.generate([list(range(IDS[0], IDS[0] + WARM))], 4)
         for case in cases:
             yield case, {"about": dict(side.about), **measure_case(side, case)}
-
-
-def case_tokens(count: int) -> list[int]:
-    """Return the prompt of the warm-up."""
-    return list(range(IDS[0], IDS[0] + count))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
