@@ -33,7 +33,7 @@ from parallax_core.models.generation_config import check_choice
 from parallax_core.models.output_parser import OutputParser, check_parser, find_parser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.membership.code_store import ListeningHead
-from parallax_core.node.membership.registry import NodeRegistry, ServeApi
+from parallax_core.node.membership.registry import NodeRegistry, ServeLink
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
@@ -107,10 +107,10 @@ class Deployment:
         joined = self._registry.joined if self._registry is not None else ()
         return [describe_node(each) for each in joined if not is_lease(each.name)]
 
-    def share_api(self, serve: ServeApi) -> None:
+    def share_api(self, serve: ServeLink) -> None:
         """Have ``serve`` answer the requests of clients of the nodes that have joined, if any can."""
         if self._registry is not None:
-            self._registry.serve_api = serve
+            self._registry.services["api"] = serve
 
     @asynccontextmanager
     async def nodes_joining(self) -> AsyncIterator[ListeningHead | None]:

@@ -218,7 +218,7 @@ def make_registry(
     registry = NodeRegistry(transport, HEAD, command, measures_links=settings.listen is not None)
     registry.relays.server = make_relay(settings, registry.has)
     if settings.listen:
-        registry.serve_rendezvous = RendezvousServer().serve
+        registry.services["rendezvous"] = RendezvousServer().serve
     return registry
 
 

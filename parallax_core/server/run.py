@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from parallax_core.base.errors import EngineFailed
-from parallax_core.node.membership.registry import ServeApi
+from parallax_core.node.membership.registry import ServeLink
 from parallax_core.server.bind import explain_bind_error
 from parallax_core.server.connection import make_protocol
 from parallax_core.server.drain import Drain
@@ -62,7 +62,7 @@ class ServerSite:
     options: ServerOptions
     drain: Drain
     changes: ModelChanges
-    share: Callable[[ServeApi], None] = lambda _: None
+    share: Callable[[ServeLink], None] = lambda _: None
     """Is given what serves the clients of machines that have joined, each over a link of its own."""
 
 

@@ -40,8 +40,8 @@ NAME_HINT = (
 )
 LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
-ServeApi = Callable[[Channel], Awaitable[None]]
-"""Answers the requests of a client that come over a link, until it ends."""
+ServeLink = Callable[[Channel], Awaitable[None]]
+"""Answers what comes over a link, until it ends."""
 Fit = Callable[[JoinedNode], int]
 """Returns how suitable a node is; 0: not at all."""
 
@@ -56,9 +56,6 @@ class NodeRequest:
 
 class NodeRegistry:
     """Accepts the nodes that connect to a head, and hands them out to callers that wait for one."""
-
-    serve_rendezvous: ServeApi | None = None
-    """Serves those who announce themselves, or look for others; None: nobody does here."""
 
     def __init__(
         self, transport: Transport, node: str, command: str = "parallax worker", *, measures_links: bool = False
@@ -83,14 +80,13 @@ class NodeRegistry:
         self._room = asyncio.Semaphore(MOST_GREETINGS)
         self.attempts = count(1)
         """Numbers of attempts to assign stages, different for all executors: a reply belongs to one attempt only."""
-        self.serve_api: ServeApi | None = None
-        """Serves the clients of nodes that have joined; None: there is no API."""
-        self.serve_standby: ServeApi | None = None
-        """Serves standbys; None: there can be none."""
         self.note_join: Callable[[JoinedNode], None] | None = None
         """Called with each node that has joined."""
         self.relays = RelayDirectory(node, lambda: self.joined)
         """The relays of the nodes that have joined."""
+        relays: tuple[Purpose, ...] = ("relay", "stream", "offer")
+        self.services: dict[Purpose, ServeLink] = {each: partial(self.relays.serve, purpose=each) for each in relays}
+        """By the purpose of a link: what serves it; links of other purposes are refused."""
         self._tunnels: set[asyncio.Future[None]] = set()
         self._leases = LeaseOpener()
         self.changed = asyncio.Event()
@@ -297,8 +293,7 @@ class NodeRegistry:
         Raises:
             PeerLost: if the node has not joined and would have to, or nobody serves such links.
         """
-        served = {"api": self.serve_api, "standby": self.serve_standby, "rendezvous": self.serve_rendezvous}
-        serve = served.get(purpose, partial(self.relays.serve, purpose=purpose))
+        serve = self.services.get(purpose)
         if purpose != "standby":
             channel.check_role("worker")
         if serve is None or (purpose not in {"standby", "rendezvous", "offer"} and channel.peer not in self._joined):

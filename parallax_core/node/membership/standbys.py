@@ -56,11 +56,12 @@ class Standbys:
     def start(self) -> None:
         """Greet nodes and standbys from now on."""
         self._registry.note_join = self._greet
-        self._registry.serve_standby = self._serve
+        self._registry.services["standby"] = self._serve
 
     async def stop(self) -> None:
         """Tell nobody any more. Idempotent."""
-        self._registry.note_join = self._registry.serve_standby = None
+        self._registry.note_join = None
+        self._registry.services.pop("standby", None)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

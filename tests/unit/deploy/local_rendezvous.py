@@ -119,5 +119,5 @@ class LocalRendezvous:
 async def open_rendezvous() -> AsyncIterator[NodeRegistry]:
     """Run a rendezvous in this process."""
     async with open_registry() as registry:
-        registry.serve_rendezvous = RendezvousServer().serve
+        registry.services["rendezvous"] = RendezvousServer().serve
         yield registry

@@ -61,7 +61,7 @@ async def forwarding(options: ServerOptions | None = None, node: str = "mini/1")
     """Run a server, and a machine that has joined it."""
     transport = InProcessTransport(TransportPlan(node=node))
     async with Listening(options) as server, open_registry() as registry:
-        registry.serve_api = ForwardedConnections(server.server).serve
+        registry.services["api"] = ForwardedConnections(server.server).serve
         await join(transport, registry, node)
         sock = bind_api(0)
         place = HeadPlace(registry.address, "head", node)

@@ -34,7 +34,7 @@ def announce(sequence: int, content: bytes = b"content", *, number: int = 1, top
 @asynccontextmanager
 async def meeting() -> AsyncIterator[NodeRegistry]:
     async with open_registry() as registry:
-        registry.serve_rendezvous = RendezvousServer().serve
+        registry.services["rendezvous"] = RendezvousServer().serve
         yield registry
 
 
@@ -181,7 +181,7 @@ def test_garbage_costs_its_link_only(garbage: list[bytes]) -> None:
 async def test_clients_that_are_gone_are_forgotten() -> None:
     async with open_registry() as registry:
         rendezvous = RendezvousServer()
-        registry.serve_rendezvous = rendezvous.serve
+        registry.services["rendezvous"] = rendezvous.serve
         channel = await enter(registry, "follower", TOPIC)
         await until(lambda: len(rendezvous._subscribers) == 1)
         await channel.close()

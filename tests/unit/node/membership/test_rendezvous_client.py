@@ -74,7 +74,7 @@ async def running(*machines: Machine) -> AsyncIterator[None]:
 @asynccontextmanager
 async def meeting() -> AsyncIterator[NodeRegistry]:
     async with open_registry() as registry:
-        registry.serve_rendezvous = RendezvousServer().serve
+        registry.services["rendezvous"] = RendezvousServer().serve
         yield registry
 
 
@@ -144,7 +144,7 @@ async def test_node_with_another_time_is_told_so_and_the_rendezvous_too(
 
 async def test_head_with_another_time_than_a_node_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     async with open_registry() as registry:
-        registry.serve_rendezvous = RendezvousServer(lambda: time.time() - 100).serve
+        registry.services["rendezvous"] = RendezvousServer(lambda: time.time() - 100).serve
         head, node = Machine("head", registry), Machine("node", registry, skew_s=-100)
         head.client.follow([TOPIC])
         node.client.announce(TOPIC, b"first")
@@ -165,7 +165,7 @@ async def test_rendezvous_that_sends_something_else_is_left(sent: Follow | Annou
         await asyncio.sleep(3600)
 
     async with open_registry() as registry:
-        registry.serve_rendezvous = serve
+        registry.services["rendezvous"] = serve
         head = Machine("head", registry)
         head.client.follow([TOPIC])
         async with running(head):
