@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import HEAD
 from parallax_core.config.home import cluster_file
 from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.contracts.joining import Enrolling
-from parallax_core.contracts.transport import TransportPlan
 from parallax_core.deploy.discovery import being_found
 from parallax_core.deploy.join_codes import get_method, make_code_of, note_listening
-from parallax_core.node.channel import STRANGERS
+from parallax_core.deploy.node_transport import make_transport
 from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.node.membership.rendezvous_host import RendezvousHost
 from parallax_core.plugins.host import PluginHost
@@ -31,8 +31,7 @@ async def host_rendezvous(settings: RendezvousSettings, plugins: PluginHost, tel
     """
     offer = plugins.transports().get(settings.transport)
     get_method(plugins, settings.transport).prepare(HEAD)
-    plan = TransportPlan(node=HEAD, listen=settings.listen, timeout_s=offer.spec.timeout_s, strangers=STRANGERS)
-    transport = offer.load(offer.spec.factory)(plan)
+    transport = make_transport(offer, HEAD, settings.listen, {}, None)
     if isinstance(transport, Enrolling):
         transport.enrol_by(CodeStore(cluster_file()))
     await transport.start()
@@ -45,10 +44,7 @@ async def host_rendezvous(settings: RendezvousSettings, plugins: PluginHost, tel
         code = make_code_of(head, plugins, lifetime_s, 0)[0] if lifetime_s else ""
         logger.info("rendezvous listens at %s", transport.address)
         tell(transport.address, code)
-        if settings.discovery:
-            async with being_found(offer, *places):
-                await RendezvousHost(transport, HEAD).run()
-        else:
+        async with being_found(offer, *places) if settings.discovery else nullcontext():
             await RendezvousHost(transport, HEAD).run()
     finally:
         await transport.stop()
