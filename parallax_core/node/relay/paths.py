@@ -1,10 +1,13 @@
-"""Makes the links of a node to others: directly, or over a relay if that fails."""
+"""Makes the links of a node to others: directly, or over a relay if that takes long.
+
+All ways are tried at once, as in RFC 8305 (Happy Eyeballs), the direct one with a head start; the first link wins.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -19,7 +22,9 @@ from parallax_core.wire.profile import Peer
 from parallax_core.wire.relay import RelayPlace, Relays
 
 DIRECT_S, RETRY_S = 1.0, 0.1
-"""Seconds for which a direct link is tried before a relay is, and between two attempts."""
+"""Seconds for which a direct link is tried, and between two attempts."""
+HEAD_START_S = 0.3
+"""Seconds for which a direct link alone is tried."""
 
 logger = logging.getLogger(__name__)
 
@@ -89,68 +94,53 @@ class RelayPaths:
 
         Raises:
             PeerLost: if the node is not reached.
-            ParallaxError: if the address is invalid.
+            ParallaxError: if the address is invalid, and there is no relay.
         """
-        if not self._clients or node in {client.name for client, _ in self._clients.values()}:
+        relays = [client for client, _ in self._clients.values()]
+        if not relays or node in {client.name for client in relays}:
             return Path(await self._transport.connect(address, node))
+        ways = [self._try_directly(address, node), *(self._try_relay(client, node) for client in relays)]
+        attempts = [asyncio.create_task(way) for way in ways]
+        won: Path | None = None
         try:
-            return Path(await self._try_directly(address, node))
-        except PeerLost as error:
-            direct = error
-        try:
-            return await self._try_relays(node)
-        except PeerLost as error:
-            raise PeerLost(f"{direct.message}; over a relay: {error.message}", direct.hint, peer=node) from error
+            won = await _take_first(attempts)
+        finally:
+            await _drop(attempts, won)
+        if won is None:
+            direct, *relayed = (task.exception() for task in attempts)
+            assert isinstance(direct, ParallaxError), "another error would have been raised"
+            raise PeerLost(f"{direct}; over a relay: {'; '.join(map(str, relayed))}", direct.hint, peer=node)
+        return won
 
-    async def _try_directly(self, address: str, node: str) -> Link:
+    async def _try_directly(self, address: str, node: str) -> Path:
         """Connect within `DIRECT_S`; a head may introduce this node to the other one meanwhile.
 
         Raises:
-            PeerLost: if that fails.
+            ParallaxError: if that fails.
         """
         last = PeerLost(f"node {node!r} does not answer at {address} within {DIRECT_S:g} s")
         try:
             async with asyncio.timeout(DIRECT_S):
                 while True:
                     try:
-                        return await self._transport.connect(address, node)
+                        return Path(await self._transport.connect(address, node))
                     except PeerLost as error:
                         last = error
                     await asyncio.sleep(RETRY_S)
         except TimeoutError:
             raise last from None
 
-    async def _try_relays(self, node: str) -> Path:
-        """Ask all relays at once, and take the first that reaches the node: its path has the least round trips.
+    async def _try_relay(self, client: RelayClient, node: str) -> Path:
+        """Connect over a relay, after the head start of the direct way.
 
         Raises:
-            PeerLost: if none does.
+            ParallaxError: if that fails.
         """
-        clients = [client for client, _ in self._clients.values()]
-        asking = {asyncio.create_task(client.reach(node)): client for client in clients}
-        errors: list[str] = []
+        await asyncio.sleep(HEAD_START_S)
         try:
-            while asking:
-                done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    client = asking.pop(task)
-                    try:
-                        link = await self._make_link(task.result(), node)
-                    except (ParallaxError, TimeoutError) as error:
-                        errors.append(str(error) or f"the relay {client.name!r} does not answer")
-                    else:
-                        return Path(link, client.name)
-        finally:
-            await self._drop(list(asking))
-        raise PeerLost("; ".join(errors) or "there is none any more", peer=node)
-
-    async def _drop(self, asking: list[asyncio.Task[Channel]]) -> None:
-        """Close the streams that are not needed."""
-        for task in asking:
-            task.cancel()
-        for found in await asyncio.gather(*asking, return_exceptions=True):
-            if isinstance(found, Channel):
-                await found.leave()
+            return Path(await self._make_link(await client.reach(node), node), client.name)
+        except TimeoutError:
+            raise PeerLost(f"the relay {client.name!r} does not answer", peer=node) from None
 
     async def _make_link(self, channel: Channel, node: str) -> Link:
         """Return the link of the transport over a stream, by a port of loopback that takes one connection.
@@ -201,3 +191,23 @@ async def _carry(channel: Channel, taken: asyncio.Future[LocalStream]) -> None:
         await carry(channel, await taken)
     finally:
         await channel.leave()
+
+
+async def _take_first(attempts: Sequence[asyncio.Task[Path]]) -> Path | None:
+    """Return the first path that is made, of several at once the first of ``attempts``; None: all fail."""
+    waiting: set[asyncio.Task[Path]] = set(attempts)
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in attempts:
+            if task in done and not isinstance(task.exception(), ParallaxError):
+                return task.result()
+    return None
+
+
+async def _drop(attempts: Sequence[asyncio.Task[Path]], used: Path | None) -> None:
+    """End all attempts, and close the links that are not used."""
+    for task in attempts:
+        task.cancel()
+    for path in await asyncio.gather(*attempts, return_exceptions=True):
+        if isinstance(path, Path) and path is not used:
+            await Channel(path.link).leave()
