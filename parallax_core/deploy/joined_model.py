@@ -98,6 +98,7 @@ class JoinedModel:
             await opening
         else:
             await _unless_failed(opening, self._watch())
+        self.service.reader.start_others()
 
     async def stop(self) -> None:
         """End its requests, and have its nodes release their memory. Legal at any time."""

@@ -279,6 +279,9 @@ class BodyReading(Protocol):
             ParallaxError: if it cannot; it is stopped then.
         """
 
+    def start_others(self) -> None:
+        """Start, without waiting for it, what reads more at once; called once the engine has started, too."""
+
     async def stop(self) -> None:
         """Stop at once; bodies that are not read yet are refused. Legal at any time."""
 

@@ -85,6 +85,9 @@ class LocalReader:
     async def start(self) -> None:
         """Do nothing."""
 
+    def start_others(self) -> None:
+        """Do nothing."""
+
     async def stop(self) -> None:
         """Do nothing."""
 

@@ -15,7 +15,8 @@ from fastapi.responses import Response
 from parallax_core.contracts.engine import Delta, Reason
 from parallax_core.server.answer_parsing import AnswerParsing, MessageParts, write_delta
 from parallax_core.server.body_messages import ResponseForm
-from parallax_core.server.json_pieces import JsonObject, respond, to_json, write_lists, write_object
+from parallax_core.server.json_pieces import JsonObject, to_json, write_lists, write_object
+from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import TokenWriter, write_chat_logprobs
 from parallax_core.server.openapi import describe_body, describe_errors, describe_events
 from parallax_core.server.request_models import ChatRequest

@@ -17,7 +17,8 @@ from parallax_core.base.errors import BackendFailed, InvalidRequest
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.server.body_messages import EmbeddingForm, ParsedBody
 from parallax_core.server.embedding_models import EmbeddingReply, EmbeddingRequest
-from parallax_core.server.json_pieces import respond, to_json, write_list, write_object
+from parallax_core.server.json_pieces import to_json, write_list, write_object
+from parallax_core.server.json_response import respond
 from parallax_core.server.openapi import describe_body, describe_errors
 from parallax_core.server.response import ResponseFlow, answer_whole
 from parallax_core.server.served_models import ServedModels

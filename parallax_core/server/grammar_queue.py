@@ -37,8 +37,9 @@ class GrammarQueue:
         self._checking: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start the process; raises what `TokenizerProcess.start` raises."""
-        await self._process.start()
+        """Start the process; grammars wait meanwhile. If that fails, the next grammar tries again."""
+        async with self._turn:
+            await self._process.revive()
 
     async def close(self) -> None:
         """Kill the process; grammars that are not checked yet are refused."""

@@ -65,6 +65,7 @@ class FixedModel:
     async def start(self) -> None:
         """Start the engine and the reader of bodies."""
         await asyncio.gather(self.service.engine.start(), self.service.reader.start())
+        self.service.reader.start_others()
 
     async def stop(self) -> None:
         """Stop both."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
-from fastapi.responses import Response, StreamingResponse
 
 MESSAGE_BYTES, MESSAGE_PIECES = 2**18, 2**13
 """The largest size and number of pieces of a message; a single larger piece is sent alone."""
@@ -48,29 +45,11 @@ def join_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the pieces joined to messages, at least one."""
     rest, is_last = iter(pieces), False
     while not is_last:
-        message, is_last = _take(rest)
+        message, is_last = take_message(rest)
         yield message
 
 
-async def gather(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the pieces joined to messages, and let other tasks run in between."""
-    messages = join_pieces(pieces)
-    yield next(messages)
-    for message in messages:
-        await asyncio.sleep(0)
-        yield message
-
-
-def respond(pieces: Iterable[bytes]) -> Response:
-    """Return the response with these pieces of JSON as its body; a large one is written while it is sent."""
-    rest = iter(pieces)
-    first, is_last = _take(rest)
-    if is_last:
-        return Response(first, media_type="application/json")
-    return StreamingResponse(gather(chain((first,), rest)), media_type="application/json")
-
-
-def _take(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+def take_message(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
     """Return the next message, and whether it is the last."""
     message, size = [], 0
     for piece in pieces:

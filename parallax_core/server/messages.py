@@ -16,7 +16,8 @@ from parallax_core.contracts.parser import Piece, Reasoning
 from parallax_core.server.answer_parsing import AnswerParsing, continues, read_text
 from parallax_core.server.body_messages import ParsedBody
 from parallax_core.server.errors import error_response
-from parallax_core.server.json_pieces import JsonObject, cut, respond, to_json
+from parallax_core.server.json_pieces import JsonObject, cut, to_json
+from parallax_core.server.json_response import respond
 from parallax_core.server.message_content import ContentPart, open_part, sign
 from parallax_core.server.message_errors import convert_error
 from parallax_core.server.message_models import LONGEST_PIN_S, CountTokensRequest, MessagesRequest

@@ -29,7 +29,8 @@ from parallax_core.server.body_messages import (
     RefusedBody,
 )
 from parallax_core.server.field_names import name_api_field
-from parallax_core.server.json_pieces import cut, respond
+from parallax_core.server.json_pieces import cut
+from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import TokenWriter
 from parallax_core.server.metrics import RequestMetrics, ServerMetrics
 from parallax_core.server.quota import Quota

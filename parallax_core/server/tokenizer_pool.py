@@ -90,14 +90,20 @@ class TokenizerPool:
         self._num_waiting = self._waiting_bytes = 0
 
     async def start(self) -> None:
-        """Start all processes.
+        """Start the first process; others would take processor time from the engine, which starts meanwhile.
 
         Raises:
-            ParallaxError: if one cannot be started; `stop` ends the others.
+            ParallaxError: if it cannot be started.
         """
-        starts = (self._grammars.start(), *(self._start(process) for process in self._processes))
-        self._starting = [asyncio.create_task(start) for start in starts]
-        await asyncio.gather(*self._starting)
+        first = self._processes[0]
+        starting = asyncio.create_task(first.start())
+        self._starting.append(starting)
+        await starting
+        self._free.put_nowait(first)
+
+    def start_others(self) -> None:
+        """Start the other processes one after another, without waiting for them; see `BodyReading`."""
+        self._starting.append(asyncio.create_task(self._start_others()))
 
     async def stop(self) -> None:
         """Kill all processes; bodies that are not read yet are refused."""
@@ -131,9 +137,11 @@ class TokenizerPool:
             return msgspec.structs.replace(result, content=result.content.refuse_grammar(error))
         return result
 
-    async def _start(self, process: TokenizerProcess) -> None:
-        await process.start()
-        self._free.put_nowait(process)
+    async def _start_others(self) -> None:
+        for process in self._processes[1:]:
+            await process.revive()
+            self._free.put_nowait(process)
+        await self._grammars.start()
 
     @contextmanager
     def _waiting(self, size: int) -> Iterator[None]:

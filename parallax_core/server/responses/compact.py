@@ -8,7 +8,8 @@ import fastapi
 from fastapi.responses import Response
 
 from parallax_core.base.errors import BackendFailed
-from parallax_core.server.json_pieces import JsonObject, cut, respond, to_json
+from parallax_core.server.json_pieces import JsonObject, cut, to_json
+from parallax_core.server.json_response import respond
 from parallax_core.server.openapi import describe_body, describe_errors
 from parallax_core.server.response import ResponseFlow, answer_whole
 from parallax_core.server.responses.body_models import CompactRequest

@@ -12,7 +12,8 @@ from fastapi import Query
 from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest, UnknownName
-from parallax_core.server.json_pieces import JsonObject, cut, respond, to_json
+from parallax_core.server.json_pieces import JsonObject, cut, to_json
+from parallax_core.server.json_response import respond
 from parallax_core.server.openapi import describe_errors, describe_response_events
 from parallax_core.server.response import SseResponse
 from parallax_core.server.responses.body_models import Included

@@ -14,7 +14,8 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.server.answer_parsing import AnswerParsing
 from parallax_core.server.body_messages import ParsedBody
 from parallax_core.server.errors import error_response
-from parallax_core.server.json_pieces import JsonObject, cut, respond, to_json
+from parallax_core.server.json_pieces import JsonObject, cut, to_json
+from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import TokenWriter
 from parallax_core.server.openapi import describe_body, describe_errors, describe_response_events
 from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole

@@ -1,6 +1,6 @@
-"""Imports modules of mlx_lm without its generator and tokenizers.
+"""Imports modules of mlx_lm without its generator and tokenizers, and without the client of the model hub.
 
-``import mlx_lm`` imports both, and with them transformers and, if installed, torch. That takes one to three seconds in
+``import mlx_lm`` imports them, and with them transformers and, if installed, torch. That takes one to four seconds in
 each process that serves layers, which uses none of them.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 PACKAGE = "mlx_lm"
 TOKENIZERS = f"{PACKAGE}.tokenizer_utils"
+HUB, DOWNLOAD = "huggingface_hub", "snapshot_download"
 
 
 class Package(ModuleType):
@@ -31,8 +32,8 @@ class Package(ModuleType):
 
 
 @contextmanager
-def skip_tokenizers() -> Iterator[None]:
-    """Import modules of mlx_lm without its tokenizers, which are loaded on their first use.
+def skip_unused() -> Iterator[None]:
+    """Import modules of mlx_lm without what serves no layers, which is loaded on its first use.
 
     Does nothing if the package was imported before.
     """
@@ -46,9 +47,27 @@ def skip_tokenizers() -> Iterator[None]:
     sys.modules[TOKENIZERS] = ModuleType(TOKENIZERS)
     vars(sys.modules[TOKENIZERS]).update(load=_load_tokenizer, TokenizerWrapper=object)
     try:
-        yield
+        with _skip_hub():
+            yield
     finally:
         del sys.modules[TOKENIZERS]
+
+
+@contextmanager
+def _skip_hub() -> Iterator[None]:
+    """Let `mlx_lm.utils` import a function of the hub that loads the real one when it is called."""
+    names = vars(import_module(HUB))
+    is_loaded = DOWNLOAD in names
+    names.setdefault(DOWNLOAD, _download)
+    try:
+        yield
+    finally:
+        if not is_loaded:
+            del names[DOWNLOAD]
+
+
+def _download(*args: object, **options: object) -> object:
+    return getattr(import_module(HUB), DOWNLOAD)(*args, **options)
 
 
 def _load_tokenizer(*args: object, **options: object) -> object:

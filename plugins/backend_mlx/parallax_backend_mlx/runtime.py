@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parallax_backend_mlx.blas import activate
-from parallax_backend_mlx.import_shim import skip_tokenizers
+from parallax_backend_mlx.import_shim import skip_unused
 
 BLAS = activate()
 
@@ -37,7 +37,7 @@ def _keep_limits() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, ceiling), ceiling))
 
 
-with _keep_limits(), skip_tokenizers():
+with _keep_limits(), skip_unused():
     from mlx_lm.models.activations import swiglu as plain_swiglu
     from mlx_lm.models.base import scaled_dot_product_attention as plain_attention
     from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache

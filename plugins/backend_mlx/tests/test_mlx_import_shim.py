@@ -1,4 +1,4 @@
-"""A process that serves layers imports no tokenizers of mlx_lm; one that wants them has them."""
+"""A process that serves layers imports no tokenizers of mlx_lm and no client of a hub; whoever wants them has them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import HFValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from parallax_backend_mlx import import_shim, runtime
@@ -19,7 +20,7 @@ from pathlib import Path
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_core.api import StagePlan
 MlxBackend().open_stage(StagePlan(model=Path({folder!r}))).close()
-print(sorted({{"torch", "transformers", "mlx_lm.generate"}} & set(sys.modules)))
+print(sorted({{"torch", "transformers", "mlx_lm.generate", "huggingface_hub.hf_api"}} & set(sys.modules)))
 """
 
 
@@ -39,11 +40,13 @@ def test_package_is_whole_for_whoever_wants_it(tmp_path: Path) -> None:
     assert package.utils.load_model is runtime.load_model
     assert package.utils.load_tokenizer(tmp_path).encode("two one") == [1, 0]
     assert package.generate.__module__ == "mlx_lm.generate"
+    with pytest.raises(HFValidationError):
+        package.utils.hf_repo_to_path("no folder")
 
 
 def test_package_that_was_imported_before_is_left_alone() -> None:
     before = importlib.import_module(import_shim.TOKENIZERS)
-    with import_shim.skip_tokenizers():
+    with import_shim.skip_unused():
         assert sys.modules[import_shim.TOKENIZERS] is before
 
 

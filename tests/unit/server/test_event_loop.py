@@ -15,7 +15,8 @@ import pytest
 from parallax_core.contracts.engine import Delta, TokenLogprob
 from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.chat import ChatResponse
-from parallax_core.server.json_pieces import MESSAGE_BYTES, MESSAGE_PIECES, gather, respond, write_list, write_object
+from parallax_core.server.json_pieces import MESSAGE_BYTES, MESSAGE_PIECES, write_list, write_object
+from parallax_core.server.json_response import gather, respond
 from parallax_core.server.logprobs import CompletionLogprobs, TokenWriter
 from parallax_core.server.response import SseResponse
 from parallax_core.server.tokenizer_pool import TokenizerPool

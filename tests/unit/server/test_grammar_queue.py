@@ -36,6 +36,7 @@ async def running(folder: Path) -> AsyncIterator[TokenizerPool]:
     pool = TokenizerPool(str(write_model(folder)), "tiny", PoolLimits(num_processes=1))
     try:
         await pool.start()
+        pool.start_others()
         yield pool
     finally:
         await pool.stop()

@@ -57,6 +57,8 @@ async def running(folder: Path, limits: PoolLimits | None = None, **model: str) 
     pool = TokenizerPool(str(folder), "tiny", limits)
     try:
         await pool.start()
+        pool.start_others()
+        await asyncio.gather(*pool._starting)
         yield pool
     finally:
         await pool.stop()
