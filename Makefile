@@ -118,11 +118,13 @@ benchmarks/results/parity-torch.json: | $(DEV)/.stamp
 		--backend torch --prompts 20 --tokens 64 --out $@
 
 # Its parts are kept in build while some are missing, so a run that was interrupted goes on where it ended.
-benchmarks/results/peer-torch.json: | $(DEV)/.stamp
+# SGLang's own server imports two packages that its engine does not need.
+benchmarks/results/peer-torch.json: | build/engines/sglang-0.5.23/.stamp
 	@$(DEV)/bin/python -m benchmarks.venvs $(PEERS)
+	@build/engines/sglang-0.5.23/engines/sglang/bin/python $(PIP) jsonschema soundfile==0.13.1
 	@echo "measuring $@"
 	@$(DEV)/bin/python -m benchmarks.peer_torch "$$($(DEV)/bin/parallax models pull smollm2-135m)" --peers $(PEERS) \
-		--out build/$(@F)
+		--sglang build/engines/sglang-0.5.23/engines/sglang/bin/python --out build/$(@F)
 	@mv build/$(@F) $@
 
 # Its parts are kept in build while some are missing, as above.

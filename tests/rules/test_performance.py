@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.rules.longcontextpage import write_long
-from tests.rules.performancepage import PAGE, Line, read_lines, write_losses, write_page, write_row
+from tests.rules.performancepage import PAGE, Line, read_lines, read_torch, write_losses, write_page, write_row
 
 LINE = Line(
     rival="vLLM 1.0",
@@ -43,6 +44,23 @@ def test_ratio_above_one_means_that_parallax_is_ahead() -> None:
 def test_nothing_is_listed_where_parallax_is_not_behind(ours: float) -> None:
     line = replace(LINE, ours={"ttft_ms": ours}, theirs={"ttft_ms": 20.0})
     assert write_losses([line])[-1] == "Nowhere in these tables."
+
+
+def test_rivals_have_their_versions_and_llama_has_the_format_of_its_file() -> None:
+    def compare(theirs: dict[str, str]) -> dict[str, Any]:
+        sides = {"ours": {"device": "compiled, avx2"}, "theirs": theirs}
+        medians = {"ours": {"itl_ms": 2.0}, "theirs": {"itl_ms": 1.0}}
+        return {"sides": sides, "medians": medians, "machine": {"cpu": "a processor", "cores": 2}, "load": 0.1}
+
+    parts = {
+        "int4 against llama.cpp Q4_0: 1": compare({"dtype": "Q4_0", "llama-cpp-python": "1.0", "file": "converted"}),
+        "float32 against SGLang: 8": compare({"dtype": "float32", "sglang": "2.0", "torch": "3.0"}),
+        "int8 against our bfloat16: 1": compare({"dtype": "bfloat16"}),
+    }
+    assert write_losses(list(read_torch({"parts": parts})))[2:] == [
+        "- SGLang 2.0, float32, 8 requests, avx2: time between tokens, 0.50",
+        "- llama.cpp 1.0, int4 and Q4_0, 1 request, avx2: time between tokens, 0.50",
+    ]
 
 
 def test_long_contexts_are_in_tables_of_their_own() -> None:
