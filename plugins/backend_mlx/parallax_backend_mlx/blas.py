@@ -17,6 +17,7 @@ import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from parallax_backend_mlx.openblas import PREFIX, prepare_library
 from parallax_backend_mlx.settings import PROCESS
@@ -44,6 +45,8 @@ class Blas:
     """The reason why no library was loaded."""
     has_small_products: bool = False
     """Whether it multiplies small matrices where they are, without packing them first."""
+    leaves_core: bool = False
+    """Whether it computes on one thread, while this process may use another core."""
 
     @property
     def is_slow(self) -> bool:
@@ -83,7 +86,12 @@ def _load_library(path: Path) -> Blas:
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         _limit_threads(library)
-    return Blas(_describe_library(library, path), path, has_small_products=_find_core(library) in SMALL_PRODUCTS)
+    return Blas(
+        _describe_library(library, path),
+        path,
+        has_small_products=_find_core(library) in SMALL_PRODUCTS,
+        leaves_core=_count_threads(library) == 1 and Machine().count_cores() > 1,
+    )
 
 
 def _check_interface(path: Path) -> None:
@@ -100,28 +108,39 @@ def _limit_threads(library: ctypes.CDLL) -> None:
     makes every product wait for a time slice: measured on two cores, prefill fell from 190 to 20 tokens per second,
     while one thread stayed at 150, and was as fast as two on an idle machine.
     """
-    for name in (f"{PREFIX}openblas_set_num_threads", "openblas_set_num_threads"):
-        if hasattr(library, name):
-            getattr(library, name)(ctypes.c_int(max(1, Machine().count_cores() - 1)))
-            return
+    if set_threads := _find_function(library, "set_num_threads"):
+        set_threads(ctypes.c_int(max(1, Machine().count_cores() - 1)))
+
+
+def _count_threads(library: ctypes.CDLL) -> int:
+    """Return the threads of OpenBLAS; 0 for another library."""
+    count = _find_function(library, "get_num_threads")
+    return int(count()) if count else 0
 
 
 def _find_core(library: ctypes.CDLL) -> str:
     """Return the processor whose kernels OpenBLAS chose, in its words; empty for another library."""
-    for name in (f"{PREFIX}openblas_get_corename", "openblas_get_corename"):
-        if hasattr(library, name):
-            find = getattr(library, name)
-            find.restype = ctypes.c_char_p
-            return str(find().decode())
-    return ""
+    return _ask(library, "get_corename")
 
 
 def _describe_library(library: ctypes.CDLL, path: Path) -> str:
-    for name in (f"{PREFIX}openblas_get_config", "openblas_get_config"):
-        if hasattr(library, name):
-            describe = getattr(library, name)
-            describe.restype = ctypes.c_char_p
-            product, version = describe().decode().split()[:2]
-            # Builds append their own numbers to the three of OpenBLAS.
-            return f"{product} {'.'.join(version.split('.')[:3])}"
-    return path.name
+    """Return the name and version of OpenBLAS, or the name of another library's file."""
+    if not (config := _ask(library, "get_config")):
+        return path.name
+    product, version = config.split()[:2]
+    # Builds append their own numbers to the three of OpenBLAS.
+    return f"{product} {'.'.join(version.split('.')[:3])}"
+
+
+def _ask(library: ctypes.CDLL, name: str) -> str:
+    """Return the text that a function of OpenBLAS returns; empty for another library."""
+    if (function := _find_function(library, name)) is None:
+        return ""
+    function.restype = ctypes.c_char_p
+    return str(function().decode())
+
+
+def _find_function(library: ctypes.CDLL, name: str) -> Any | None:  # noqa: ANN401 -- ctypes has no name for its type
+    """Return a function of OpenBLAS; None for another library."""
+    names = (f"{PREFIX}openblas_{name}", f"openblas_{name}")
+    return next((getattr(library, each) for each in names if hasattr(library, each)), None)

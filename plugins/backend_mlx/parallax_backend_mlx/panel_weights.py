@@ -8,6 +8,7 @@ many small matrices, and one batched product multiplies by all of them.
 from __future__ import annotations
 
 from parallax_backend_mlx.runtime import BLAS, Embedding, Linear, Module, mx
+from parallax_backend_mlx.split_products import split_product
 
 WIDTH = 64
 """Columns of a panel: four vectors of AVX-512, the largest tile of OpenBLAS's kernel for small matrices."""
@@ -30,6 +31,10 @@ def make_panels(weight: mx.array) -> mx.array:
 
 def multiply_panels(x: mx.array, panels: mx.array) -> mx.array:
     """Return ``x @ weight.T``, shape [..., outputs], for ``x`` of shape [..., inputs] and the panels of a weight."""
+    return split_product(_multiply_part, x, panels)
+
+
+def _multiply_part(x: mx.array, panels: mx.array) -> mx.array:
     count, inputs, width = panels.shape
     rows = x.size // inputs
     if rows > MOST_ROWS:
