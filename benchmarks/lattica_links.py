@@ -1,13 +1,14 @@
 """A node with links over the transport ``lattica``; see `benchmarks.lattica_hangs`.
 
-    python -m benchmarks.lattica_links serve ADDRESS
+    python -m benchmarks.lattica_links serve ADDRESS [LISTEN]
     python -m benchmarks.lattica_links echo ADDRESS BYTES
+    python -m benchmarks.lattica_links beat ADDRESS BYTES
     python -m benchmarks.lattica_links read ADDRESS BYTES
 
 A server sends back each frame of a link, or sends frames without end to a reader. Unless ADDRESS is empty, it makes and
 closes links to the node there meanwhile, one after the other, and counts them. ``echo`` sends frames without waiting
-for those that come back, as many as the link takes; ``read`` only receives. Both count the frames that come, and check
-that each is whole and the next in order.
+for those that come back, as many as the link takes, and ``beat`` ten each second; ``read`` only receives. All count the
+frames that come, and check that each is whole and the next in order.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from parallax_transport_lattica.transport import LatticaTransport
 
 LISTEN = "lattica://127.0.0.1:0"
 READER = b"reader"
+BEAT_S = 0.1
+"""Seconds between two frames of ``beat``."""
 NUMBER = struct.Struct("!Q")
 
 
@@ -41,11 +44,13 @@ async def started(node: str, listen: str = "") -> AsyncIterator[LatticaTransport
         await transport.stop()
 
 
-async def send_all(link: Link, payload: bytes) -> None:
+async def send_all(link: Link, payload: bytes, pause_s: float = 0.0) -> None:
     """Send numbered frames for as long as the link takes them."""
     number = 0
     while True:
         await link.send(Frame(NUMBER.pack(number), (payload,)))
+        if pause_s:
+            await asyncio.sleep(pause_s)
         number += 1
 
 
@@ -79,9 +84,9 @@ async def make_links(transport: LatticaTransport, address: str, progress: Progre
         progress.add()
 
 
-async def serve(address: str, output: TextIO) -> None:
+async def serve(address: str, output: TextIO, listen: str = LISTEN) -> None:
     """Be a server, which makes links to another at ``address`` unless that is empty."""
-    async with started("server", LISTEN) as transport, asyncio.TaskGroup() as tasks:
+    async with started("server", listen) as transport, asyncio.TaskGroup() as tasks:
         progress = Progress()
         say(output, address=transport.address)
         progress.print_often(output)
@@ -91,15 +96,18 @@ async def serve(address: str, output: TextIO) -> None:
             tasks.create_task(answer(await transport.accept()))
 
 
-async def ask(address: str, num_bytes: int, output: TextIO, *, is_reader: bool) -> None:
+async def ask(role: str, address: str, num_bytes: int, output: TextIO) -> None:
     """Exchange frames with a server, or only receive them."""
     payload, progress = os.urandom(num_bytes), Progress()
-    async with started("reader" if is_reader else "asker") as transport, asyncio.TaskGroup() as tasks:
+    async with started(f"{role}-{os.getpid()}") as transport, asyncio.TaskGroup() as tasks:
         link = await transport.connect(address, "server")
         say(output, ready=True)
         progress.print_often(output)
         tasks.create_task(receive_all(link, payload, progress))
-        tasks.create_task(link.send(Frame(READER, (payload,))) if is_reader else send_all(link, payload))
+        if role == "read":
+            tasks.create_task(link.send(Frame(READER, (payload,))))
+        else:
+            tasks.create_task(send_all(link, payload, BEAT_S if role == "beat" else 0.0))
 
 
 def main() -> None:
@@ -107,10 +115,10 @@ def main() -> None:
     output = claim_output()
     try:
         match sys.argv[1:]:
-            case ["serve", address]:
-                asyncio.run(serve(address, output))
+            case ["serve", address, *listen]:
+                asyncio.run(serve(address, output, *listen))
             case [role, address, num_bytes]:
-                asyncio.run(ask(address, int(num_bytes), output, is_reader=role == "read"))
+                asyncio.run(ask(role, address, int(num_bytes), output))
     except Exception as error:  # noqa: BLE001 -- the benchmark tells a person
         say(output, error=repr(error))
 
