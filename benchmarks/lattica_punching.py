@@ -39,13 +39,21 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.clients import ROOT, make_package
+from benchmarks.delayed import delaying
 from benchmarks.namespaces import Machine, Process, network
 from benchmarks.nat_lab import list_own, list_peers
 from benchmarks.record import describe_run, read_report, write_report
 from benchmarks.routers import OUTSIDE, attach, attach_server, has_tools
 from parallax_transport_zmq.keyring import Keyring
 
-PAIRS = (("cone", "cone"), ("cone", "symmetric"), ("open", "cone"))
+DELAY_S = 0.02
+PAIRS: dict[str, tuple[tuple[str, str], float]] = {
+    "cone, cone": (("cone", "cone"), 0.0),
+    "cone, cone, delayed": (("cone", "cone"), DELAY_S),
+    "cone, symmetric": (("cone", "symmetric"), 0.0),
+    "open, cone": (("open", "cone"), 0.0),
+}
+"""The networks of both machines, and how long all takes, each way, between each router and the internet."""
 TRIES = 10
 PATIENCE_S = 15.0
 MOST_RESTARTS = 5
@@ -185,13 +193,17 @@ class Lab:
 
 
 @contextmanager
-def laboratory(kinds: Sequence[str], folder: Path, packages: tuple[str, Path]) -> Iterator[tuple[Lab, list[Process]]]:
+def laboratory(pair: str, folder: Path, packages: tuple[str, Path]) -> Iterator[tuple[Lab, list[Process]]]:
     """Yield a lab, and the processes that exchange frames over links meanwhile."""
+    kinds, delay_s = PAIRS[pair]
     with network(folder, folder, "server", "first", "second") as (server, *guests), ExitStack() as stack:
         attach_server(server)
         addresses = [
             attach(each, kind, number) for number, (each, kind) in enumerate(zip(guests, kinds, strict=True), 10)
         ]
+        if delay_s:
+            for each, address in zip(guests, addresses, strict=True):
+                stack.enter_context(delaying(each, address, delay_s))
         node, installed = packages
         script = str(ROOT / "benchmarks/circuit_relay.mjs")
         process = stack.enter_context(server.running(node, script, str(installed), OUTSIDE[0], RELAY_PORT))
@@ -240,14 +252,14 @@ def summarize(tries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measure(kinds: tuple[str, str], folder: Path, packages: tuple[str, Path], tries: int) -> dict[str, Any]:
-    """Return how often each way gets through between machines on networks of these kinds."""
-    with laboratory(kinds, folder, packages) as (lab, links):
+def measure(pair: str, folder: Path, packages: tuple[str, Path], tries: int) -> dict[str, Any]:
+    """Return how often each way gets through between a pair of machines."""
+    with laboratory(pair, folder, packages) as (lab, links):
         ways = {}
         for name, way in WAYS.items():
             found = [lab.try_once(way, f"{name}-{number}") for number in range(tries)]
             ways[name] = {**summarize(found), "each": found}
-            print(json.dumps({"pair": kinds, "way": name, **summarize(found)}), flush=True)
+            print(json.dumps({"pair": pair, "way": name, **summarize(found)}), flush=True)
         return {"ways": ways, "links": [describe_link(each) for each in links]}
 
 
@@ -255,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a JSON file for the report")
-    parser.add_argument("--only", default="", help="measure the pairs with this in FIRST,SECOND; others are kept")
+    parser.add_argument("--only", choices=PAIRS, help="measure one pair; the others are kept")
     parser.add_argument("--tries", type=int, default=TRIES)
     options = parser.parse_args(arguments)
     if os.geteuid() or not has_tools():
@@ -264,12 +276,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = read_report(options.out)
     pairs = report.get("pairs", {})
     with TemporaryDirectory(prefix="punching-") as name:
-        for kinds in PAIRS:
-            if options.only in ",".join(kinds):
-                pairs[",".join(kinds)] = measure(kinds, Path(name) / "-".join(kinds), packages, options.tries)
+        for number, pair in enumerate(PAIRS):
+            if options.only in {None, pair}:
+                pairs[pair] = measure(pair, Path(name) / str(number), packages, options.tries)
                 run = describe_run(["benchmarks.lattica_punching"], ["lattica", "pyzmq"])
-                relay = {"relay": list(PACKAGES), "patience_s": PATIENCE_S, "most_restarts": MOST_RESTARTS}
-                write_report(options.out, {"pairs": pairs, **relay, **run})
+                limits = {"patience_s": PATIENCE_S, "most_restarts": MOST_RESTARTS, "delay_s": DELAY_S}
+                write_report(options.out, {"pairs": pairs, **limits, "relay": list(PACKAGES), **run})
 
 
 if __name__ == "__main__":

@@ -19,11 +19,24 @@ from typing import Any
 NEW_NETWORK = 0x40000000
 """CLONE_NEWNET, for setns."""
 PREFIX = f"plx{os.getpid()}"
+SWITCH = f"{PREFIX}-sw"
+"""The namespace of the switch."""
 
 
 def run(*command: str) -> None:
     """Run a command, which must succeed."""
     subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def enter(namespace: str) -> None:
+    """Move this thread into a network namespace.
+
+    Raises:
+        OSError: if it may not.
+    """
+    with Path(f"/run/netns/{namespace}").open("rb") as handle:
+        if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), "the namespace cannot be entered", namespace)
 
 
 def has_namespaces() -> bool:
@@ -89,6 +102,16 @@ class Machine:
         """The name of the namespace."""
         return f"{PREFIX}-{self.name}"
 
+    @property
+    def router(self) -> str:
+        """The name of the namespace of its router."""
+        return f"{self.namespace}-r"
+
+    @property
+    def router_port(self) -> str:
+        """The interface of the switch that leads to its router."""
+        return f"r-{self.name}"[:15]
+
     def ip(self, *command: str) -> None:
         """Configure its network."""
         run("ip", "-n", self.namespace, *command)
@@ -106,14 +129,14 @@ class Machine:
             outside: the router's address at the switch, with its network.
             inside: its address on the side of this machine.
         """
-        space, switch, port = f"{self.namespace}-r", f"{PREFIX}-sw", f"r-{self.name}"[:15]
+        space, port = self.router, self.router_port
         run("ip", "netns", "add", space)
         run("ip", "netns", "exec", space, "sysctl", "-q", "net.ipv4.ip_forward=1")
         self.ip("link", "del", "lan0")
         ends = ("type", "veth", "peer", "name")
-        run("ip", "-n", switch, "link", "add", port, *ends, "out", "netns", space)
+        run("ip", "-n", SWITCH, "link", "add", port, *ends, "out", "netns", space)
         run("ip", "-n", space, "link", "add", "in", *ends, "lan0", "netns", self.namespace)
-        run("ip", "-n", switch, "link", "set", port, "master", "br0", "up")
+        run("ip", "-n", SWITCH, "link", "set", port, "master", "br0", "up")
         for name, address in (("out", outside), ("in", inside)):
             run("ip", "-n", space, "addr", "add", address, "dev", name)
             run("ip", "-n", space, "link", "set", name, "up")
@@ -148,9 +171,7 @@ class Machine:
         found: list[dict[str, Any]] = []
 
         def work() -> None:
-            with Path(f"/run/netns/{self.namespace}").open("rb") as handle:
-                if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), NEW_NETWORK):
-                    return
+            enter(self.namespace)
             data = json.dumps(body).encode() if body else None
             request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 -- ours
             with suppress(OSError), urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 -- ours
@@ -166,21 +187,20 @@ class Machine:
 def network(folder: Path, models: Path, *names: str) -> Iterator[list[Machine]]:
     """Make machines without addresses, each with an interface ``lan0`` at the same switch, and the models."""
     machines = [Machine(name, folder / name) for name in names]
-    switch = f"{PREFIX}-sw"
-    spaces = [switch, *(each.namespace for each in machines)]
-    routers = [f"{each.namespace}-r" for each in machines]
+    spaces = [SWITCH, *(each.namespace for each in machines)]
+    routers = [each.router for each in machines]
     try:
         for space in spaces:
             run("ip", "netns", "add", space)
-        run("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
-        run("ip", "-n", switch, "link", "set", "br0", "up")
+        run("ip", "-n", SWITCH, "link", "add", "br0", "type", "bridge")
+        run("ip", "-n", SWITCH, "link", "set", "br0", "up")
         for number, each in enumerate(machines):
             each.home.mkdir(parents=True)
             (each.home / "models").symlink_to(models)
             port = f"port{number}"
-            ends = ("netns", switch, "type", "veth", "peer", "name", "lan0", "netns", each.namespace)
+            ends = ("netns", SWITCH, "type", "veth", "peer", "name", "lan0", "netns", each.namespace)
             run("ip", "link", "add", port, *ends)
-            run("ip", "-n", switch, "link", "set", port, "master", "br0", "up")
+            run("ip", "-n", SWITCH, "link", "set", port, "master", "br0", "up")
             each.ip("link", "set", "lo", "up")
             each.ip("link", "set", "lan0", "up")
         yield machines

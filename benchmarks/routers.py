@@ -91,7 +91,7 @@ def attach(machine: Machine, kind: str, number: int) -> str:
     machine.add_router(f"{public}/24", f"{inside}.1/24")
     machine.ip("addr", "add", f"{inside}.2/24", "dev", "lan0")
     machine.ip("route", "add", "default", "via", f"{inside}.1")
-    apply(f"{machine.namespace}-r", RULES[kind])
+    apply(machine.router, RULES[kind])
     return public
 
 
