@@ -237,6 +237,12 @@ def describe_link(link: Process) -> dict[str, Any]:
     }
 
 
+def describe_try(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what came of a try, with the ports of all processes of a machine in one line."""
+    ports = [", ".join(f"{own} seen at {seen}" for own, seen in machine) for machine in found["ports"]]
+    return {**found, "ports": ports}
+
+
 def summarize(tries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return how many tries got through, and in which time."""
     seconds = sorted(each["seconds"] for each in tries if each["through"])
@@ -258,7 +264,7 @@ def measure(pair: str, folder: Path, packages: tuple[str, Path], tries: int) -> 
         ways = {}
         for name, way in WAYS.items():
             found = [lab.try_once(way, f"{name}-{number}") for number in range(tries)]
-            ways[name] = {**summarize(found), "each": found}
+            ways[name] = {**summarize(found), "each": [describe_try(each) for each in found]}
             print(json.dumps({"pair": pair, "way": name, **summarize(found)}), flush=True)
         return {"ways": ways, "links": [describe_link(each) for each in links]}
 
