@@ -87,8 +87,8 @@ class Sides:
         return self._where.open_ours("bfloat16", "bfloat16", variables=variables)
 
     def open_vllm(self) -> contextlib.AbstractContextManager[Side]:
-        """Start vLLM."""
-        return self._where.open_vllm("bfloat16", CONTEXT, cache_gb=4)
+        """Start vLLM, with a KV cache that has room for the largest case."""
+        return self._where.open_vllm("bfloat16", CONTEXT, cache_gb=2)
 
     def open_llama(self) -> contextlib.AbstractContextManager[Side]:
         """Start llama.cpp."""
@@ -119,7 +119,7 @@ def measure_case(side: Side, case: Case) -> dict[str, Any]:
     with run_turn(side):
         figures = side.generate(case.make_prompts(), TOKENS)
         memory = measure_memory(side.group)
-    speed = case.requests * case.context * 1000 / figures["ttft_ms"] if case.requests == 1 else None
+    speed = (case.context - TOKENS) * 1000 / figures["ttft_ms"] if case.requests == 1 else None
     return {
         **{key: round(value, 2) for key, value in figures.items()},
         **({"prompt_tokens_per_s": round(speed, 1)} if speed else {}),
@@ -146,8 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the folder `benchmarks.venvs` filled")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="run only these")
     parser.add_argument("--contexts", nargs="+", type=int, default=list(CONTEXTS), help="run only these")
+    parser.add_argument("--requests", nargs="+", type=int, default=[1, 8], help="run only cases of so many requests")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
+    chosen = {Case(context, requests) for context in options.contexts for requests in options.requests}
     report = read_report(options.out)
     parts: dict[str, Any] = report.get("parts", {})
     about = describe_run(["benchmarks.long_context", options.model.name], VERSIONS)
@@ -165,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_long_model(options.model, model, CONTEXT)
         for name, (open_side, cases) in Sides(model, options.peers).list_all().items():
             missing = [case for case in cases if f"{name}: {case.name}" not in parts]
-            wanted = [case for case in missing if case.context in options.contexts]
+            wanted = [case for case in missing if case in chosen]
             if name in options.sides and wanted:
                 for case, found in run_side(open_side(), wanted):
                     note(f"{name}: {case.name}", found)

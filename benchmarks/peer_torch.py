@@ -121,6 +121,12 @@ class Environments:
         """The number of compute threads of each side."""
         return str(count_cores())
 
+    @property
+    def openmp(self) -> dict[str, str]:
+        """The variables that give a server of PyTorch every core, and Intel's OpenMP, whose threads spin for 1 ms."""
+        library = (self.peers / "vllm" / "lib" / "libiomp5.so").absolute()
+        return {"OMP_NUM_THREADS": self.threads, "LD_PRELOAD": str(library), "KMP_BLOCKTIME": "1"}
+
     def open_ours(
         self, dtype: str, weights: str, kernels: Mode = "auto", variables: Mapping[str, str] | None = None
     ) -> contextlib.AbstractContextManager[Side]:
@@ -136,10 +142,8 @@ class Environments:
         """Start vLLM in its fastest configuration on a CPU: compiled, on every core, with Intel's OpenMP."""
         python = self.peers / "vllm" / "bin" / "python"
         variables = {
+            **self.openmp,
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-            "OMP_NUM_THREADS": self.threads,
-            "LD_PRELOAD": str(python.parent.with_name("lib") / "libiomp5.so"),
-            "KMP_BLOCKTIME": "1",
             "VLLM_CPU_KVCACHE_SPACE": str(cache_gb),
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "1",
@@ -147,17 +151,14 @@ class Environments:
         command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)]
         name = self.model.name
         options = ["--served-model-name", name, "--max-model-len", str(context), "--dtype", dtype]
-        about = {"dtype": dtype, "threads": int(self.threads), **read_versions(python, ("vllm-cpu", "torch"))}
+        about = {"dtype": dtype, "threads": int(self.threads), "kv_cache_gib": cache_gb}
+        about |= read_versions(python, ("vllm-cpu", "torch"))
         return serve([*command, *options], name, variables, about)
 
     def open_sglang(self, dtype: str) -> contextlib.AbstractContextManager[Side]:
-        """Start SGLang on a CPU, on every core; see `SGLANG_OPTIONS`."""
-        variables = {
-            "SGLANG_USE_CPU_ENGINE": "1",
-            "PYTHONPATH": str(STAND_INS),
-            "OMP_NUM_THREADS": self.threads,
-            "HF_HUB_OFFLINE": "1",
-        }
+        """Start SGLang on a CPU, on every core, with Intel's OpenMP; see `SGLANG_OPTIONS`."""
+        offline = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+        variables = {**self.openmp, **offline, "SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(STAND_INS)}
         command = [str(self.sglang), "-m", "sglang.launch_server", "--model-path", str(self.model), "--dtype", dtype]
         about = {"dtype": dtype, "threads": int(self.threads), **read_versions(self.sglang, ("sglang", "torch"))}
         name = self.model.name

@@ -78,7 +78,7 @@ def test_long_contexts_are_in_tables_of_their_own() -> None:
             "parallax, int8 keys and values: 8192 tokens, 1": {**side, "prompt_tokens_per_s": 4096.0},
         }
     )
-    assert found[8:10] == [
+    assert found[9:11] == [
         "| 8,192 | 1 | parallax, int8 keys and values | 4096 | 2.00 | 12.3 | 1.50 | 0.2 |",
         "| 1,024 | 8 | vLLM |  | 2.00 | 12.3 | 1.50 | 0.2 |",
     ]
