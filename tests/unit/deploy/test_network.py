@@ -81,7 +81,7 @@ def test_server_tells_addresses_where_it_listens() -> None:
     port = find_ports()
     with closing(UdpAsker(socket.AF_INET)) as asker:
         with telling_addresses(["ipc:///nowhere/socket", f"tcp://{HOST}:9000", "tcp://192.0.2.1:9000"], port):
-            assert asker.ask((HOST, port)) is not None
+            assert any(asker.ask((HOST, port)) for _ in range(5)), "it answers in time, on a busy machine too"
         assert asker.ask((HOST, port)) is None
 
 
