@@ -22,7 +22,7 @@ from parallax_core.wire.profile import Peer
 from parallax_core.wire.relay import RelayPlace, Relays
 
 DIRECT_S, RETRY_S = 1.0, 0.1
-"""Seconds for which a direct link is tried, and between two attempts."""
+"""Seconds for which a direct link is tried where there are relays, and between two attempts."""
 HEAD_START_S = 0.3
 """Seconds for which a direct link alone is tried."""
 
