@@ -215,6 +215,21 @@ async def test_client_that_leaves_while_its_body_is_read_leaves_nothing_behind(t
         assert pool._num_waiting == pool._waiting_bytes == 0
 
 
+async def test_one_process_reads_until_the_others_are_wanted(tmp_path: Path) -> None:
+    write_model(tmp_path, template=TEMPLATE)
+    pool = TokenizerPool(str(tmp_path), "tiny", PoolLimits(num_processes=3))
+    try:
+        await pool.start()
+        assert len(list_pids(pool)) == 1
+        assert await read_chat(pool) == "[hello]"
+        pool.start_others()
+        await asyncio.gather(*pool._starting)
+        assert len(list_pids(pool)) == 3
+    finally:
+        await pool.stop()
+    assert not list_pids(pool)
+
+
 async def test_large_bodies_leave_a_process_to_small_ones(tmp_path: Path) -> None:
     async with running(tmp_path, PoolLimits(num_processes=2, seconds=20), split="(a|aa)+$") as pool:
         large = make("completion", model="tiny", prompt=("a" * 24 + "! ") * LARGE)
