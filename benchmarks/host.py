@@ -197,6 +197,7 @@ class Host:
         sock, edge, main = bind_socket("127.0.0.1", 0), ServerOptions(max_body_bytes=MAX_BODY), self._replicas["plain"]
         reader = self._make_reader()
         await reader.start()
+        reader.start_others()
         service = Service(MODEL, main.router, self._text, reader, find_max_length=lambda: main.engine.max_length)
         models = ServedModels.only(service)
         changes, drain = ModelChanges(models, None), Drain()
