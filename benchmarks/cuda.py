@@ -104,18 +104,25 @@ def time_work(device: str, work: Callable[[], object], turns: int = 10) -> float
     return statistics.median(seconds[2:])
 
 
-def measure_limits(device: str, layers: int, size: int = SIZE, copied: int = COPIED) -> Limits:
-    """Measure the device with a copy and a product of random numbers."""
-    source = torch.randint(0, 255, (copied,), dtype=torch.uint8, device=device)
+def time_copy(device: str, size: int) -> float:
+    """Return the median seconds to copy ``size`` bytes."""
+    source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copy_s = time_work(device, lambda: target.copy_(source))
-    del source, target
+    return time_work(device, lambda: target.copy_(source))
+
+
+def time_product(device: str, size: int) -> float:
+    """Return the median seconds of a product of two random matrices in bfloat16."""
     one, other = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    product_s = time_work(device, lambda: one @ other)
+    return time_work(device, lambda: one @ other)
+
+
+def measure_limits(device: str, layers: int, size: int = SIZE, copied: int = COPIED) -> Limits:
+    """Measure the device, and count what a model asks of it."""
     numbers = sum(torch.Size(shape).numel() for name, shape in list_tensors(layers) if "embed" not in name)
     return Limits(
-        bytes_per_s=2 * copied / copy_s,
-        operations_per_s=2 * size**3 / product_s,
+        bytes_per_s=2 * copied / time_copy(device, copied),
+        operations_per_s=2 * size**3 / time_product(device, size),
         matrix_bytes=2 * numbers,
         kv_bytes=2 * 2 * CONFIG["num_key_value_heads"] * CONFIG["head_dim"] * layers,
     )
@@ -220,7 +227,7 @@ class Theirs:
     """
 
     def __init__(self, folder: Path, device: str) -> None:
-        from transformers import AutoModelForCausalLM  # noqa: PLC0415 -- takes seconds
+        from transformers import AutoModelForCausalLM
 
         self._device = device
         loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa")
