@@ -20,6 +20,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,8 +39,10 @@ CONTEXTS = (1024, 8192, CONTEXT)
 TOKENS = 16
 """Tokens of each answer."""
 CHUNK = 512
-WARM = 16
+WARM = 512
 """Tokens of the prompt that warms a side up."""
+SETTLE_S = 10.0
+"""Seconds after the start of a side in which it may still start processes."""
 IDS = (1000, 40000)
 """The range of token ids in prompts."""
 VERSIONS = ("torch", "parallax-backend-torch", "parallax-core")
@@ -134,6 +137,7 @@ def run_side(
     """Start a side, run its cases, and yield the report of each."""
     with opened as side:
         with run_turn(side):
+            time.sleep(SETTLE_S)
             side.generate([list(range(IDS[0], IDS[0] + WARM))], 4)
         for case in cases:
             yield case, {"about": dict(side.about), **measure_case(side, case)}
