@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Coroutine
 from functools import partial
 
 from parallax_core.base import log
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
+from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
+from parallax_core.cli.rendezvous import print_ready
 from parallax_core.config.config import Config
 from parallax_core.config.relay import RelayCommandSettings
+from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.joined import JoinedHead
 from parallax_core.deploy.joining import Joiner
 from parallax_core.deploy.network import telling_addresses
 from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.deploy.relays import read_limits
+from parallax_core.deploy.rendezvous_host import host_rendezvous
 from parallax_core.node.relay.host import RelayHost
 from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.worker.stop import run_until_signal
@@ -38,11 +43,20 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     It joins the server by a code as `parallax join` does, needs no model and no backend, and has to be reached by the
     machines. What passes is encrypted end to end between them. A server, or a machine with stages, does the same
     besides its work with --relay.
+
+    With --rendezvous it is also the place where nodes and servers find each other by a join code (a bootstrap node),
+    as `parallax rendezvous` is: both need a machine that all others reach.
     """
     if not settings.where:
         raise UsageError("there is no join code", "`parallax codes new` on the server's machine makes one")
     log.configure(verbose=settings.verbose)
-    contacts = Contacts(links=True, seeks=settings.discovery, stun_port=settings.stun_port, fetches=False)
+    contacts = Contacts(
+        links=True,
+        seeks=settings.discovery,
+        is_found=settings.discovery and settings.rendezvous is not None,
+        stun_port=settings.stun_port,
+        fetches=False,
+    )
     tell_contacts(contacts, offline=settings.offline)
     plugins = PluginHost.discover(config)
     joiner = Joiner(plugins, looks_around=settings.discovery)
@@ -52,7 +66,24 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     offer = plugins.transports().get(joined.transport)
     listen = choose_listen(offer, settings.listen, joined.address, node)
     transport = make_transport(offer, node, listen, joiner.find_key(joined), settings.peer_timeout)
-    asyncio.run(run_until_signal(_relay(settings, transport, joiner, joined, node)))
+    relaying = _relay(settings, transport, joiner, joined, node)
+    asyncio.run(run_until_signal(_run_both(relaying, _meet(settings, plugins, joined.transport))))
+
+
+async def _run_both(relaying: Coroutine[None, None, None], meeting: Coroutine[None, None, None]) -> None:
+    async with FailFastGroup() as group:
+        group.start(relaying)
+        group.start(meeting)
+
+
+async def _meet(settings: RelayCommandSettings, plugins: PluginHost, transport: str) -> None:
+    """Be a rendezvous until cancelled, if ``settings`` ask for one."""
+    if settings.rendezvous is None:
+        return
+    rendezvous = RendezvousSettings(
+        listen=settings.rendezvous, transport=transport, discovery=settings.discovery, offline=settings.offline
+    )
+    await host_rendezvous(rendezvous, plugins, print_ready)
 
 
 async def _relay(

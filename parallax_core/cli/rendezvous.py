@@ -31,8 +31,9 @@ def rendezvous(settings: RendezvousSettings, config: Config) -> None:
     """
     log.configure(verbose=settings.verbose)
     tell_contacts(Contacts(is_found=settings.discovery, fetches=False), offline=settings.offline)
-    asyncio.run(run_until_signal(host_rendezvous(settings, PluginHost.discover(config), _tell)))
+    asyncio.run(run_until_signal(host_rendezvous(settings, PluginHost.discover(config), print_ready)))
 
 
-def _tell(address: str, code: str) -> None:
+def print_ready(address: str, code: str) -> None:
+    """Print the address of a rendezvous and its new code, which may be empty."""
     print(f"ready {address} code={code}" if code else f"ready {address}", flush=True)

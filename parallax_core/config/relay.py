@@ -60,6 +60,13 @@ class RelayCommandSettings(RelayLimitSettings):
             extra={"metavar": "ADDRESS"},
         ),
     ] = None
+    rendezvous: Annotated[
+        str | None,
+        Meta(
+            description="Also be a rendezvous (a bootstrap node) at this address; see `parallax rendezvous --help`.",
+            extra={"metavar": "ADDRESS"},
+        ),
+    ] = None
     peer_timeout: PeerTimeout = None
     discovery: Annotated[
         bool, Meta(description="Look for the server on the local network if its address is not known or has changed.")

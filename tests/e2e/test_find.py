@@ -12,7 +12,7 @@ import pytest
 
 from parallax_core.cli.client import Client
 from tests.e2e.conftest import MODEL, Server
-from tests.e2e.test_run import read_ready, started
+from tests.e2e.test_run import coordinating, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 
 NAMES = ("meeting", "head", "front", "back", "spare")
@@ -59,3 +59,21 @@ def test_head_finds_nodes_by_a_code_and_a_spare_takes_over(homes: dict[str, Path
         assert read_stream(server, 12, partial(os.kill, pids["back"], signal.SIGKILL)) == whole
         assert list_pids(server) == [pids["front"], spare.pid]
         assert server.end(signal.SIGTERM) < 5
+
+
+@pytest.mark.timeout(300)
+def test_relay_is_a_place_to_meet_too(homes: dict[str, Path], tmp_path: Path) -> None:
+    logs = {name: tmp_path / f"{name}.log" for name in NAMES}
+    with ExitStack() as stack:
+        _, code = stack.enter_context(coordinating(homes["spare"], logs["spare"], "--nodes", "2"))
+        relay = ("relay", code, "--rendezvous", "tcp://127.0.0.1:0")
+        meeting = stack.enter_context(started(homes["meeting"], logs["meeting"], *relay))
+        assert meeting.stdout is not None
+        code = meeting.stdout.readline().strip().rpartition("code=")[2]
+        announce = ("worker", MODEL, "--backend", "mlx", "--announce", code, "--layers", "0-30")
+        worker = stack.enter_context(started(homes["front"], logs["front"], *announce))
+        find = ("serve", MODEL, "--find", code, "--port", "0")
+        server = read_ready(stack.enter_context(started(homes["head"], logs["head"], *find)), logs["head"])
+        assert list_pids(server) == [worker.pid]
+        meeting.send_signal(signal.SIGTERM)
+        assert meeting.wait(10) == 0
