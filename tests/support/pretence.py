@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from parallax_backend_torch import graph_replay as replay
 from parallax_backend_torch.cuda_graph import Work
+from parallax_backend_torch.device_kernels import DeviceKernels
 
 DEVICE = torch.device("cuda", 0)
 WHERE = torch.Tensor.device.__get__
@@ -109,6 +110,7 @@ def pretend_device(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "pretended")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (room, room))
     monkeypatch.setattr(replay, "prepare_graphs", lambda _: Recorder)
+    monkeypatch.setattr(DeviceKernels, "find", lambda *_: None)
     monkeypatch.setattr(Recorder, "made", [])
 
 

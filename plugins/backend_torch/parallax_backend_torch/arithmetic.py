@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.kernels import attention, parts
 from parallax_backend_torch.kernels.attention import Pool, Rule
-from parallax_backend_torch.page_grid import Grid, Sight
+from parallax_backend_torch.page_grid import Grid, Table
 from parallax_backend_torch.step import SlotMapping
 
 
@@ -28,6 +29,9 @@ class Norm:
         """Normalise, in float32."""
         if x.device.type == "cpu":
             return parts.normalize_rms(x, self.weight, self.eps, self.offset)
+        if kernels := DEVICE_KERNELS.find(x.device):
+            found: torch.Tensor = kernels.normalize_rms(x, self.weight, self.eps, self.offset)
+            return found
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (wide * scale * (self.weight + self.offset)).to(x.dtype)
@@ -38,6 +42,9 @@ def rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> None:
     cos, sin = angles
     if x.device.type == "cpu":
         parts.rotate_halves(x, cos, sin)
+        return
+    if kernels := DEVICE_KERNELS.find(x.device):
+        kernels.rotate_halves(x, cos, sin)
         return
     half = cos.shape[1]
     first, second = x[..., :half].clone(), x[..., half : 2 * half].clone()
@@ -71,18 +78,40 @@ def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, places: SlotMapp
 
 
 def attend_rectangles(query: torch.Tensor, pool: Pool, grid: Grid, rule: Rule) -> torch.Tensor:
-    """Compute `attend` with PyTorch's own attention, one rectangle of rows of equal length at a time."""
+    """Compute `attend` one rectangle of rows of equal length at a time, with a kernel or PyTorch's own attention."""
     parts, done = [], 0
-    for sight in grid.find_sights(rule.window):
-        rows, tokens, _ = sight.mask.shape
-        part = query[done : done + rows * tokens].unflatten(0, (rows, tokens))
-        parts.append(_attend_group(part, pool, sight, rule).flatten(0, 1))
-        done += rows * tokens
+    attend_table = _attend_pages if _has_kernel(query, pool, rule) else _attend_group
+    for table in grid.tables:
+        count = len(table.starts) * table.tokens
+        rows = query[done : done + count].unflatten(0, (-1, table.tokens))
+        parts.append(attend_table(rows, pool, (grid, table), rule).flatten(0, 1))
+        done += count
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend_group(query: torch.Tensor, pool: Pool, sight: Sight, rule: Rule) -> torch.Tensor:
-    """Return the attention of rows of equal length: [rows, tokens, heads, width]."""
+def _has_kernel(query: torch.Tensor, pool: Pool, rule: Rule) -> bool:
+    kernels = DEVICE_KERNELS.find(query.device)
+    if kernels is None or rule.sinks is not None or rule.soft_cap:
+        return False
+    is_alike = pool.keys.dtype == query.dtype and pool.keys.shape == pool.values.shape
+    return is_alike and query.shape[2] <= kernels.WIDEST
+
+
+def _attend_pages(query: torch.Tensor, pool: Pool, places: tuple[Grid, Table], rule: Rule) -> torch.Tensor:
+    """Return the attention of rows of equal length, [rows, tokens, heads, width], with a kernel."""
+    kernels, table = DEVICE_KERNELS.find(query.device), places[1]
+    assert kernels is not None, "it was found for this query"
+    where = table.starts, table.bases, table.pages
+    found: torch.Tensor = kernels.attend_pages(
+        query, (pool.keys, pool.values), where, table.page_size, (rule.scale, rule.window)
+    )
+    return found
+
+
+def _attend_group(query: torch.Tensor, pool: Pool, places: tuple[Grid, Table], rule: Rule) -> torch.Tensor:
+    """Return the attention of rows of equal length, [rows, tokens, heads, width], with PyTorch."""
+    grid, table = places
+    sight = grid.find_sight(table, rule.window)
     keys, values = (each[sight.slots].to(query.dtype).transpose(1, 2) for each in (pool.keys, pool.values))
     if rule.sinks is not None or rule.soft_cap:
         turned = query.transpose(1, 2)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
+from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.gpu_claim import GpuClaim, claim_gpu
 from parallax_backend_torch.kernels.ggml import LAYOUTS
 from parallax_backend_torch.kernels.library import choose_kernels, describe_kernels, find_library, set_threads
@@ -84,6 +85,7 @@ def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[T
             keeps_blocks=settings.weights == "auto",
             narrow=narrow,
         )
+    DEVICE_KERNELS.choose(is_on=settings.kernels != "off")
     dtype = stored if plan.dtype == "auto" else DTYPES[plan.dtype]
     return LayerFactory(device, dtype, "float32" if dtype == torch.float32 else "bfloat16", dtype)
 

@@ -23,7 +23,7 @@ from parallax_sampling_torch.tensors import upload
 
 MOST_ROWS = 256
 MOST_SLOTS = 2**17
-"""The most slots that all rows of a recorded step read, including padding; in longer steps, launches matter less."""
+"""The most slots that all rows of a recorded step read, if keys are padded; in longer steps, launches matter less."""
 MOST_GRAPHS = 48
 """The most graphs kept at a time: each takes some memory."""
 STEP = 8
@@ -62,6 +62,8 @@ class Replays:
         self._store, self._pools, self._make_graph = store, pools, make_graph
         self._kept: dict[Extent, Recording] = {}
         self._fault = ""
+        self._is_padded = True
+        """Whether recorded steps read padded keys; supposed until the first is recorded."""
 
     def run(self, rows: Sequence[Row], pools: Sequence[PagePool], hidden: torch.Tensor | None) -> torch.Tensor | None:
         """Return the hidden states after the layers, [rows, width]; None for a step that is not replayed.
@@ -75,7 +77,7 @@ class Replays:
             return None
         step_upload = StepUpload(rows, pools)
         extent = round_extent(step_upload.measure()[0], self._pools)
-        if count_slots(extent, self._pools) > MOST_SLOTS:
+        if self._is_padded and count_slots(extent, self._pools) > MOST_SLOTS:
             return None
         words = step_upload.write([extent])
         recording = self._kept.pop(extent, None)
@@ -106,7 +108,9 @@ class Replays:
     def _run_layers(self, extent: Extent, words: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
         opened = open_step_upload(words, [extent], self._pools)
         step = Step(opened.tokens, opened.positions, make_spots(self._store, opened.grids))
-        return self.network.run_layers(step, hidden)
+        found = self.network.run_layers(step, hidden)
+        self._is_padded = any(grid.is_padded for grid in opened.grids)
+        return found
 
 
 def make_replays(runner: Runner, store: Store, pools: Sequence[PoolInfo], choice: str) -> Replays | None:

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.kernels.linear import Gate, Packed, pack_rows
 from parallax_backend_torch.kernels.quantize import Quantized
 from parallax_backend_torch.kernels.rows import Rows, WeightKind
@@ -31,12 +32,18 @@ class DeviceLinear:
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply."""
+        if residual is not None and self.bias is None:
+            return torch.addmm(residual, x, self.weight.t())
         out = functional.linear(x, self.weight, self.bias)
         return out if residual is None else residual + out
 
     def apply_gated(self, x: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
         """Multiply, and gate the second half of the outputs by the first."""
-        gates, values = self.apply(x).chunk(2, dim=1)
+        both = self.apply(x)
+        if kernels := DEVICE_KERNELS.find(x.device):
+            gated: torch.Tensor = kernels.apply_gate(both, gate)
+            return gated
+        gates, values = both.chunk(2, dim=1)
         shaped = functional.silu(gates) if gate == "silu" else functional.gelu(gates, approximate="tanh")
         return shaped * values
 

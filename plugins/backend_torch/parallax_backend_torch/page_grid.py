@@ -66,12 +66,18 @@ class Grid(SlotMapping):
     """
 
     def __init__(self, tables: Sequence[Table], window: int) -> None:
-        self._tables, self.window = tables, window
+        self.tables, self.window = tables, window
         self.slots = torch.cat([table.find_slots(table.find_queries()).flatten() for table in tables])
-        self._sights: dict[int, list[Sight]] = {}
+        self._sights: dict[tuple[int, int], Sight] = {}
 
-    def find_sights(self, window: int) -> list[Sight]:
-        """Return the keys that the queries of each table see; computed on the first call."""
-        if window not in self._sights:
-            self._sights[window] = [table.look(window) for table in self._tables]
-        return self._sights[window]
+    @property
+    def is_padded(self) -> bool:
+        """Whether keys were looked up, padded to the longest row."""
+        return bool(self._sights)
+
+    def find_sight(self, table: Table, window: int) -> Sight:
+        """Return the keys that the queries of one of the tables see; computed on the first call."""
+        key = id(table), window
+        if key not in self._sights:
+            self._sights[key] = table.look(window)
+        return self._sights[key]

@@ -27,7 +27,10 @@ class TorchSettings:
     ] = "auto"
     kernels: Annotated[
         Mode,
-        Meta(description="On a CPU, the kernels: auto (the fastest), those of an instruction set, or off (PyTorch)."),
+        Meta(
+            description="auto: the fastest kernels, on CUDA in Triton; off: those of PyTorch; or, on a CPU, those of "
+            "an instruction set."
+        ),
     ] = "auto"
     kv_cache_dtype: Annotated[
         Literal["auto", "int8"],

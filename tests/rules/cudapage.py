@@ -1,0 +1,48 @@
+"""Generates the tables on a CUDA device of the performance page, from ``benchmarks/results/cuda.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+REPORT = Path(__file__).parents[2] / "benchmarks/results/cuda.json"
+ABOUT = [
+    "The model has random weights in bfloat16 and the shape of Llama 3.1 8B; the figures are those of the stage by",
+    "itself, without HTTP. A decode step draws a token for each request, behind 1,024 tokens each. Its bound is the",
+    "time to read the weights, keys and values once, and that of a prompt the time of its products, both at the rates",
+    "that the device reached in the same run.",
+]
+TITLES = {
+    "parallax": "Parallax",
+    "parallax, no graphs": "without graphs",
+    "parallax, no kernels": "without our kernels",
+    "transformers": "transformers",
+}
+"""The sides, in the order of the columns."""
+CASES = {"decode_ms": "decode step, requests: ", "prompt_ms": "prompt, tokens: "}
+
+
+def write_cuda() -> list[str]:
+    """Return the lines of the tables, none if it was not recorded yet."""
+    if not REPORT.exists():
+        return []
+    report: dict[str, Any] = json.loads(REPORT.read_text(encoding="utf-8"))
+    device, versions = report["device"], report["versions"]
+    about = f"On an {device['name']}, which reached {device['tb_per_s']} TB/s and {device['tflop_per_s']:.0f} TFLOP/s"
+    programs = f"torch {versions['torch']} and transformers {versions['transformers']}"
+    head = f"| ms | {' | '.join(TITLES.values())} | Bound | Share of the bound | Ratio to transformers |"
+    lines = ["", "### A CUDA device", "", *ABOUT, "", f"{about}, with {programs}.", "", head]
+    return [*lines, "|---" * (len(TITLES) + 4) + "|", *write_cases(report)]
+
+
+def write_cases(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the row of each case."""
+    for what, title in CASES.items():
+        for size in report["sides"]["parallax"][what]:
+            times = [f"{report['sides'][side][what][size]:.1f}" for side in TITLES]
+            ratio = report["ratios"][what][size]
+            rest = [f"{report[name][what][size]:.2f}" for name in ("bound", "of_bound")]
+            cells = [f"{title}{int(size):,}", *times, *rest, f"**{ratio:.2f}**" if ratio < 1 else f"{ratio:.2f}"]
+            yield f"| {' | '.join(cells)} |"
