@@ -239,17 +239,17 @@ class Theirs:
         loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa")
         self._model: Any = loaded.to(device)
 
-    @torch.inference_mode()
     def begin(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Callable[[], object]:
         """Run ``prompts``, and return a decode step of all of them."""
         assert sampling.temperature == 0, "only the largest score is drawn here"
-        caches = self._model(torch.tensor(prompts, device=self._device), use_cache=True, logits_to_keep=1)
+        with torch.inference_mode():
+            caches = self._model(torch.tensor(prompts, device=self._device), use_cache=True, logits_to_keep=1)
         kept = caches.past_key_values
         tokens = torch.arange(100, 100 + len(prompts), device=self._device)[:, None]
 
-        @torch.inference_mode()
         def step() -> list[int]:
-            found = self._model(tokens, past_key_values=kept, use_cache=True).logits[:, -1].argmax(-1)
+            with torch.inference_mode():
+                found = self._model(tokens, past_key_values=kept, use_cache=True).logits[:, -1].argmax(-1)
             drawn: list[int] = found.tolist()
             return drawn
 

@@ -93,8 +93,8 @@ def _has_kernel(query: torch.Tensor, pool: Pool, rule: Rule) -> bool:
     kernels = DEVICE_KERNELS.find(query.device)
     if kernels is None or rule.sinks is not None or rule.soft_cap:
         return False
-    is_alike = pool.keys.dtype == query.dtype and pool.keys.shape == pool.values.shape
-    return is_alike and query.shape[2] <= kernels.WIDEST
+    is_alike: bool = pool.keys.dtype == query.dtype and pool.keys.shape == pool.values.shape
+    return is_alike and bool(query.shape[2] <= kernels.WIDEST)
 
 
 def _attend_pages(query: torch.Tensor, pool: Pool, places: tuple[Grid, Table], rule: Rule) -> torch.Tensor:

@@ -25,6 +25,8 @@ LEAST_LINES = 16
 PROGRAMS = 512
 """About how many programs fill a device: some for each multiprocessor of the largest."""
 MOST_SPLITS = 32
+LOG2_E = 1.4426950408889634
+"""Scores times this are exponents of two, which are faster."""
 MOST_WIDE_LINES = 32
 """The most lines at a time in float32, which fills more registers."""
 LONG_ROW = 2048
@@ -69,6 +71,12 @@ def choose_tile(device: int, lines: int, width: int, size: int) -> Tile:
     most = MOST_WIDE_LINES if size > torch.bfloat16.itemsize else max(each.lines for each in tiles)
     fitting = [each for each in tiles if each.lines <= most and each.count_bytes(width, size) <= room]
     return fitting[0] if fitting else tiles[-1]
+
+
+def count_splits(programs: int, room: int, tile: Tile) -> int:
+    """Return how many parts the keys of a row are read in, for a number of programs and of keys that a row may have."""
+    most: int = triton.cdiv(room, 2 * tile.keys)
+    return max(1, min(MOST_SPLITS, most, PROGRAMS // programs))
 
 
 def normalize_rms(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
@@ -153,33 +161,18 @@ def attend_pages(
     group, wide = heads // kv_heads, max(LEAST_LINES, triton.next_power_of_2(width))
     tile = choose_tile(query.device.index, tokens * group, wide, query.element_size())
     blocks = triton.cdiv(tokens * group, tile.lines)
-    most = triton.cdiv(pages.shape[1] * page_size, 2 * tile.keys)
-    splits = max(1, min(MOST_SPLITS, most, PROGRAMS // (rows * kv_heads * blocks)))
+    splits = count_splits(rows * kv_heads * blocks, pages.shape[1] * page_size, tile)
     found = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     parts, sums = found, found
     if splits > 1:
         parts = torch.empty((rows * tokens * heads, splits, width), dtype=torch.float32, device=query.device)
         sums = torch.empty(parts.shape[:2], dtype=torch.float32, device=query.device)
+    tensors = query, keys, values, parts, sums, starts, bases, pages
+    numbers = scale * LOG2_E, tokens, pages.stride(0), splits, query.stride(0), query.stride(1)
     sizes: tuple[Any, ...] = (kv_heads, group, width, page_size, window, tile.lines, wide, tile.keys, splits > 1)
     with torch.cuda.device_of(query):
         _attend[(blocks, rows * kv_heads, splits)](
-            query,
-            keys,
-            values,
-            parts,
-            sums,
-            starts,
-            bases,
-            pages,
-            scale * 1.4426950408889634,  # with powers of two, which are faster
-            tokens,
-            pages.stride(0),
-            splits,
-            query.stride(0),
-            query.stride(1),
-            *sizes,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
+            *tensors, *numbers, *sizes, num_warps=tile.warps, num_stages=tile.stages
         )
         if splits > 1:
             _combine[(len(parts),)](parts, sums, found, splits, MOST_SPLITS, width, wide)

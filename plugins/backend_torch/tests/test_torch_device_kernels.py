@@ -78,13 +78,19 @@ GROUPS = {
     "chunk behind others": [([700], 150)],
     "mixed": [([40], 77), ([3, 900], 1), ([500, 2], 5)],
 }
-SHAPES = {"4 to 1": (8, 2, 64), "not a power of two": (6, 2, 80), "one each": (2, 2, 128), "wide": (8, 1, 256), "narrow": (4, 2, 8)}
+SHAPES = {
+    "4 to 1": (8, 2, 64),
+    "not a power of two": (6, 2, 80),
+    "one each": (2, 2, 128),
+    "wide": (8, 1, 256),
+    "narrow": (4, 2, 8),
+}
 
 
 @pytest.mark.needs_cuda
 @needs_cuda
 @pytest.mark.parametrize("window", [0, 64])
-@pytest.mark.parametrize(("groups", "shape"), product(GROUPS, SHAPES))
+@pytest.mark.parametrize(("groups", "shape"), list(product(GROUPS, SHAPES)))
 def test_attention_over_pages_is_that_of_pytorch(
     groups: str, shape: str, window: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
