@@ -6,9 +6,11 @@ The model has random weights in bfloat16 and the shape of Llama 3.1 8B; ``--laye
 Nothing is downloaded. All sides get the same weights and the same tokens, one side after the other.
 
 - ``device``: what the device reaches here: bytes per second of a copy, and operations per second of a product.
-- ``decode``: milliseconds of a decode step of 1 to 128 sequences behind 1,024 tokens each, drawing included.
-  ``bound_ms`` is the time to read the weights and the keys and values once; ``of_bound`` is its share of the step.
-- ``prompt``: milliseconds of prompts by themselves; here the bound is the time of the products at the device's rate.
+- ``sides``: of each side ``decode_ms``, the milliseconds of a decode step of 1 to 128 sequences behind 1,024 tokens
+  each, with the most likely token (``sampled_ms``: with a random one); ``prompt_ms``, those of prompts by themselves;
+  ``open_s``, the seconds to load the model; ``peak_bytes``, the most memory in use.
+- ``bound``: for a decode step the time to read the weights and the keys and values once, for a prompt the time of its
+  products, at the device's rates; ``of_bound`` is this time divided by the measured one.
 - ``ratios``: the time of transformers (its ``sdpa`` attention and dynamic cache) to ours; above 1 we are faster.
 """
 
@@ -81,6 +83,8 @@ class Limits:
     operations_per_s: float
     matrix_bytes: int
     """The bytes of the matrices that a step reads."""
+    head_bytes: int
+    """Those of the head, which a prompt needs for one token only."""
     kv_bytes: int
     """The bytes of the keys and values of a token, in all layers."""
 
@@ -90,7 +94,8 @@ class Limits:
 
     def bound_prompt(self, tokens: int) -> float:
         """Return the least milliseconds of a prompt, without its attention."""
-        return self.matrix_bytes * tokens / self.operations_per_s * 1e3  # two operations for the two bytes of a weight
+        read = (self.matrix_bytes - self.head_bytes) * tokens + self.head_bytes
+        return read / self.operations_per_s * 1e3  # two operations for the two bytes of a weight
 
 
 def wait(device: str) -> None:
@@ -131,6 +136,7 @@ def measure_limits(device: str, layers: int, size: int = SIZE, copied: int = COP
         bytes_per_s=2 * copied / time_copy(device, copied),
         operations_per_s=2 * size**3 / time_product(device, size),
         matrix_bytes=2 * numbers,
+        head_bytes=2 * CONFIG["vocab_size"] * CONFIG["hidden_size"],
         kv_bytes=2 * 2 * CONFIG["num_key_value_heads"] * CONFIG["head_dim"] * layers,
     )
 

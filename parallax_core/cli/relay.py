@@ -38,7 +38,7 @@ app = new_app()
 @app.command()
 @from_section("relay", RelayCommandSettings)
 def relay(settings: RelayCommandSettings, config: Config) -> None:
-    """Forward between machines of a server that cannot reach each other, and do nothing else.
+    """Forward between machines of a server that cannot reach each other.
 
     It joins the server by a code as `parallax join` does, needs no model and no backend, and has to be reached by the
     machines. What passes is encrypted end to end between them. A server, or a machine with stages, does the same
@@ -67,7 +67,7 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     listen = choose_listen(offer, settings.listen, joined.address, node)
     transport = make_transport(offer, node, listen, joiner.find_key(joined), settings.peer_timeout)
     relaying = _relay(settings, transport, joiner, joined, node)
-    asyncio.run(run_until_signal(_run_both(relaying, _meet(settings, plugins, joined.transport))))
+    asyncio.run(run_until_signal(_run_both(relaying, _meet(settings, config, plugins, joined.transport))))
 
 
 async def _run_both(relaying: Coroutine[None, None, None], meeting: Coroutine[None, None, None]) -> None:
@@ -76,13 +76,12 @@ async def _run_both(relaying: Coroutine[None, None, None], meeting: Coroutine[No
         group.start(meeting)
 
 
-async def _meet(settings: RelayCommandSettings, plugins: PluginHost, transport: str) -> None:
+async def _meet(settings: RelayCommandSettings, config: Config, plugins: PluginHost, transport: str) -> None:
     """Be a rendezvous until cancelled, if ``settings`` ask for one."""
     if settings.rendezvous is None:
         return
-    rendezvous = RendezvousSettings(
-        listen=settings.rendezvous, transport=transport, discovery=settings.discovery, offline=settings.offline
-    )
+    flags = {"listen": settings.rendezvous, "discovery": settings.discovery, "offline": settings.offline}
+    rendezvous = config.read("rendezvous", RendezvousSettings, {**flags, "transport": transport})
     await host_rendezvous(rendezvous, plugins, print_ready)
 
 

@@ -69,7 +69,11 @@ class RelayCommandSettings(RelayLimitSettings):
     ] = None
     peer_timeout: PeerTimeout = None
     discovery: Annotated[
-        bool, Meta(description="Look for the server on the local network if its address is not known or has changed.")
+        bool,
+        Meta(
+            description="Look for the server on the local network if its address is not known or has changed, and be "
+            "found there as a rendezvous."
+        ),
     ] = True
     offline: Offline = False
     stun_port: StunPort = STUN_PORT

@@ -39,7 +39,7 @@ async def host_rendezvous(settings: RendezvousSettings, plugins: PluginHost, tel
         places = settings.listen, transport.address
         if (head := note_listening(offer, *places)) is None:
             message = f"other machines cannot reach {transport.address}"
-            raise ParallaxError(message, "give an address at which they can: --listen tcp://0.0.0.0:9100")
+            raise ParallaxError(message, "give an address at which they can, such as tcp://0.0.0.0:9100")
         lifetime_s = settings.code_hours * HOUR_S
         code = make_code_of(head, plugins, lifetime_s, 0)[0] if lifetime_s else ""
         logger.info("rendezvous listens at %s", transport.address)

@@ -75,5 +75,6 @@ def test_relay_is_a_place_to_meet_too(homes: dict[str, Path], tmp_path: Path) ->
         find = ("serve", MODEL, "--find", code, "--port", "0")
         server = read_ready(stack.enter_context(started(homes["head"], logs["head"], *find)), logs["head"])
         assert list_pids(server) == [worker.pid]
+        wait_until(lambda: "relays for the nodes of head=head" in logs["meeting"].read_text())
         meeting.send_signal(signal.SIGTERM)
         assert meeting.wait(10) == 0

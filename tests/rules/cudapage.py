@@ -10,9 +10,9 @@ from typing import Any
 REPORT = Path(__file__).parents[2] / "benchmarks/results/cuda.json"
 ABOUT = [
     "The model has random weights in bfloat16 and the shape of Llama 3.1 8B; the figures are those of the stage by",
-    "itself, without HTTP. A decode step draws a token for each request, behind 1,024 tokens each. Its bound is the",
-    "time to read the weights, keys and values once, and that of a prompt the time of its products, both at the rates",
-    "that the device reached in the same run.",
+    "itself, without HTTP, one side after the other. A decode step draws a token for each request, behind 1,024 tokens",
+    "each. Its bound is the time to read the weights, keys and values once, and that of a prompt the time of its",
+    "products, both at the rates that the device reached in the same run.",
 ]
 TITLES = {
     "parallax": "Parallax",
@@ -32,7 +32,7 @@ def write_cuda() -> list[str]:
     device, versions = report["device"], report["versions"]
     about = f"On an {device['name']}, which reached {device['tb_per_s']} TB/s and {device['tflop_per_s']:.0f} TFLOP/s"
     programs = f"torch {versions['torch']} and transformers {versions['transformers']}"
-    head = f"| ms | {' | '.join(TITLES.values())} | Bound | Share of the bound | Ratio to transformers |"
+    head = f"| ms | {' | '.join(TITLES.values())} | Bound | Bound / time | Ratio to transformers |"
     lines = ["", "### A CUDA device", "", *ABOUT, "", f"{about}, with {programs}.", "", head]
     return [*lines, "|---" * (len(TITLES) + 4) + "|", *write_cases(report)]
 

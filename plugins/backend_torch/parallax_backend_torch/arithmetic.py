@@ -1,9 +1,10 @@
-"""The small operations of a layer on any device: kernels on a CPU, PyTorch elsewhere."""
+"""The small operations of a layer on any device: kernels on a CPU and on CUDA, PyTorch elsewhere."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch.nn import functional
@@ -11,7 +12,7 @@ from torch.nn import functional
 from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.kernels import attention, parts
 from parallax_backend_torch.kernels.attention import Pool, Rule
-from parallax_backend_torch.page_grid import Grid, Table
+from parallax_backend_torch.page_grid import Grid, Sight
 from parallax_backend_torch.step import SlotMapping
 
 
@@ -79,39 +80,31 @@ def store(pool: Pool, keys: torch.Tensor, values: torch.Tensor, places: SlotMapp
 
 def attend_rectangles(query: torch.Tensor, pool: Pool, grid: Grid, rule: Rule) -> torch.Tensor:
     """Compute `attend` one rectangle of rows of equal length at a time, with a kernel or PyTorch's own attention."""
-    parts, done = [], 0
-    attend_table = _attend_pages if _has_kernel(query, pool, rule) else _attend_group
+    parts, done, kernels = [], 0, _find_kernels(query, pool, rule)
     for table in grid.tables:
         count = len(table.starts) * table.tokens
         rows = query[done : done + count].unflatten(0, (-1, table.tokens))
-        parts.append(attend_table(rows, pool, (grid, table), rule).flatten(0, 1))
+        if kernels is None:
+            found = _attend_group(rows, pool, grid.find_sight(table, rule.window), rule)
+        else:
+            where, limits = (table.starts, table.bases, table.pages), (rule.scale, rule.window)
+            found = kernels.attend_pages(rows, (pool.keys, pool.values), where, table.page_size, limits)
+        parts.append(found.flatten(0, 1))
         done += count
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _has_kernel(query: torch.Tensor, pool: Pool, rule: Rule) -> bool:
+def _find_kernels(query: torch.Tensor, pool: Pool, rule: Rule) -> ModuleType | None:
+    """Return the kernels that can compute an attention; None: there are none."""
     kernels = DEVICE_KERNELS.find(query.device)
-    if kernels is None or rule.sinks is not None or rule.soft_cap:
-        return False
-    is_alike: bool = pool.keys.dtype == query.dtype and pool.keys.shape == pool.values.shape
-    return is_alike and bool(query.shape[2] <= kernels.WIDEST)
+    if kernels is None or rule.sinks is not None or rule.soft_cap or query.shape[2] > kernels.WIDEST:
+        return None
+    is_alike = pool.keys.dtype == query.dtype and pool.keys.shape == pool.values.shape
+    return kernels if is_alike else None
 
 
-def _attend_pages(query: torch.Tensor, pool: Pool, places: tuple[Grid, Table], rule: Rule) -> torch.Tensor:
-    """Return the attention of rows of equal length, [rows, tokens, heads, width], with a kernel."""
-    kernels, table = DEVICE_KERNELS.find(query.device), places[1]
-    assert kernels is not None, "it was found for this query"
-    where = table.starts, table.bases, table.pages
-    found: torch.Tensor = kernels.attend_pages(
-        query, (pool.keys, pool.values), where, table.page_size, (rule.scale, rule.window)
-    )
-    return found
-
-
-def _attend_group(query: torch.Tensor, pool: Pool, places: tuple[Grid, Table], rule: Rule) -> torch.Tensor:
+def _attend_group(query: torch.Tensor, pool: Pool, sight: Sight, rule: Rule) -> torch.Tensor:
     """Return the attention of rows of equal length, [rows, tokens, heads, width], with PyTorch."""
-    grid, table = places
-    sight = grid.find_sight(table, rule.window)
     keys, values = (each[sight.slots].to(query.dtype).transpose(1, 2) for each in (pool.keys, pool.values))
     if rule.sinks is not None or rule.soft_cap:
         turned = query.transpose(1, 2)

@@ -36,7 +36,7 @@ FEWEST, MOST, ON_GPU = 16, 512, 4096
 SATURATION_ROWS = {"cpu": 64}
 """Decodes in a step beyond which throughput does not grow: measured on a CPU, a token costs the same from 64 on."""
 SATURATION_ON_GPU = 256
-"""The same on a GPU, where throughput grows further, but attention pads all rows to the longest, which takes memory."""
+"""The same on a GPU, where throughput grows further; the most rows of a recorded step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

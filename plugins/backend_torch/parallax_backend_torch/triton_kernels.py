@@ -29,6 +29,8 @@ LOG2_E = 1.4426950408889634
 """Scores times this are exponents of two, which are faster."""
 MOST_WIDE_LINES = 32
 """The most lines at a time in float32, which fills more registers."""
+LANES = 1024
+"""The numbers that a program gates."""
 LONG_ROW = 2048
 """The numbers of a row from which more threads work on it."""
 GATES = {"silu": 0, "gelu_tanh": 1}
@@ -77,6 +79,18 @@ def count_splits(programs: int, room: int, tile: Tile) -> int:
     """Return how many parts the keys of a row are read in, for a number of programs and of keys that a row may have."""
     most: int = triton.cdiv(room, 2 * tile.keys)
     return max(1, min(MOST_SPLITS, most, PROGRAMS // programs))
+
+
+def try_kernels(device: torch.device) -> None:
+    """Run the norm and the attention once, on a few numbers.
+
+    Raises:
+        Exception: of Triton, if they cannot be compiled or do not run on the device.
+    """
+    x = torch.ones(1, 1, 1, LEAST_LINES, dtype=torch.bfloat16, device=device)
+    pool, zeros = torch.ones(LEAST_LINES, 1, LEAST_LINES, dtype=torch.bfloat16, device=device), x.new_zeros(1).long()
+    normalize_rms(x, torch.ones(LEAST_LINES, device=device), 0.0, 0.0)
+    attend_pages(x, (pool, pool), (zeros, zeros, zeros[None]), LEAST_LINES, (1.0, 0)).sum().item()
 
 
 def normalize_rms(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
@@ -132,7 +146,7 @@ def apply_gate(x: torch.Tensor, gate: str) -> torch.Tensor:
     found = torch.empty((rows, width), dtype=x.dtype, device=x.device)
     if rows:
         with torch.cuda.device_of(x):
-            _gate[(triton.cdiv(width, 1024), rows)](x, found, width, GATES[gate], 1024)
+            _gate[(rows, triton.cdiv(width, LANES))](x, found, width, GATES[gate], LANES)
     return found
 
 
@@ -168,10 +182,10 @@ def attend_pages(
         parts = torch.empty((rows * tokens * heads, splits, width), dtype=torch.float32, device=query.device)
         sums = torch.empty(parts.shape[:2], dtype=torch.float32, device=query.device)
     tensors = query, keys, values, parts, sums, starts, bases, pages
-    numbers = scale * LOG2_E, tokens, pages.stride(0), splits, query.stride(0), query.stride(1)
+    numbers = scale * LOG2_E, tokens, blocks, pages.stride(0), splits, query.stride(0), query.stride(1)
     sizes: tuple[Any, ...] = (kv_heads, group, width, page_size, window, tile.lines, wide, tile.keys, splits > 1)
     with torch.cuda.device_of(query):
-        _attend[(blocks, rows * kv_heads, splits)](
+        _attend[(rows * kv_heads * blocks, splits)](
             *tensors, *numbers, *sizes, num_warps=tile.warps, num_stages=tile.stages
         )
         if splits > 1:
@@ -226,7 +240,7 @@ def _rotate(
 
 @triton.jit
 def _gate(x: tl.tensor, found: tl.tensor, width: tl.tensor, GATE: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    row, lane = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row, lane = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = lane < width
     gate = tl.load(x + row * 2 * width + lane, mask=inside, other=0.0).to(tl.float32)
     value = tl.load(x + row * 2 * width + width + lane, mask=inside, other=0.0).to(tl.float32)
@@ -236,7 +250,7 @@ def _gate(x: tl.tensor, found: tl.tensor, width: tl.tensor, GATE: tl.constexpr, 
     tl.store(found + row * width + lane, gate * tl.sigmoid(bent) * value, mask=inside)
 
 
-@triton.jit(do_not_specialize=["tokens", "table_stride", "splits"])
+@triton.jit(do_not_specialize=["tokens", "blocks", "table_stride", "splits"])
 def _attend(
     query: tl.tensor,
     keys: tl.tensor,
@@ -248,6 +262,7 @@ def _attend(
     pages: tl.tensor,
     scale: tl.tensor,
     tokens: tl.tensor,
+    blocks: tl.tensor,
     table_stride: tl.tensor,
     splits: tl.tensor,
     row_stride: tl.tensor,
@@ -262,9 +277,10 @@ def _attend(
     BLOCK: tl.constexpr,
     IS_SPLIT: tl.constexpr,
 ) -> None:
-    row, shared, part = (tl.program_id(1) // KV_HEADS).to(tl.int64), tl.program_id(1) % KV_HEADS, tl.program_id(2)
+    number, part = tl.program_id(0) // blocks, tl.program_id(1)
+    row, shared = (number // KV_HEADS).to(tl.int64), number % KV_HEADS
     # A line is one head of one token; the last tokens, which see most, come first.
-    begun = (tl.num_programs(0) - 1 - tl.program_id(0)) * LINES
+    begun = (blocks - 1 - tl.program_id(0) % blocks) * LINES
     line = begun + tl.arange(0, LINES)
     token, head, is_line = line // GROUP, shared * GROUP + line % GROUP, line < tokens * GROUP
     start, base = tl.load(starts + row), tl.load(bases + row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,9 +19,10 @@ from parallax_backend_torch.page_grid import Grid, Table
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 DEVICE = "cuda"
-CLOSE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
+CLOSE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 PAGE, PAGES = 16, 700
-CPU = torch.device("cpu")
+FAR = 300
+"""The position from which on the first pages of a row are gone."""
 
 
 @pytest.fixture(params=CLOSE, ids=str)
@@ -48,15 +50,19 @@ def check(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> No
 
 
 def make_grid(groups: list[tuple[list[int], int]]) -> Grid:
-    """Return tables of rows that start at positions and have some tokens each; their pages lie about in a pool."""
+    """Return tables of rows that start at positions and have some tokens each; their pages lie about in a pool.
+
+    Of a row that is long enough, the first pages are gone.
+    """
     order = torch.randperm(PAGES, generator=torch.Generator().manual_seed(1)).tolist()
     tables = []
     for starts, tokens in groups:
-        needs = [-(-(start + tokens) // PAGE) for start in starts]
+        gone = [3 if start >= FAR else 0 for start in starts]
+        needs = [-(-(start + tokens) // PAGE) - each for start, each in zip(starts, gone, strict=True)]
         pages = torch.zeros(len(starts), max(needs), dtype=torch.int64)
         for row, need in enumerate(needs):
             pages[row, :need] = torch.tensor([order.pop() for _ in range(need)])
-        numbers = torch.tensor(starts).to(DEVICE), torch.zeros(len(starts), dtype=torch.int64).to(DEVICE)
+        numbers = torch.tensor(starts).to(DEVICE), PAGE * torch.tensor(gone).to(DEVICE)
         tables.append(Table(*numbers, pages.to(DEVICE), tokens, PAGE))
     return Grid(tables, 0)
 
@@ -65,9 +71,11 @@ def make_pool(grid: Grid, shape: tuple[int, int], dtype: torch.dtype) -> Pool:
     """Return keys and values of all tokens up to the last of each row; all else is NaN."""
     keys, values = (torch.full((PAGES * PAGE, *shape), torch.nan, device=DEVICE, dtype=dtype) for _ in range(2))
     for table in grid.tables:
-        for row, last in enumerate((table.starts + table.tokens).tolist()):
-            slots = table.find_slots(torch.arange(last, device=DEVICE)[None].expand(len(table.starts), -1))[row]
-            keys[slots], values[slots] = (draw(last, *shape, dtype=dtype, seed=row + seed) for seed in (1, 100))
+        lasts = (table.starts + table.tokens).tolist()
+        for row, (base, last) in enumerate(zip(table.bases.tolist(), lasts, strict=True)):
+            at = torch.arange(last - base, device=DEVICE)
+            slots = table.pages[row][at // PAGE] * PAGE + at % PAGE
+            keys[slots], values[slots] = (draw(len(slots), *shape, dtype=dtype, seed=row + seed) for seed in (1, 100))
     return Pool(keys, values)
 
 
@@ -156,13 +164,30 @@ def test_gates_are_those_of_pytorch(rows: int, width: int, gate: str, dtype: tor
     check(found, bent * second, dtype)
 
 
-def test_kernels_are_of_cuda_devices_only() -> None:
-    assert DEVICE_KERNELS.find(CPU) is None
-    assert DEVICE_KERNELS.find(torch.device("mps")) is None
+def test_kernels_are_of_cuda_devices_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeviceKernels, "_load", lambda *_: arithmetic)
+    kernels = DeviceKernels()
+    assert kernels.find(torch.device("cpu")) is None
+    assert kernels.find(torch.device("mps")) is None
+    assert kernels.find(torch.device("cuda", 1)) is arithmetic
+
+
+def test_each_device_is_tried_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7 + device.index, 0))
+    monkeypatch.setattr(device_kernels, "find_spec", lambda _: "there")
+    tried: list[torch.device] = []
+    module = SimpleNamespace(LEAST_CAPABILITY=(8, 0), try_kernels=tried.append)
+    monkeypatch.setattr(device_kernels, "import_module", lambda _: module)
+    kernels, old, new = DeviceKernels(), torch.device("cuda", 0), torch.device("cuda", 1)
+    assert [kernels.find(each) for each in (old, new, new)] == [None, module, module]
+    assert tried == [new]
 
 
 def test_pytorch_is_used_without_triton(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(device_kernels, "find_spec", lambda _: None)
     assert DeviceKernels().find(torch.device("cuda")) is None
     assert not caplog.text, "Triton is not installed, which is nothing to warn about"
@@ -175,6 +200,7 @@ def test_kernels_that_do_not_compile_are_told_once_and_not_used(
         raise RuntimeError(f"{name} finds no C compiler")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(device_kernels, "find_spec", lambda _: "there")
     monkeypatch.setattr(device_kernels, "import_module", fail)
     kernels = DeviceKernels()
@@ -185,7 +211,7 @@ def test_kernels_that_do_not_compile_are_told_once_and_not_used(
 
 
 def test_kernels_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeviceKernels, "_load", lambda _: arithmetic)
+    monkeypatch.setattr(DeviceKernels, "_load", lambda *_: arithmetic)
     kernels = DeviceKernels()
     assert kernels.find(torch.device("cuda")) is arithmetic
     kernels.choose(is_on=False)
