@@ -20,8 +20,8 @@ LEAST_CAPABILITY = (8, 0)
 """The oldest devices that multiply bfloat16 in Triton."""
 WIDEST = 256
 """The widest head."""
-LEAST_LINES = 16
-"""The least size of a product in Triton."""
+LEAST_SIZE = 16
+"""The least of each dimension of a product in Triton."""
 PROGRAMS = 512
 """About how many programs fill a device: some for each multiprocessor of the largest."""
 MOST_SPLITS = 32
@@ -44,13 +44,13 @@ class Tile:
     """The queries of all heads that share keys, at a time."""
     keys: int
     """The keys at a time."""
-    stages: int
+    num_stages: int
     """How many blocks of keys are on their way from memory."""
-    warps: int
+    num_warps: int
 
     def count_bytes(self, width: int, size: int) -> int:
         """Return the shared memory that a program takes, for heads of ``width`` numbers of ``size`` bytes."""
-        return (self.lines + 2 * self.stages * self.keys) * width * size
+        return (self.lines + 2 * self.num_stages * self.keys) * width * size
 
 
 PROMPTS = (Tile(128, 64, 3, 8), Tile(64, 64, 2, 4), Tile(64, 32, 2, 4), Tile(32, 32, 2, 4), Tile(16, 16, 1, 4))
@@ -69,7 +69,7 @@ def choose_tile(device: int, lines: int, width: int, size: int) -> Tile:
         size: the bytes of a number.
     """
     room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin * 3 // 4
-    tiles = DECODES if lines <= LEAST_LINES else PROMPTS
+    tiles = DECODES if lines <= LEAST_SIZE else PROMPTS
     most = MOST_WIDE_LINES if size > torch.bfloat16.itemsize else max(each.lines for each in tiles)
     fitting = [each for each in tiles if each.lines <= most and each.count_bytes(width, size) <= room]
     return fitting[0] if fitting else tiles[-1]
@@ -87,10 +87,10 @@ def try_kernels(device: torch.device) -> None:
     Raises:
         Exception: of Triton, if they cannot be compiled or do not run on the device.
     """
-    x = torch.ones(1, 1, 1, LEAST_LINES, dtype=torch.bfloat16, device=device)
-    pool, zeros = torch.ones(LEAST_LINES, 1, LEAST_LINES, dtype=torch.bfloat16, device=device), x.new_zeros(1).long()
-    normalize_rms(x, torch.ones(LEAST_LINES, device=device), 0.0, 0.0)
-    attend_pages(x, (pool, pool), (zeros, zeros, zeros[None]), LEAST_LINES, (1.0, 0)).sum().item()
+    x = torch.ones(1, 1, 1, LEAST_SIZE, dtype=torch.bfloat16, device=device)
+    pool, zeros = torch.ones(LEAST_SIZE, 1, LEAST_SIZE, dtype=torch.bfloat16, device=device), x.new_zeros(1).long()
+    normalize_rms(x, torch.ones(LEAST_SIZE, device=device), 0.0, 0.0)
+    attend_pages(x, (pool, pool), (zeros, zeros, zeros[None]), LEAST_SIZE, (1.0, 0)).sum().item()
 
 
 def normalize_rms(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
@@ -105,12 +105,11 @@ def normalize_rms(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: flo
     flat = x.reshape(-1, x.shape[-1])
     found = torch.empty(flat.shape, dtype=x.dtype, device=x.device)
     rows, width = flat.shape
-    wide = triton.next_power_of_2(width)
+    padded_width = triton.next_power_of_2(width)
+    numbers = flat.stride(0), eps, offset, width, padded_width
     if rows:
         with torch.cuda.device_of(x):
-            _normalize[(rows,)](
-                flat, weight, found, flat.stride(0), eps, offset, width, wide, num_warps=8 if wide >= LONG_ROW else 4
-            )
+            _normalize[(rows,)](flat, weight, found, *numbers, num_warps=8 if padded_width >= LONG_ROW else 4)
     return found.view(x.shape)
 
 
@@ -124,11 +123,11 @@ def rotate_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None
     """
     tokens, heads, _ = x.shape
     half = cos.shape[1]
-    some = min(triton.next_power_of_2(heads), 16)
+    heads_at_once = min(triton.next_power_of_2(heads), 16)
     if tokens:
         with torch.cuda.device_of(x):
-            _rotate[(tokens, triton.cdiv(heads, some))](
-                x, cos, sin, x.stride(0), x.stride(1), heads, half, some, triton.next_power_of_2(half)
+            _rotate[(tokens, triton.cdiv(heads, heads_at_once))](
+                x, cos, sin, x.stride(0), x.stride(1), heads, half, heads_at_once, triton.next_power_of_2(half)
             )
 
 
@@ -172,8 +171,8 @@ def attend_pages(
     """
     (keys, values), (starts, bases, pages), (scale, window) = pool, table, limits
     (rows, tokens, heads, width), kv_heads = query.shape, keys.shape[1]
-    group, wide = heads // kv_heads, max(LEAST_LINES, triton.next_power_of_2(width))
-    tile = choose_tile(query.device.index, tokens * group, wide, query.element_size())
+    group, padded_width = heads // kv_heads, max(LEAST_SIZE, triton.next_power_of_2(width))
+    tile = choose_tile(query.device.index, tokens * group, padded_width, query.element_size())
     blocks = triton.cdiv(tokens * group, tile.lines)
     splits = count_splits(rows * kv_heads * blocks, pages.shape[1] * page_size, tile)
     found = torch.empty(query.shape, dtype=query.dtype, device=query.device)
@@ -183,13 +182,23 @@ def attend_pages(
         sums = torch.empty(parts.shape[:2], dtype=torch.float32, device=query.device)
     tensors = query, keys, values, parts, sums, starts, bases, pages
     numbers = scale * LOG2_E, tokens, blocks, pages.stride(0), splits, query.stride(0), query.stride(1)
-    sizes: tuple[Any, ...] = (kv_heads, group, width, page_size, window, tile.lines, wide, tile.keys, splits > 1)
+    sizes: tuple[Any, ...] = (
+        kv_heads,
+        group,
+        width,
+        page_size,
+        window,
+        tile.lines,
+        padded_width,
+        tile.keys,
+        splits > 1,
+    )
     with torch.cuda.device_of(query):
         _attend[(rows * kv_heads * blocks, splits)](
-            *tensors, *numbers, *sizes, num_warps=tile.warps, num_stages=tile.stages
+            *tensors, *numbers, *sizes, num_warps=tile.num_warps, num_stages=tile.num_stages
         )
         if splits > 1:
-            _combine[(len(parts),)](parts, sums, found, splits, MOST_SPLITS, width, wide)
+            _combine[(len(parts),)](parts, sums, found, splits, MOST_SPLITS, width, padded_width)
     return found
 
 
@@ -202,10 +211,10 @@ def _normalize(
     eps: tl.tensor,
     offset: tl.tensor,
     width: tl.tensor,
-    WIDE: tl.constexpr,
+    PADDED_WIDTH: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, WIDE)
+    lane = tl.arange(0, PADDED_WIDTH)
     inside = lane < width
     numbers = tl.load(x + row * stride + lane, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(numbers * numbers, 0) / width + eps)
@@ -232,10 +241,10 @@ def _rotate(
     place = x + token * token_stride + head[:, None] * head_stride + lane[None, :]
     first = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(place + half, mask=inside, other=0.0).to(tl.float32)
-    across = tl.load(cos + token * half + lane, mask=lane < half, other=0.0)[None, :]
-    along = tl.load(sin + token * half + lane, mask=lane < half, other=0.0)[None, :]
-    tl.store(place, first * across - second * along, mask=inside)
-    tl.store(place + half, second * across + first * along, mask=inside)
+    cosines = tl.load(cos + token * half + lane, mask=lane < half, other=0.0)[None, :]
+    sines = tl.load(sin + token * half + lane, mask=lane < half, other=0.0)[None, :]
+    tl.store(place, first * cosines - second * sines, mask=inside)
+    tl.store(place + half, second * cosines + first * sines, mask=inside)
 
 
 @triton.jit
@@ -244,10 +253,10 @@ def _gate(x: tl.tensor, found: tl.tensor, width: tl.tensor, GATE: tl.constexpr, 
     inside = lane < width
     gate = tl.load(x + row * 2 * width + lane, mask=inside, other=0.0).to(tl.float32)
     value = tl.load(x + row * 2 * width + width + lane, mask=inside, other=0.0).to(tl.float32)
-    bent = gate
-    if GATE == 1:  # (1 + tanh(z)) / 2 is the sigmoid of 2 z
-        bent = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
-    tl.store(found + row * width + lane, gate * tl.sigmoid(bent) * value, mask=inside)
+    exponent = gate
+    if GATE == 1:  # gelu_tanh: (1 + tanh(z)) / 2 is the sigmoid of 2 z
+        exponent = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    tl.store(found + row * width + lane, gate * tl.sigmoid(exponent) * value, mask=inside)
 
 
 @triton.jit(do_not_specialize=["tokens", "blocks", "table_stride", "splits"])
@@ -273,58 +282,58 @@ def _attend(
     PAGE: tl.constexpr,
     WINDOW: tl.constexpr,
     LINES: tl.constexpr,
-    WIDE: tl.constexpr,
+    PADDED_WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_SPLIT: tl.constexpr,
 ) -> None:
     number, part = tl.program_id(0) // blocks, tl.program_id(1)
-    row, shared = (number // KV_HEADS).to(tl.int64), number % KV_HEADS
+    row, kv_head = (number // KV_HEADS).to(tl.int64), number % KV_HEADS
     # A line is one head of one token; the last tokens, which see most, come first.
-    begun = (blocks - 1 - tl.program_id(0) % blocks) * LINES
-    line = begun + tl.arange(0, LINES)
-    token, head, is_line = line // GROUP, shared * GROUP + line % GROUP, line < tokens * GROUP
+    first_line = (blocks - 1 - tl.program_id(0) % blocks) * LINES
+    line = first_line + tl.arange(0, LINES)
+    token, head, is_line = line // GROUP, kv_head * GROUP + line % GROUP, line < tokens * GROUP
     start, base = tl.load(starts + row), tl.load(bases + row)
     position = start + token
-    until = start + tl.minimum((begun + LINES - 1) // GROUP + 1, tokens)
+    stop = start + tl.minimum((first_line + LINES - 1) // GROUP + 1, tokens)
     first = base
     if WINDOW:
-        first = tl.maximum(base, start + begun // GROUP - WINDOW + 1)
-    size = tl.cdiv(tl.cdiv(until - first, splits), BLOCK) * BLOCK
+        first = tl.maximum(base, start + first_line // GROUP - WINDOW + 1)
+    size = tl.cdiv(tl.cdiv(stop - first, splits), BLOCK) * BLOCK
     begin = first + part * size
-    end = tl.minimum(begin + size, until)
-    lane = tl.arange(0, WIDE)
+    end = tl.minimum(begin + size, stop)
+    lane = tl.arange(0, PADDED_WIDTH)
     is_lane = lane < WIDTH
-    mask = is_line[:, None] & is_lane[None, :]
-    asked = query + row * row_stride + token[:, None] * token_stride + head[:, None] * WIDTH + lane[None, :]
-    asks = tl.load(asked, mask=mask, other=0.0)
-    top = tl.full([LINES], float("-inf"), tl.float32)
-    total = tl.zeros([LINES], tl.float32)
-    mixed = tl.zeros([LINES, WIDE], tl.float32)
+    is_query = is_line[:, None] & is_lane[None, :]
+    query_places = query + row * row_stride + token[:, None] * token_stride + head[:, None] * WIDTH + lane[None, :]
+    queries = tl.load(query_places, mask=is_query, other=0.0)
+    line_max = tl.full([LINES], float("-inf"), tl.float32)
+    line_sum = tl.zeros([LINES], tl.float32)
+    accumulator = tl.zeros([LINES, PADDED_WIDTH], tl.float32)
     for block in range(begin, end, BLOCK):
         place = block + tl.arange(0, BLOCK)
         within = place < end
         at = place - base
         slot = tl.load(pages + row * table_stride + at // PAGE, mask=within, other=0) * PAGE + at % PAGE
-        offset = (slot[:, None] * KV_HEADS + shared) * WIDTH + lane[None, :]
-        inside = within[:, None] & is_lane[None, :]
-        key = tl.load(keys + offset, mask=inside, other=0.0)
-        scores = tl.dot(asks, tl.trans(key), input_precision="ieee") * scale
+        offset = (slot[:, None] * KV_HEADS + kv_head) * WIDTH + lane[None, :]
+        is_key = within[:, None] & is_lane[None, :]
+        key = tl.load(keys + offset, mask=is_key, other=0.0)
+        scores = tl.dot(queries, tl.trans(key), input_precision="ieee") * scale
         seen = within[None, :] & (place[None, :] <= position[:, None])
         if WINDOW:
             seen = seen & (place[None, :] > position[:, None] - WINDOW)
         scores = tl.where(seen, scores, float("-inf"))
-        highest = tl.maximum(top, tl.max(scores, 1))
-        shift = tl.where(highest == float("-inf"), 0.0, highest)  # of lines that see nothing yet
-        weights, shrink = tl.exp2(scores - shift[:, None]), tl.exp2(top - shift)
-        value = tl.load(values + offset, mask=inside, other=0.0)
-        total = total * shrink + tl.sum(weights, 1)
-        mixed = mixed * shrink[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
-        top = highest
-    mean = mixed / tl.where(total == 0, 1.0, total)[:, None]
-    place = ((row * tokens + token) * KV_HEADS * GROUP + head) * splits + part
-    tl.store(parts + place[:, None] * WIDTH + lane[None, :], mean, mask=mask)
+        new_max = tl.maximum(line_max, tl.max(scores, 1))
+        shift = tl.where(new_max == float("-inf"), 0.0, new_max)  # of lines that see nothing yet
+        weights, rescale = tl.exp2(scores - shift[:, None]), tl.exp2(line_max - shift)
+        value = tl.load(values + offset, mask=is_key, other=0.0)
+        line_sum = line_sum * rescale + tl.sum(weights, 1)
+        accumulator = accumulator * rescale[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+        line_max = new_max
+    mean = accumulator / tl.where(line_sum == 0, 1.0, line_sum)[:, None]
+    target = ((row * tokens + token) * KV_HEADS * GROUP + head) * splits + part
+    tl.store(parts + target[:, None] * WIDTH + lane[None, :], mean, mask=is_query)
     if IS_SPLIT:
-        tl.store(sums + place, tl.where(total == 0, float("-inf"), top + tl.log2(total)), mask=is_line)
+        tl.store(sums + target, tl.where(line_sum == 0, float("-inf"), line_max + tl.log2(line_sum)), mask=is_line)
 
 
 @triton.jit(do_not_specialize=["splits"])
@@ -335,13 +344,13 @@ def _combine(
     splits: tl.tensor,
     MOST: tl.constexpr,
     WIDTH: tl.constexpr,
-    WIDE: tl.constexpr,
+    PADDED_WIDTH: tl.constexpr,
 ) -> None:
     line = tl.program_id(0).to(tl.int64)
-    part, lane = tl.arange(0, MOST), tl.arange(0, WIDE)
+    part, lane = tl.arange(0, MOST), tl.arange(0, PADDED_WIDTH)
     logs = tl.load(sums + line * splits + part, mask=part < splits, other=float("-inf"))
     weights = tl.exp2(logs - tl.max(logs, 0))
     places = parts + (line * splits + part[:, None]) * WIDTH + lane[None, :]
     means = tl.load(places, mask=(part < splits)[:, None] & (lane < WIDTH)[None, :], other=0.0)
-    mixed = tl.sum(weights[:, None] * means, 0) / tl.sum(weights, 0)
-    tl.store(found + line * WIDTH + lane, mixed, mask=lane < WIDTH)
+    combined = tl.sum(weights[:, None] * means, 0) / tl.sum(weights, 0)
+    tl.store(found + line * WIDTH + lane, combined, mask=lane < WIDTH)
