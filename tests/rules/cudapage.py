@@ -24,11 +24,21 @@ TITLES = {
 CASES = {"decode_ms": "decode step, requests: ", "prompt_ms": "prompt, tokens: "}
 
 
-def write_cuda() -> list[str]:
-    """Return the lines of the tables, none if it was not recorded yet."""
-    if not REPORT.exists():
-        return []
-    report: dict[str, Any] = json.loads(REPORT.read_text(encoding="utf-8"))
+def read_cuda() -> dict[str, Any]:
+    """Return the report."""
+    found: dict[str, Any] = json.loads(REPORT.read_text(encoding="utf-8"))
+    return found
+
+
+def list_ratios(report: Mapping[str, Any]) -> Iterator[tuple[float, str]]:
+    """Yield the time of transformers as a multiple of ours in each case, and its title."""
+    for what, title in CASES.items():
+        for size, ratio in report["ratios"][what].items():
+            yield ratio, f"transformers on {report['device']['name']}, {title}{int(size):,}"
+
+
+def write_cuda(report: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the table."""
     device, versions = report["device"], report["versions"]
     about = f"On an {device['name']}, which reached {device['tb_per_s']} TB/s and {device['tflop_per_s']:.0f} TFLOP/s"
     programs = f"torch {versions['torch']} and transformers {versions['transformers']}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,14 @@ ABOUT = [
     "context are 16 generated tokens. Memory is that of all processes of a side, at the end of the case; vLLM takes",
     "2 GiB for its KV cache when it starts.",
 ]
+OURS = "parallax"
+COMPARED = {
+    "prompt_tokens_per_s": "tokens of the prompt per second",
+    "ttft_ms": "time to the first token",
+    "itl_ms": "time between tokens",
+    "memory_bytes": "memory",
+}
+"""The figures that are compared, in words."""
 FORMS = ("float32", "bfloat16", "int8")
 
 
@@ -34,6 +42,21 @@ def write_long(parts: Mapping[str, Any]) -> list[str]:
         ]
         lines += ["|---" * 8 + "|", *map(write_side, *zip(*sorted(sides.items(), key=order_side), strict=True)), ""]
     return [*lines, *(write_attention(parts[ATTENTION]) if ATTENTION in parts else [])]
+
+
+def list_ratios(parts: Mapping[str, Any]) -> Iterator[tuple[float, str]]:
+    """Yield how many times as good as a rival's each figure of ours is, in the same case and format, and its title."""
+    for name, theirs in parts.items():
+        rival, _, case = name.partition(": ")
+        ours = parts.get(f"{OURS}: {case}")
+        if ours is None or rival.startswith(OURS):
+            continue
+        tokens, requests = read_case(name)
+        title = f"{rival}, context of {tokens:,} tokens, {requests} request{'s' if requests > 1 else ''}"
+        for figure, words in COMPARED.items():
+            if figure in theirs:
+                ratio = theirs[figure] / ours[figure]
+                yield (1 / ratio if figure.endswith("per_s") else ratio), f"{title}: {words}"
 
 
 def order_side(item: tuple[str, Mapping[str, Any]]) -> tuple[int, int]:

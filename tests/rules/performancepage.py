@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.rules.cudapage import write_cuda
+from tests.rules import cudapage, longcontextpage
+from tests.rules.cudapage import read_cuda, write_cuda
 from tests.rules.longcontextpage import read_long, write_long
 
 ROOT = Path(__file__).parents[2]
@@ -159,14 +160,23 @@ def write_tables(lines: Sequence[Line]) -> str:
         parts += ["", f"### {rival}, {format_}", "", f"On {machine}; load before: {load}.", ""]
         parts += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
         parts += [write_row(line) for line in sorted(found, key=lambda line: line.order)]
-    return "\n".join([*parts, *write_long(read_long()), *write_cuda(), "", *write_losses(lines), "", END])
+    long, cuda = read_long(), read_cuda()
+    ratios = [*list_ratios(lines), *longcontextpage.list_ratios(long), *cudapage.list_ratios(cuda)]
+    return "\n".join([*parts, *write_long(long), *write_cuda(cuda), "", *write_losses(ratios), "", END])
 
 
-def write_losses(lines: Sequence[Line]) -> list[str]:
+def list_ratios(lines: Sequence[Line]) -> Iterator[tuple[float, str]]:
+    """Yield how many times as good as the rival's each figure is, and its title."""
+    for line in lines:
+        for figure in FIGURES:
+            if (ratio := line.compare(figure)) is not None:
+                yield ratio, f"{line.title}: {WORDS[figure]}"
+
+
+def write_losses(ratios: Iterable[tuple[float, str]]) -> list[str]:
     """Return the list of figures in which Parallax is behind, the worst first."""
-    compared = ((line.compare(figure), line, figure) for line in lines for figure in FIGURES)
-    behind = sorted((round(ratio, 2), f"{line.title}: {WORDS[figure]}") for ratio, line, figure in compared if ratio)
-    found = [f"- {text}, {ratio:.2f}" for ratio, text in behind if ratio < 1]
+    behind = sorted((round(ratio, 2), title) for ratio, title in ratios)
+    found = [f"- {title}, {ratio:.2f}" for ratio, title in behind if ratio < 1]
     return ["### Where Parallax is behind", "", *(found or ["Nowhere in these tables."])]
 
 
