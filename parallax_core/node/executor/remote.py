@@ -176,6 +176,8 @@ class RemoteExecutor:
         Nodes that are named again keep what they have loaded. The others go back to the registry, and keep it, too.
         """
         leased = {assignment.node for assignment in self._assignments if assignment.lease is not None}
+        for channel in self.channels:
+            channel.unwatch()  # also those of nodes that stay: they load next
         held = {node.name: node for node in self._nodes if node is not None and not node.channel.ended.is_set()}
         self._assignments = list(assignments)
         self._nodes = [held.pop(assignment.node, None) for assignment in assignments]
@@ -183,7 +185,6 @@ class RemoteExecutor:
         self._restarts = [0] * len(assignments)
         self.channels = ()
         for node in held.values():
-            node.channel.unwatch()
             self._supply.registry.give_back(node, is_shared=node.name in leased)
 
     def needs(self) -> str:

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from parallax_core.api import BackendFailed, LayerRange, ParallaxError, Progress, Stage
+from parallax_core.node.channel import Channel
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.supervisor import WorkerSupervisor
@@ -18,7 +19,7 @@ from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.worker import loaded_stage
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.liar import OF_ANSWERS, Lie, Plot
-from parallax_core.testing.node import open_toy
+from parallax_core.testing.node import open_toy, open_toy_layers
 from parallax_core.testing.toy import Toy
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import (
@@ -93,6 +94,42 @@ async def test_head_that_begins_anew_finds_the_stages_where_it_left_them() -> No
         async with open_registry("inprocess://old") as heir, running(make_executor(heir)) as again:
             await check_answer(again)
             assert [len(node.loads) for node in nodes] == [1, 1, 1]
+
+
+async def test_nodes_that_stay_are_not_judged_by_their_heartbeats_while_they_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched, during = set[str](), list[set[str]]()
+    watch, unwatch = Channel.watch, Channel.unwatch
+
+    def note(channel: Channel, min_timeout_s: float) -> None:
+        watch(channel, min_timeout_s)
+        watched.add(channel.peer)
+
+    def forget(channel: Channel) -> None:
+        unwatch(channel)
+        watched.discard(channel.peer)
+
+    def load(assign: Assign, progress: Progress) -> Stage:
+        during.append(set(watched))
+        return open_toy_layers(assign, progress)
+
+    monkeypatch.setattr(Channel, "watch", note)
+    monkeypatch.setattr(Channel, "unwatch", forget)
+    nodes = [Node(name) for name in NAMES]
+    async with open_registry() as registry, joined(registry, *nodes):
+        executor = make_executor(registry)
+        await soon(executor.open())
+        assert watched == set(NAMES)
+        for node in nodes:
+            node.open = load
+        stages = [replace(role, node=name) for role, name in zip(make_roles(2), ("cellar", "attic"), strict=True)]
+        executor.assign(stages)
+        assert not watched, "the node that goes back is not watched either"
+        await soon(executor.open())
+        assert during == [set(), set()]
+        assert watched == {"cellar", "attic"}
+        await executor.close()
 
 
 async def test_refusal_of_one_node_is_the_error_of_all() -> None:
