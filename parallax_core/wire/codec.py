@@ -15,7 +15,7 @@ from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.header import Header, MaskHeader, ResultHeader, StepHeader, TensorEntry
 from parallax_core.wire.messages import Mask, Message, Result, Step
 
-WIRE_VERSION = 12
+WIRE_VERSION = 13
 """Raised whenever the bytes of any message change; nodes of different versions refuse to connect."""
 
 VERSION_BYTE = bytes([WIRE_VERSION])
