@@ -21,6 +21,8 @@ TIMEOUT_S = 10.0
 LOOK_S = 0.3
 """Seconds between two looks at how far a change is."""
 UNDER_WAY = {"loading", "draining", "restoring"}
+RESULTS = {"load": "loaded", "unload": "unloaded", "switch": "loaded", "forget": "forgotten"}
+"""By action: what a model is after it."""
 
 ModelName = Annotated[str, typer.Argument(help="What clients call the model; to load one, also what finds it.")]
 DrainOption = Annotated[
@@ -31,7 +33,7 @@ NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return at once, w
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands to ``parallax models``."""
-    for command in (served, load, unload, switch):
+    for command in (served, load, unload, switch, forget):
         app.command()(command)
 
 
@@ -85,19 +87,33 @@ def switch(
     _change(url, body, is_waiting=not no_wait)
 
 
+def forget(model: ModelName, url: UrlOption = None) -> None:
+    """Have a running server forget a model that is not loaded: it is listed no more.
+
+    One that was named with --known is known again after a restart.
+    """
+    _change(url, {"action": "forget", "model": model}, is_waiting=True)
+
+
 def render(found: dict[str, Any]) -> Iterator[str]:
     """Yield the lines for a terminal."""
     rows = [(each["id"], each["state"], each["requests"], _list_nodes(each)) for each in found["data"]]
     yield from align([("MODEL", "STATE", "REQUESTS", "LAYERS"), *rows])
     yield from (f"{each['id']} could not be loaded: {each['error']}" for each in found["data"] if each["error"])
-    if (change := found["change"]) is not None and change["state"] in UNDER_WAY:
+    if (change := found["change"]) is None:
+        return
+    if change["state"] in UNDER_WAY:
         yield f"under way: {change['action']} {change['model']}, {change['state']} for {change['seconds']:.0f} s"
+    elif change["state"] == "failed" and change["model"] not in {each["id"] for each in found["data"]}:
+        yield f"{change['model']} could not be loaded: {change['error']}"
 
 
 def describe_progress(found: dict[str, Any], change: dict[str, Any]) -> str:
-    """Return how far a change is, with each node that loads something."""
+    """Return how far a change is, with each node that loads something; empty: the model is forgotten already."""
     model = change["model"] if change["state"] == "loading" else change["replaces"] or change["model"]
-    known = next(each for each in found["data"] if each["id"] == model)
+    known = next((each for each in found["data"] if each["id"] == model), None)
+    if known is None:
+        return ""
     if change["state"] == "draining":
         return f"{model}: {known['requests']} requests are still running"
     parts = [_describe_node(node) for node in known["nodes"] if node["task"]]
@@ -123,7 +139,7 @@ def _change(url: str | None, body: dict[str, Any], *, is_waiting: bool) -> None:
         time.sleep(LOOK_S)
     if change["state"] == "failed":
         raise ParallaxError(change["error"] or "the change has failed", "`parallax models served` shows what is loaded")
-    print(f"{change['model']} is {'unloaded' if change['action'] == 'unload' else 'loaded'}")
+    print(f"{change['model']} is {RESULTS[change['action']]}")
     if change["replaces"]:
         print(f"{change['replaces']} is unloaded")
 

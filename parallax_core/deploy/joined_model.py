@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import SHUTTING_DOWN, ParallaxError
 from parallax_core.cluster.layer_plan import Planner, name_member
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
@@ -35,8 +35,6 @@ LOOK_S = 0.1
 """Seconds between two looks at how far a model is."""
 MOST_LOST = 2
 """The most nodes that may be lost while a model is loaded; it may be the model that kills them."""
-UNLOADED = "the model was unloaded"
-"""What clients are told whose requests have not ended when their model is unloaded."""
 
 
 class JoinedModel:
@@ -100,13 +98,13 @@ class JoinedModel:
             await _unless_failed(opening, self._watch())
         self.service.reader.start_others()
 
-    async def stop(self) -> None:
-        """End its requests, and have its nodes release their memory. Legal at any time."""
+    async def stop(self, farewell: str = SHUTTING_DOWN) -> None:
+        """End its requests, and have its nodes release their memory; see `HostedModel.stop`."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
         for engine in self.coordinator.engines:
-            engine.farewell = UNLOADED
+            engine.farewell = farewell
         await asyncio.gather(self._router.stop(), self.service.reader.stop())
         await self._rooms.pool.close(self.deployment.model_id)
 

@@ -28,8 +28,8 @@ def make_router(models: ServedModels) -> APIRouter:
     async def show_cluster(http: Request) -> ClusterReply:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
         cluster = view_cluster(models)
-        if cluster.plan is not None and http.state.role != "admin":  # the command holds a secret
-            cluster.plan.join_command = None
+        if http.state.role != "admin":
+            return _strip_secrets(cluster)
         return cluster
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
@@ -47,6 +47,15 @@ def make_router(models: ServedModels) -> APIRouter:
         return _show(service, rank)
 
     return router
+
+
+def _strip_secrets(cluster: ClusterReply) -> ClusterReply:
+    """Return a cluster without the join code, and without errors, which may have paths of this machine in them."""
+    if cluster.plan is not None:
+        cluster.plan.join_command = None
+    for model in cluster.models:
+        model.error = None
+    return cluster
 
 
 def _find_service(models: ServedModels, model: str | None) -> Service:

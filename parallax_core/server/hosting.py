@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from parallax_core.base.errors import SHUTTING_DOWN
 from parallax_core.contracts.status import NodeProgress
 from parallax_core.server.service import Service
 
@@ -25,8 +26,11 @@ class HostedModel(Protocol):
             ParallaxError: if it cannot; the caller stops it then.
         """
 
-    async def stop(self) -> None:
-        """End its requests, and release its memory on all nodes. Legal at any time."""
+    async def stop(self, farewell: str = SHUTTING_DOWN) -> None:
+        """End its requests, whose clients are told ``farewell``, and release its memory on all nodes.
+
+        Legal at any time.
+        """
 
     def list_progress(self) -> Sequence[NodeProgress]:
         """Return what each node has of it, or is about to load."""
@@ -67,8 +71,9 @@ class FixedModel:
         await asyncio.gather(self.service.engine.start(), self.service.reader.start())
         self.service.reader.start_others()
 
-    async def stop(self) -> None:
-        """Stop both."""
+    async def stop(self, farewell: str = SHUTTING_DOWN) -> None:
+        """Stop both, when the server ends: nothing else stops this model."""
+        del farewell
         await asyncio.gather(self.service.engine.stop(), self.service.reader.stop())
 
     def list_progress(self) -> Sequence[NodeProgress]:

@@ -18,7 +18,7 @@ from parallax_core.server.served_models import ModelEntry, ServedModels, list_id
 
 logger = logging.getLogger(__name__)
 
-ChangeAction = Literal["load", "unload", "switch"]
+ChangeAction = Literal["load", "unload", "switch", "forget"]
 ChangeState = Literal["loading", "draining", "restoring", "done", "failed"]
 LOOK_S = 0.05
 """Seconds between two looks at the requests of a model that is drained."""
@@ -28,6 +28,8 @@ AGAIN_S = 30.0
 """Seconds for which a model that could not be loaded is not loaded again on demand."""
 DRAIN_S = 300.0
 """The default of the seconds that the running requests of a model may take to end."""
+UNLOADED = "the model was unloaded"
+"""What clients are told whose requests have not ended when their model is unloaded."""
 MOST_KEPT = 16
 """The changes that are still known, the latest with them."""
 
@@ -38,7 +40,7 @@ class WantedChange:
 
     action: ChangeAction
     model: str
-    """The model to load or unload: its id, or what a source finds it by."""
+    """The model to load, unload or forget: its id, or what a source finds it by."""
     replaces: str | None = None
     """The id of the model that is unloaded in its place; None: the only one that is loaded."""
     drain_s: float = DRAIN_S
@@ -94,14 +96,14 @@ class ModelChanges:
             models.load_on_demand = self._demand
 
     def know(self, models: Sequence[str]) -> None:
-        """Let clients name models, which are not loaded yet.
+        """Let clients name models, which are not loaded yet, and stay known if they cannot be loaded.
 
         Raises:
             ParallaxError: if no source has models of that form.
         """
         for model in models:
             name = self._get_host().name(model)
-            self._models.known.setdefault(name, ModelEntry(name, model))
+            self._models.known.setdefault(name, ModelEntry(name, model)).is_kept = True
 
     @property
     def latest(self) -> ModelChange | None:
@@ -119,7 +121,7 @@ class ModelChanges:
         Raises:
             ChangeRefused: if models cannot be changed now, or are already as is wanted.
             InvalidRequest: if the change makes no sense; it names the field.
-            UnknownModel: if a model to unload is not known.
+            UnknownModel: if a model to unload or to forget is not known.
             ParallaxError: if a model to load has no possible name.
         """
         host = self._get_host()
@@ -130,7 +132,8 @@ class ModelChanges:
             raise ChangeRefused(message, "try again when it has ended: GET /v1/cluster/models shows it")
         replaces = self._find_replaced(wanted)
         change = ModelChange(wanted, self._find_model(wanted, host), replaces)
-        work = {"load": self._load, "unload": self._unload, "switch": self._switch}[wanted.action]
+        works = {"load": self._load, "unload": self._unload, "switch": self._switch, "forget": self._forget}
+        work = works[wanted.action]
         self.recent.appendleft(change)
         self._task = asyncio.create_task(self._run(work(change), change))
         return change
@@ -144,6 +147,7 @@ class ModelChanges:
             await self.wait()
             model = self._awaited.pop(0)
             try:
+                self.know([model])
                 self.begin(WantedChange(action="load", model=model))
             except ParallaxError as error:  # meanwhile someone may have loaded it
                 logger.warning("the model %r is not loaded again: %s", model, error)
@@ -177,10 +181,12 @@ class ModelChanges:
         return self._host
 
     def _find_model(self, wanted: WantedChange, host: ModelHost) -> ModelEntry:
-        """Return the model that is to be loaded or unloaded; one that was never named becomes known."""
+        """Return the model that is to be changed; one to load that was never named becomes known."""
         known = self._models.known
         if wanted.action == "unload":
             return self._find_ready(wanted.model)
+        if wanted.action == "forget":
+            return self._find_unloaded(wanted.model)
         name = wanted.model if wanted.model in known else host.name(wanted.model)
         found = known.get(name) or ModelEntry(name, wanted.model)
         if found.hosted is not None:
@@ -212,6 +218,19 @@ class ModelChanges:
             raise ChangeRefused(f"the model {found.id!r} is {reason}")
         return found
 
+    def _find_unloaded(self, model: str) -> ModelEntry:
+        """Return a model that is to be forgotten.
+
+        Raises:
+            UnknownModel: if it is not known.
+            ChangeRefused: if it is loaded, or being loaded.
+        """
+        found = self._models.get(model)
+        if found.state != "unloaded":
+            hint = f"unload it first: `parallax models unload {found.id}`"
+            raise ChangeRefused(f"the model {found.id!r} is {found.state}", hint)
+        return found
+
     async def _run(self, work: Coroutine[Any, Any, None], change: ModelChange) -> None:
         wanted = change.wanted
         logger.info("models change action=%s model=%s", wanted.action, change.model.id)
@@ -239,6 +258,10 @@ class ModelChanges:
     async def _unload(self, change: ModelChange) -> None:
         change.state = "draining"
         await self._close(change.model, change.wanted.drain_s)
+
+    async def _forget(self, change: ModelChange) -> None:
+        del self._models.known[change.model.id]
+        self._failed_at.pop(change.model.id, None)
 
     async def _switch(self, change: ModelChange) -> None:
         old = change.replaces
@@ -270,7 +293,7 @@ class ModelChanges:
             raise ParallaxError(message, again.hint) from error
 
     async def _open(self, known: ModelEntry) -> None:
-        """Load a model; if that fails, nothing of it is left."""
+        """Load a model; if that fails, nothing of it is left, and one that never was loaded is not known any more."""
         known.state = "loading"
         try:
             known.hosted = await self._get_host().open(known.source)
@@ -281,6 +304,8 @@ class ModelChanges:
             if hosted is not None:
                 self._models.server_metrics.forget(known.id)
                 await asyncio.shield(hosted.stop())
+            if not (known.loaded or known.is_kept):  # it may be a typing error
+                self._models.known.pop(known.id, None)
             raise
         self._models.note_ready(known)
 
@@ -294,7 +319,7 @@ class ModelChanges:
         try:
             if hosted is not None:
                 self._models.server_metrics.forget(known.id)
-                await asyncio.shield(hosted.stop())
+                await asyncio.shield(hosted.stop(UNLOADED))
         finally:
             known.state = "unloaded"
 
@@ -303,6 +328,7 @@ class ModelChanges:
 
         Raises:
             ModelNotLoaded: if it cannot be loaded.
+            UnknownModel: if it is forgotten meanwhile.
             Overloaded: if too many requests wait for models already.
         """
         if self._num_waiting >= MOST_WAITING:
@@ -311,6 +337,7 @@ class ModelChanges:
         try:
             while True:
                 await self.wait()
+                known = self._models.get(known.id)
                 if known.hosted is not None:
                     return
                 if time.monotonic() < self._failed_at.get(known.id, -AGAIN_S) + AGAIN_S:

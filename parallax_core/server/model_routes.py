@@ -1,4 +1,4 @@
-"""The routes that list the models, and those by which administrators load, unload and switch them."""
+"""The routes that list the models, and those by which administrators change them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ class ChangeRequest(Strict):
     """The body of ``POST /v1/cluster/models``."""
 
     action: ChangeAction
-    """``load`` a model beside the others, ``unload`` one, or ``switch`` from one to another."""
+    """``load`` a model beside the others, ``unload`` one, ``switch`` from one to another, or ``forget`` one that is not
+    loaded."""
     model: NameField
-    """The model to load or unload: its id, or a folder, a hub id such as ``org/name``, ``pypi:NAME``, or an alias."""
+    """The model to change: its id; to load it also a folder, a hub id such as ``org/name``, ``pypi:NAME``, or an
+    alias."""
     replaces: NameField | None = None
     """For ``switch``: the id of the model to unload; needed if several are loaded."""
     drain_seconds: Annotated[float, Field(ge=0, le=LONGEST_DRAIN_S)] = DRAIN_S
@@ -129,7 +131,7 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
         openapi_extra=describe_body(ChangeRequest),
     )
     async def change_models(http: fastapi.Request) -> ModelChangeReply:
-        """Begin to load, unload or switch a model; ``GET /v1/cluster/models`` shows how far it is."""
+        """Begin to load, unload, switch or forget a model; ``GET /v1/cluster/models`` shows how far it is."""
         data = await http.body()
         if len(data) > MAX_BYTES:
             message = f"the body has {len(data)} bytes, and may have {MAX_BYTES}"

@@ -51,7 +51,9 @@ class ModelEntry:
     num_requests: int = 0
     """The requests that are being answered."""
     loaded: int = 0
-    """The number of the time it was loaded, of all models."""
+    """The number of the time it was loaded, of all models; 0: it never was."""
+    is_kept: bool = False
+    """Whether it stays known even if it was never loaded."""
 
     @property
     def status(self) -> ModelState:
@@ -71,9 +73,10 @@ class ModelEntry:
         if self.state == "draining":
             return ModelNotLoaded(f"the model {self.id!r} is being unloaded", "GET /v1/models lists those that answer")
         message = f"the model {self.id!r} is known to this server, and not loaded"
-        if self.error:
-            message += f": {self.error}"
         hint = f"an administrator loads it with `parallax models load {self.id}` or POST /v1/cluster/models"
+        if self.error:  # which may have paths and addresses in it
+            message += ", and could not be loaded the last time"
+            hint = "an administrator sees why with `parallax models served` or GET /v1/cluster/models"
         return ModelNotLoaded(message, hint)
 
 

@@ -170,10 +170,28 @@ def test_model_that_cannot_be_loaded_is_an_error_and_the_old_one_answers_on(serv
     assert caught.value.hint == SHOWS
     assert server.complete("toy").status == 200
     lines = run(server.url, "served")[0].splitlines()
+    assert lines[2:] == ["other could not be loaded: the weights are damaged; fetch them again"]
+    server.several.host.faults.clear()
+    run(server.url, "load", "other")
+    run(server.url, "unload", "other")
+    server.several.host.faults["other"] = BackendFailed("the weights are damaged", "fetch them again")
+    with pytest.raises(ParallaxError):
+        run(server.url, "load", "other")
+    lines = run(server.url, "served")[0].splitlines()
     assert lines[2:] == [
         "other  unloaded  0         -",
         "other could not be loaded: the weights are damaged; fetch them again",
     ]
+
+
+def test_model_that_is_not_loaded_is_forgotten(server: Server) -> None:
+    run(server.url, "load", "other")
+    with pytest.raises(ParallaxError, match="the model 'other' is ready") as caught:
+        run(server.url, "forget", "other")
+    assert "unload it first: `parallax models unload other`" in f"{caught.value.message} {caught.value.hint}"
+    run(server.url, "unload", "other")
+    assert run(server.url, "forget", "other")[0] == "other is forgotten\n"
+    assert server.states == {"toy": "ready"}
 
 
 def test_old_model_that_is_loaded_again_is_shown_meanwhile(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +226,7 @@ def test_old_model_that_is_loaded_again_is_shown_meanwhile(server: Server, monke
     assert (given.stderr, given.stdout) == ("other: starting\ntoy: starting\n", "")
     assert isinstance(given.exception, ParallaxError)
     assert given.exception.message == "the weights are damaged"
-    assert server.states == {"toy": "ready", "third": "ready", "other": "unloaded"}
+    assert server.states == {"toy": "ready", "third": "ready"}
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import Progress, Stage
-from parallax_core.base.errors import BackendFailed, ParallaxError
+from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, ParallaxError
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.contracts.placement import Estimator, Placement, PlacementProblem
 from parallax_core.contracts.status import NodeProgress
 from parallax_core.deploy import joined_model
 from parallax_core.deploy.joined_model import JoinedModel
-from parallax_core.server.model_changes import ModelChanges, WantedChange
+from parallax_core.server.model_changes import UNLOADED, ModelChanges, WantedChange
 from parallax_core.testing.node import open_toy
 from parallax_core.wire.membership import Assign
 from tests.unit.deploy.joined import (
@@ -237,7 +237,8 @@ async def test_model_that_was_never_started_can_be_stopped(cluster: Cluster) -> 
     assert (cluster.pool.models, machine.loads) == ({}, [])
 
 
-async def test_requests_of_a_model_that_is_unloaded_end_with_the_reason(cluster: Cluster) -> None:
+@pytest.mark.parametrize("farewell", [UNLOADED, SHUTTING_DOWN])
+async def test_requests_of_a_model_that_is_stopped_end_with_the_reason(cluster: Cluster, farewell: str) -> None:
     machine, gate, steps = await cluster.join("a/1", 10), threading.Event(), list[object]()
 
     def open_slow(assign: Assign, progress: Progress) -> Stage:
@@ -255,11 +256,12 @@ async def test_requests_of_a_model_that_is_unloaded_end_with_the_reason(cluster:
     model = await cluster.load("toy")
     asking = asyncio.create_task(answer(model, 100))
     await until(lambda: len(steps) > 3)
-    stopping = asyncio.create_task(cluster.stop(model))
+    cluster.models.remove(model)
+    stopping = asyncio.create_task(model.stop() if farewell == SHUTTING_DOWN else model.stop(farewell))
     _, finish = await soon(asking)
     gate.set()
     await soon(stopping)
-    assert (finish.reason, finish.message) == ("aborted", "the model was unloaded")
+    assert (finish.reason, finish.message) == ("aborted", farewell)
     await until(lambda: machine._session is not None and machine._session._stage.held is None)
     machine.open = open_toy
     other = await cluster.load("other")

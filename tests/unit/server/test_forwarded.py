@@ -4,6 +4,7 @@ import pytest
 
 from parallax_core.server import forwarded
 from parallax_core.server.options import ServerOptions
+from parallax_core.server.served_models import ModelEntry
 from tests.unit.node.cluster import soon
 from tests.unit.server.forwarding import forwarding
 from tests.unit.server.listening import request
@@ -24,6 +25,13 @@ async def test_client_without_a_key_sees_the_nodes() -> None:
     async with forwarding() as machine:
         status, _, cluster = await machine.ask("GET", "/v1/cluster")
         assert (status, cluster["object"]) == (200, "cluster")
+
+
+async def test_client_without_a_key_does_not_see_why_models_could_not_be_loaded() -> None:
+    async with forwarding() as machine:
+        machine.server.site.models.known["lost"] = ModelEntry("lost", "lost", error="there is no /srv/lost")
+        _, _, cluster = await machine.ask("GET", "/v1/cluster")
+        assert {each["id"]: each["error"] for each in cluster["models"]} == {"toy": None, "lost": None}
 
 
 async def test_clients_of_a_machine_count_as_one_where_there_are_no_keys() -> None:

@@ -118,7 +118,7 @@ def test_requests_that_outlast_the_drain_end_with_an_error(several: SeveralSite)
         pass
     gate.set()
     asking.join(20)
-    assert answers[0].status_code == 503
+    assert "the server is shutting down" in error_of(answers[0], 503)["message"], "as a toy's host says"
 
 
 @pytest.mark.parametrize("drain_first", [False, True])
@@ -127,12 +127,48 @@ def test_model_that_cannot_be_loaded_leaves_the_old_one(several: SeveralSite, dr
     several.change("switch", "other", drain_first=drain_first)
     change = several.finish()
     assert (change["state"], change["error"]) == ("failed", "the weights are damaged; fetch them again")
-    shown = KnownModelsReply.model_validate(several.show())
-    assert {each.id: each.error for each in shown.data}["other"] == change["error"]
-    assert several.states == {"toy": "ready", "other": "unloaded"}
+    assert several.states == {"toy": "ready"}
     assert several.host.opened == (["other", "toy"] if drain_first else ["other"])
     assert text_of(several.complete_with("toy")) == answer("hello", 6)
-    assert "the weights are damaged" in error_of(several.complete_with("other"), 503)["message"]
+    assert error_of(several.complete_with("other"), 404)["code"] == "model_not_found"
+
+
+def test_typing_error_in_a_load_is_not_listed(several: SeveralSite) -> None:
+    several.change("load", "/srv/modle")
+    assert "there is no model '/srv/modle'" in several.finish()["error"]
+    assert [each["id"] for each in several.client.get("/v1/models").json()["data"]] == ["toy"]
+    several.change("load", "other")
+    assert several.finish()["state"] == "done"
+
+
+def test_model_that_was_loaded_once_stays_known_when_it_cannot_be_loaded(several: SeveralSite) -> None:
+    for action in ("load", "unload"):
+        several.change(action, "other")
+        several.finish()
+    several.host.faults["other"] = BackendFailed("/secret/weights are damaged", "fetch them again")
+    several.change("load", "other")
+    change = several.finish()
+    shown = KnownModelsReply.model_validate(several.show())
+    assert {each.id: each.error for each in shown.data}["other"] == change["error"]
+    error = error_of(several.complete_with("other"), 503)["message"]
+    assert "could not be loaded the last time; an administrator sees why with `parallax models served`" in error
+    assert "/secret" not in error
+
+
+def test_model_that_is_not_loaded_can_be_forgotten(several: SeveralSite) -> None:
+    several.change("load", "other")
+    several.finish()
+    error = error_of(several.change("forget", "other"), 409)["message"]
+    assert "the model 'other' is ready; unload it first: `parallax models unload other`" in error
+    several.change("unload", "other")
+    several.finish()
+    several.change("forget", "other")
+    assert several.finish()["state"] == "done"
+    assert several.states == {"toy": "ready"}
+    assert error_of(several.complete_with("other"), 404)["code"] == "model_not_found"
+    assert error_of(several.change("forget", "other"), 404)["code"] == "model_not_found"
+    several.change("load", "other")
+    assert several.finish()["state"] == "done"
 
 
 def test_it_says_why_both_models_could_not_be_loaded(several: SeveralSite) -> None:
@@ -140,7 +176,7 @@ def test_it_says_why_both_models_could_not_be_loaded(several: SeveralSite) -> No
     several.change("switch", "other", drain_first=True)
     error = several.finish()["error"]
     assert error == "the weights are damaged; and 'toy' could not be loaded again: so are these"
-    assert several.states == {"toy": "unloaded", "other": "unloaded"}
+    assert several.states == {"toy": "unloaded"}
     del several.host.faults["toy"]
     several.change("load", "toy")
     assert several.finish()["state"] == "done"
@@ -223,7 +259,7 @@ def test_last_model_may_be_unloaded_and_loaded_again(several: SeveralSite) -> No
         ({"action": "load", "model": "bad name"}, 404, None, "names no model"),
         ({"action": "load", "model": ""}, 400, "model", "at least 1"),
         ({"action": "load"}, 400, "model", "missing"),
-        ({"action": "melt", "model": "other"}, 400, "action", "'load', 'unload' or 'switch'"),
+        ({"action": "melt", "model": "other"}, 400, "action", "'load', 'unload', 'switch' or 'forget'"),
         ({"action": "load", "model": "other", "replaces": "toy"}, 400, "replaces", "for switching only"),
         ({"action": "unload", "model": "toy", "drain_first": True}, 400, "drain_first", "for switching only"),
         ({"action": "unload", "model": "toy", "drain_seconds": -1}, 400, "drain_seconds", "greater than"),
@@ -285,7 +321,8 @@ def test_request_for_a_known_model_loads_it_if_that_is_wanted() -> None:
         assert text_of(site.complete_with("other")) == answer_of("other", "hello", 6)
         assert site.states == {"toy": "ready", "other": "ready", "missing": "unloaded"}
         for _ in range(2):  # the second time, the server does not try again so soon
-            assert "there is no model 'missing'" in error_of(site.complete_with("missing"), 503)["message"]
+            assert "could not be loaded" in error_of(site.complete_with("missing"), 503)["message"]
+        assert "there is no model 'missing'" in {each["id"]: each["error"] for each in site.show()["data"]}["missing"]
         assert site.host.opened == ["other", "missing"]
         assert error_of(site.complete_with("nobody"), 404)["code"] == "model_not_found"
 
