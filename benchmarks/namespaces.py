@@ -23,9 +23,9 @@ SWITCH = f"{PREFIX}-sw"
 """The namespace of the switch."""
 
 
-def run(*command: str) -> None:
-    """Run a command, which must succeed."""
-    subprocess.run(command, check=True, capture_output=True, text=True)
+def run(*command: str) -> str:
+    """Run a command, which must succeed, and return its output."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def enter(namespace: str) -> None:
@@ -92,7 +92,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A network namespace with its own home of Parallax."""
+    """A network namespace with a home and a host name of its own."""
 
     name: str
     home: Path
@@ -111,6 +111,11 @@ class Machine:
     def router_port(self) -> str:
         """The interface of the switch that leads to its router."""
         return f"r-{self.name}"[:15]
+
+    def move_in(self, models: Path) -> None:
+        """Make its home, with the models."""
+        (self.home / "tmp").mkdir(parents=True)
+        (self.home / "models").symlink_to(models)
 
     def ip(self, *command: str) -> None:
         """Configure its network."""
@@ -146,8 +151,10 @@ class Machine:
     @contextmanager
     def running(self, *command: str, before: Sequence[str] = ()) -> Iterator[Process]:
         """Run a command there, after the words of ``before``; kill it at the end."""
-        words = ["ip", "netns", "exec", self.namespace, *before, *command]
-        env = {**os.environ, "PARALLAX_HOME": str(self.home), "OPENBLAS_NUM_THREADS": "1"}
+        named = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name)
+        words = ["ip", "netns", "exec", self.namespace, *named, *before, *command]
+        homes = {name: str(self.home) for name in ("HOME", "PARALLAX_HOME")}
+        env = {**os.environ, **homes, "TMPDIR": str(self.home / "tmp"), "OPENBLAS_NUM_THREADS": "1"}
         begun = time.monotonic()
         popen = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True
@@ -195,8 +202,7 @@ def network(folder: Path, models: Path, *names: str) -> Iterator[list[Machine]]:
         run("ip", "-n", SWITCH, "link", "add", "br0", "type", "bridge")
         run("ip", "-n", SWITCH, "link", "set", "br0", "up")
         for number, each in enumerate(machines):
-            each.home.mkdir(parents=True)
-            (each.home / "models").symlink_to(models)
+            each.move_in(models)
             port = f"port{number}"
             ends = ("netns", SWITCH, "type", "veth", "peer", "name", "lan0", "netns", each.namespace)
             run("ip", "link", "add", port, *ends)

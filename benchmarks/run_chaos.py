@@ -1,0 +1,141 @@
+"""Do streams survive whatever happens to the machines of `parallax run`, and after what pause?
+
+    python -m benchmarks.run_chaos --out benchmarks/results/run-chaos.json
+
+Four machines in network namespaces (`benchmarks.run_cluster`), the server's own and three that have joined it by a
+code, hold a model that none has room for: a random Llama of 12 layers (``tiny``), and SmolLM2. Six clients read streams
+without a pause, even ones greedy and odd ones sampled with a seed; a request that is refused with a 503 is sent again.
+Every 15 s a fault of a random kind happens (`benchmarks.run_faults.KINDS`), to a machine or between two. Each stream
+must be, byte for byte, that of a run in which nothing happened.
+
+The pause of a fault is the longest wait of a stream that begins at most a second before it and before the next one,
+also for being admitted. A node is lost without a reason (``lost_healthy_nodes``) if nothing has happened to it, nor to
+its link with the server, in the 5 s before. ``before`` and ``after`` are what the cluster holds while it does nothing.
+
+Parts are written to the report as they end, and not run again; more options:
+
+    python -m benchmarks.run_chaos --models tiny --minutes 5 --streams 4        # a short run, printed
+    python -m benchmarks.run_chaos --only kill leave --minutes 5                # faults of these kinds only
+    python -m benchmarks.run_chaos --only partition --hold 25 --every 45 --minutes 3
+
+Needs root, `ip netns`, `nft`, `ss` and control groups. The logs of all machines are kept in ``--logs``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.namespaces import has_namespaces
+from benchmarks.record import describe_run, read_report, write_report
+from benchmarks.run_cluster import Cluster, Served, running, start
+from benchmarks.run_faults import KINDS, Dealer, Fault, inflict
+from benchmarks.run_judge import Watch, judge, take_stock
+from benchmarks.run_models import MODELS
+from benchmarks.run_streams import Clients
+from parallax_core.config.home import models_folder
+
+PARTS = 2
+"""Parts of the run with each model."""
+CALM_S = 120.0
+"""Seconds within which the cluster is as before, once nothing happens any more."""
+
+
+def disturb(cluster: Cluster, faults: list[Fault], options: argparse.Namespace, seed: str) -> None:
+    """Have faults happen for a time, and note them."""
+    rng = random.Random(seed)  # noqa: S311 -- to be the same every time, not to be secret
+    dealer = Dealer(cluster, rng, options.only)
+    begun = due = time.monotonic()
+    while (due := max(due + options.every, time.monotonic())) < begun + options.minutes * 60:
+        time.sleep(max(0.0, due - time.monotonic()))
+        faults.append(fault := dealer.draw())
+        inflict(cluster, fault, options.hold)
+        print(f"{time.monotonic() - begun:7.1f} {fault.kind} {' '.join(fault.machines)}", file=sys.stderr, flush=True)
+
+
+def measure(served: Served, folder: Path, options: argparse.Namespace, seed: str) -> dict[str, Any]:
+    """Run a cluster, have faults happen, and return the figures."""
+    faults = list[Fault]()
+    with running(folder, models_folder().resolve(), served, options.machines) as cluster:
+        ready_s = start(cluster)
+        clients, watch = Clients(cluster, options.streams), Watch(cluster)
+        clients.learn()
+        before = take_stock(cluster)
+        watch.start()
+        clients.start()
+        disturb(cluster, faults, options, seed)
+        clients.finish()
+        calm_s = settle(cluster)
+        watch.is_over = True
+        after = take_stock(cluster)
+    found = judge(clients.streams, clients.expected, faults, watch.losses)
+    return {
+        "seed": seed,
+        "ready_s": round(ready_s, 1),
+        "calm_s": calm_s,
+        **found,
+        "moves": len(watch.moves),
+        "load": {"median": sorted(watch.loads)[len(watch.loads) // 2], "most": max(watch.loads)},
+        "before": before,
+        "after": after,
+    }
+
+
+def settle(cluster: Cluster) -> float | None:
+    """Wait until all machines are there again and serve; return the seconds that took; None: they do not."""
+    try:
+        return round(cluster.await_ready(len(cluster.workers) + 1, CALM_S), 1)
+    except TimeoutError as error:
+        print(error, file=sys.stderr)
+        return None
+
+
+def run_part(name: str, options: argparse.Namespace, seed: str) -> dict[str, Any]:
+    """Run a part with a model, and keep its logs."""
+    with TemporaryDirectory(prefix="plx-") as place:
+        folder = Path(place)
+        try:
+            return measure(MODELS[name](models_folder().resolve(), folder), folder, options, seed)
+        finally:
+            if options.logs is not None:
+                shutil.copytree(folder / "logs", options.logs / seed.replace(" ", "-"), dirs_exist_ok=True)
+
+
+def main() -> None:
+    """Run the parts that the report does not have, print, and write the report."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--minutes", type=float, default=15.0, help="of each part")
+    parser.add_argument("--parts", type=int, default=PARTS, help="with each model")
+    parser.add_argument("--every", type=float, default=15.0, metavar="S", help="seconds from one fault to the next")
+    parser.add_argument("--hold", type=float, metavar="S", help="seconds that each fault lasts, instead of its kind's")
+    parser.add_argument("--only", nargs="+", default=list(KINDS), choices=list(KINDS), help="faults of these kinds")
+    parser.add_argument("--machines", type=int, default=4)
+    parser.add_argument("--streams", type=int, default=6)
+    parser.add_argument("--seed", default="7")
+    parser.add_argument("--logs", type=Path, help="a folder for the logs of the machines")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if os.geteuid() or not has_namespaces():
+        parser.error("it needs root and `ip netns`")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that machines and namespaces go, too
+    report = read_report(options.out)
+    for seed in (f"{name} {options.seed} {part}" for name in options.models for part in range(options.parts)):
+        if seed not in report:
+            report[seed] = run_part(seed.split()[0], options, seed)
+            report[seed] |= describe_run(["benchmarks.run_chaos", *sys.argv[1:]], ["torch", "pyzmq"])
+            print(seed, json.dumps(report[seed], indent=2), flush=True)
+            write_report(options.out, report)
+
+
+if __name__ == "__main__":
+    main()

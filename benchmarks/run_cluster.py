@@ -1,0 +1,202 @@
+"""A server (``parallax run``) and the machines that join it, each a network namespace with a home of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.namespaces import SWITCH, Machine, Process, network, run
+
+PARALLAX = str(Path(sys.executable).with_name("parallax"))
+API = "http://127.0.0.1:8000"
+PATIENCE_S = 240.0
+LOOK_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """A model, and the memory that splits it over several machines."""
+
+    model: str
+    memory: str
+    """Gigabytes of each machine: less than the model takes."""
+    prompts: tuple[str, ...]
+    tokens: int
+    """Of each answer."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A machine of a cluster, and the command that it runs."""
+
+    machine: Machine
+    address: str
+    port: str
+    """Its port at the switch."""
+    process: Process | None = None
+    past: list[tuple[float, str]] = field(default_factory=list)
+    """The lines of commands that have ended, and the times at which they were read."""
+    _ending: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def name(self) -> str:
+        """The name of the machine, with which those of its nodes begin."""
+        return self.machine.name
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its command runs."""
+        return self.process is not None and self.process.popen.poll() is None
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether its command runs and has joined."""
+        return self.is_running and self.process is not None and self.process.find("joined head=") is not None
+
+    def start(self, *words: str, before: Sequence[str] = ()) -> Process:
+        """Run ``parallax`` with these words, after the end of what ran before."""
+        self.kill()
+        self.process = self._ending.enter_context(self.machine.running(PARALLAX, *words, before=before))
+        return self.process
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the command and all its processes."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.popen.pid, number)
+
+    def kill(self) -> None:
+        """Kill the command and all its processes (SIGKILL)."""
+        self._ending.close()
+        if self.process is not None:
+            self.past += self.process.lines
+        self.process = None
+
+    @property
+    def lines(self) -> list[tuple[float, str]]:
+        """All that its commands have said so far, with the times."""
+        return [*self.past, *(self.process.lines if self.process else ())]
+
+    def pids(self) -> list[int]:
+        """Return all processes on the machine."""
+        return [int(word) for word in run("ip", "netns", "pids", self.machine.namespace).split()]
+
+    def cut(self, *, is_up: bool) -> None:
+        """Take the cable of the machine away, or put it back."""
+        run("ip", "-n", SWITCH, "link", "set", self.port, "up" if is_up else "down")
+
+    def nft(self, script: str) -> None:
+        """Configure the packet filter of the machine."""
+        run("ip", "netns", "exec", self.machine.namespace, "nft", script)
+
+
+class Cluster:
+    """A server with layers of its own, machines that have joined, and one more that may join."""
+
+    def __init__(self, members: Sequence[Member], served: Served, models: Path) -> None:
+        self.server, *self.workers, self.guest = members
+        self.members = list(members)
+        self.served = served
+        self.code = ""
+        self._models, self._folder = models, self.server.machine.home.parent
+        self._guests = 0
+
+    def serve(self, *options: str) -> Process:
+        """Start the server; after a first start it goes on with its last code."""
+        served = self.served
+        words = ("run", served.model, "--port", "8000", "--memory", served.memory, "--backend", "torch", *options)
+        head = self.server.start(*words)
+        if not self.code:
+            self.code = head.await_line("parallax join ")[1].split()[2]
+        return head
+
+    def join(self, member: Member, *options: str, memory: str = "", word: str = "") -> Process:
+        """Have a machine join, by the code unless there is another word."""
+        words = ("--backend", "torch", "--allow-model", "*", "--memory", memory or self.served.memory)
+        return member.start("join", "--no-api", *words, *options, word or self.code)
+
+    def leave(self, member: Member) -> None:
+        """Have a machine leave, and wait until its command has ended."""
+        with member.machine.running(PARALLAX, "leave") as process, suppress(TimeoutError):
+            process.await_line("has left", 60.0)
+
+    def view(self) -> dict[str, Any]:
+        """Return what the server says of its cluster; empty: it does not answer."""
+        return self.server.machine.fetch(f"{API}/v1/cluster")
+
+    def find_local(self) -> int | None:
+        """Return the process of the server's own node."""
+        nodes = self.view().get("nodes", [])
+        return next((int(each["pid"]) for each in nodes if each["node"].startswith("local")), None)
+
+    def await_ready(self, num_nodes: int = 0, patience_s: float = PATIENCE_S) -> float:
+        """Wait until the server is ready, no layers move, and enough nodes are there; return the seconds that took.
+
+        Raises:
+            TimeoutError: if that is not so in time; with what the server says.
+        """
+        begun = time.monotonic()
+        while not is_calm(view := self.view(), num_nodes):
+            if time.monotonic() - begun > patience_s:
+                raise TimeoutError(f"not ready: {view.get('status')} {view.get('reason')} {view.get('plan')}")
+            time.sleep(LOOK_S)
+        return time.monotonic() - begun
+
+    def renew_guest(self) -> None:
+        """Make the guest a machine that was never there before."""
+        self.guest.kill()
+        self._guests += 1
+        home = self._folder / f"guest{self._guests}"
+        self.guest.machine = replace(self.guest.machine, home=home)
+        self.guest.machine.move_in(self._models)
+
+
+def is_calm(view: dict[str, Any], num_nodes: int) -> bool:
+    """Return whether a cluster serves as planned, with so many nodes that have reported."""
+    if view.get("status") != "ready" or view["plan"] is None or view["plan"]["move"] is not None:
+        return False
+    return sum(node["profile"] is not None for node in view["nodes"]) >= num_nodes
+
+
+@contextmanager
+def running(folder: Path, models: Path, served: Served, num_machines: int) -> Iterator[Cluster]:
+    """Make the machines of a cluster, one more, and nothing on them; keep what they said in ``folder/logs``."""
+    names = [f"m{number}" for number in range(num_machines + 1)]
+    with network(folder, models, *names) as machines:
+        members = [Member(machine, f"10.77.0.{number + 1}", f"port{number}") for number, machine in enumerate(machines)]
+        for each in members:
+            each.machine.ip("addr", "add", f"{each.address}/24", "dev", "lan0")
+        cluster = Cluster(members, served, models)
+        try:
+            yield cluster
+        finally:
+            for each in members:
+                each.kill()
+            (folder / "logs").mkdir(exist_ok=True)
+            for each in members:
+                (folder / "logs" / f"{each.name}.log").write_text(
+                    "".join(f"{at:.2f} {line}\n" for at, line in each.past)
+                )
+
+
+def start(cluster: Cluster, *options: str) -> float:
+    """Start the server and all machines but the guest; return the seconds until it served with all of them."""
+    begun = time.monotonic()
+    cluster.serve("--nodes", str(len(cluster.workers) + 1), *options)
+    for each in cluster.workers:
+        cluster.join(each)
+    cluster.await_ready(len(cluster.workers) + 1)
+    return time.monotonic() - begun
+
+
+def machine_of(node: str) -> str:
+    """Return the machine of a node, by its name: ``m2/5982``, ``m2-2/5983`` or ``local/0``."""
+    return "m0" if node.startswith("local") else re.split(r"[-/]", node)[0]
