@@ -161,13 +161,14 @@ class NodeRegistry:
         """Have a node wait again that was handed out; it keeps what it has loaded.
 
         It may still report steps, and loses its links to its neighbours as these get other stages. A lease is released,
-        so that others get its share of the memory, and so is the stage of a node whose leases are wanted.
+        so that others get its share of the memory, and so is the stage of a node whose leases are wanted. One that has
+        joined again meanwhile waits by its new link already, and the old one is closed.
         """
         if node.channel.ended.is_set():
             return
         if is_shared or node.name in self._leases.wanted:
             self._leases.free(node)
-        if node.name in self._leaving:
+        if node.name in self._leaving or self._joined.get(node.name) is not node:
             self._ends.add(releasing := asyncio.create_task(self._release(node)))
             releasing.add_done_callback(self._ends.discard)
         else:

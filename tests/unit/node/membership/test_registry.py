@@ -237,6 +237,21 @@ async def test_node_that_leaves_is_released_when_it_is_given_back() -> None:
         assert registry.waiting == ()
 
 
+async def test_node_that_is_given_back_does_not_displace_the_link_by_which_it_has_joined_again() -> None:
+    async with open_registry() as registry:
+        before = await call(registry, "a")
+        await before.send(Join("inprocess://x", (), "here", 0))
+        old = await soon(registry.find(anybody))
+        await join(registry, "a")
+        [new] = registry.waiting
+        registry.give_back(old)
+        await until(old.channel.ended.is_set)
+        await before.close()
+        await asyncio.sleep(0.05)
+        assert registry.waiting == (new,)
+        assert await soon(registry.find(anybody)) is new
+
+
 async def test_waiting_node_that_leaves_is_released() -> None:
     async with open_registry() as registry:
         channel = await call(registry, "a")
