@@ -83,6 +83,19 @@ class Process:
             time.sleep(0.005)
         return found
 
+    def await_end(self, timeout_s: float = 120.0) -> list[str]:
+        """Wait until the command has ended, and return its lines.
+
+        Raises:
+            TimeoutError: if it does not end in time.
+        """
+        try:
+            self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"it has not ended within {timeout_s:g} s") from error
+        time.sleep(0.1)  # for the last lines
+        return [line for _, line in self.lines]
+
     def end(self) -> None:
         """Kill the command, and the processes that it has started."""
         with suppress(ProcessLookupError):

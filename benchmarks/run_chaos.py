@@ -18,6 +18,11 @@ Parts are written to the report as they end, and not run again; more options:
     python -m benchmarks.run_chaos --only kill leave --minutes 5                # faults of these kinds only
     python -m benchmarks.run_chaos --only partition --hold 25 --every 45 --minutes 3
 
+    python -m benchmarks.run_chaos --scenario partition leave join-unreachable  # each in a cluster of its own
+
+A scenario is the name of a kind of fault, which then happens ``--times`` times to a cluster that has settled, or one
+of `benchmarks.run_scenarios`; the command ends with 1 if one does not pass.
+
 Needs root, `ip netns`, `nft`, `ss` and control groups. The logs of all machines are kept in ``--logs``.
 """
 
@@ -31,16 +36,19 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.namespaces import has_namespaces
 from benchmarks.record import describe_run, read_report, write_report
-from benchmarks.run_cluster import Cluster, Served, running, start
+from benchmarks.run_cluster import Cluster, running, start
 from benchmarks.run_faults import KINDS, Dealer, Fault, inflict
 from benchmarks.run_judge import Watch, judge, take_stock
 from benchmarks.run_models import MODELS
+from benchmarks.run_scenarios import SCENARIOS, Lab
 from benchmarks.run_streams import Clients
 from parallax_core.config.home import models_folder
 
@@ -62,10 +70,10 @@ def disturb(cluster: Cluster, faults: list[Fault], options: argparse.Namespace, 
         print(f"{time.monotonic() - begun:7.1f} {fault.kind} {' '.join(fault.machines)}", file=sys.stderr, flush=True)
 
 
-def measure(served: Served, folder: Path, options: argparse.Namespace, seed: str) -> dict[str, Any]:
+def measure(options: argparse.Namespace, seed: str) -> dict[str, Any]:
     """Run a cluster, have faults happen, and return the figures."""
     faults = list[Fault]()
-    with running(folder, models_folder().resolve(), served, options.machines) as cluster:
+    with clustered(seed, options, seed.split(maxsplit=1)[0]) as cluster:
         ready_s = start(cluster)
         clients, watch = Clients(cluster, options.streams), Watch(cluster)
         clients.learn()
@@ -75,6 +83,7 @@ def measure(served: Served, folder: Path, options: argparse.Namespace, seed: str
         disturb(cluster, faults, options, seed)
         clients.finish()
         calm_s = settle(cluster)
+        answers = clients.ask_again()
         watch.is_over = True
         after = take_stock(cluster)
     found = judge(clients.streams, clients.expected, faults, watch.losses)
@@ -82,6 +91,7 @@ def measure(served: Served, folder: Path, options: argparse.Namespace, seed: str
         "seed": seed,
         "ready_s": round(ready_s, 1),
         "calm_s": calm_s,
+        "answers_at_the_end": answers,
         **found,
         "moves": len(watch.moves),
         "load": {"median": sorted(watch.loads)[len(watch.loads) // 2], "most": max(watch.loads)},
@@ -99,15 +109,33 @@ def settle(cluster: Cluster) -> float | None:
         return None
 
 
-def run_part(name: str, options: argparse.Namespace, seed: str) -> dict[str, Any]:
-    """Run a part with a model, and keep its logs."""
+@contextmanager
+def clustered(name: str, options: argparse.Namespace, model: str) -> Iterator[Cluster]:
+    """Make the machines of a cluster for a model, and keep their logs under a name."""
+    models = models_folder().resolve()
     with TemporaryDirectory(prefix="plx-") as place:
-        folder = Path(place)
         try:
-            return measure(MODELS[name](models_folder().resolve(), folder), folder, options, seed)
+            with running(Path(place), models, MODELS[model](models, Path(place)), options.machines) as cluster:
+                yield cluster
         finally:
             if options.logs is not None:
-                shutil.copytree(folder / "logs", options.logs / seed.replace(" ", "-"), dirs_exist_ok=True)
+                shutil.copytree(Path(place) / "logs", options.logs / name.replace(" ", "-"), dirs_exist_ok=True)
+
+
+def try_scenarios(options: argparse.Namespace) -> bool:
+    """Run scenarios, print and write what was seen; return whether all of them pass."""
+    report = read_report(options.out)
+    for name in options.scenario:
+        with clustered(name, options, options.models[0]) as cluster:
+            lab = Lab(cluster, options.streams, options.times, options.seed)
+            try:
+                report[name] = SCENARIOS[name](lab)
+            except (TimeoutError, RuntimeError, IndexError) as error:  # a scenario that cannot go on
+                report[name] = {"passes": False, "error": f"{type(error).__name__}: {error}"[:2000]}
+        report[name] |= describe_run(["benchmarks.run_chaos", "--scenario", name], ["torch", "pyzmq"])
+        print(name, json.dumps(report[name], indent=2), flush=True)
+        write_report(options.out, report)
+    return all(report[name]["passes"] for name in options.scenario)
 
 
 def main() -> None:
@@ -119,6 +147,8 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=15.0, metavar="S", help="seconds from one fault to the next")
     parser.add_argument("--hold", type=float, metavar="S", help="seconds that each fault lasts, instead of its kind's")
     parser.add_argument("--only", nargs="+", default=list(KINDS), choices=list(KINDS), help="faults of these kinds")
+    parser.add_argument("--scenario", nargs="+", default=[], choices=list(SCENARIOS), help="run these instead")
+    parser.add_argument("--times", type=int, default=3, help="how often the fault of a scenario happens")
     parser.add_argument("--machines", type=int, default=4)
     parser.add_argument("--streams", type=int, default=6)
     parser.add_argument("--seed", default="7")
@@ -128,10 +158,12 @@ def main() -> None:
     if os.geteuid() or not has_namespaces():
         parser.error("it needs root and `ip netns`")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that machines and namespaces go, too
+    if options.scenario:
+        sys.exit(not try_scenarios(options))
     report = read_report(options.out)
     for seed in (f"{name} {options.seed} {part}" for name in options.models for part in range(options.parts)):
         if seed not in report:
-            report[seed] = run_part(seed.split()[0], options, seed)
+            report[seed] = measure(options, seed)
             report[seed] |= describe_run(["benchmarks.run_chaos", *sys.argv[1:]], ["torch", "pyzmq"])
             print(seed, json.dumps(report[seed], indent=2), flush=True)
             write_report(options.out, report)

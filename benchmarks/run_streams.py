@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from itertools import count
@@ -63,20 +63,27 @@ class Clients:
         Raises:
             RuntimeError: if one fails.
         """
-        failed: list[str] = []
+        streams = self._read_apart(range(len(self._cluster.served.prompts)))
+        if failed := [stream.error for stream in streams if stream.error]:
+            raise RuntimeError(f"the undisturbed answers failed: {failed}")
+        self.expected = [stream.text for stream in streams]
+
+    def ask_again(self) -> str:
+        """Return what becomes of one more stream."""
+        return self._read_apart(range(1))[0].judge(self.expected[0])
+
+    def _read_apart(self, numbers: Iterable[int]) -> list[Stream]:
+        """Read streams one after the other, in a thread on the server's machine."""
+        streams = list[Stream]()
 
         def work() -> None:
             enter(self._cluster.server.machine.namespace)
-            for number in range(len(self._cluster.served.prompts)):
-                stream = self._read(number)
-                self.expected.append(stream.text)
-                failed.extend([stream.error] if stream.error else [])
+            streams.extend(map(self._read, numbers))
 
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-        if failed or not all(self.expected):
-            raise RuntimeError(f"the undisturbed answers failed: {failed or self.expected}")
+        return streams
 
     def start(self) -> None:
         """Start reading."""
@@ -115,6 +122,8 @@ class Clients:
         except (OSError, HTTPException):
             stream.error = CONNECTION_LOST
         stream.ended = time.monotonic()
+        if stream.error and stream.ended - latest > GAP_S:
+            stream.gaps.append((latest, stream.ended))
         return stream
 
     def _write(self, number: int) -> dict[str, Any]:
