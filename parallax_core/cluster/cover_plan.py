@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
-from parallax_core.cluster.layer_plan import LayerPlan, Stages, find_intact, give_ranks
+from parallax_core.cluster.layer_plan import LayerPlan, Stages, describe_unreachable, find_intact, give_ranks
 from parallax_core.cluster.placement.covers import describe_gap, find_covers
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.movement import find_loads, measure_movement
@@ -41,14 +42,15 @@ class CoverPlanner:
         """
         del has_begun
         ranges = {node.name: node.fixed_layers for node in cluster.nodes if node.fixed_layers is not None}
-        kept = [stages for stages in find_intact(current.values(), ranges) if _is_valid(stages, ranges)]
+        intact = find_intact(current.values(), ranges, cluster.unreachable)
+        kept = [stages for stages in intact if _is_valid(stages, ranges)]
         used = {stage.node for stages in kept for stage in stages}
         free = {name: layers for name, layers in ranges.items() if name not in used}
         covers = [*kept, *find_covers(free, len(self.model.layers), cluster.head, _Trips(cluster))]
         idle = self._explain_idle(ranges, covers)
         if not covers:
             gap = describe_gap(list(ranges.values()), len(self.model.layers))
-            return LayerPlan(cluster=cluster, idle=idle, waits_for=gap)
+            return LayerPlan(cluster=cluster, idle=idle, waits_for=gap or describe_unreachable(cluster))
         problem = PlacementProblem(cluster=cluster, model=self.model, goal=self.goal)
         placement, held = Placement(tuple(covers)), Placement(tuple(current.values()))
         loads = find_loads(self.model, held, placement)
@@ -73,13 +75,19 @@ class CoverPlanner:
 
 
 class _Trips:
-    """Finds the round trips between nodes; those that were not measured are taken for usual ones."""
+    """Finds the round trips between nodes; those that were not measured are taken for usual ones.
+
+    They are infinite where a node does not reach the other.
+    """
 
     def __init__(self, cluster: ClusterProfile) -> None:
         self._trips = {frozenset(link.ends): link.round_trip_s for link in cluster.links}
         self._default = cluster.default_link.round_trip_s
+        self._unreachable = cluster.unreachable
 
     def __call__(self, one: str, other: str) -> float:
+        if (one, other) in self._unreachable:
+            return inf
         return self._trips.get(frozenset((one, other)), self._default)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count, permutations
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise, permutations
 from typing import Protocol
 
 from parallax_core.base.ids import lease_node
@@ -30,6 +30,9 @@ MOST_SETTLED = 5
 """The most stages of a pipeline whose nodes are tried in every order."""
 NEARLY = 0.98
 """The share of the speed for which nodes need not load other layers."""
+MOST_TOLD = 8
+"""The most nodes of which an explanation says whom they do not reach."""
+NO_ORDER = "the nodes together could hold the model, but a stage has to reach the next one"
 Stages = tuple[PlacedStage, ...]
 """The stages of one pipeline, in order."""
 NO_MOVEMENT = Movement(load_bytes=0, load_s=0.0, num_moved=0)
@@ -102,14 +105,16 @@ class LayerPlanner:
             joined = f"{len(cluster.nodes)} of {self.min_nodes} nodes have joined"
             idle = {node.name: joined for node in cluster.nodes}
             return LayerPlan(cluster=cluster, idle=idle, waits_for=f"{joined}, and it waits for all of them")
-        kept = Placement(tuple(find_intact(current.values(), {node.name for node in cluster.nodes})))
+        names = {node.name for node in cluster.nodes}
+        kept = Placement(tuple(find_intact(current.values(), names, cluster.unreachable)))
         problem = PlacementProblem(
             cluster=cluster, model=self.model, goal=self.goal, current=kept if kept.pipelines else None
         )
         estimator = PlacementEstimator(problem)
         placement = self.policy.place(problem, estimator)
         if not placement.pipelines:
-            return LayerPlan(cluster=cluster, idle=explain_idle(problem, placement), waits_for=describe_need(problem))
+            waits_for = self._explain(problem)
+            return LayerPlan(cluster=cluster, idle=explain_idle(problem, placement), waits_for=waits_for)
         held = Placement(tuple(current.values()))
         placement = settle_nodes(problem, estimator, held, placement)
         ranks, loads = give_ranks(current, placement.pipelines), find_loads(self.model, held, placement)
@@ -121,6 +126,13 @@ class LayerPlanner:
             movement=measure_movement(problem, held, placement),
             loads={node: sum(sizes.values()) for node, sizes in loads.items()},
         )
+
+    def _explain(self, problem: PlacementProblem) -> str:
+        """Return why there is no pipeline: missing links, or else missing memory."""
+        linked = replace(problem, cluster=replace(problem.cluster, unreachable=frozenset()))
+        if problem.cluster.unreachable and self.policy.place(linked, PlacementEstimator(linked)).pipelines:
+            return describe_unreachable(problem.cluster)
+        return describe_need(problem)
 
 
 def settle_nodes(problem: PlacementProblem, estimator: Estimator, held: Placement, placement: Placement) -> Placement:
@@ -156,9 +168,20 @@ def _is_as_good(estimator: Estimator, placement: Placement, floor: Estimate) -> 
     return is_fast and found.num_requests >= floor.num_requests
 
 
-def find_intact(pipelines: Iterable[Stages], nodes: Collection[str]) -> list[Stages]:
-    """Return the pipelines all of whose nodes are among ``nodes``."""
-    return [stages for stages in pipelines if all(stage.node in nodes for stage in stages)]
+def list_hops(stages: Stages) -> Iterator[tuple[str, str]]:
+    """Yield the nodes of each stage but the last and of the next one, to which it connects."""
+    return pairwise(stage.node for stage in stages)
+
+
+def find_intact(
+    pipelines: Iterable[Stages], nodes: Collection[str], unreachable: Collection[tuple[str, str]] = ()
+) -> list[Stages]:
+    """Return the pipelines all of whose nodes are among ``nodes``, and reach each other."""
+    return [
+        stages
+        for stages in pipelines
+        if all(stage.node in nodes for stage in stages) and not any(hop in unreachable for hop in list_hops(stages))
+    ]
 
 
 def give_ranks(current: Mapping[int, Stages], pipelines: Sequence[Stages]) -> list[int]:
@@ -191,6 +214,20 @@ def describe_need(problem: PlacementProblem) -> str:
     free = format_bytes(sum(node.device.memory for node in nodes))
     having = {0: "no node has joined", 1: f"there is one node, with {free}"}
     return f"{needed}, and {having.get(len(nodes), f'there are {len(nodes)} nodes, with {free} together')}"
+
+
+def describe_unreachable(cluster: ClusterProfile) -> str:
+    """Return which nodes do not reach each other, in words, where no pipeline has an order in which they do."""
+    return f"{NO_ORDER}: {'; '.join(list_unreachable(cluster.unreachable)) or 'no links are known'}"
+
+
+def list_unreachable(pairs: Collection[tuple[str, str]]) -> list[str]:
+    """Return a sentence for each node that does not reach others, at most `MOST_TOLD` of them."""
+    found: dict[str, list[str]] = {}
+    for one, other in sorted(pairs):
+        found.setdefault(one, []).append(other)
+    told = [f"{one} does not reach {', '.join(others)}" for one, others in found.items()]
+    return told if len(told) <= MOST_TOLD else [*told[:MOST_TOLD], f"and {len(told) - MOST_TOLD} nodes more"]
 
 
 def name_member(stage: PlacedStage) -> str:

@@ -90,6 +90,8 @@ class ClusterProfile:
     """The connection of two nodes that no link names."""
     head: str = ""
     """The node or site of the head; empty: beside the first stage of each pipeline."""
+    unreachable: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of nodes: the first cannot connect to the second, and so cannot have the stage before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,5 +276,6 @@ class PlacementPolicy(Protocol):
         """Return a valid placement; one without pipelines if the model does not fit.
 
         It is valid if every pipeline has all layers in order, every stage at least one, no node is named twice without
-        leases, and every node has memory for its layers and for the KV cache of one request of each pipeline.
+        leases, every node has memory for its layers and for the KV cache of one request of each pipeline, and no stage
+        goes on on a node that its own cannot reach (`ClusterProfile.unreachable`).
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import islice, permutations
 
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.contracts.placement import (
@@ -29,18 +30,20 @@ class PlacementConformance(PolicyConformance[PlacementProblem]):
     """Holds a placement policy to its contract."""
 
     def list_cases(self) -> Sequence[PlacementProblem]:
-        """Return problems: no node, one, equal and unequal nodes, two sites, too little memory, a current placement."""
+        """Return problems: no node, one, several alike or not, sites, missing links, too small, a placement."""
         unequal = [_make_node(f"node {rank}", (8, 16, 24, 6)[rank % 4], 100 + 150 * rank) for rank in range(7)]
         sites = [dataclasses.replace(node, site=f"site {rank % 2}") for rank, node in enumerate(unequal)]
         far = LinkProfile(ends=("site 0", "site 1"), round_trip_s=0.08, bandwidth=3e6)
         groups = [[], unequal[1:2], [_make_node(f"node {rank}", 12, 400) for rank in range(4)], unequal, sites]
         clusters = [ClusterProfile(nodes=tuple(nodes), links=(far,)) for nodes in groups]
+        pairs = permutations((node.name for node in unequal), 2)
+        parted = ClusterProfile(nodes=tuple(unequal), unreachable=frozenset(islice(pairs, 0, None, 2)))
         small = ClusterProfile(nodes=tuple(_make_node(f"node {rank}", 1, 400) for rank in range(3)))
         model = _make_model(12)
         goals = [ServingGoal(), ServingGoal(objective="latency", concurrency=2), ServingGoal(max_token_s=0.05)]
         problems = [
             PlacementProblem(cluster=cluster, model=model, goal=goals[rank % len(goals)])
-            for rank, cluster in enumerate([*clusters, small])
+            for rank, cluster in enumerate([*clusters, small, parted])
         ]
         return [*problems, dataclasses.replace(problems[3], current=Placement())]
 
@@ -49,7 +52,7 @@ class PlacementConformance(PolicyConformance[PlacementProblem]):
         return policy.place(case, PlacementEstimator(case))
 
     def test_placement_is_valid(self) -> None:
-        """Every pipeline has all layers in order, no node is named twice, and the memory suffices."""
+        """Every pipeline has all layers in order, no node twice, memory that suffices, and links from node to node."""
         for policy in self.make_policies():
             for case in self.list_cases():
                 answer = self.ask(policy, case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import permutations
 from random import Random
 
 from parallax_core.contracts.placement import (
@@ -59,6 +60,14 @@ def make_problem(seed: int, most_nodes: int, most_concurrency: int = 16, num_lay
         objective=objective,
     )
     return PlacementProblem(cluster=ClusterProfile(nodes=nodes, links=tuple(links)), model=model, goal=goal)
+
+
+def cut_links(problem: PlacementProblem, seed: int, share: float) -> PlacementProblem:
+    """Return the problem where each node does not reach a share of the others, chosen at random."""
+    random, nodes = Random(seed), problem.cluster.nodes
+    pairs = ((one.name, other.name) for one, other in permutations(nodes, 2))
+    unreachable = frozenset(pair for pair in pairs if random.random() < share)
+    return dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, unreachable=unreachable))
 
 
 def _make_node(random: Random, rank: int, total_gb: float) -> NodeProfile:

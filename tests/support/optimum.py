@@ -63,7 +63,7 @@ def _find_best(costs: CostModel, nodes: tuple[int, ...]) -> list[float]:
     """
     least = [inf] * (costs.goal.concurrency + 1)
     bounds = [_Bounds(costs, number) for number in range(1, len(least))]
-    for order in permutations(nodes):
+    for order in filter(costs.is_linked, permutations(nodes)):
         for inner in combinations(range(1, costs.num_layers), len(nodes) - 1):
             cuts = (0, *inner, costs.num_layers)
             stages = tuple(zip(order, pairwise(cuts), strict=True))

@@ -2,7 +2,7 @@
 
 Both fill pipelines with nodes by the number of layers that a fixed share of their memory holds, and then divide the
 layers of each pipeline in proportion to FLOPs. They ignore links, memory bandwidth and the KV cache;
-`place` leaves out the pipelines whose memory does not suffice.
+`place` leaves out the pipelines whose memory does not suffice, or whose nodes do not reach each other in any order.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from parallax_core.cluster.placement.cost_model import CostModel
+from parallax_core.cluster.placement.linked import LinkedOrders, grow_pipelines
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.contracts.placement import Estimator, NodeProfile, Placement, PlacementProblem
 
@@ -203,18 +204,26 @@ def measure_room(problem: PlacementProblem, share: float) -> LayerRoom:
 
 
 def fill_groups(costs: CostModel, room: LayerRoom, groups: Sequence[Sequence[int]]) -> list[Pipeline]:
-    """Return a pipeline of each group of nodes that has memory for a request, with the layers of `fill_water`."""
-    pipelines = []
-    for nodes in groups:
-        counts = fill_water(room, nodes)
+    """Return a pipeline of each group of nodes that has memory for a request, with the layers of `fill_water`.
+
+    Where a node does not reach the next, the group has another order, or if there is none, no pipeline.
+    """
+    pipelines, orders = [], LinkedOrders(costs)
+    for group in groups:
+        nodes = orders.find(tuple(group)) or ()
+        counts = fill_water(room, nodes) if nodes else []
         held = [(node, count) for node, count in zip(nodes, counts, strict=bool(counts)) if count]
         if held:
             cuts = (0, *accumulate(count for _, count in held))
             pipeline = Pipeline(costs, tuple(node for node, _ in held), cuts)
-            if pipeline.num_fitting:
+            if pipeline.num_fitting and costs.is_linked(pipeline.order):
                 pipelines.append(pipeline)
     return pipelines
 
 
 def _place(problem: PlacementProblem, room: LayerRoom, groups: Sequence[Sequence[int]]) -> Placement:
-    return Placement(tuple(each.place() for each in fill_groups(CostModel(problem), room, groups)))
+    costs = CostModel(problem)
+    pipelines = fill_groups(costs, room, groups)
+    if costs.has_gaps and not pipelines:  # groups of nodes that reach each other, in place of those by memory
+        pipelines = fill_groups(costs, room, grow_pipelines(costs, range(len(costs.nodes))))
+    return Placement(tuple(each.place() for each in pipelines))

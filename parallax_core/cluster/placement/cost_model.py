@@ -98,6 +98,26 @@ class CostModel:
         self._links = {frozenset(link.ends): link for link in problem.cluster.links}
         self._hops: dict[tuple[int, int], LinkProfile] = {}
 
+    @cached_property
+    def _gaps(self) -> frozenset[tuple[int, int]]:
+        """The pairs of nodes of which the first does not reach the second."""
+        indices = {node.name: index for index, node in enumerate(self.nodes)}
+        pairs = self.problem.cluster.unreachable
+        return frozenset((indices[one], indices[other]) for one, other in pairs if {one, other} <= indices.keys())
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some nodes cannot connect to others."""
+        return bool(self._gaps)
+
+    def reaches(self, one: int, other: int) -> bool:
+        """Return whether a node can connect to another one, and so have the stage before it."""
+        return (one, other) not in self._gaps
+
+    def is_linked(self, order: Sequence[int]) -> bool:
+        """Return whether each node reaches the next."""
+        return not self._gaps or self._gaps.isdisjoint(pairwise(order))
+
     def _measure_kept(self, layer: LayerDemand) -> float:
         kept = layer.kv * _attend(layer, self.goal.reserved_tokens) + layer.state
         return kept / self.goal.memory_fraction

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.stage import LayerRange
 
 FindLatency = Callable[[str, str], float]
-"""Returns the seconds for a small message and its answer between two nodes, by name."""
+"""Returns the seconds for a small message from one node to another, and its answer; infinite: it does not reach it."""
 
 
 def find_covers(
@@ -48,7 +49,9 @@ def find_path(
         if layers.start == 0:
             best[name] = 1, find_latency(head, name), (name,)
         elif before := ending.get(layers.start):
-            ways = ((best[each], find_latency(each, name)) for each in before)
+            ways = [(best[each], trip) for each in before if (trip := find_latency(each, name)) < inf]
+            if not ways:
+                continue
             best[name] = min((hops + 1, trips + trip, (*names, name)) for (hops, trips, names), trip in ways)
         else:
             continue

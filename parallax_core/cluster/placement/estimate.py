@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from parallax_core.cluster.placement.bottleneck import find_fullest, find_limit
 from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost
@@ -95,6 +96,7 @@ class PlacementEstimator:
         if cuts[-1] != self.costs.num_layers:
             message = f"a pipeline ends at layer {cuts[-1]}, and the model has {self.costs.num_layers} layers"
             raise ValueError(message)
+        self._check_links(stages)
         order, leases = tuple(self._indices[stage.node] for stage in stages), tuple(stage.lease for stage in stages)
         ends, is_shared = tuple(cuts), shares_nodes(stages)
         pipeline = LeasedPipeline(self.costs, order, ends, leases) if is_shared else Pipeline(self.costs, order, ends)
@@ -103,6 +105,12 @@ class PlacementEstimator:
             message = f"node {full!r} has too little memory for its layers and one request"
             raise ValueError(message)
         return pipeline
+
+    def _check_links(self, stages: Sequence[PlacedStage]) -> None:
+        for one, other in pairwise(stage.node for stage in stages):
+            if not self.costs.reaches(self._indices[one], self._indices[other]):
+                message = f"node {one!r} does not reach node {other!r}"
+                raise ValueError(message)
 
     def _fits(self, stage: PlacedStage) -> bool:
         cut = stage.layers.start, stage.layers.stop

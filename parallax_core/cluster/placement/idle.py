@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle_use import IdleUses
@@ -33,10 +35,12 @@ def _explain(costs: CostModel, node: int, pipelines: list[Pipeline], uses: IdleU
         free = format_bytes(int(costs.speeds[node].memory))
         return f"its memory of {free} is too small for a layer and one request, which take {format_bytes(int(needed))}"
     if not pipelines:
-        return "all nodes together have too little memory for the model"
+        gaps = _describe_gaps(costs, node, range(len(costs.nodes)))
+        return gaps or "all nodes together have too little memory for the model"
     found = uses.find_best(node, pipelines)
     if not found:
-        return "no pipeline has layers that fit into its memory"
+        gaps = _describe_gaps(costs, node, {each for pipeline in pipelines for each in pipeline.order})
+        return f"no pipeline has layers that fit into its memory{f', and {gaps}' if gaps else ''}"
     best, now = found[0], rate_pipelines(pipelines, costs.goal)
     is_gain = is_better(best, now)
     if not is_gain and not is_better(now, best):
@@ -45,6 +49,15 @@ def _explain(costs: CostModel, node: int, pipelines: list[Pipeline], uses: IdleU
     if best[0] == now[0]:
         return f"{little}with it a request would take {-best[1]:.3g} s on average, and without it takes {-now[1]:.3g} s"
     return f"{little}with it there would be {_describe(costs, best)}, and without it there are {_describe(costs, now)}"
+
+
+def _describe_gaps(costs: CostModel, node: int, others: Iterable[int]) -> str:
+    """Return which of other nodes a node does not reach, and which do not reach it; empty: none."""
+    listed = sorted(others)
+    reached = ", ".join(costs.nodes[other].name for other in listed if not costs.reaches(node, other))
+    reaching = ", ".join(costs.nodes[other].name for other in listed if not costs.reaches(other, node))
+    told = [f"it does not reach {reached}"] * bool(reached) + [f"it is not reached by {reaching}"] * bool(reaching)
+    return " and ".join(told)
 
 
 def _describe(costs: CostModel, score: Rating) -> str:

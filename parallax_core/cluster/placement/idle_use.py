@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 
 from parallax_core.cluster.placement.cost_model import CostModel
+from parallax_core.cluster.placement.linked import LinkedOrders
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.ranges import Ranges, balance_ranges, shorten_ranges
 from parallax_core.cluster.placement.seeds import can_hold
@@ -26,6 +27,7 @@ class IdleUses:
         self._is_quick = is_quick
         self._effort = effort
         self._tables = StageTables(costs, effort)
+        self._orders = LinkedOrders(costs)
 
     def adopt(self, pipelines: Sequence[Pipeline]) -> list[Pipeline]:
         """Return the pipelines with the idle nodes that better them, until none does or the effort is spent."""
@@ -77,8 +79,9 @@ class IdleUses:
     def _insert(self, node: int, old: Pipeline, numbers: set[int]) -> Iterator[Pipeline]:
         """Yield pipelines with the node at every place of one."""
         for place in self._list_places(node, old.order):
-            for ranges in self._list_ranges((*old.order[:place], node, *old.order[place:]), numbers):
-                yield Pipeline(self._costs, *ranges)
+            if (order := self._orders.find((*old.order[:place], node, *old.order[place:]))) is not None:
+                for ranges in self._list_ranges(order, numbers):
+                    yield Pipeline(self._costs, *ranges)
 
     def _list_places(self, node: int, order: tuple[int, ...]) -> Iterable[int]:
         """Return where to put a node: before the one at this place."""
@@ -87,9 +90,11 @@ class IdleUses:
             return places
         find, last = self._costs.find_link, len(order) - 1
 
-        def measure_detour(place: int) -> float:
+        def measure_detour(place: int) -> tuple[bool, float]:
+            is_linked = self._costs.is_linked((*order[max(0, place - 1) : place], node, *order[place : place + 1]))
             before, after = order[place - 1], order[place if place <= last else 0]
-            return sum(find(node, other).round_trip_s for other in (before, after)) - find(before, after).round_trip_s
+            detour_s = sum(find(node, other).round_trip_s for other in (before, after))
+            return not is_linked, detour_s - find(before, after).round_trip_s
 
         return nsmallest(NUM_PLACES, places, key=measure_detour)
 

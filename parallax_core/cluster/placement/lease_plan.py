@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from math import factorial
 
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.leased import LeasedPipeline
+from parallax_core.cluster.placement.linked import grow_pipelines
 from parallax_core.cluster.placement.seeds import order_nodes
 from parallax_core.cluster.placement.shared import Rates, SharedPlan, plan_shared
 from parallax_core.contracts.placement import Estimate, Estimator, Placement, StageLease
@@ -32,7 +34,10 @@ def plan_leases(costs: CostModel, estimator: Estimator) -> list[tuple[Placement,
     if not 3 <= len(able) <= MOST_NODES or costs.goal.objective != "throughput" or costs.goal.concurrency < 2:  # noqa: PLR2004
         return []
     effort = min(2 * factorial(len(able)), max(LEAST_EFFORT, EFFORT // len(able)))
-    plans = (plan_shared(_find_rates(costs, number), [order_nodes(costs, able)], effort) for number in NUMBERS)
+    orders = [order_nodes(costs, able)]
+    if costs.has_gaps:
+        orders.append(tuple(dict.fromkeys([*chain(*grow_pipelines(costs, able)), *able])))
+    plans = (plan_shared(_find_rates(costs, number), orders, effort) for number in NUMBERS)
     found = []
     for placement in dict.fromkeys(_place(costs, plan) for plan in plans):
         if placement is not None:
@@ -50,11 +55,10 @@ def _find_rates(costs: CostModel, number: int) -> Rates:
     def pass_node(node: int, start: int, stop: int) -> float:
         return 1 / price(node, start, stop) if costs.count_fitting(node, start, stop) >= number else 0.0
 
-    return Rates(
-        num_layers=costs.num_layers,
-        node=pass_node,
-        link=lambda one, other: costs.find_link(one, other).bandwidth / carried,
-    )
+    def pass_link(one: int, other: int) -> float:
+        return costs.find_link(one, other).bandwidth / carried if costs.reaches(one, other) else 0.0
+
+    return Rates(num_layers=costs.num_layers, node=pass_node, link=pass_link)
 
 
 def _place(costs: CostModel, plan: SharedPlan) -> Placement | None:

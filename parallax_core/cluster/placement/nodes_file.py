@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Annotated, Any
 
 import msgspec
@@ -61,6 +62,8 @@ class NetworkEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     rtt_ms: ZeroOrMore = 1.0
     mbit_s: PerSecond = 1000.0
     head: str = ""
+    unreachable: list[tuple[str, str]] = []
+    """Pairs of nodes or sites: the first cannot connect to the second."""
 
 
 class NodesFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -107,11 +110,14 @@ def read_cluster(contents: object) -> ClusterProfile:
     for rank, link in enumerate(file.links):
         _check_known(link.ends, known, f"links[{rank}].ends")
     _check_known((file.network.head,) if file.network.head else (), known, "network.head")
+    for rank, pair in enumerate(file.network.unreachable):
+        _check_known(pair, known, f"network.unreachable[{rank}]")
     return ClusterProfile(
         nodes=nodes,
         links=tuple(make_link(link.ends, link.rtt_ms, link.mbit_s) for link in file.links),
         default_link=make_link(("", ""), file.network.rtt_ms, file.network.mbit_s),
         head=file.network.head,
+        unreachable=frozenset(_list_unreachable(nodes, file.network.unreachable)),
     )
 
 
@@ -133,6 +139,13 @@ def describe_node(node: NodeProfile) -> dict[str, Any]:
 def make_link(ends: tuple[str, str], rtt_ms: float, mbit_s: float) -> LinkProfile:
     """Return a link from the units of the file."""
     return LinkProfile(ends=ends, round_trip_s=rtt_ms / 1e3, bandwidth=mbit_s * 1e6 / 8)
+
+
+def _list_unreachable(nodes: Sequence[NodeProfile], pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of nodes for pairs of nodes or sites."""
+    for one, other in pairs:
+        members = [[node.name for node in nodes if end in {node.name, node.site}] for end in (one, other)]
+        yield from ((first, second) for first, second in product(*members) if first != second)
 
 
 def _make_nodes(entry: NodeEntry, where: str) -> Iterator[NodeProfile]:

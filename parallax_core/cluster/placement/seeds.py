@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heapreplace
 
 from parallax_core.cluster.placement.cost_model import CostModel
+from parallax_core.cluster.placement.linked import grow_pipelines
 
 Layout = tuple[tuple[int, ...], ...]
 """The nodes of each pipeline, in order. Other nodes are idle."""
@@ -27,6 +28,9 @@ def deal_layouts(costs: CostModel) -> Iterator[Layout]:
         fastest = sorted(whole, key=lambda each: price(each[0], 0, costs.num_layers))
         yield from ((each,) for each in fastest[:MOST_SINGLE])
         yield (*whole, *_deal_sites(costs, others, _count_copies(costs, others)))
+    if costs.has_gaps:
+        yield grow_pipelines(costs, nodes)
+        yield (*whole, *grow_pipelines(costs, others))
     most = _count_copies(costs, nodes)
     least = min(-(-len(nodes) // MOST_STAGES), most)
     numbers = {most, most * 3 // 4, most // 2, most // 4, 3, 2, 1}
@@ -39,15 +43,22 @@ def deal_layouts(costs: CostModel) -> Iterator[Layout]:
 
 
 def order_nodes(costs: CostModel, nodes: Iterable[int]) -> tuple[int, ...]:
-    """Return nodes in an order in which each is followed by its nearest neighbour, from the one with most memory on."""
+    """Return nodes in an order in which each is followed by its nearest neighbour, from the one with most memory on.
+
+    Nodes that it does not reach come last.
+    """
     left = sorted(nodes, key=lambda node: (-costs.speeds[node].memory, node))
     order = left[:1]
     del left[:1]
     while left:
-        near = min(left, key=lambda node: (costs.find_link(order[-1], node).round_trip_s, left.index(node)))
+        near = min(left, key=lambda node: (*_measure_way(costs, order[-1], node), left.index(node)))
         left.remove(near)
         order.append(near)
     return tuple(order)
+
+
+def _measure_way(costs: CostModel, one: int, other: int) -> tuple[bool, float]:
+    return not costs.reaches(one, other), costs.find_link(one, other).round_trip_s
 
 
 def can_hold(costs: CostModel, node: int) -> bool:

@@ -34,7 +34,7 @@ class Rates:
     node: Callable[[int, int, int], float]
     """Of a node, the first layer, and the one after the last; 0: it cannot hold them."""
     link: Callable[[int, int], float]
-    """Of the link between two nodes."""
+    """Of the link from one node to another; 0: it does not reach that one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from parallax_core.cluster.placement.cost_model import CostModel
+from parallax_core.cluster.placement.linked import LinkedOrders
 from parallax_core.cluster.placement.pipeline import Pipeline
 from parallax_core.cluster.placement.ranges import Ranges, balance_ranges, find_slowest, shorten_ranges
 from parallax_core.cluster.placement.stage_table import Effort, StageTables
@@ -28,6 +29,7 @@ class VariantFinder:
         self._costs = costs
         self._effort = effort
         self._tables = StageTables(costs, effort)
+        self._orders = LinkedOrders(costs)
 
     def find_few(self, order: tuple[int, ...], most: int) -> list[Pipeline]:
         """Return some pipelines for at most ``most`` requests; without dynamic programming if that takes long."""
@@ -37,11 +39,15 @@ class VariantFinder:
     def list_all(
         self, order: tuple[int, ...], most: int, slacks: Sequence[float] = SLACKS, share: float = HALF
     ) -> Iterator[Pipeline]:
-        """Yield different pipelines, first those for ``most`` requests, and then those for fewer, step by step."""
-        num_requests, known = most, set[Ranges]()
+        """Yield different pipelines, first those for ``most`` requests, and then those for fewer, step by step.
+
+        Where a node of ``order`` does not reach the next, they have another order.
+        """
+        linked = self._orders.find(order)
+        num_requests, known = most if linked else 0, set[Ranges]()
         while num_requests:
-            for ranges in self._list_ranges(order, num_requests, slacks):
-                if ranges not in known:
+            for ranges in self._list_ranges(linked or order, num_requests, slacks):
+                if ranges not in known and self._costs.is_linked(ranges[0]):
                     known.add(ranges)
                     yield Pipeline(self._costs, *ranges)
             num_requests = min(num_requests - 1, int(num_requests * share))

@@ -70,3 +70,13 @@ def test_user_decides_what_fits_into_the_memory_of_a_node() -> None:
     plan = PLANNER.plan(make_cluster(fix("a", 0, 3, room=0.1), fix("b", 3, 6)), {})
     assert list_nodes(plan) == {0: ["a", "b"]}
     assert plan.estimate.tokens_per_s > 0
+
+
+def test_pipeline_whose_link_is_gone_is_planned_over_another_node() -> None:
+    cluster = make_cluster(fix("a", 0, 3), fix("b", 3, 6), fix("c", 3, 6))
+    first = PLANNER.plan(cluster, {})
+    assert list_nodes(first) == {0: ["a", "b"]}
+    second = PLANNER.plan(replace(cluster, unreachable=frozenset({("a", "b")})), first.pipelines)
+    assert list_nodes(second) == {0: ["a", "c"]}
+    third = PLANNER.plan(replace(cluster, unreachable=frozenset({("a", "b"), ("a", "c")})), first.pipelines)
+    assert third.waits_for.endswith("but a stage has to reach the next one: a does not reach b, c")

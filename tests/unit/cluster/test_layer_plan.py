@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages, find_intact, give_ranks, name_member
+from parallax_core.cluster.layer_plan import (
+    LayerPlan,
+    LayerPlanner,
+    Stages,
+    find_intact,
+    give_ranks,
+    list_unreachable,
+    name_member,
+)
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.contracts.placement import (
     ClusterProfile,
@@ -168,3 +176,42 @@ def test_plan_whose_pipelines_share_a_node_stays_and_loads_nothing_anew() -> Non
     plan = replace(PLANNER, policy=Same()).plan(cluster, current)
     assert plan.pipelines == current
     assert (plan.loads, plan.movement.num_moved, plan.idle) == ({}, 0, {})
+
+
+def test_pipeline_is_planned_in_the_other_direction_where_a_link_is_gone() -> None:
+    cluster = make_cluster(a=4, b=4)
+    first = PLANNER.plan(cluster, {})
+    one, other = (stage.node for stage in first.pipelines[0])
+    second = PLANNER.plan(replace(cluster, unreachable=frozenset({(one, other)})), first.pipelines)
+    assert [stage.node for stage in second.pipelines[0]] == [other, one]
+
+
+def test_nodes_that_do_not_reach_each_other_are_named() -> None:
+    cluster = replace(make_cluster(a=4, b=4, c=0.5), unreachable=frozenset({("a", "b"), ("b", "a"), ("a", "c")}))
+    plan = PLANNER.plan(cluster, {})
+    assert not plan.pipelines
+    assert plan.waits_for == (
+        "the nodes together could hold the model, but a stage has to reach the next one: "
+        "a does not reach b, c; b does not reach a"
+    )
+    assert plan.idle["a"] == "it does not reach b, c and it is not reached by b"
+    too_small = replace(make_cluster(a=2, b=2), unreachable=frozenset({("a", "b")}))
+    assert PLANNER.plan(too_small, {}).waits_for.startswith("the model needs 5.6 GiB")
+
+
+def test_model_stays_on_one_node_that_another_one_cannot_reach() -> None:
+    first = PLANNER.plan(make_cluster(a=6.5), {})
+    both = replace(make_cluster(a=6.5, b=5.5), unreachable=frozenset({("a", "b"), ("b", "a")}))
+    assert PLANNER.plan(both, first.pipelines).pipelines == first.pipelines
+    assert set(PLANNER.plan(make_cluster(a=6.5, b=5.5), {}).pipelines[0]) != set(first.pipelines[0])
+
+
+def test_explanation_names_a_few_of_many_links() -> None:
+    pairs = {(f"n{number:02d}", "x") for number in range(20)}
+    told = list_unreachable(pairs)
+    assert (len(told), told[0], told[-1]) == (9, "n00 does not reach x", "and 12 nodes more")
+
+
+def test_pipeline_whose_link_is_gone_is_not_intact() -> None:
+    pipelines = [pipeline("a", "b"), pipeline("c", "d"), pipeline("e")]
+    assert find_intact(pipelines, set("abcde"), {("a", "b"), ("d", "c")}) == pipelines[1:]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, permutations
+
 import pytest
 
 from parallax_core.cluster.placement.baselines import (
@@ -80,3 +82,28 @@ def test_pipeline_without_memory_for_a_request_is_left_out(policy: GreedyPlaceme
     for kv, num_pipelines in ((4096, 1), (10**7, 0)):
         problem = PlacementProblem(cluster=ClusterProfile(nodes=nodes), model=make_model(8, kv=kv))
         assert len(policy.place(problem, PlacementEstimator(problem)).pipelines) == num_pipelines
+
+
+@pytest.mark.parametrize("policy", [GreedyPlacement(), WaterFillingPlacement()])
+def test_pipeline_has_an_order_in_which_each_node_reaches_the_next(
+    policy: GreedyPlacement | WaterFillingPlacement,
+) -> None:
+    nodes = tuple(make_node(name, 8) for name in "abc")
+    for way in permutations("abc"):
+        gaps = frozenset(set(permutations("abc", 2)) - set(pairwise(way)))
+        problem = PlacementProblem(cluster=ClusterProfile(nodes=nodes, unreachable=gaps), model=make_model(12, 1.0))
+        [stages] = policy.place(problem, PlacementEstimator(problem)).pipelines
+        assert tuple(stage.node for stage in stages) == way
+
+
+@pytest.mark.parametrize("policy", [GreedyPlacement(), WaterFillingPlacement()])
+def test_nodes_of_one_room_are_taken_where_the_largest_do_not_reach_each_other(
+    policy: GreedyPlacement | WaterFillingPlacement,
+) -> None:
+    nodes = (make_node("a", 18), make_node("b", 17), make_node("c", 9), make_node("d", 8))
+    gaps = frozenset(pair for pair in permutations("abcd", 2) if set(pair) & {"a"} and set(pair) != {"a", "d"})
+    problem = PlacementProblem(cluster=ClusterProfile(nodes=nodes, unreachable=gaps), model=make_model(14, 1.0))
+    estimator = PlacementEstimator(problem)
+    placement = policy.place(problem, estimator)
+    assert placement.pipelines
+    assert estimator.estimate(placement).tokens_per_s > 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise, permutations
+from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,3 +91,12 @@ def test_gap_says_where_layers_are_missing() -> None:
 
 def test_ranges_outside_the_model_are_not_used() -> None:
     assert find({"a": LayerRange(0, 7), "b": LayerRange(2, 2)}, {}) == []
+
+
+def test_cover_uses_links_that_exist_even_if_it_has_more_stages() -> None:
+    found = {"a": LayerRange(0, 3), "b": LayerRange(3, 6), "c": LayerRange(3, 4), "d": LayerRange(4, 6)}
+    gaps = {("a", "b"): inf}
+    [stages] = find_covers(found, NUM_LAYERS, "H", lambda one, other: gaps.get((one, other), 1.0))
+    assert [stage.node for stage in stages] == ["a", "c", "d"]
+    gaps[("a", "c")] = inf
+    assert find_covers(found, NUM_LAYERS, "H", lambda one, other: gaps.get((one, other), 1.0)) == []

@@ -99,3 +99,12 @@ def test_response_counts_the_waiting_of_requests_that_are_not_served_at_once(con
     problem = dataclasses.replace(PROBLEM, model=make_model(8, kv=2**19), goal=goal)
     estimate = PlacementEstimator(problem).estimate(Placement((stages(("fast", 0, 8)),)))
     assert estimate.response_s == pytest.approx(estimate.request_s * concurrency / estimate.num_requests)
+
+
+def test_pipeline_over_a_link_that_does_not_exist_is_refused_and_back_is_not() -> None:
+    cluster = dataclasses.replace(PROBLEM.cluster, unreachable=frozenset({(NODES[0].name, NODES[1].name)}))
+    estimator = PlacementEstimator(dataclasses.replace(PROBLEM, cluster=cluster))
+    one, other = NODES[0].name, NODES[1].name
+    with pytest.raises(ValueError, match=f"node {one!r} does not reach node {other!r}"):
+        estimator.estimate(Placement((stages((one, 0, 4), (other, 4, 8)),)))
+    assert estimator.estimate(Placement((stages((other, 0, 4), (one, 4, 8)),))).tokens_per_s > 0

@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
+
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import explain_idle
 from parallax_core.cluster.placement.policy import SearchPlacement
-from parallax_core.contracts.placement import ClusterProfile, LinkProfile, NodeProfile, PlacementProblem, ServingGoal
+from parallax_core.contracts.placement import (
+    ClusterProfile,
+    LinkProfile,
+    NodeProfile,
+    Placement,
+    PlacementProblem,
+    ServingGoal,
+)
 from tests.support.clusters import make_model, make_node
 
 GOAL = ServingGoal()
@@ -48,4 +57,19 @@ def test_node_that_would_get_no_requests_is_explained() -> None:
     goal = ServingGoal(concurrency=1)
     assert explain(fast, slow, goal=goal) == {
         "slow": "it would get none of the requests (at once: 1): others answer them sooner"
+    }
+
+
+def test_node_that_the_others_do_not_reach_is_explained() -> None:
+    """Neither b nor c holds the model, and each of them does with a."""
+    nodes = make_node("a", 6), make_node("b", 4), make_node("c", 3)
+    gaps = frozenset({("c", "a"), ("a", "c"), ("c", "b"), ("b", "c")})
+    problem = PlacementProblem(cluster=ClusterProfile(nodes=nodes, unreachable=gaps), model=make_model(), goal=GOAL)
+    placement = SearchPlacement().place(problem, PlacementEstimator(problem))
+    reason = "it does not reach a, b and it is not reached by a, b"
+    assert explain_idle(problem, placement) == {"c": f"no pipeline has layers that fit into its memory, and {reason}"}
+    nobody = dataclasses.replace(problem.cluster, nodes=nodes[1:])
+    assert explain_idle(dataclasses.replace(problem, cluster=nobody), Placement()) == {
+        "b": "it does not reach c and it is not reached by c",
+        "c": "it does not reach b and it is not reached by b",
     }

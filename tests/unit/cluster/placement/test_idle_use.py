@@ -78,3 +78,15 @@ def test_quick_search_tries_a_node_at_the_nearest_places_only() -> None:
     assert found
     assert found[0][0] >= 0.98 * best[0][0]
     assert 10**6 - quick.left < 0.6 * (10**6 - thorough.left)
+
+
+def test_idle_node_is_tried_where_it_reaches_the_next_and_is_reached() -> None:
+    """The new node reaches nobody, so that it can only be the last; quick or not."""
+    nodes = [make_node("a", 3), make_node("b", 5.5), make_node("new", 4)]
+    cluster = ClusterProfile(nodes=tuple(nodes), unreachable=frozenset({("new", "a"), ("new", "b"), ("b", "a")}))
+    costs = CostModel(PlacementProblem(cluster=cluster, model=make_model(8, 1.0), goal=GOAL))
+    pipeline = Pipeline(costs, (0, 1), (0, 3, 8))
+    for is_quick in (False, True):
+        found = IdleUses(costs, Effort(1000), is_quick=is_quick).find_best(2, [pipeline])
+        assert found is not None
+        assert [each.order for each in found[1]] == [(0, 1, 2)]

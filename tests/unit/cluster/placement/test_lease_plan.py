@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -23,7 +24,7 @@ from parallax_core.contracts.placement import (
     PlacementProblem,
     ServingGoal,
 )
-from tests.support.clusters import make_node, make_problem
+from tests.support.clusters import cut_links, make_node, make_problem
 
 LAYER = LayerDemand(weights=10**9, read=10**9, flops=2 * 10**9, kv=4096)
 MODEL = ModelDemand(layers=(LAYER,) * 30, hidden=8192)
@@ -149,3 +150,22 @@ def test_plan_ends_when_its_node_has_no_leases_any_more() -> None:
     placement = place(after)
     assert placement.pipelines
     assert not has_leases(placement)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5, 0.8]))
+def test_shared_pipelines_lead_over_links_that_exist(seed: int, share: float) -> None:
+    problem = cut_links(with_leases(make_hub(num_nodes=6)), seed, share)
+    for placement in plan(problem):
+        hops = {hop for stages in placement.pipelines for hop in pairwise(stage.node for stage in stages)}
+        assert hops.isdisjoint(problem.cluster.unreachable)
+
+
+def test_nodes_are_shared_in_the_one_direction_in_which_they_reach_each_other() -> None:
+    """A machine behind a router reaches two others, which do not reach it: it has the first layers of both."""
+    problem = make_hub()
+    gaps = frozenset({("b", "a"), ("c", "a"), ("b", "c"), ("c", "b")})
+    problem = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, unreachable=gaps))
+    placement = place(problem)
+    assert {tuple(stage.node for stage in stages) for stages in placement.pipelines} == {("a", "b"), ("a", "c")}
+    assert has_leases(placement)

@@ -122,3 +122,11 @@ def test_figures_are_finite_and_so_are_their_inverses(name: str, value: float) -
 def test_link_that_carries_next_to_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match=r"network.mbit_s"):
         read_cluster({"nodes": [NODE], "network": {"mbit_s": 5e-324}})
+
+
+def test_links_that_do_not_exist_are_named_by_nodes_and_sites() -> None:
+    nodes = [{"name": name, "device": "M4Max", "site": site} for name, site in (("a", "x"), ("b", "x"), ("c", ""))]
+    cluster = read_cluster({"nodes": nodes, "network": {"unreachable": [["x", "c"], ["a", "x"]]}})
+    assert cluster.unreachable == {("a", "c"), ("b", "c"), ("a", "b")}
+    with pytest.raises(UsageError, match=r"network\.unreachable\[0\]: there is no node or site 'd'"):
+        read_cluster({"nodes": nodes, "network": {"unreachable": [["a", "d"]]}})

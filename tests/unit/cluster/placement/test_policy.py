@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from parallax_core.contracts.placement import (
     PlacementProblem,
     ServingGoal,
 )
-from tests.support.clusters import make_model, make_node, make_problem
+from tests.support.clusters import cut_links, make_model, make_node, make_problem
 from tests.support.fleets import FLEETS, Fleet
 from tests.support.optimum import find_optimum
 
@@ -240,3 +241,36 @@ def test_model_is_divided_only_for_a_gain_above_the_error_of_predictions(
     problem = PlacementProblem(cluster=cluster, model=make_model(8, 1.0), goal=goal)
     [stages] = place(problem).pipelines
     assert len(stages) == num_stages
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9]))
+def test_placement_over_the_links_that_exist_is_nearly_the_best_there_is(seed: int, share: float) -> None:
+    """Each node does not reach a share of the others; wherever the model can be served, it is."""
+    problem = cut_links(make_problem(seed, 5, 4), seed, share)
+    best, found = find_optimum(problem), predict(problem, place(problem))
+    if problem.goal.objective == "throughput":
+        assert found.tokens_per_s >= 0.9 * best
+    else:
+        assert found.response_s <= best / 0.9
+        assert (found.num_requests > 0) == (best > 0)
+
+
+@pytest.mark.parametrize("way", list(permutations("abcd")))
+def test_only_order_in_which_nodes_reach_each_other_is_found(way: tuple[str, ...]) -> None:
+    gaps = frozenset(set(permutations("abcd", 2)) - set(pairwise(way)))
+    nodes = tuple(make_node(name, 2.5) for name in "abcd")
+    problem = PlacementProblem(cluster=ClusterProfile(nodes=nodes, unreachable=gaps), model=make_model(8, 1.0))
+    [stages] = place(problem).pipelines
+    assert tuple(stage.node for stage in stages) == way
+
+
+@pytest.mark.parametrize("num_rooms", [2, 3, 20])
+def test_pipelines_stay_within_rooms_between_which_there_are_no_links(num_rooms: int) -> None:
+    names = [(room, f"{room}-{number}") for room in range(num_rooms) for number in range(5)]
+    gaps = frozenset((one, other) for (a, one), (b, other) in permutations(names, 2) if a != b)
+    nodes = tuple(make_node(name, 2.5) for _, name in names)
+    cluster, goal = ClusterProfile(nodes=nodes, unreachable=gaps), ServingGoal(concurrency=256)
+    problem = PlacementProblem(cluster=cluster, model=make_model(8, 1.0), goal=goal)
+    found = [{stage.node.partition("-")[0] for stage in stages} for stages in place(problem).pipelines]
+    assert sorted(map(sorted, found)) == sorted([str(room)] for room in range(num_rooms))
