@@ -137,6 +137,18 @@ class Cluster:
         nodes = self.view().get("nodes", [])
         return next((int(each["pid"]) for each in nodes if each["node"].startswith("local")), None)
 
+    def await_reports(self, num_nodes: int) -> None:
+        """Wait until so many nodes have said what they have.
+
+        Raises:
+            TimeoutError: if they do not in time.
+        """
+        until = time.monotonic() + PATIENCE_S
+        while count_reports(self.view()) < num_nodes:
+            if time.monotonic() > until:
+                raise TimeoutError(f"there are no {num_nodes} nodes")
+            time.sleep(LOOK_S)
+
     def await_ready(self, num_nodes: int = 0, patience_s: float = PATIENCE_S) -> float:
         """Wait until the server is ready, no layers move, and enough nodes are there; return the seconds that took.
 
@@ -159,11 +171,16 @@ class Cluster:
         self.guest.machine.move_in(self._models)
 
 
+def count_reports(view: dict[str, Any]) -> int:
+    """Return the number of nodes that have said what they have."""
+    return sum(node["profile"] is not None for node in view.get("nodes", []))
+
+
 def is_calm(view: dict[str, Any], num_nodes: int) -> bool:
     """Return whether a cluster serves as planned, with so many nodes that have reported."""
     if view.get("status") != "ready" or view["plan"] is None or view["plan"]["move"] is not None:
         return False
-    return sum(node["profile"] is not None for node in view["nodes"]) >= num_nodes
+    return count_reports(view) >= num_nodes
 
 
 @contextmanager

@@ -118,6 +118,9 @@ def judge(
         "errors": dict(Counter(stream.error for stream in streams if stream.error)),
         "refused": sum(stream.refused > 0 for stream in streams),
         "faults": len(faults),
+        "longest_pause_s": round(
+            max((until - since for each in streams for since, until in each.gaps), default=0.0), 1
+        ),
         "pause_s": {
             "all": spread([fault.pause_s for fault in faults]),
             **{kind: spread([fault.pause_s for fault in faults if fault.kind == kind]) for kind in kinds},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -95,9 +96,11 @@ def join_unreachable(lab: Lab) -> dict[str, Any]:
     cluster.await_ready(1)
     with lab.streaming() as found, partition(cluster, (first, second)):
         cluster.join(second, memory=WHOLE_GB)
+        cluster.await_reports(2)
         time.sleep(MOVE_S)
         reason = lab.await_ready(1, 1.0)
-    found |= {"not_ready": reason, "nodes": show_nodes(cluster), "said": lab.say(cluster.server, "cannot be built")}
+        nodes = show_nodes(cluster)
+    found |= {"not_ready": reason, "nodes": nodes, "said": lab.say(cluster.server, "cannot be built")}
     return found | {"passes": is_whole(found) and not reason}
 
 
@@ -208,7 +211,7 @@ def join_twice(lab: Lab) -> dict[str, Any]:
     first.start(*words).await_line("joined head=")
     with first.machine.running(PARALLAX, *words) as twin:
         seen: dict[str, Any] = {"twin": await_outcome(twin)}
-        time.sleep(MOVE_S)
+        time.sleep(MOVE_S)  # the second one may end instead
         profiles = [node["profile"] or {} for node in cluster.view()["nodes"]]
         seen["memory_gb"] = [round(each.get("memory", 0) / 1e9, 1) for each in profiles]
         fits = sum(each.get("memory", 0) for each in profiles) <= profiles[0]["total_memory"]
@@ -224,8 +227,12 @@ def not_fit(lab: Lab) -> dict[str, Any]:
     cluster.serve("--no-local", "--nodes", "2")
     for each in cluster.workers[:2]:
         cluster.join(each, memory="0.07")
-    time.sleep(MOVE_S)
-    return {"reason": cluster.view().get("reason"), "nodes": show_nodes(cluster), "passes": True}
+    cluster.await_reports(2)
+    time.sleep(1.0)
+    reason = str(cluster.view().get("reason"))
+    sizes = [int(word) for word in re.findall(r"(\d+) MiB", reason)]
+    named = max(sizes, default=0), sum(int(word) for word in re.findall(r"(\d+) MiB together", reason))
+    return {"reason": reason, "nodes": show_nodes(cluster), "passes": named[0] > named[1] > 0}
 
 
 def come_back_slow(lab: Lab) -> dict[str, Any]:
