@@ -8,6 +8,7 @@ closes, so that it does not outlive the process that started it.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import sys
 import time
 from collections.abc import Callable
@@ -27,8 +28,18 @@ HUSH = b"h"
 """Take no more frames."""
 BUSY = b"b"
 """Keep the event loop busy for as many milliseconds as the rest of this header says, then send the frame back."""
+HOLD = b"l"
+"""Hold the interpreter lock for as many milliseconds as the rest of this header says, then send the frame back."""
 EXCESS = b"x"
 """Send a frame with as many buffers as the rest of this header says."""
+
+
+def hold_interpreter(seconds: float) -> None:
+    """Wait with the interpreter lock held, as native code may."""
+    ctypes.PyDLL(None).poll(None, 0, round(1000 * seconds))
+
+
+WAITS: dict[bytes, Callable[[float], None]] = {BUSY: time.sleep, HOLD: hold_interpreter}
 
 
 class PeerPlan(msgspec.Struct, frozen=True):
@@ -86,8 +97,8 @@ async def obey_link(link: Link) -> None:
                         await link.send(Frame(FLOOD + number.to_bytes(8, "big")))
                 case b"h":
                     await asyncio.get_running_loop().create_future()
-                case b"b":
-                    time.sleep(int(frame.header[1:]) / 1000)  # noqa: ASYNC251 -- as long as that, nothing else is done
+                case b"b" | b"l" as command:
+                    WAITS[command](int(frame.header[1:]) / 1000)  # as long as that, nothing else is done
                     await link.send(frame)
                 case b"x":
                     await link.send(Frame(EXCESS, (b"",) * int(frame.header[1:])))

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,7 +19,7 @@ from parallax_core.base.errors import PeerLost
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.transport import Frame, Link, Monitored, Transport, TransportPlan
 from parallax_core.testing.pair import CONNECT, NO_LINK, QUIET_S, make_bytes
-from parallax_core.testing.peer import BUSY, ECHO, EXCESS, FLOOD, HUSH, PeerPlan
+from parallax_core.testing.peer import BUSY, ECHO, EXCESS, FLOOD, HOLD, HUSH, PeerPlan
 from parallax_core.testing.promise import broken, expect, keep
 from parallax_core.testing.runner import beside, in_loop, within
 from parallax_core.testing.transport import CONNECT_LOST, FRAMES, RECEIVE_LOST, SEND_LOST, TransportConformance
@@ -84,6 +84,8 @@ class ProcessTransportConformance(TransportConformance):
     """The factory of the transport, as in `TransportSpec`; importable in another process."""
     beats_beside_loop: bool = False
     """Whether it sends heartbeats while the event loop of its node is busy; see `TransportPlan.busy_s`."""
+    beats_beside_interpreter: bool = False
+    """Whether a node whose interpreter lock is held is not lost for that either, but after ``busy_s``."""
 
     def make_transport(self, plan: TransportPlan) -> Transport:
         """Return what ``factory`` makes."""
@@ -158,6 +160,37 @@ class ProcessTransportConformance(TransportConformance):
             with expect(PeerLost, "receiving from a node whose loop is busy for ever", RECEIVE_LOST):
                 limit_s = 3 * self.timeout_s + self.grace_s
                 await within(limit_s, link.receive(), "a loop that is busy for ever was not noticed", RECEIVE_LOST)
+
+    @in_loop
+    async def test_peer_that_holds_its_interpreter_is_not_lost(self) -> None:
+        """A node whose interpreter lock is held for longer than ``timeout_s`` keeps its links, and is heard of."""
+        if not self.beats_beside_interpreter:
+            return
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link = await self._reach_busy(alpha, child.address)
+            frame, beats = Frame(HOLD + b"%d" % round(3000 * self.timeout_s)), HeartbeatCounter()
+            await self.send(link, frame)
+            await asyncio.sleep(self.timeout_s)  # what was sent before may have arrived by now
+            if isinstance(link, Monitored):
+                link.monitor(beats.note)
+                await within(self.patience_s, beats.wait(), "nothing was heard of a node that holds its lock", BESIDE)
+            fault = "a node that held its interpreter lock"
+            with keep(PeerLost, fault, BESIDE):
+                back = await within(3 * self.timeout_s + self.grace_s, link.receive(), f"{fault} hangs", BESIDE)
+                assert back == frame, broken(f"{fault} sent {back.header!r}", FRAMES)
+                await self._check_echo(link)
+
+    @in_loop
+    async def test_peer_that_holds_its_interpreter_for_ever_is_lost(self) -> None:
+        """After ``busy_s`` it counts as hung."""
+        if not self.beats_beside_interpreter:
+            return
+        async with self._started_busy(2 * self.timeout_s) as alpha, self._forked() as child:
+            link = await self._reach_busy(alpha, child.address)
+            await self.send(link, Frame(HOLD + b"%d" % round(1000 * (4 * self.timeout_s + 2 * self.grace_s))))
+            with expect(PeerLost, "receiving from a node that holds its interpreter lock for ever", RECEIVE_LOST):
+                limit_s = 3 * self.timeout_s + self.grace_s
+                await within(limit_s, link.receive(), "a lock that is held for ever was not noticed", RECEIVE_LOST)
 
     @in_loop
     async def test_node_whose_own_loop_is_busy_is_not_lost(self) -> None:
@@ -257,6 +290,17 @@ class ProcessTransportConformance(TransportConformance):
     def _make_child_plan(self, timeout_s: float = 0.0, busy_s: float = 30.0) -> PeerPlan:
         """Return what the process of a peer is told."""
         return PeerPlan("child", self.make_address("child"), self.credit, timeout_s or self.timeout_s, busy_s, 1000)
+
+    @asynccontextmanager
+    async def _started_busy(self, busy_s: float) -> AsyncIterator[Transport]:
+        """Start ``alpha`` for a peer that may be busy for that long, and stop it in the end."""
+        plan = self.make_plan("alpha", "")
+        transport = self.make_transport(replace(plan, timeout_s=self.timeout_s, busy_s=busy_s))
+        await transport.start()
+        try:
+            yield transport
+        finally:
+            await transport.stop()
 
     @asynccontextmanager
     async def _forked(self, plan: PeerPlan | None = None) -> AsyncIterator[Child]:

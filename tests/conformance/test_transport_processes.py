@@ -101,6 +101,8 @@ FAULTS = [
     (TcpLink, TcpTransport, "test_peer_whose_loop_is_busy_is_not_lost", "a node whose loop was busy was lost"),
     (TcpLink, TcpTransport, "test_node_whose_own_loop_is_busy_is_not_lost", "a node whose loop was busy was lost"),
     (Numb, TcpTransport, "test_peer_whose_loop_is_busy_for_ever_is_lost", "busy for ever was not noticed"),
+    (TcpLink, TcpTransport, "test_peer_that_holds_its_interpreter_is_not_lost", "held its interpreter lock was lost"),
+    (Numb, TcpTransport, "test_peer_that_holds_its_interpreter_for_ever_is_lost", "held for ever was not noticed"),
     (TcpLink, Endless, "test_connecting_to_a_hung_node_fails_in_time", "connecting to a node that hangs hangs"),
     (Greedy, TcpTransport, "test_peer_that_sends_too_much_is_lost", "did not raise PeerLost"),
     (TcpLink, Gullible, "test_strangers_do_no_harm", "was accepted as a node"),
@@ -116,6 +118,7 @@ def test_kit_catches_a_fault(link: type[TcpLink], transport: type[TcpTransport],
         "grace_s": 2.5,
         "timeout_s": 0.5,
         "beats_beside_loop": True,
+        "beats_beside_interpreter": True,
         "make_transport": lambda _, plan: subject(plan),
     }
     assert finding in run_test(type("FaultyKit", (ProcessKit,), changes), name)

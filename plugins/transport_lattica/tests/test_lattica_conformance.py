@@ -17,6 +17,7 @@ class TestLattica(ProcessTransportConformance):
     large_bytes = 16 * 2**20
 
     beats_beside_loop = True
+    beats_beside_interpreter = True
     factory: Ref[Callable[[TransportPlan], Transport]] = Ref("parallax_transport_lattica.transport:LatticaTransport")
 
     def make_address(self, node: str) -> str:

@@ -9,6 +9,7 @@ from contextlib import suppress
 import zmq
 
 from parallax_core.api import Data, PeerLost, TransportPlan
+from parallax_transport_zmq.arrivals import Arrivals
 from parallax_transport_zmq.keyfile import name_machine
 from parallax_transport_zmq.link import Peer, ZmqLink
 from parallax_transport_zmq.message import BadMessage, Hello, Kind, unpack_reason, unpack_welcome
@@ -96,14 +97,15 @@ class Call:
 
     def _hear(self, parts: list[zmq.Frame]) -> None:
         if self._link is None:
-            self._greet(parts[0].bytes)
+            self._read_answer(parts[0])
         elif len(parts) == 1:
             self._link.hear(parts[0])
         else:
             self._link.break_off("it sent a message of several parts", "you sent a message of several parts")
 
-    def _greet(self, answer: bytes) -> None:
+    def _read_answer(self, message: zmq.Frame) -> None:
         """Read the first message: the link begins before the next one is read."""
+        answer = message.bytes
         try:
             if answer[:1] == Kind.REFUSE:
                 self._fail(f"node {self._node!r} was not reached: {unpack_reason(answer)}", "check name and address")
@@ -113,11 +115,13 @@ class Call:
             self._fail(f"the process at {self._target.address} sent {error}", "check the address")
             return
         if name != self._node:
-            message = f"the node at {self._target.address} is called {name!r}, not {self._node!r}"
-            self._fail(message, "check the address")
+            self._fail(
+                f"the node at {self._target.address} is called {name!r}, not {self._node!r}", "check the address"
+            )
         elif not self._answer.done():
             guard = self._target.guard
-            peer = Peer(self._node, credit, guard.server if guard else b"", self._target.role)
+            key = guard.server if guard else b""
+            peer = Peer(self._node, credit, key, self._target.role, Arrivals(message))
             self._link = ZmqLink(self._plan, self, peer)
             self._answer.set_result(self._link)
 

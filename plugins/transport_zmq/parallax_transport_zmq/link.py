@@ -12,6 +12,7 @@ from typing import Protocol
 import zmq
 
 from parallax_core.api import Data, Frame, FrameLimits, LossCause, PeerLost, TransportPlan
+from parallax_transport_zmq.arrivals import Arrivals
 from parallax_transport_zmq.keyfile import NodeRole
 from parallax_transport_zmq.message import BadMessage, Kind, pack_reason, pack_taken, unpack_reason, unpack_taken
 from parallax_transport_zmq.parcel import Parcel, cut_frame
@@ -32,6 +33,8 @@ class Peer:
     """The public key it has proved; empty where file permissions guard the socket."""
     role: NodeRole = "any"
     """The role that the key gives it."""
+    arrivals: Arrivals | None = None
+    """What the kernel knows of its connection; None: it is not asked."""
 
 
 class Line(Protocol):
@@ -82,7 +85,10 @@ class ZmqLink:
         self._was_heard = True
         self._posted = 0.0
         """When the loop last posted a message."""
-        self._silence_s = 0.0
+        self._beaten = self._loop.time()
+        """When `beat` was last called."""
+        self._silence_s = self._mute_s = 0.0
+        """Seconds without any sign of life, and without a message."""
         self._tell: Callable[[], None] | None = None
 
     @property
@@ -179,14 +185,21 @@ class ZmqLink:
     def beat(self, listened_s: float) -> None:
         """Send a heartbeat, unless a message was just sent, and end the link if the peer was silent for too long.
 
+        A peer whose connection shows that its process runs may send no message for up to ``busy_s``.
+
         Args:
             listened_s: seconds since the last call in which this end listened.
         """
-        self._silence_s = 0.0 if self._was_heard else self._silence_s + listened_s
-        self._was_heard = False
-        if self._silence_s >= self._plan.timeout_s:
-            self.break_off(f"no sign of life for {self._plan.timeout_s:g} s", "you were silent for too long")
-        elif self._loop.time() - self._posted >= RECENT_S:
+        now, timeout_s = self._loop.time(), self._plan.timeout_s
+        self._mute_s = 0.0 if self._was_heard else self._mute_s + listened_s
+        is_alive = self._was_heard or self._has_arrivals(now - self._beaten)
+        self._silence_s = 0.0 if is_alive else self._silence_s + listened_s
+        self._was_heard, self._beaten = False, now
+        if self._silence_s >= timeout_s:
+            self.break_off(f"no sign of life for {timeout_s:g} s", "you were silent for too long")
+        elif self._mute_s >= (busy_s := max(timeout_s, self._plan.busy_s)):
+            self.break_off(f"its process runs, but has sent nothing for {busy_s:g} s", "you sent nothing for too long")
+        elif now - self._posted >= RECENT_S:
             self._post(Kind.BEAT)
 
     def beat_threadsafe(self) -> None:
@@ -196,6 +209,19 @@ class ZmqLink:
         try:
             self._line.post_threadsafe(Kind.BEAT)
         except ConnectionError:  # the loop will notice
+            return
+        finally:
+            self._posting.release()
+
+    def part_threadsafe(self, reason: str) -> None:
+        """End the link for a loop that hangs, from another thread; the loop learns of it if it ever goes on."""
+        if self._lost or not self._posting.acquire(blocking=False):
+            return
+        try:
+            self._line.post_threadsafe(pack_reason(Kind.BYE, reason))
+            self._lost = reason
+            self._loop.call_soon_threadsafe(self._lose, reason)
+        except (ConnectionError, RuntimeError):  # the peer is gone, or the loop is closed
             return
         finally:
             self._posting.release()
@@ -214,6 +240,14 @@ class ZmqLink:
             self._lose(reason)
             self._parcel = None
             self._line.hang_up()
+
+    def _has_arrivals(self, seconds: float) -> bool:
+        """Return whether anything has come on the connection in that time; if so, tell who monitors the link."""
+        arrivals = self._peer.arrivals
+        is_alive = arrivals is not None and arrivals.has_news(seconds)
+        if is_alive and self._tell is not None:
+            self._tell()
+        return is_alive
 
     def _read(self, message: memoryview) -> None:
         if self._parcel is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import zmq
 
 from parallax_core.api import Admission, Data, ParallaxError, TransportPlan
+from parallax_transport_zmq.arrivals import Arrivals
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import Peer, ZmqLink
 from parallax_transport_zmq.message import (
@@ -148,12 +149,13 @@ class Listener:
         """Return the peer to make a link with, or the reason for refusing it."""
         if hello.receiver != self._plan.node:
             return f"the node here is called {self._plan.node!r}, not {hello.receiver!r}"
+        arrivals = Arrivals(message)
         if self._keyring is None:
-            return Peer(hello.sender, hello.credit)
+            return Peer(hello.sender, hello.credit, arrivals=arrivals)
         key = _read_key(message)
         if (role := self._keyring.find_role(key, hello.sender)) is None:
             return f"its key is not one of node {hello.sender!r}"
-        return Peer(hello.sender, hello.credit, key, role)
+        return Peer(hello.sender, hello.credit, key, role, arrivals)
 
     def _enrol(self, message: zmq.Frame) -> bytes:
         """Admit a machine that has proved the secret of a join code, and return the answer.

@@ -23,6 +23,8 @@ WAITING_MESSAGES = 64
 """Messages of a peer that ZeroMQ buffers; beyond that TCP slows the peer down."""
 FAREWELL_S = 1.0
 """Seconds for which sent messages are still delivered after a socket is closed."""
+PING_S = 0.25
+"""Longest interval between two pings of ZeroMQ's own threads, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,9 @@ def open_socket(context: Context, kind: int, plan: TransportPlan, guard: Guard |
         zmq.TCP_KEEPALIVE_INTVL: keep_alive_s,
         zmq.TCP_KEEPALIVE_CNT: 3,
     }
+    if kind == zmq.DEALER:  # the other end answers, so that data arrives at both; see `Arrivals`
+        options[zmq.HEARTBEAT_IVL] = max(1, round(1000 * min(PING_S, plan.timeout_s / 10)))
+        options[zmq.HEARTBEAT_TIMEOUT] = 0  # the links judge
     for option, value in options.items():
         socket.setsockopt(option, value)
     if guard:

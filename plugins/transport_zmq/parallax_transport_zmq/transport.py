@@ -270,13 +270,15 @@ class ZmqTransport:
         self._clock = loop.call_at(round(now / self._beat_s + 1) * self._beat_s, self._beat)
 
     def _run_thread(self) -> None:
-        """Send heartbeats while the loop is busy, up to ``busy_s``, so that peers do not lose this node."""
+        """Send heartbeats while the loop is busy, so that peers do not lose this node; after ``busy_s`` leave them."""
         wait_s = most_s = 2 * self._beat_s
         while not self._ended.wait(wait_s):
             late_s = time.monotonic() - self._last_beat
-            if most_s <= late_s < self._plan.busy_s:
-                for link in tuple(self._links):
+            for link in tuple(self._links) if late_s >= most_s else ():
+                if late_s < self._plan.busy_s:
                     link.beat_threadsafe()
+                else:
+                    link.part_threadsafe(f"its event loop has been busy for {self._plan.busy_s:g} s")
             wait_s = self._beat_s if late_s >= most_s else most_s - late_s
 
     def _say_stopped(self) -> PeerLost:

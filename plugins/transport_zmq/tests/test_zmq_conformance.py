@@ -22,6 +22,7 @@ class ZmqKit(ProcessTransportConformance):
     """A node that gets no turn does not take its own silence for that of others, and is late to miss them."""
 
     beats_beside_loop = True
+    beats_beside_interpreter = True
     factory: Ref[Callable[[TransportPlan], Transport]] = Ref("parallax_transport_zmq.transport:ZmqTransport")
 
     def make_address(self, node: str) -> str:
@@ -42,7 +43,9 @@ class TestCurve(ZmqKit):
 
 
 class TestIpc(ZmqKit):
-    """Over sockets of this machine."""
+    """Over sockets of this machine, of which the kernel tells nothing."""
+
+    beats_beside_interpreter = False
 
     def make_address(self, node: str) -> str:
         return f"ipc://{self.folder}/{node}-{next(NUMBERS)}"
