@@ -247,7 +247,7 @@ async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, joi
         StageLost: if the stage, or that of a lease, is lost.
         ParallaxError: whatever `WorkerSession.serve` raises.
     """
-    if plan.settings.supervised:
+    if plan.settings.supervised and not plan.settings.as_joined:
         serving = asyncio.create_task(session.serve(place.address, place.head, join))
     else:
         tries = TRIES_OF_ANNOUNCED if plan.access.fixed is not None else None

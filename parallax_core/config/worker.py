@@ -111,9 +111,9 @@ class WorkerSettings(NodeSettings):
     supervised: Annotated[
         bool, Meta(description="Exit when standard input closes, and do not rejoin; used by `parallax serve`.")
     ] = False
-    measure: Annotated[bool, Meta(description="Measure the device also with --supervised; used by `parallax run`.")] = (
-        False
-    )
+    as_joined: Annotated[
+        bool, Meta(description="Measure the device and rejoin also with --supervised; used by `parallax run`.")
+    ] = False
     trust_head: Annotated[
         str | None,
         Meta(

@@ -70,7 +70,8 @@ class TransportPlan:
     """Seconds without a heartbeat after which a peer counts as lost: dead, hung, or cut off."""
     busy_s: float = 30.0
     """Seconds for which a thread of the transport sends heartbeats while its node's event loop is busy, so that peers
-    do not take the node for hung. Optional: without such a thread the node is lost after ``timeout_s``."""
+    do not take the node for hung, and for which a peer may send nothing while its connection shows that its process
+    runs. Optional: without such a thread, or such a connection, the node is lost after ``timeout_s``."""
     strangers: FrameLimits | None = None
     """The limits of an incoming link until it is admitted (see `Guarded`); None: ``limits``."""
     heads: Mapping[str, bytes] = field(default_factory=dict)
@@ -129,6 +130,8 @@ class Guarded(Protocol):
 class Monitored(Protocol):
     """An optional protocol of a `Link` whose transport sends heartbeats, also while the event loop of a node is busy.
 
+    Better still, it hears of a node that runs while its interpreter lock is held.
+
     Core measures the intervals between them, and takes a peer for lost sooner than the transport does: the more often
     they come, the sooner. Without it, a hung peer is lost after the transport's own timeout.
     """
@@ -138,7 +141,7 @@ class Monitored(Protocol):
         """Seconds of silence after which the transport itself takes the peer for lost."""
 
     def monitor(self, hear: Callable[[], None]) -> None:
-        """Call ``hear`` on the event loop when a heartbeat or a part of a frame arrives; it replaces an earlier one."""
+        """Call ``hear`` on the event loop at each sign of life, such as a heartbeat; it replaces an earlier one."""
 
 
 class Transport(Protocol):

@@ -254,7 +254,7 @@ class ClusterPlan:
             config_file=self.plugins.config_file,
             verbose=settings.verbose,
             memory=settings.memory,
-            measure=True,
+            as_joined=True,
         )
 
     @property

@@ -172,8 +172,8 @@ class WorkerLauncher:
     verbose: bool = False
     memory: float | None = None
     """Gigabytes that a worker may use; None: the free memory."""
-    measure: bool = False
-    """Whether a worker measures its device."""
+    as_joined: bool = False
+    """Whether a worker measures its device, and joins again when its link breaks, as those of other machines do."""
 
     def make_command(self, node: str) -> list[str]:
         """Return the command line of a node's process."""
@@ -189,8 +189,8 @@ class WorkerLauncher:
             command += ["--config", str(file)]
         for name, value in self.options.get(backend, {}).items():
             command += [FLAG, f"{name}={value}"]
-        if self.measure:
-            command += ["--measure"]
+        if self.as_joined:
+            command += ["--as-joined"]
         if self.memory is not None:
             command += ["--memory", f"{self.memory:g}"]
         return command + (["--backend", backend] if backend else []) + (["--verbose"] if self.verbose else [])

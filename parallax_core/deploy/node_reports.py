@@ -39,7 +39,7 @@ def make_reporter(
     """
     if not offers:
         return NodeReporter(lambda: None)
-    if settings.supervised and not settings.measure:
+    if settings.supervised and not settings.as_joined:
         return NodeReporter(ReportMaker(settings, plugins, offers[0]))
     file = str(config_file) if config_file else None
     plan = MeasurePlan(backend=offers[0].spec.name, options=settings.backend_option, config_file=file)

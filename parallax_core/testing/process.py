@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import urlsplit
-
-import msgspec
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.transport import Frame, Link, Monitored, Transport, TransportPlan
+from parallax_core.testing.child import Child, HeartbeatCounter, forked
 from parallax_core.testing.pair import CONNECT, NO_LINK, QUIET_S, make_bytes
 from parallax_core.testing.peer import BUSY, ECHO, EXCESS, FLOOD, HOLD, HUSH, PeerPlan
 from parallax_core.testing.promise import broken, expect, keep
@@ -34,43 +31,9 @@ GARBAGE = (
 """The bytes that strangers send: HTTP, TLS, the largest and the smallest lengths, and nothing."""
 STRANGERS = 20
 CONNECTS = 3
-HEARTBEATS = 3
-"""The number of heartbeats that are waited for."""
 MONITORED = "Seconds of silence after which the transport itself takes the peer for lost"
 BESIDE = "so that peers do not take the node for hung"
 ADDRESS_PARTS = "override reach_raw: this kit reads only addresses with a host and a port"
-
-
-class HeartbeatCounter:
-    """Counts what a `Monitored` link reports."""
-
-    def __init__(self) -> None:
-        self._left = 0
-        self._are_enough = asyncio.Event()
-
-    def note(self) -> None:
-        """Count a report."""
-        self._left -= 1
-        if self._left <= 0:
-            self._are_enough.set()
-
-    async def wait(self) -> None:
-        """Wait for `HEARTBEATS` more reports."""
-        self._left = HEARTBEATS
-        self._are_enough.clear()
-        await self._are_enough.wait()
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A peer in a process of its own."""
-
-    process: asyncio.subprocess.Process
-    address: str
-
-    def signal(self, number: int) -> None:
-        """Send it a signal."""
-        os.kill(self.process.pid, number)
 
 
 class ProcessTransportConformance(TransportConformance):
@@ -305,24 +268,8 @@ class ProcessTransportConformance(TransportConformance):
     @asynccontextmanager
     async def _forked(self, plan: PeerPlan | None = None) -> AsyncIterator[Child]:
         """Start a node called ``child`` in a process of its own, and end that in the end."""
-        command = (sys.executable, "-m", "parallax_core.testing.peer", self.factory.target)
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            msgspec.json.encode(plan or self._make_child_plan()).decode(),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
-        try:
-            assert process.stdout
-            async with asyncio.timeout(10 * self.grace_s):
-                address = (await process.stdout.readline()).decode().strip()
-            assert address, "the process of the peer ended before it listened; see what it wrote above"
-            yield Child(process, address)
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
+        async with forked(self.factory.target, plan or self._make_child_plan(), 10 * self.grace_s) as child:
+            yield child
 
     async def _reach_busy(self, transport: Transport, address: str) -> Link:
         """Make a link to the child; on a busy machine, once may be too little for a ``timeout_s`` that is short."""

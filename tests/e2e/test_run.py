@@ -127,3 +127,21 @@ def test_listening_at_an_address_in_use_is_an_error(homes: dict[str, Path], tmp_
         assert done.returncode == 1
         assert "error: " in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_worker_of_the_server_joins_again_when_its_link_breaks(homes: dict[str, Path], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with coordinating(homes["first"], log, "--memory", "2") as (process, _):
+        server = read_ready(process, log)
+        whole = read_stream(server, 0, lambda: None)
+        [pid] = {stage["pid"] for each in Client(server.url).cluster()["replicas"] for stage in each["stages"]}
+
+        def stop() -> None:
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda: "no sign of life" in log.read_text())
+            os.kill(pid, signal.SIGCONT)
+
+        assert read_stream(server, 3, stop) == whole
+        assert {stage["pid"] for each in Client(server.url).cluster()["replicas"] for stage in each["stages"]} == {pid}
+        assert "has ended" not in log.read_text()
+        assert server.end(signal.SIGTERM) < 5

@@ -75,7 +75,7 @@ async def test_worker_of_this_machine_joins_and_measures_itself(plugins: PluginH
     await stages.registry.start()
     command = plan.make_launcher(stages).make_command("local/0")
     await stages.registry.stop()
-    assert {"--supervised", "--measure"} <= set(command)
+    assert {"--supervised", "--as-joined"} <= set(command)
     given = dict(pairwise(command))
     assert (given["--node"], given["--memory"], given["--backend"]) == ("local/0", "0.25", "mlx")
     assert (given["--transport"], given["--listen"]) == ("zmq", "tcp://127.0.0.1:0")
