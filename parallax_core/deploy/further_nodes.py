@@ -39,7 +39,7 @@ def make_further_command(
         listen=drop_port(settings.listen) if settings.listen else None,
         allow_model=(ANYTHING,) if settings.supervised else settings.allow_model,  # a server trusts its own models
         supervised=True,
-        measure=False,
+        as_joined=False,
         relay=False,
         trust_head=key.hex() if key else settings.trust_head,
     )
