@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 END_S = 10.0
 """Seconds that a further node may take to end."""
+PAUSE_S = 0.05
+"""Seconds between two times that nodes are divided: many join at once when a server starts again."""
 NodeUses = Mapping[str, int]
 """By node: the bytes that it takes for its model."""
 
@@ -30,6 +32,18 @@ class FurtherNode:
     """The node that starts it, as it had joined then."""
     number: int
     model: str
+
+
+@dataclass(frozen=True, slots=True)
+class DividedNodes:
+    """The nodes of a registry, as they are divided."""
+
+    joined: tuple[JoinedNode, ...]
+    """All of them, with leases."""
+    firsts: tuple[JoinedNode, ...]
+    """Those that have joined by themselves, one for each machine."""
+    models: Mapping[str, tuple[JoinedNode, ...]]
+    """By model: its nodes, in the order of joining."""
 
 
 class ModelNodes:
@@ -57,6 +71,10 @@ class ModelNodes:
         """Whether each machine has a node for the model, and has said what it has."""
         firsts = self._pool.firsts
         return all(first.report is not None for first in firsts) and len(self.joined) >= len(firsts)
+
+    def get(self, name: str) -> JoinedNode | None:
+        """Return the node of a name that the model has; None: it has none."""
+        return self._pool.get(name, self.model)
 
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end."""
@@ -89,22 +107,27 @@ class NodePool:
         """By node: the model that has it."""
         self._further: dict[str, FurtherNode] = {}
         """By name: the further nodes that were asked for."""
+        self._asked: dict[tuple[JoinedNode, str], str] = {}
+        """By machine and model: the name of the further node that was asked for."""
         self._numbers: dict[JoinedNode, int] = {}
         """By node that has joined by itself: the last number that it was given."""
         self._sending: set[asyncio.Task[None]] = set()
+        self._divided: DividedNodes | None = None
+        """None: the nodes are to be divided anew."""
 
     @property
-    def firsts(self) -> list[JoinedNode]:
+    def firsts(self) -> tuple[JoinedNode, ...]:
         """The nodes that have joined by themselves, one for each machine."""
-        return [node for node in self.registry.joined if node.name not in self._further and not is_lease(node.name)]
+        return self._list().firsts
 
     def list_nodes(self, model: str) -> tuple[JoinedNode, ...]:
         """Return the nodes of a model, in the order of joining."""
-        return tuple(node for node in self.registry.joined if self._owners.get(node) == model)
+        return self._list().models.get(model, ())
 
-    def find_owner(self, name: str) -> str | None:
-        """Return the model that has the node of a name; None: none."""
-        return next((model for node, model in self._owners.items() if node.name == name), None)
+    def get(self, name: str, model: str) -> JoinedNode | None:
+        """Return the node of a name that a model has; None: it has none."""
+        node = self.registry.get(name)
+        return node if node is not None and self._owners.get(node) == model else None
 
     def find_first(self, node: JoinedNode) -> JoinedNode | None:
         """Return the node that has joined by itself on the machine of ``node``; None: it is gone."""
@@ -119,7 +142,8 @@ class NodePool:
 
     def open(self, model: str) -> ModelNodes:
         """Give a model a node on each machine, now and whenever one joins, and return these."""
-        nodes = self.models[model] = ModelNodes(self, model)
+        nodes, self._divided = ModelNodes(self, model), None
+        self.models[model] = nodes
         self.update()
         return nodes
 
@@ -129,7 +153,7 @@ class NodePool:
         del self.models[model]
         for name, further in list(self._further.items()):
             if further.model == model:
-                del self._further[name]
+                self._drop(name)
                 self._send(further.first, EndNode(further.number))
         for node in nodes:
             if node in self._numbers:
@@ -139,6 +163,7 @@ class NodePool:
                     async with asyncio.timeout(END_S):
                         await node.channel.ended.wait()
             self._owners.pop(node, None)
+        self._divided = None
         self.update()
 
     async def follow(self) -> None:
@@ -148,27 +173,47 @@ class NodePool:
                 await self.registry.changed.wait()
                 self.registry.changed.clear()
                 self.update()
+                await asyncio.sleep(PAUSE_S)
         finally:
             for task in self._sending:
                 task.cancel()
             await asyncio.gather(*self._sending, return_exceptions=True)
 
     def update(self) -> None:
-        """Give models the nodes that have joined, and ask for those that are missing."""
+        """Give models the nodes that have joined, and ask for those that are missing; tell models of all news."""
+        if self._divided is None or self._divided.joined is not self.registry.joined:
+            self._divide()
+        for nodes in self.models.values():
+            nodes.changed.set()
+
+    def _divide(self) -> None:
         self._forget()
-        for first in self.firsts:
+        for first in self._list().firsts:
             self._numbers.setdefault(first, 0)
             self._give(first)
         for node in self.registry.joined:
             if (further := self._further.get(node.name)) is not None:
                 self._owners[node] = further.model
-        for nodes in self.models.values():
-            nodes.changed.set()
+        self._divided = self._make_list()
+
+    def _list(self) -> DividedNodes:
+        """Return the nodes that are there now, as they were divided last."""
+        if self._divided is None or self._divided.joined is not self.registry.joined:
+            return self._make_list()
+        return self._divided
+
+    def _make_list(self) -> DividedNodes:
+        joined, models = self.registry.joined, {model: list[JoinedNode]() for model in self.models}
+        for node in joined:
+            if (owner := self._owners.get(node)) is not None and owner in models:
+                models[owner].append(node)
+        firsts = tuple(node for node in joined if node.name not in self._further and not is_lease(node.name))
+        return DividedNodes(joined, firsts, {model: tuple(nodes) for model, nodes in models.items()})
 
     def _give(self, first: JoinedNode) -> None:
         """Give each model a node on a machine: the one that has joined by itself, or a further one, which starts."""
         for model in self.models:
-            if self._owners.get(first) == model or self._has_further(first, model):
+            if self._owners.get(first) == model or (first, model) in self._asked:
                 continue
             if first in self._owners:
                 self._ask(first, model)
@@ -186,15 +231,17 @@ class NodePool:
         names = {node.name for node in joined}
         for name, further in list(self._further.items()):
             if further.first not in joined and name not in names:
-                del self._further[name]
+                self._drop(name)
 
-    def _has_further(self, first: JoinedNode, model: str) -> bool:
-        return any(each.first is first and each.model == model for each in self._further.values())
+    def _drop(self, name: str) -> None:
+        further = self._further.pop(name)
+        del self._asked[further.first, further.model]
 
     def _ask(self, first: JoinedNode, model: str) -> None:
         number = self._numbers[first] = self._numbers[first] + 1
-        self._further[further_node(first.name, number)] = FurtherNode(first, number, model)
-        logger.info("further node is started node=%s model=%s", further_node(first.name, number), model)
+        name = self._asked[first, model] = further_node(first.name, number)
+        self._further[name] = FurtherNode(first, number, model)
+        logger.info("further node is started node=%s model=%s", name, model)
         self._send(first, StartNode(number))
 
     def _send(self, node: JoinedNode, message: StartNode | EndNode) -> None:

@@ -6,7 +6,8 @@ import asyncio
 
 from parallax_core.base.errors import BackendFailed
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.node.membership.registry import Fit, NodeRegistry
+from parallax_core.node.membership.node_matcher import Fit
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 
 JOIN_S = 120.0
@@ -27,7 +28,7 @@ async def find_worker(registry: NodeRegistry, supervisor: WorkerSupervisor, node
     """
     registry.forget(node)
     await supervisor.restart(node)
-    finding = asyncio.create_task(registry.find(fit))
+    finding = asyncio.create_task(registry.find(fit, node))
     ending = asyncio.create_task(supervisor.wait_end(node))
     try:
         await asyncio.wait([finding, ending], timeout=JOIN_S, return_when=asyncio.FIRST_COMPLETED)

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from operator import itemgetter
 
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.base.ids import Epoch, is_further, is_lease, name_machine
@@ -20,6 +18,7 @@ from parallax_core.node.handshake import welcome
 from parallax_core.node.membership.introductions import Introducer, Member
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.lease_opener import LeaseOpener
+from parallax_core.node.membership.node_matcher import Fit, NodeMatcher, NodeRequest
 from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
@@ -42,16 +41,6 @@ LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
 ServeLink = Callable[[Channel], Awaitable[None]]
 """Answers what comes over a link, until it ends."""
-Fit = Callable[[JoinedNode], int]
-"""Returns how suitable a node is; 0: not at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRequest:
-    """A caller that waits for a suitable node."""
-
-    fit: Fit
-    found: asyncio.Future[JoinedNode]
 
 
 class NodeRegistry:
@@ -68,12 +57,13 @@ class NodeRegistry:
         self._transport = transport
         self._command = command
         self._node = node
-        self._waiting: dict[str, JoinedNode] = {}
+        self._matcher = NodeMatcher()
         self._joined: dict[str, JoinedNode] = {}
+        self._list: tuple[JoinedNode, ...] | None = ()
+        """The same as a list; None: it has changed."""
         self._leaving: set[str] = set()
         self._ends: set[asyncio.Task[None]] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
-        self._requests: list[NodeRequest] = []
         self._taking: asyncio.Task[None] | None = None
         self._greetings: dict[asyncio.Task[None], str] = {}
         """The handshakes under way, each with the machine of the node."""
@@ -105,16 +95,25 @@ class NodeRegistry:
     @property
     def waiting(self) -> tuple[JoinedNode, ...]:
         """The nodes without a stage, in the order they joined."""
-        return tuple(self._waiting.values())
+        return tuple(self._matcher.nodes.values())
 
     @property
     def joined(self) -> tuple[JoinedNode, ...]:
-        """The nodes that have joined and are not known to be gone, with a stage or without, in the order of joining."""
-        return tuple(self._joined.values())
+        """The nodes that have joined and are not known to be gone, with a stage or without, in the order of joining.
+
+        It is the same object until they change.
+        """
+        if self._list is None:
+            self._list = tuple(self._joined.values())
+        return self._list
 
     def has(self, name: str) -> bool:
         """Return whether a node has joined and is not known to be gone."""
         return name in self._joined
+
+    def get(self, name: str) -> JoinedNode | None:
+        """Return the node of a name that has joined and is not known to be gone; None: there is none."""
+        return self._joined.get(name)
 
     async def start(self) -> None:
         """Begin to listen.
@@ -136,18 +135,24 @@ class NodeRegistry:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.relays.stop()  # after the offers, whose ends it would tell
-        self._waiting.clear()
+        self._matcher.nodes.clear()
         self._joined.clear()
+        self._list = None
         await self._transport.stop()
 
-    async def find(self, fit: Fit) -> JoinedNode:
-        """Wait for a suitable node and take it; the best pairs of callers and nodes are matched first.
+    async def find(self, fit: Fit, name: str = "") -> JoinedNode:
+        """Wait for a suitable node and take it; whoever comes gets the best that waits.
 
         Among equals, the caller that has waited longest gets the node that joined first.
+
+        Args:
+            fit: says how suitable a node is.
+            name: the only node that may suit; empty: any may.
         """
-        request = NodeRequest(fit, asyncio.get_running_loop().create_future())
-        self._requests.append(request)
-        self._match()
+        request = NodeRequest(fit, name, asyncio.get_running_loop().create_future())
+        if (node := self._matcher.add_request(request)) is not None:
+            self.forget(node.name)
+            return node
         try:
             return await request.found
         except asyncio.CancelledError:
@@ -155,7 +160,7 @@ class NodeRegistry:
                 self._admit(request.found.result())
             raise
         finally:
-            self._requests.remove(request)
+            self._matcher.remove_request(request)
 
     def give_back(self, node: JoinedNode, *, is_shared: bool = False) -> None:
         """Have a node wait again that was handed out; it keeps what it has loaded.
@@ -176,7 +181,7 @@ class NodeRegistry:
 
     async def unload(self, name: str) -> None:
         """Have a node, which waits, release what it has loaded."""
-        if (node := self._waiting.get(name)) is not None:
+        if (node := self._matcher.nodes.get(name)) is not None:
             with contextlib.suppress(PeerLost):
                 await node.channel.send(Release(LEASE, Epoch(0)))
 
@@ -196,27 +201,18 @@ class NodeRegistry:
 
     def forget(self, name: str) -> None:
         """Remove a waiting node of that name: it is about to be replaced."""
-        self._waiting.pop(name, None)
+        self._matcher.nodes.pop(name, None)
         if (watch := self._watches.pop(name, None)) is not None:
             watch.cancel()
 
-    def _match(self) -> None:
-        """Give nodes to callers, the best match first, until none is left."""
-        while True:
-            node_requests = [request for request in self._requests if not request.found.done()]
-            pairs = [(request.fit(node), request, node) for request in node_requests for node in self._waiting.values()]
-            fit, request, node = max(pairs, key=itemgetter(0), default=(0, None, None))
-            if request is None or node is None or fit <= 0:
-                return
-            self.forget(node.name)
-            request.found.set_result(node)
-
     def _admit(self, node: JoinedNode, ignored: tuple[type, ...] = ()) -> None:
-        self._waiting[node.name] = node
-        self._watches[node.name] = asyncio.create_task(self._watch(node, ignored))
         self._leases.update(node)
-        self._match()
-        if self._requests and node.name in self._waiting:
+        if (request := self._matcher.add_node(node)) is not None:
+            self._matcher.remove_request(request)
+            request.found.set_result(node)
+            return
+        self._watches[node.name] = asyncio.create_task(self._watch(node, ignored))
+        if self._matcher.has_requests:
             logger.info("node is not needed yet node=%s backends=%s", node.name, ",".join(node.join.backends))
 
     async def _watch(self, node: JoinedNode, ignored: tuple[type, ...]) -> None:
@@ -231,7 +227,7 @@ class NodeRegistry:
         except PeerLost as error:
             reason = error.message
         logger.info("node left node=%s: %s", node.name, reason)
-        self._waiting.pop(node.name, None)
+        self._matcher.nodes.pop(node.name, None)
         self._watches.pop(node.name, None)
         await node.channel.leave()
 
@@ -277,7 +273,7 @@ class NodeRegistry:
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
         node = JoinedNode(channel, join)
         self._hear_news(node)
-        self._joined[node.name] = node
+        self._joined[node.name], self._list = node, None
         if self.note_join is not None:
             self.note_join(node)
         self._ends.add(end := asyncio.create_task(self._await_end(node)))
@@ -319,6 +315,7 @@ class NodeRegistry:
         await node.channel.ended.wait()
         if self._joined.get(node.name) is node:
             del self._joined[node.name]
+            self._list = None
             self._leaving.discard(node.name)
             self.relays.note_end()
         self.changed.set()
@@ -341,5 +338,5 @@ class NodeRegistry:
         return message
 
     def _check_name(self, name: str) -> None:
-        if name in self._waiting:
+        if name in self._matcher.nodes:
             raise PeerLost(f"another node called {name!r} has joined", NAME_HINT)

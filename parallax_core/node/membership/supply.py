@@ -34,7 +34,7 @@ class NodeSupply:
                 await self.supervisor.kill(assignment.node)
             return node
         if self.supervisor is None:
-            return await self.registry.find(assignment.fit)
+            return await self.registry.find(assignment.fit, assignment.node)
         return await find_worker(self.registry, self.supervisor, assignment.node, assignment.fit)
 
     async def find_successor(self, assignment: StageAssignment) -> JoinedNode | None:
@@ -44,7 +44,7 @@ class NodeSupply:
         """
         if (node := self._take_spare(assignment)) is not None:
             return node
-        return await self.registry.find(assignment.fit) if self.supervisor is None else None
+        return await self.registry.find(assignment.fit, assignment.node) if self.supervisor is None else None
 
     def _take_spare(self, assignment: StageAssignment) -> JoinedNode | None:
         return self.spares.take(assignment) if self.spares is not None else None
