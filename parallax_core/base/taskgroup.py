@@ -1,13 +1,15 @@
-"""A task group that raises the first error of its tasks as it is."""
+"""A task group that raises the first error of its tasks as it is, and tasks that begin a few at a time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
+TURN = 16
+"""Tasks that begin in the same turn of the loop."""
 
 
 class FailFastGroup:
@@ -78,3 +80,20 @@ class FailFastGroup:
                 pending = {task for task in pending if not task.done()}
         if is_cancelled:
             raise asyncio.CancelledError
+
+
+async def run_in_turns(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines at the same time, of which only a few begin in each turn of the loop, so that others have theirs.
+
+    If it is cancelled, so are all. None of them may raise.
+    """
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        for work in works:
+            tasks.append(asyncio.create_task(work))
+            if len(tasks) % TURN == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -62,21 +62,48 @@ def make_link(node: str, report: LinkReport) -> LinkProfile:
     return LinkProfile(ends=(node, report.peer), round_trip_s=report.round_trip_s, bandwidth=report.bandwidth)
 
 
-def make_cluster(reports: Mapping[str, NodeReport], head: str, *, model: str = "") -> ClusterProfile:
-    """Return the profile of a cluster from the reports of its nodes, by name.
+@dataclass(frozen=True, slots=True)
+class ReadReport:
+    """A report of a node, and what was made of it."""
 
-    Of a link that both ends have measured, the worse figures count. Links to nodes without a report, except the head,
-    are left out.
+    report: NodeReport
+    profile: NodeProfile
+    links: tuple[LinkProfile, ...]
 
-    Args:
-        reports: as nodes sent them, after `check_report`.
-        head: the name of the node that plans; it sends no report.
-        model: the full name of the model to place, for the layers that nodes have stored.
-    """
-    known = {*reports, head}
-    links = [make_link(node, link) for node, report in reports.items() for link in report.links if link.peer in known]
-    nodes = tuple(make_node(name, report, model=model) for name, report in reports.items())
-    return ClusterProfile(nodes=nodes, links=tuple(merge_links(links)), head=head)
+
+class ReportedCluster:
+    """Makes the profile of a cluster again whenever its nodes have reported; it keeps what has not changed."""
+
+    def __init__(self, head: str, model: str = "") -> None:
+        """Describe the cluster of a head, which sends no report.
+
+        ``model`` is the full name of the model to place, for the layers that nodes have stored.
+        """
+        self._model = model
+        self._read: dict[str, ReadReport] = {}
+        self._latest = ClusterProfile(nodes=(), head=head)
+
+    def update(self, reports: Mapping[str, NodeReport]) -> ClusterProfile:
+        """Return the profile of a cluster from the reports of its nodes, by name; the same object if none is new.
+
+        Of a link that both ends have measured, the worse figures count. Links to nodes without a report, except the
+        head, are left out. The reports are as nodes sent them, after `check_report`.
+        """
+        before = self._read
+        self._read = {name: self._look(before.get(name), name, report) for name, report in reports.items()}
+        is_same = list(before) == list(self._read) and all(before[name] is each for name, each in self._read.items())
+        if not is_same:
+            known = {*reports, self._latest.head}
+            links = merge_links(link for each in self._read.values() for link in each.links if link.ends[1] in known)
+            nodes = tuple(each.profile for each in self._read.values())
+            self._latest = replace(self._latest, nodes=nodes, links=tuple(links))
+        return self._latest
+
+    def _look(self, before: ReadReport | None, name: str, report: NodeReport) -> ReadReport:
+        if before is not None and before.report is report:
+            return before
+        links = tuple(make_link(name, link) for link in report.links)
+        return ReadReport(report, make_node(name, report, model=self._model), links)
 
 
 def merge_links(links: Iterable[LinkProfile]) -> Iterable[LinkProfile]:
@@ -84,10 +111,10 @@ def merge_links(links: Iterable[LinkProfile]) -> Iterable[LinkProfile]:
     found: dict[frozenset[str], LinkProfile] = {}
     for link in links:
         pair = frozenset(link.ends)
-        other = found.get(pair, link)
-        found[pair] = replace(
-            other,
-            round_trip_s=max(link.round_trip_s, other.round_trip_s),
-            bandwidth=min(link.bandwidth, other.bandwidth),
-        )
+        if (other := found.setdefault(pair, link)) is not link:
+            found[pair] = replace(
+                other,
+                round_trip_s=max(link.round_trip_s, other.round_trip_s),
+                bandwidth=min(link.bandwidth, other.bandwidth),
+            )
     return found.values()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parallax_core.base.errors import SHUTTING_DOWN, ParallaxError
-from parallax_core.cluster.layer_plan import Planner, name_member
+from parallax_core.cluster.layer_plan import LayerPlan, Planner, name_member
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
@@ -73,8 +73,10 @@ class JoinedModel:
         self.nodes = rooms.pool.open(deployment.model_id)
         described = ModelProfiles(self.nodes, rooms, describe)
         self.coordinator = Coordinator(self.nodes, planner, described.describe, self._open_pipeline)
-        self.nodes.find_uses = self.find_uses
+        self.nodes.find_use = self.find_use
         self._unplanned = self.coordinator.plan
+        self._held: tuple[LayerPlan, Mapping[str, int]] = self._unplanned, {}
+        """The bytes of the layers that each node has by a plan."""
         self.service, self._router = maker.make(deployment, lambda: self.engines)
 
     @property
@@ -110,9 +112,9 @@ class JoinedModel:
 
     def list_progress(self) -> Sequence[NodeProgress]:
         """Return what each node has of it, or is about to load."""
-        joined = {node.name: node for node in self._rooms.pool.registry.joined}
+        registry = self._rooms.pool.registry
         stages = [stage for stages in self.coordinator.plan.pipelines.values() for stage in stages]
-        return [_show_progress(stage, joined.get(name_member(stage))) for stage in stages]
+        return [_show_progress(stage, registry.get(name_member(stage))) for stage in stages]
 
     def find_plan(self, join_command: str) -> PlanStatus:
         """Return what is planned; ``join_command`` is shown with it."""
@@ -128,20 +130,21 @@ class JoinedModel:
             slowdowns=coordinator.slowdowns,
         )
 
-    def find_uses(self) -> dict[str, int]:
-        """Return the bytes that the model takes on each of its nodes: weights, and the share that is for pages."""
-        layers, fraction = self._planner.model.layers, self._stages.plan.memory_fraction
-        totals = {node.name: self._find_total(node) for node in self.nodes.joined}
-        uses: dict[str, int] = {}
-        for stage in (stage for stages in self.coordinator.plan.pipelines.values() for stage in stages):
-            _, share = self._shares.get(stage.node, (stage, 1.0))
-            weights = sum(layer.weights for layer in layers[stage.holds.start : stage.holds.stop])
-            uses[stage.node] = int(weights + fraction * share * totals.get(stage.node, 0))
-        return uses
-
-    def _find_total(self, node: JoinedNode) -> int:
-        first = self.nodes.find_first(node)
-        return self._rooms.find_total(first) if first is not None else 0
+    def find_use(self, node: str) -> int:
+        """Return the bytes that the model takes on one of its nodes: weights, and the share that is for pages."""
+        plan = self.coordinator.plan
+        if self._held[0] is not plan:
+            holds = {stage.node: stage.holds for stages in plan.pipelines.values() for stage in stages}
+            layers = self._planner.model.layers
+            sizes = {node: sum(layer.weights for layer in layers[each.start : each.stop]) for node, each in holds.items()}
+            self._held = plan, sizes
+        if (weights := self._held[1].get(node)) is None:
+            return 0
+        _, share = self._shares.get(node, (None, 1.0))
+        joined = self.nodes.get(node)
+        first = self.nodes.find_first(joined) if joined is not None else None
+        total = self._rooms.find_total(first) if first is not None else 0
+        return int(weights + self._stages.plan.memory_fraction * share * total)
 
     def _open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:
         executor = self._stages.make_planned(planning, self._options, self._assign)
@@ -153,7 +156,7 @@ class JoinedModel:
         assignment = self._stages.assign_placed(options, stage, placed)
         before, share = self._shares.get(placed.node, (None, 1.0))
         if before is None or before.holds != placed.holds:
-            node = next((each for each in self.nodes.joined if each.name == placed.node), None)
+            node = self.nodes.get(placed.node)
             share = self._rooms.find_share(node, self.nodes) if node is not None else 1.0
             self._shares[placed.node] = (placed, share)
         return replace(assignment, memory_fraction=assignment.memory_fraction * share)

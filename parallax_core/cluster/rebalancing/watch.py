@@ -83,7 +83,9 @@ class SlowdownWatch:
         return found
 
     def _keep(self, known: WatchedNode | None, profile: NodeProfile) -> WatchedNode:
-        if known is None or _list_speeds(known.profile.device) != _list_speeds(profile.device):
+        if known is None:
+            return WatchedNode(profile, SlowdownEstimator(self._rules))
+        if known.profile is not profile and _list_speeds(known.profile.device) != _list_speeds(profile.device):
             return WatchedNode(profile, SlowdownEstimator(self._rules))
         return known
 
@@ -93,6 +95,8 @@ class SlowdownWatch:
 
     def _adjust(self, profile: NodeProfile) -> NodeProfile:
         factor, device = self._nodes[profile.name].estimator.factor, profile.device
+        if factor == 1.0:
+            return profile
         slower = replace(
             device,
             flops=device.flops / factor,

@@ -48,7 +48,7 @@ class Members(Protocol):
     """The nodes that may have layers of the model; a `NodeRegistry`, or some of its nodes."""
 
     changed: asyncio.Event
-    """Set whenever a node has joined, has reported or is gone; whoever waits for it clears it."""
+    """Set whenever a node has joined, has reported first or is gone; whoever waits for it clears it."""
 
     @property
     def joined(self) -> tuple[JoinedNode, ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from parallax_core.base.ids import HEAD
-from parallax_core.cluster.reports import make_cluster
+from parallax_core.cluster.reports import ReportedCluster
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.coordinator.coordinator import UsableNodes
 from parallax_core.node.coordinator.profiles import ASSUMED
@@ -35,6 +35,6 @@ class FixedProfiles:
             fixed[node.name] = LayerRange(join.start, join.stop)
             device = msgspec.structs.replace(ASSUMED, memory=join.memory)
             reports[node.name] = node.report or NodeReport(backend="", device=device)
-        cluster = make_cluster(reports, HEAD, model=self._model)
+        cluster = ReportedCluster(HEAD, self._model).update(reports)
         profiles = tuple(replace(each, fixed_layers=fixed[each.name]) for each in cluster.nodes)
         return UsableNodes(replace(cluster, nodes=profiles), others)

@@ -20,8 +20,8 @@ END_S = 10.0
 """Seconds that a further node may take to end."""
 PAUSE_S = 0.05
 """Seconds between two times that nodes are divided: many join at once when a server starts again."""
-NodeUses = Mapping[str, int]
-"""By node: the bytes that it takes for its model."""
+TURN_S = 0.02
+"""Seconds by which each model is told of news later than the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class ModelNodes:
         self._pool = pool
         self.model = model
         self.changed = asyncio.Event()
-        """Set whenever a node has joined, has reported or is gone."""
-        self.find_uses: Callable[[], NodeUses] = dict
-        """Returns the bytes that the model takes on each of its nodes, or is about to take."""
+        """Set whenever a node has joined, has reported first or is gone."""
+        self.find_use: Callable[[str], int] = lambda _: 0
+        """Returns the bytes that the model takes on a node of a name, or is about to take."""
         self.leases: Mapping[str, int] = {}
         """By node: the number up to which leases of it are wanted."""
         self.num_lost = 0
@@ -88,6 +88,10 @@ class ModelNodes:
     def find_first(self, node: JoinedNode) -> JoinedNode | None:
         """Return the node that has joined by itself on the machine of ``node``; None: it is gone."""
         return self._pool.find_first(node)
+
+    def find_own(self, first: JoinedNode) -> JoinedNode | None:
+        """Return the node of this model on the machine of ``first``; None: it has none there."""
+        return self._pool.find_own(first, self.model)
 
 
 class NodePool:
@@ -134,6 +138,12 @@ class NodePool:
         further = self._further.get(node.name)
         first = further.first if further is not None else node
         return None if first.channel.ended.is_set() else first
+
+    def find_own(self, first: JoinedNode, model: str) -> JoinedNode | None:
+        """Return the node of a model on the machine of ``first``; None: it has none there."""
+        if (name := self._asked.get((first, model))) is not None:
+            return self.registry.get(name)
+        return first if self._owners.get(first) == model else None
 
     def update_leases(self) -> None:
         """Have nodes open the leases that any model wants."""
@@ -183,8 +193,9 @@ class NodePool:
         """Give models the nodes that have joined, and ask for those that are missing; tell models of all news."""
         if self._divided is None or self._divided.joined is not self.registry.joined:
             self._divide()
-        for nodes in self.models.values():
-            nodes.changed.set()
+        loop = asyncio.get_running_loop()
+        for number, nodes in enumerate(self.models.values()):
+            loop.call_later(number * TURN_S, nodes.changed.set)  # or all would look at all nodes at once
 
     def _divide(self) -> None:
         self._forget()

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from parallax_core.base.ids import HEAD
-from parallax_core.cluster.reports import make_cluster
-from parallax_core.contracts.placement import LinkProfile
+from parallax_core.cluster.reports import ReportedCluster
+from parallax_core.contracts.placement import ClusterProfile, LinkProfile
 from parallax_core.node.coordinator.coordinator import UsableNodes
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.wire.profile import DeviceReport, NodeReport
@@ -30,6 +30,18 @@ class SeenNode:
     node: JoinedNode
     since: float
     memory: int = 0
+    heard: NodeReport | None = None
+    """The last report, as the node sent it."""
+    report: NodeReport | None = None
+    """The same with `memory`."""
+
+    def hear(self, report: NodeReport) -> NodeReport:
+        """Return a report with the memory that was free at first; the same object if the report is the same."""
+        if self.report is None or self.heard is not report:
+            self.heard, self.memory = report, max(self.memory, report.device.memory)
+            device = msgspec.structs.replace(report.device, memory=self.memory)
+            self.report = msgspec.structs.replace(report, device=device)
+        return self.report
 
 
 class NodeProfiles:
@@ -38,15 +50,17 @@ class NodeProfiles:
     def __init__(self, own: str, model: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         """Describe the nodes that may run ``model``, by its full name; ``own`` is the one on the head's machine."""
         self._own = own
-        self._model = model
         self._clock = clock
         self._seen: dict[str, SeenNode] = {}
         self._recalled: Mapping[str, int] = {}
+        self._reported = ReportedCluster(HEAD, model)
+        self._latest = self._reported.update({}), ClusterProfile(nodes=())
+        """The cluster as it was reported last, and with the link to the node on the head's machine."""
 
     @property
     def memories(self) -> dict[str, int]:
         """The bytes that each node had free before it loaded layers."""
-        return {name: seen.memory for name, seen in self._seen.copy().items() if seen.memory}
+        return {name: seen.memory for name, seen in self._seen.items() if seen.memory}
 
     def recall(self, memories: Mapping[str, int]) -> None:
         """Take nodes that join with layers to have had these bytes free before they loaded them."""
@@ -55,23 +69,23 @@ class NodeProfiles:
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
         """Return the profile of the nodes that have said what they have, and what keeps the others from being used."""
         now = self._clock()
-        before, self._seen = self._seen, {}
-        reports, others = dict[str, NodeReport](), dict[str, str]()
+        found, reports, others = dict[str, SeenNode](), dict[str, NodeReport](), dict[str, str]()
         for node in nodes:
-            seen = before.get(node.name)
-            self._seen[node.name] = seen = seen if seen and seen.node is node else self._see(node, now)
+            seen = self._seen.get(node.name)
+            found[node.name] = seen = seen if seen and seen.node is node else self._see(node, now)
             report = _find_report(seen, now)
             if report is None:
                 others[node.name] = "it has not said yet what it has"
             else:
-                seen.memory = max(seen.memory, report.device.memory)
-                device = msgspec.structs.replace(report.device, memory=seen.memory)
-                reports[node.name] = msgspec.structs.replace(report, device=device)
-        cluster = make_cluster(reports, HEAD, model=self._model)
-        if self._own in reports:
-            beside = LinkProfile(ends=(self._own, HEAD), round_trip_s=BESIDE[0], bandwidth=BESIDE[1])
-            cluster = replace(cluster, links=(*cluster.links, beside))
-        return UsableNodes(cluster, others)
+                reports[node.name] = seen.hear(report)
+        self._seen, reported = found, self._reported.update(reports)
+        if self._latest[0] is not reported:
+            self._latest = reported, self._add_own(reported) if self._own in reports else reported
+        return UsableNodes(self._latest[1], others)
+
+    def _add_own(self, cluster: ClusterProfile) -> ClusterProfile:
+        beside = LinkProfile(ends=(self._own, HEAD), round_trip_s=BESIDE[0], bandwidth=BESIDE[1])
+        return replace(cluster, links=(*cluster.links, beside))
 
     def _see(self, node: JoinedNode, now: float) -> SeenNode:
         return SeenNode(node, now, self._recalled.get(node.name, 0) if node.join.model else 0)

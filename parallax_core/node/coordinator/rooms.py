@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from parallax_core.contracts.placement import LinkProfile
+from parallax_core.contracts.placement import LinkProfile, NodeProfile
 from parallax_core.node.coordinator.coordinator import Describe, UsableNodes
 from parallax_core.node.coordinator.node_pool import ModelNodes, NodePool
 from parallax_core.node.membership.joined_node import JoinedNode
@@ -18,25 +18,25 @@ class MachineRooms:
         """Divide the memory of the machines of ``pool``."""
         self.pool = pool
         self._totals: dict[JoinedNode, int] = {}
+        self._num_kept = 0
+        """The machines that `_totals` had when those that are gone were forgotten last."""
 
     def find_total(self, first: JoinedNode) -> int:
         """Return the bytes that all models may use on the machine of a node: the most that was ever free."""
-        self._totals = {node: total for node, total in self._totals.items() if not node.channel.ended.is_set()}
-        free = first.report.device.memory if first.report is not None else first.join.memory
-        total = self._totals[first] = max(free, self._totals.get(first, 0))
-        return total
+        return self.note_total(first, first.report.device.memory if first.report is not None else first.join.memory)
 
-    def note_total(self, first: JoinedNode, memory: int) -> None:
-        """Note that so many bytes were free on the machine of a node before anything was loaded."""
-        self._totals[first] = max(memory, self._totals.get(first, 0))
+    def note_total(self, first: JoinedNode, memory: int) -> int:
+        """Note that so many bytes were free on the machine of a node, and return the most that ever were."""
+        if first not in self._totals and len(self._totals) > 2 * self._num_kept:
+            self._totals = {node: total for node, total in self._totals.items() if not node.channel.ended.is_set()}
+            self._num_kept = len(self._totals)
+        total = self._totals[first] = max(memory, self._totals.get(first, 0))
+        return total
 
     def find_room(self, first: JoinedNode, model: str) -> int:
         """Return the bytes that a model may use on the machine of ``first``."""
-        taken = 0
-        for name, nodes in self.pool.models.items():
-            if name != model:
-                uses = nodes.find_uses()
-                taken += sum(uses.get(node.name, 0) for node in nodes.joined if nodes.find_first(node) is first)
+        others = [nodes for name, nodes in self.pool.models.items() if name != model]
+        taken = sum(nodes.find_use(node.name) for nodes in others if (node := nodes.find_own(first)) is not None)
         return max(0, self.find_total(first) - taken)
 
     def find_share(self, node: JoinedNode, nodes: ModelNodes) -> float:
@@ -54,6 +54,10 @@ class ModelProfiles:
         self._nodes = nodes
         self._rooms = rooms
         self._describe = describe
+        self._made: dict[str, tuple[NodeProfile, NodeProfile]] = {}
+        """By machine: its profile, and that of the node on it, which was made of it last."""
+        self._renamed: dict[int, tuple[LinkProfile, LinkProfile]] = {}
+        """By the identity of a link between machines: the link itself, and that of the nodes on them."""
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
         """Return the profile of the nodes whose machines have said what they have; see `NodeProfiles.describe`."""
@@ -63,20 +67,28 @@ class ModelProfiles:
         usable = self._describe(found.values())
         for each in usable.cluster.nodes:
             self._rooms.note_total(found[each.name], each.device.memory)
-        profiles = tuple(
-            replace(
-                each,
-                name=names[each.name],
-                device=replace(each.device, memory=self._rooms.find_room(found[each.name], self._nodes.model)),
-            )
-            for each in usable.cluster.nodes
-        )
-        links = tuple(_rename(link, names) for link in usable.cluster.links)
+        rooms = {each.name: self._rooms.find_room(found[each.name], self._nodes.model) for each in usable.cluster.nodes}
+        self._made = {each.name: self._make(each, names[each.name], rooms[each.name]) for each in usable.cluster.nodes}
+        profiles = tuple(made for _, made in self._made.values())
+        links = usable.cluster.links
+        if any(first != name for first, name in names.items()):
+            self._renamed = {id(link): (link, self._rename(link, names)) for link in links}
+            links = tuple(renamed for _, renamed in self._renamed.values())
         others = {names[name]: reason for name, reason in usable.others.items()}
         others.update({name: "its machine leaves" for name, first in firsts.items() if first is None})
         return UsableNodes(replace(usable.cluster, nodes=profiles, links=links), others)
 
+    def _make(self, machine: NodeProfile, name: str, room: int) -> tuple[NodeProfile, NodeProfile]:
+        """Return the profile of a machine with that of a node on it, which is the same object if nothing is new."""
+        before, made = self._made.get(machine.name, (None, machine))
+        if before is not machine or (made.name, made.device.memory) != (name, room):
+            made = replace(machine, name=name, device=replace(machine.device, memory=room))
+        return machine, made
 
-def _rename(link: LinkProfile, names: dict[str, str]) -> LinkProfile:
-    one, other = (names.get(end, end) for end in link.ends)
-    return replace(link, ends=(one, other))
+
+    def _rename(self, link: LinkProfile, names: Mapping[str, str]) -> LinkProfile:
+        """Return the link of nodes on machines, which is the same object if nothing is new."""
+        one, other = link.ends
+        ends = names.get(one, one), names.get(other, other)
+        before, renamed = self._renamed.get(id(link), (None, link))
+        return renamed if before is link and renamed.ends == ends else replace(link, ends=ends)

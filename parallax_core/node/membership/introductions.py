@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+
+import msgspec
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.base.taskgroup import run_in_turns
 from parallax_core.node.channel import Channel
 from parallax_core.wire.membership import Join
 from parallax_core.wire.profile import MOST_PEERS, Peer, Peers
@@ -23,33 +25,39 @@ MOST_MEASURED = 8
 
 Member = tuple[Channel, Join]
 """A node that has joined."""
+Description = tuple[Peer, Peer]
+"""A node, as it is described to those that measure the link to it, and to those whose links it measures."""
 
 
-def choose_peers(members: Sequence[Member]) -> list[Peers]:
+def choose_peers(members: Sequence[Description]) -> list[Peers]:
     """Return what to tell each node: of up to 17 nodes, every pair measures its link once, at one end.
 
     Of more, each node measures those that follow it in the order of names; the last is followed by the first.
     """
-    ring = sorted(range(len(members)), key=lambda i: members[i][0].peer)
+    ring = sorted(range(len(members)), key=lambda i: members[i][0].node)
     num, found = len(ring), [list[Peer]() for _ in members]
     for place, i in enumerate(ring):
         for step in range(1, min(MOST_MEASURED, num // 2) + 1):
             j = ring[(place + step) % num]
             if 2 * step == num and place >= step:  # it is measured from the other end
                 continue
-            found[i].append(_describe(members[j], is_measured=True))
-            found[j].append(_describe(members[i], is_measured=False))
+            found[i].append(members[j][0])
+            found[j].append(members[i][1])
     return [Peers(tuple(peers[:MOST_PEERS])) for peers in found]
 
 
 class Introducer:
-    """Sends every node the nodes to measure, whenever one has joined. Belongs to one event loop."""
+    """Sends nodes the nodes to measure, whenever these change. Belongs to one event loop."""
 
     def __init__(self, list_members: Callable[[], Sequence[Member]]) -> None:
         """Introduce the nodes that ``list_members`` returns."""
         self._list = list_members
         self._telling: asyncio.Task[None] | None = None
         self._is_due = False
+        self._described: dict[Channel, Description] = {}
+        """The nodes that had joined when they were told last."""
+        self._told: dict[Channel, Peers] = {}
+        """What each of them knows."""
 
     def note_join(self) -> None:
         """Tell all nodes soon."""
@@ -67,17 +75,22 @@ class Introducer:
         while self._is_due:
             await asyncio.sleep(SETTLE_S)
             self._is_due = False
-            members = self._list()
-            peers = choose_peers(members)
-            await asyncio.gather(*(_send(channel, each) for (channel, _), each in zip(members, peers, strict=True)))
+            before = self._described
+            self._described = {member[0]: before.get(member[0]) or describe(*member) for member in self._list()}
+            peers = dict(zip(self._described, choose_peers(list(self._described.values())), strict=True))
+            news = [channel for channel, each in peers.items() if self._told.get(channel) != each]
+            self._told = peers
+            await run_in_turns(self._send(channel, peers[channel]) for channel in news)
+
+    async def _send(self, channel: Channel, peers: Peers) -> None:
+        try:
+            async with asyncio.timeout(SEND_S):
+                await channel.send(peers)
+        except (PeerLost, TimeoutError):
+            self._told.pop(channel, None)
 
 
-async def _send(channel: Channel, peers: Peers) -> None:
-    with suppress(PeerLost, TimeoutError):
-        async with asyncio.timeout(SEND_S):
-            await channel.send(peers)
-
-
-def _describe(member: Member, *, is_measured: bool) -> Peer:
-    channel, join = member
-    return Peer(channel.peer, join.address, channel.key, is_measured)
+def describe(channel: Channel, join: Join) -> Description:
+    """Return how a node that has joined is described to others."""
+    measured = Peer(channel.peer, join.address, channel.key)
+    return measured, msgspec.structs.replace(measured, is_measured=False)

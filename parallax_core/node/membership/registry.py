@@ -80,7 +80,7 @@ class NodeRegistry:
         self._tunnels: set[asyncio.Future[None]] = set()
         self._leases = LeaseOpener()
         self.changed = asyncio.Event()
-        """Set whenever a node has joined or is gone; whoever waits for it clears it."""
+        """Set whenever a node has joined, has reported first or is gone; whoever waits for it clears it."""
 
     @property
     def address(self) -> str:
@@ -307,8 +307,10 @@ class NodeRegistry:
         node.channel.divert(Relinked, node.note_relinked)
 
     def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
+        is_first = node.report is None
         node.note_report(report)
-        self.changed.set()
+        if is_first:  # later ones change little, and are read from time to time
+            self.changed.set()
 
     async def _await_end(self, node: JoinedNode) -> None:
         """Remove a node from the members once its link has ended, whoever notices that."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import Epoch, name_machine
+from parallax_core.base.taskgroup import run_in_turns
 from parallax_core.cluster.membership.standby_state import StandbyState, write_state
 from parallax_core.cluster.membership.succession import Candidate, Term
 from parallax_core.node.channel import Channel
@@ -68,10 +70,10 @@ class Standbys:
 
     def _greet(self, node: JoinedNode) -> None:
         node.channel.divert(Succession, partial(self._hear_node, node))
-        self._start_telling(node.channel)
+        self._start(self._tell(node.channel))
 
-    def _start_telling(self, channel: Channel) -> None:
-        task = asyncio.create_task(self._tell(channel))
+    def _start(self, telling: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(telling)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -140,8 +142,7 @@ class Standbys:
         """Tell all nodes of one more coordinator that may follow; of too many, the oldest is forgotten."""
         heads = [each for each in self.term.heads if each.key != candidate.key or not each.key]
         self.term = replace(self.term, heads=tuple([*heads, candidate][-MOST_STANDBYS:]))
-        for node in self._registry.joined:
-            self._start_telling(node.channel)
+        self._start(run_in_turns(self._tell(node.channel) for node in self._registry.joined))
 
 
 async def _check_standby(channel: Channel) -> None:

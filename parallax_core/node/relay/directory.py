@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from typing import Any
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import name_machine
+from parallax_core.base.taskgroup import run_in_turns
 from parallax_core.node.channel import Channel
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.relay.server import RelayServer
@@ -127,14 +129,17 @@ class RelayDirectory:
         joined = self._list_joined()
         if self._are_offers_new:
             self._are_offers_new = False
-            for node in joined:
-                self._tell(node.channel, Relays(self.relays))
+            relays = Relays(self.relays)
+            self._start(run_in_turns(_send(node.channel, relays) for node in joined))
         users = RelayUsers(tuple(RelayUser(node.name, node.channel.key) for node in joined[:MOST_USERS]))
         for channel in self._offers:
             self._tell(channel, users)
 
     def _tell(self, channel: Channel, message: Message) -> None:
-        task = asyncio.create_task(_send(channel, message))
+        self._start(_send(channel, message))
+
+    def _start(self, telling: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(telling)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from parallax_core.base.taskgroup import FailFastGroup
+from parallax_core.base.taskgroup import TURN, FailFastGroup, run_in_turns
 
 
 async def give(number: int) -> int:
@@ -119,3 +119,42 @@ async def test_task_that_somebody_else_cancels_is_an_error(*, is_inner: bool) ->
         with pytest.raises(RuntimeError, match="wait was cancelled from outside its group"):
             await working
     assert tasks[0].cancelled()
+
+
+async def test_works_begin_a_few_in_each_turn_of_the_loop() -> None:
+    turn, begun, gate = 0, list[int](), asyncio.Event()
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def work() -> None:
+        begun.append(turn)
+        await gate.wait()
+
+    counting = asyncio.create_task(count())
+    running = asyncio.create_task(run_in_turns(work() for _ in range(5 * TURN)))
+    while len(begun) < 5 * TURN:
+        await asyncio.sleep(0)
+    assert max(begun.count(each) for each in begun) <= TURN
+    assert not running.done()
+    gate.set()
+    await running
+    counting.cancel()
+
+
+async def test_cancelled_turns_cancel_all_their_works() -> None:
+    before, never = asyncio.all_tasks(), asyncio.Event()
+    running = asyncio.create_task(run_in_turns([_wait(never) for _ in range(3)]))
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert running.cancelled()
+    while asyncio.all_tasks() != before:
+        await asyncio.sleep(0)
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

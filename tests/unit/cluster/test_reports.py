@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 
 from parallax_core.cluster.placement.devices import find_device
-from parallax_core.cluster.reports import SLACK, describe_device, limit_device, make_cluster, make_link, make_node
+from parallax_core.cluster.reports import SLACK, ReportedCluster, describe_device, limit_device, make_link, make_node
 from parallax_core.contracts.placement import DeviceProfile, LinkProfile
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.wire.profile import LinkReport, NodeReport, StoredLayers
@@ -52,7 +52,7 @@ def test_cluster_has_the_nodes_and_the_worse_figures_of_each_link() -> None:
         "attic": msgspec.structs.replace(REPORT, links=links),
         "desk": msgspec.structs.replace(REPORT, links=(LinkReport("attic", 0.01, 1e6),)),
     }
-    cluster = make_cluster(reports, "head", model="hf:org/name")
+    cluster = ReportedCluster("head", "hf:org/name").update(reports)
     assert [node.name for node in cluster.nodes] == ["attic", "desk"]
     assert cluster.nodes[0].cached_layers == LayerRange(3, 9)
     assert cluster.head == "head"

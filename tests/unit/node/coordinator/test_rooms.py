@@ -46,13 +46,13 @@ async def test_model_may_use_what_others_leave(machine: tuple[NodePool, ModelNod
     pool, old, new = machine
     rooms, [first], [further] = MachineRooms(pool), old.joined, new.joined
     assert rooms.find_room(first, "new") == 8 * GB
-    old.find_uses = lambda: {"one/1": 6 * GB}
+    old.find_use = lambda _: 6 * GB
     assert rooms.find_room(first, "new") == 2 * GB
     assert rooms.find_share(further, new) == 0.25
     assert rooms.find_room(first, "old") == 8 * GB
-    new.find_uses = lambda: {"one/1+1": GB}
+    new.find_use = {"one/1+1": GB}.__getitem__
     assert rooms.find_room(first, "old") == 7 * GB
-    old.find_uses = lambda: {"one/1": 9 * GB}
+    old.find_use = lambda _: 9 * GB
     assert rooms.find_room(first, "new") == 0
     assert rooms.find_share(further, new) == 0.01
 
@@ -71,7 +71,7 @@ async def test_further_node_has_the_profile_of_its_machine(
     machine: tuple[NodePool, ModelNodes, ModelNodes],
 ) -> None:
     pool, old, new = machine
-    old.find_uses = lambda: {"one/1": 6 * GB}
+    old.find_use = lambda _: 6 * GB
     profiles = ModelProfiles(new, MachineRooms(pool), NodeProfiles("local/0").describe)
     found = profiles.describe(new.joined)
     [node] = found.cluster.nodes

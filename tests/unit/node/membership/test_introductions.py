@@ -4,31 +4,46 @@ from collections import Counter
 
 import pytest
 
-from parallax_core.api import Link
+from parallax_core.api import Frame, Link, PeerLost
 from parallax_core.node.channel import Channel
-from parallax_core.node.membership.introductions import MOST_MEASURED, Member, choose_peers
+from parallax_core.node.membership import introductions
+from parallax_core.node.membership.introductions import (
+    MOST_MEASURED,
+    Description,
+    Introducer,
+    choose_peers,
+    describe,
+)
 from parallax_core.wire.membership import Join
 from tests.unit.node.cluster import Node, joined, open_registry, soon, until
 
 
 class NamedLink:
-    """A link of which only the name is known."""
+    """A link of which only the name is known, and the number of frames that were sent over it."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.num_sent = 0
+        self.is_lost = False
+
+    async def send(self, frame: Frame) -> None:
+        del frame
+        self.num_sent += 1
+        if self.is_lost:
+            raise PeerLost("it is gone")
 
 
-def make_members(num: int) -> list[Member]:
+def make_members(num: int) -> list[Description]:
     links: list[Link] = [NamedLink(f"node/{i:03}") for i in reversed(range(num))]  # type: ignore[misc]
-    return [(Channel(link), Join(f"tcp://{link.peer}", (), "here", 0)) for link in links]
+    return [describe(Channel(link), Join(f"tcp://{link.peer}", (), "here", 0)) for link in links]
 
 
 @pytest.mark.parametrize("num", [0, 1, 2, 3, 6, 2 * MOST_MEASURED + 1])
 def test_every_pair_of_a_small_cluster_is_measured_once(num: int) -> None:
     members = make_members(num)
     pairs = Counter(
-        frozenset((channel.peer, peer.node))
-        for (channel, _), found in zip(members, choose_peers(members), strict=True)
+        frozenset((member.node, peer.node))
+        for (member, _), found in zip(members, choose_peers(members), strict=True)
         for peer in found.peers
         if peer.is_measured
     )
@@ -39,7 +54,7 @@ def test_every_pair_of_a_small_cluster_is_measured_once(num: int) -> None:
 @pytest.mark.parametrize("num", [2, 5, 64])
 def test_who_is_measured_knows_who_measures(num: int) -> None:
     members = make_members(num)
-    told = {channel.peer: found.peers for (channel, _), found in zip(members, choose_peers(members), strict=True)}
+    told = {member.node: found.peers for (member, _), found in zip(members, choose_peers(members), strict=True)}
     for name, peers in told.items():
         assert sum(peer.is_measured for peer in peers) <= MOST_MEASURED
         for peer in peers:
@@ -57,3 +72,32 @@ async def test_nodes_are_introduced_when_another_joins() -> None:
             assert sum(node.peers[0].is_measured for node in nodes) == 1
             node = await soon(registry.find(lambda node: node.name == "a"))
             assert not node.channel.ended.is_set()
+
+
+async def test_join_is_told_to_those_alone_whom_it_concerns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(introductions, "SETTLE_S", 0.0)
+    links = [NamedLink(f"node/{i:03}") for i in range(100)]
+    members = [(Channel(link), Join(f"tcp://{link.peer}", (), "here", 0)) for link in links]  # type: ignore[arg-type]
+    listed = members[:99]
+    introducer = Introducer(lambda: listed)
+
+    async def tell() -> list[int]:
+        introducer.note_join()
+        assert introducer._telling is not None
+        await soon(introducer._telling)
+        return [link.num_sent for link in links]
+
+    assert await tell() == [1] * 99 + [0]
+    links[50].is_lost = True
+    listed = members
+    assert sum(await tell()) == 99 + 1 + 2 * MOST_MEASURED
+    links[50].is_lost, listed = False, members[:]
+    assert sum(await tell()) == 99 + 1 + 2 * MOST_MEASURED, "nothing is new"
+    links[99].is_lost = True
+    listed = members[:99]
+    assert sum(await tell()) == 99 + 1 + 4 * MOST_MEASURED
+    listed = members
+    first = sum(await tell())
+    links[99].is_lost = False
+    assert sum(await tell()) == first + 1, "it did not hear of it before"
+    await introducer.stop()

@@ -160,7 +160,7 @@ async def test_node_that_knows_a_newer_term_says_so_and_leaves() -> None:
         assert node._session is not None
         node._session.terms = terms
         await until(lambda: bool(bench.registry.joined))
-        bench.standbys._start_telling(bench.registry.joined[0].channel)
+        bench.standbys._start(bench.standbys._tell(bench.registry.joined[0].channel))
         await until(lambda: bench.ends != [])
         assert "its term is 4" in bench.ends[0]
         await until(lambda: node.losses != [])
