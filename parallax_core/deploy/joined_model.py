@@ -134,10 +134,10 @@ class JoinedModel:
         """Return the bytes that the model takes on one of its nodes: weights, and the share that is for pages."""
         plan = self.coordinator.plan
         if self._held[0] is not plan:
-            holds = {stage.node: stage.holds for stages in plan.pipelines.values() for stage in stages}
             layers = self._planner.model.layers
-            sizes = {node: sum(layer.weights for layer in layers[each.start : each.stop]) for node, each in holds.items()}
-            self._held = plan, sizes
+            holds = {stage.node: stage.holds for stages in plan.pipelines.values() for stage in stages}
+            held = {node: layers[each.start : each.stop] for node, each in holds.items()}
+            self._held = plan, {node: sum(layer.weights for layer in each) for node, each in held.items()}
         if (weights := self._held[1].get(node)) is None:
             return 0
         _, share = self._shares.get(node, (None, 1.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from parallax_core.contracts.placement import LinkProfile, NodeProfile
+from parallax_core.contracts.placement import ClusterProfile, LinkProfile, NodeProfile
 from parallax_core.node.coordinator.coordinator import Describe, UsableNodes
 from parallax_core.node.coordinator.node_pool import ModelNodes, NodePool
 from parallax_core.node.membership.joined_node import JoinedNode
@@ -69,14 +69,12 @@ class ModelProfiles:
             self._rooms.note_total(found[each.name], each.device.memory)
         rooms = {each.name: self._rooms.find_room(found[each.name], self._nodes.model) for each in usable.cluster.nodes}
         self._made = {each.name: self._make(each, names[each.name], rooms[each.name]) for each in usable.cluster.nodes}
-        profiles = tuple(made for _, made in self._made.values())
-        links = usable.cluster.links
+        cluster = replace(usable.cluster, nodes=tuple(made for _, made in self._made.values()))
         if any(first != name for first, name in names.items()):
-            self._renamed = {id(link): (link, self._rename(link, names)) for link in links}
-            links = tuple(renamed for _, renamed in self._renamed.values())
+            cluster = self._rename_network(cluster, names)
         others = {names[name]: reason for name, reason in usable.others.items()}
         others.update({name: "its machine leaves" for name, first in firsts.items() if first is None})
-        return UsableNodes(replace(usable.cluster, nodes=profiles, links=links), others)
+        return UsableNodes(cluster, others)
 
     def _make(self, machine: NodeProfile, name: str, room: int) -> tuple[NodeProfile, NodeProfile]:
         """Return the profile of a machine with that of a node on it, which is the same object if nothing is new."""
@@ -85,6 +83,12 @@ class ModelProfiles:
             made = replace(machine, name=name, device=replace(machine.device, memory=room))
         return machine, made
 
+    def _rename_network(self, cluster: ClusterProfile, names: Mapping[str, str]) -> ClusterProfile:
+        """Return a cluster whose links between machines are those of the nodes on them."""
+        self._renamed = {id(link): (link, self._rename(link, names)) for link in cluster.links}
+        links = tuple(renamed for _, renamed in self._renamed.values())
+        unreachable = frozenset((names.get(one, one), names.get(other, other)) for one, other in cluster.unreachable)
+        return replace(cluster, links=links, unreachable=unreachable)
 
     def _rename(self, link: LinkProfile, names: Mapping[str, str]) -> LinkProfile:
         """Return the link of nodes on machines, which is the same object if nothing is new."""

@@ -134,27 +134,27 @@ async def test_works_begin_a_few_in_each_turn_of_the_loop() -> None:
         begun.append(turn)
         await gate.wait()
 
-    counting = asyncio.create_task(count())
-    running = asyncio.create_task(run_in_turns(work() for _ in range(5 * TURN)))
-    while len(begun) < 5 * TURN:
+    tasks = [asyncio.create_task(each) for each in (count(), run_in_turns(work() for _ in range(5 * TURN)))]
+    while len(begun) < 5 * TURN:  # noqa: ASYNC110 -- turns are counted
         await asyncio.sleep(0)
     assert max(begun.count(each) for each in begun) <= TURN
-    assert not running.done()
+    assert not tasks[1].done()
     gate.set()
-    await running
-    counting.cancel()
+    await tasks[1]
+    tasks[0].cancel()
 
 
 async def test_cancelled_turns_cancel_all_their_works() -> None:
-    before, never = asyncio.all_tasks(), asyncio.Event()
-    running = asyncio.create_task(run_in_turns([_wait(never) for _ in range(3)]))
+    ended = list[bool]()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await run_in_turns(work() for _ in range(3))
     await asyncio.sleep(0)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    assert running.cancelled()
-    while asyncio.all_tasks() != before:
-        await asyncio.sleep(0)
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
+    assert len(ended) == 3

@@ -60,3 +60,17 @@ def test_cluster_has_the_nodes_and_the_worse_figures_of_each_link() -> None:
         LinkProfile(ends=("attic", "desk"), round_trip_s=0.02, bandwidth=1e6),
         LinkProfile(ends=("attic", "head"), round_trip_s=0.001, bandwidth=1e8),
     )
+
+
+def test_what_has_not_changed_of_a_cluster_is_made_once() -> None:
+    linked = msgspec.structs.replace(REPORT, links=(LinkReport("head", 0.001, 1e8), LinkReport("desk", 0.02, 1e7)))
+    reported, reports = ReportedCluster("head"), {"attic": linked, "desk": REPORT}
+    first = reported.update(reports)
+    assert reported.update(dict(reports)) is first
+    changed = reported.update(reports | {"desk": msgspec.structs.replace(REPORT, disk_free=5)})
+    assert changed.nodes[0] is first.nodes[0]
+    assert (changed.nodes[1].disk_free, changed.links) == (5, first.links)
+    assert changed.links[0] is first.links[0]
+    alone = reported.update({"attic": linked})
+    assert ([node.name for node in alone.nodes], len(alone.links)) == (["attic"], 1)
+    assert reported.update({"desk": REPORT, "attic": linked}).nodes[0].name == "desk"

@@ -10,7 +10,6 @@ import pytest
 
 from parallax_core.node.membership.node_matcher import NodeMatcher, NodeRequest
 
-
 NO_FITS: Mapping[str, int] = {}
 
 

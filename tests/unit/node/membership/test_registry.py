@@ -275,3 +275,15 @@ async def test_changes_of_the_nodes_are_told() -> None:
             await soon(node.channel.receive())
         await soon(registry.changed.wait())
         assert registry.joined == ()
+
+
+async def test_first_report_of_a_node_is_a_change_and_later_ones_are_not() -> None:
+    async with open_registry() as registry:
+        channel = await call(registry, "a")
+        await channel.send(Join("inprocess://x", (), "here", 0))
+        await until(lambda: bool(registry.joined))
+        for memory, is_change in ((5, True), (7, False)):
+            registry.changed.clear()
+            await channel.send(make_report(memory))
+            await until(lambda memory=memory: find_memory(registry) == {"a": memory})  # type: ignore[misc]
+            assert registry.changed.is_set() == is_change
