@@ -7,6 +7,7 @@ from parallax_core.backendkit.products import Products, ProductSpeed, measure_pr
 from parallax_core.backendkit.row_stage import RowModel, RowStage
 from parallax_core.base.errors import (
     BackendFailed,
+    IncompatibleNode,
     InvalidRequest,
     LossCause,
     OutOfPages,
@@ -309,6 +310,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Frame",
     "FrameLimits",
     "Guarded",
+    "IncompatibleNode",
     "Link",
     "LossCause",
     "Monitored",

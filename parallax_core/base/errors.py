@@ -126,6 +126,14 @@ class PeerLost(ParallaxError):
         self.peer = peer
 
 
+class UnusableAddress(ParallaxError):
+    """This node cannot connect to an address: it is not one of its transport, or no key of the node there is known."""
+
+
+class IncompatibleNode(PeerLost):
+    """The node at the other end runs a version of Parallax with which this one cannot work."""
+
+
 class OutOfPages(ParallaxError):
     """A pool of KV pages has fewer free pages than are needed."""
 

@@ -15,7 +15,7 @@ from parallax_core.cli.worker import HeadAccess, run_worker
 from parallax_core.config.config import Config
 from parallax_core.config.join import JoinSettings
 from parallax_core.deploy.joined import list_joined
-from parallax_core.deploy.joining import Joiner
+from parallax_core.deploy.joining import Joiner, check_where
 from parallax_core.models.backends import find_backends
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.forwarder import bind_api, find_api_url
@@ -41,9 +41,10 @@ def join(settings: JoinSettings, config: Config) -> None:
 
     `parallax join -` keeps the code out of the history of the shell.
     """
+    where = _read_code() if _asks_for_code(settings.where) else settings.where
+    check_where(where)
     tell_contacts(Contacts(links=True, seeks=settings.discovery), offline=settings.offline)
     api = bind_api(settings.port) if settings.api else None  # before a code is used up
-    where = _read_code() if _asks_for_code(settings.where) else settings.where
     plugins = PluginHost.discover(config)
     find_backends(plugins, settings.backend)  # a machine without one would use up the code
     joiner = Joiner(plugins, looks_around=settings.discovery)

@@ -21,7 +21,7 @@ from parallax_core.config.relay import RelayCommandSettings
 from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.joined import JoinedHead
-from parallax_core.deploy.joining import Joiner
+from parallax_core.deploy.joining import Joiner, check_where
 from parallax_core.deploy.network import telling_addresses
 from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.deploy.relays import read_limits
@@ -49,6 +49,7 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     """
     if not settings.where:
         raise UsageError("there is no join code", "`parallax codes new` on the server's machine makes one")
+    check_where(settings.where)
     log.configure(verbose=settings.verbose)
     contacts = Contacts(
         links=True,

@@ -12,6 +12,7 @@ from parallax_core.cli.serve import run_service
 from parallax_core.config.config import Config
 from parallax_core.config.run import RunSettings
 from parallax_core.deploy.cluster import read_cluster_plan
+from parallax_core.deploy.joining import check_where
 from parallax_core.deploy.standby import wait_for_promotion
 from parallax_core.plugins.host import PluginHost
 
@@ -33,6 +34,7 @@ def run(settings: RunSettings, config: Config) -> None:
     and the goals of the plan are then those of that server.
     """
     follows = bool(settings.standby_of)
+    check_where(settings.standby_of)
     contacts = Contacts(
         links=follows,
         seeks=follows and settings.discovery,

@@ -18,6 +18,7 @@ from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.exposure import check_exposure, check_tls, make_options
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
+from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
@@ -57,6 +58,8 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
     With --find, the layers are run by nodes that announce them: see `parallax worker --announce`.
     """
+    for code in settings.find:
+        read_code(code)
     tell_contacts(find_contacts(settings), offline=settings.offline)
     run_service(settings, config, partial(read_serve_plan, settings))
 

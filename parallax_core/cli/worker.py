@@ -25,6 +25,7 @@ from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.cli.worker_record import recorded
 from parallax_core.cluster.membership.calls import LayerOffer
+from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.config import Config
 from parallax_core.config.home import known_terms_file
 from parallax_core.config.worker import WorkerSettings, name_node
@@ -80,6 +81,8 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     Off loopback both machines need keys: see `parallax keys --help`.
     """
     if not settings.supervised:  # else its server has said so
+        for code in settings.announce:
+            read_code(code)
         seeks = bool(settings.announce) and settings.discovery
         tell_contacts(Contacts(links=True, seeks=seeks), offline=settings.offline)
     if settings.announce or settings.layers or settings.model:

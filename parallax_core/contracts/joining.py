@@ -21,6 +21,14 @@ class Admission(Protocol):
     def knows(self, proof: bytes) -> bool:
         """Return whether ``proof`` belongs to a code of this head, be it valid or not; called for each connection."""
 
+    def check_versions(self, versions: bytes) -> None:
+        """Check that this head can work with a machine of these versions, before `admit`.
+
+        Raises:
+            IncompatibleNode: if not; its message is for the machine.
+            ValueError: if they cannot be read.
+        """
+
     def admit(self, proof: bytes, key: bytes) -> None:
         """Count a use of the code, by the machine whose own key is ``key``; again for the same key is no further use.
 
@@ -100,7 +108,7 @@ class JoinMethod(Protocol):
     def derive_proof(self, secret: bytes) -> bytes:
         """Return what a head keeps of a secret: it recognises the secret, which cannot be found from it."""
 
-    async def enrol(self, head: bytes, secret: bytes, machine: str) -> Enrolment:
+    async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         """Have the head admit this machine's own key, which is made if there is none; takes at most 5 seconds.
 
         Nothing is sent before the head has proved its key. A second call with the same code is harmless.
@@ -109,8 +117,10 @@ class JoinMethod(Protocol):
             head: its description.
             secret: that of the code.
             machine: the name that this machine would like to have.
+            versions: of this machine, which the head checks (`Admission.check_versions`) before it counts a use.
 
         Raises:
+            IncompatibleNode: if the head cannot work with these versions; with its reason.
             PeerLost: if the head cannot be reached, is another one, or refuses; with its reason.
             ParallaxError: if the description is damaged, or this machine's key cannot be made.
         """

@@ -22,7 +22,9 @@ from parallax_core.deploy.stage_opener import name_offered, read_layers
 from parallax_core.models.backends import find_backends
 from parallax_core.models.catalog import Catalog
 from parallax_core.node.membership.rendezvous_client import Announcer, RendezvousClient
+from parallax_core.node.versions import own_versions
 from parallax_core.plugins.host import PluginHost
+from parallax_core.wire.versions import write_versions
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +77,9 @@ class AnnouncedNode:
         return None
 
     async def _enrol(self, head: bytes, secret: ClusterSecret) -> JoinedHead | None:
+        own = write_versions(own_versions())
         try:
-            found = await self.codes.method.enrol(head, secret.enrolment, name_machine(name_node(0)))
+            found = await self.codes.method.enrol(head, secret.enrolment, name_machine(name_node(0)), own)
         except ParallaxError as error:
             logger.warning("a head has called that does not admit this node: %s", error.message)
             self.shun(head)

@@ -18,7 +18,9 @@ from parallax_core.contracts.joining import Enrolment, JoinMethod
 from parallax_core.deploy.discovery import find_discovery, find_head, find_heads
 from parallax_core.deploy.join_codes import get_method
 from parallax_core.deploy.joined import JoinedHead, find_joined, list_joined
+from parallax_core.node.versions import own_versions
 from parallax_core.plugins.host import PluginHost
+from parallax_core.wire.versions import write_versions
 
 SEEK_S = 2.0
 """Seconds to look for the head of a code that has no address."""
@@ -28,6 +30,19 @@ AGAIN_S = 1.0
 """Seconds to look for the heads that this machine has joined."""
 ALONE_S = 0.3
 """Seconds to look for others once one has answered."""
+
+
+def check_where(where: str) -> None:
+    """Check a code or an address from which a head is to be joined, before anything leaves this machine; empty: fine.
+
+    Raises:
+        UsageError: if it is neither, or the code is damaged.
+        ParallaxError: if no head was joined at the address before.
+    """
+    if is_code(word := where.strip()):
+        read_code(word)
+    elif word:
+        find_joined(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +195,7 @@ class CodeUse:
 
     async def _enrol(self, head: bytes) -> tuple[Enrolment, bytes]:
         wanted = name_machine(name_node(0))
-        return await self.method.enrol(head, self.code.secret, wanted), head
+        return await self.method.enrol(head, self.code.secret, wanted, write_versions(own_versions())), head
 
     @property
     def _proof(self) -> bytes:

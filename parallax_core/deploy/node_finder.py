@@ -35,6 +35,10 @@ class MemberAdmission:
         """Return whether a machine with this proof may be admitted."""
         return proof in self.proofs or self.others.knows(proof)
 
+    def check_versions(self, versions: bytes) -> None:
+        """Check that this head can work with a machine; see `Admission`."""
+        self.others.check_versions(versions)
+
     def admit(self, proof: bytes, key: bytes) -> None:
         """Admit a machine; see `Admission`.
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.errors import IncompatibleNode, ParallaxError, UsageError
 from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.cluster.membership.join_code import JoinCode, read_code
 from parallax_core.config.home import rendezvous_folder, signing_key_file
@@ -70,6 +70,8 @@ class RendezvousCodes:
         """
         try:
             found = await self.joiner.enrol(code)
+        except IncompatibleNode:
+            raise
         except ParallaxError:
             if (known := self._recall(code)) is None:
                 raise

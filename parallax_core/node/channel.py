@@ -7,16 +7,18 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from parallax_core.base.errors import PeerLost
+from parallax_core.base.errors import IncompatibleNode, PeerLost
 from parallax_core.base.ids import name_machine
 from parallax_core.contracts.joining import Identified
 from parallax_core.contracts.transport import Frame, FrameLimits, Guarded, Link, Monitored, NodeRole
 from parallax_core.node.peer_watch import PeerWatch
 from parallax_core.node.printable import tidy
+from parallax_core.node.versions import own_versions
 from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message
 from parallax_core.wire.relay import HandOver
+from parallax_core.wire.versions import find_conflict
 
 M = TypeVar("M", bound=Message)
 
@@ -31,6 +33,8 @@ class Channel:
     def __init__(self, link: Link, limits: FrameLimits = DEFAULT_LIMITS) -> None:
         self._link = link
         self._limits = limits
+        self.greeting: Message | None = None
+        """The answer to a greeting of another version; None: there is none."""
         self._fault: PeerLost | None = None
         """The error by which the peer was disconnected; later calls raise it again."""
         self._watch: PeerWatch | None = None
@@ -117,8 +121,10 @@ class Channel:
         try:
             return tidy(decode(frame, self._limits))
         except (BadFrame, WireVersionMismatch) as error:
-            message = f"node {self.peer!r} is cut off: {error.message}"
-            self._fault = PeerLost(message, error.hint, cause="invalid_frame", peer=self.peer)
+            self._fault = _explain_frame(self.peer, error)
+            if isinstance(error, WireVersionMismatch) and error.sender is not None and self.greeting is not None:
+                with contextlib.suppress(PeerLost):
+                    await self._link.send(encode(self.greeting))
             await self.leave()  # with its short timeout: the caller has to report the loss soon
             raise self._fault from error
 
@@ -191,6 +197,16 @@ class Channel:
         self.ended.set()
         error.peer = error.peer or self.peer
         return self._fault or error
+
+
+def _explain_frame(peer: str, error: BadFrame | WireVersionMismatch) -> PeerLost:
+    """Return the error by which a peer is disconnected that sent a frame which cannot be read."""
+    message = f"node {peer!r} is cut off: {error.message}"
+    if not isinstance(error, WireVersionMismatch):
+        return PeerLost(message, error.hint, cause="invalid_frame", peer=peer)
+    if error.sender is not None:
+        message = find_conflict(own_versions(), error.sender, f"node {peer!r}")
+    return IncompatibleNode(message, error.hint, cause="invalid_frame", peer=peer)
 
 
 async def _close(link: Link) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.joining import MOST_HEAD_BYTES, Enrolling, Enrolment, JoinMethod
 from parallax_core.contracts.transport import Guarded, Link, Transport, TransportPlan, TransportSpec
@@ -21,6 +21,9 @@ SIZE = "At most `MOST_HEAD_BYTES`, which are part of the code and not secret"
 DAMAGED = "if it is damaged"
 PROOF = "it recognises the secret, which cannot be found from it"
 NAME = "The name by which the head knows this machine"
+VERSION = "a use is counted only if the head can work with the versions of the machine"
+VERSIONS, OTHER_VERSIONS = b"versions", b""
+OTHER_VERSION = "it has another version"
 SECRET, OTHER_SECRET = bytes(range(16)), bytes(range(1, 17))
 
 
@@ -35,6 +38,11 @@ class OneCode:
     def knows(self, proof: bytes) -> bool:
         """Return whether it is the code's."""
         return proof == self.proof
+
+    def check_versions(self, versions: bytes) -> None:
+        """Refuse all versions but one."""
+        if versions != VERSIONS:
+            raise IncompatibleNode(OTHER_VERSION)
 
     def admit(self, proof: bytes, key: bytes) -> None:
         """Note the key, unless there is an obstacle."""
@@ -107,6 +115,16 @@ class JoinConformance:
             assert admission.obstacle in told, broken(f"the error is {told!r}", REFUSED)
 
     @in_loop
+    async def test_machine_of_another_version_learns_why_before_the_code_is_used(self) -> None:
+        """`enrol` raises `IncompatibleNode` with the head's reason, and no use is counted."""
+        async with self.listening() as (_, admission, description):
+            with expect(IncompatibleNode, "enrol with other versions", VERSION) as caught:
+                await self.enrol("guest", description, SECRET, versions=OTHER_VERSIONS)
+            told = caught.error.message if caught.error else ""
+            assert OTHER_VERSION in told, broken(f"the error is {told!r}", REFUSED)
+            assert not admission.keys, broken("a use was counted", VERSION)
+
+    @in_loop
     async def test_head_with_another_key_is_not_trusted(self) -> None:
         """A code of another head at the same address admits nobody."""
         async with self.listening() as (head, admission, _):
@@ -171,10 +189,12 @@ class JoinConformance:
         finally:
             await head.stop()
 
-    async def enrol(self, machine: str, head: bytes, secret: bytes, wanted: str = "") -> Enrolment:
+    async def enrol(
+        self, machine: str, head: bytes, secret: bytes, wanted: str = "", versions: bytes = VERSIONS
+    ) -> Enrolment:
         """Have a machine join by a code."""
         self.enter_machine(machine)
-        enrolling = self.make_method().enrol(head, secret, wanted or machine)
+        enrolling = self.make_method().enrol(head, secret, wanted or machine, versions)
         return await within(self.patience_s, enrolling, "enrol hangs", REFUSED)
 
     @asynccontextmanager

@@ -14,6 +14,7 @@ from parallax_core.wire.bounds import check_message
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.header import Header, MaskHeader, ResultHeader, StepHeader, TensorEntry
 from parallax_core.wire.messages import Mask, Message, Result, Step
+from parallax_core.wire.versions import find_versions
 
 WIRE_VERSION = 13
 """Raised whenever the bytes of any message change; nodes of different versions refuse to connect."""
@@ -48,7 +49,7 @@ def decode(frame: Frame, limits: FrameLimits = DEFAULT_LIMITS) -> Message:
     except ValueError as error:
         raise BadFrame(str(error)) from error
     if frame.header[0] != WIRE_VERSION:
-        raise WireVersionMismatch(frame.header[0], WIRE_VERSION)
+        raise WireVersionMismatch(frame.header[0], WIRE_VERSION, find_versions(frame.header))
     try:
         header = DECODER.decode(memoryview(frame.header)[1:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

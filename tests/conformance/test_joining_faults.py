@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import Enrolment, PeerLost, Ref, TransportPlan
-from parallax_core.testing.joining import JoinConformance
+from parallax_core.testing.joining import VERSIONS, JoinConformance
 from parallax_transport_zmq import listener, plugin
 from parallax_transport_zmq.joining import ZmqJoining
 from parallax_transport_zmq.keyring import Keyring
@@ -19,6 +19,7 @@ from tests.conformance.harness import run_test
 ONCE = "test_machine_is_admitted_once_and_links_by_its_own_key"
 NAMES = "test_machines_of_one_name_get_different_names"
 WRONG = "test_wrong_code_is_refused"
+VERSION = "test_machine_of_another_version_learns_why_before_the_code_is_used"
 REASON = "test_reason_of_a_refusal_reaches_the_machine"
 IMPOSTOR = "test_head_with_another_key_is_not_trusted"
 SMALL = "test_description_is_small_and_damage_is_found"
@@ -42,9 +43,9 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[JoinConformance
 class SilentRefusal(ZmqJoining):
     """It does not pass the reason on."""
 
-    async def enrol(self, head: bytes, secret: bytes, machine: str) -> Enrolment:
+    async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         try:
-            return await ZmqJoining.enrol(self, head, secret, machine)
+            return await ZmqJoining.enrol(self, head, secret, machine, versions)
         except PeerLost:
             raise PeerLost("it was refused", "try again") from None
 
@@ -52,11 +53,18 @@ class SilentRefusal(ZmqJoining):
 class Gullible(ZmqJoining):
     """It takes the word of every head."""
 
-    async def enrol(self, head: bytes, secret: bytes, machine: str) -> Enrolment:
+    async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         try:
-            return await ZmqJoining.enrol(self, head, secret, machine)
+            return await ZmqJoining.enrol(self, head, secret, machine, versions)
         except PeerLost:
             return Enrolment(machine=machine, address="")
+
+
+class Boastful(ZmqJoining):
+    """It says that this machine has the versions of the head."""
+
+    async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
+        return await ZmqJoining.enrol(self, head, secret, machine, VERSIONS)
 
 
 class Wordy(ZmqJoining):
@@ -81,7 +89,7 @@ class Forgetful(ZmqTransport):
         self._keyring.allow = lambda *_: None  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("name", [ONCE, NAMES, WRONG, REASON, IMPOSTOR, SMALL, PROOF])
+@pytest.mark.parametrize("name", [ONCE, NAMES, WRONG, REASON, VERSION, IMPOSTOR, SMALL, PROOF])
 def test_healthy_transport_passes(kit: type[JoinConformance], name: str) -> None:
     assert run_test(kit, name) == ""
 
@@ -90,6 +98,7 @@ def test_healthy_transport_passes(kit: type[JoinConformance], name: str) -> None
     ("method", "name"),
     [
         ("SilentRefusal", REASON),
+        ("Boastful", VERSION),
         ("Gullible", WRONG),
         ("Gullible", IMPOSTOR),
         ("Wordy", SMALL),

@@ -13,7 +13,7 @@ from parallax_core import api, hookspecs
 
 Facts = dict[str, Any]
 
-GIVEN = {"ForwardedAnswer", "HttpSurface", "Progress", "Settings"}
+GIVEN = {"Admission", "ForwardedAnswer", "HttpSurface", "Progress", "Settings"}
 """Protocols that core implements and plugins use; an additional member breaks no plugin."""
 
 NAMED_LATER = {

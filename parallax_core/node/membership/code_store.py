@@ -13,6 +13,7 @@ from typing import NamedTuple
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.cluster.membership.code_rules import CodeRecord, find_obstacle
 from parallax_core.node.membership.database import open_database, write_database
+from parallax_core.node.versions import check_machine
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,10 @@ class CodeStore:
         except ParallaxError as error:
             logger.warning("join codes cannot be read: %s", error.message)
             return False
+
+    def check_versions(self, versions: bytes) -> None:
+        """Check that this head can work with a machine; see `Admission`."""
+        check_machine(versions)
 
     def admit(self, proof: bytes, key: bytes) -> None:
         """Count a use of a code; see `Admission`.

@@ -14,7 +14,7 @@ from parallax_core.base.ids import Epoch, is_further, is_lease, name_machine
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
-from parallax_core.node.handshake import welcome
+from parallax_core.node.handshake import SoftwareNotes, welcome
 from parallax_core.node.membership.introductions import Introducer, Member
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.lease_opener import LeaseOpener
@@ -79,6 +79,7 @@ class NodeRegistry:
         """By the purpose of a link: what serves it; links of other purposes are refused."""
         self._tunnels: set[asyncio.Future[None]] = set()
         self._leases = LeaseOpener()
+        self._software = SoftwareNotes()
         self.changed = asyncio.Event()
         """Set whenever a node has joined, has reported first or is gone; whoever waits for it clears it."""
 
@@ -271,6 +272,7 @@ class NodeRegistry:
             await channel.leave()
             return
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
+        self._software.note(hello)
         node = JoinedNode(channel, join)
         self._hear_news(node)
         self._joined[node.name], self._list = node, None

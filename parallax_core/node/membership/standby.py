@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.standby_state import StandbyState, read_state
 from parallax_core.cluster.membership.succession import Term, take_over
@@ -76,6 +76,8 @@ class Follower:
         while True:
             try:
                 await self._hear(Channel(await self.transport.connect(self.address, HEAD)))
+            except IncompatibleNode:
+                raise
             except PeerLost as error:  # it may come back
                 reason = f"{error.message}; {error.hint}" if error.hint else error.message
                 logger.warning("the coordinator at %s is not there: %s", self.address, reason)

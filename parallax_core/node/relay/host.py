@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.trusted_peers import TrustedPeers
@@ -36,6 +36,7 @@ class RelayHost:
         """Relay for the nodes of ``head``, which ``seek`` finds again if it is lost, until cancelled.
 
         Raises:
+            IncompatibleNode: if the head runs a version of Parallax with which this node cannot work.
             ParallaxError: if the address of the head is invalid, or it refuses.
         """
         addresses, num_failures = [head.address], 0
@@ -45,6 +46,8 @@ class RelayHost:
                 wait_s = AGAIN_S[min(num_failures, len(AGAIN_S) - 1)]
                 try:
                     await self._offer.offer(self._transport, self._node, place, self._trusted)
+                except IncompatibleNode:
+                    raise
                 except PeerLost as error:
                     logger.warning("no head at %s, trying again in %g s: %s", place.address, wait_s, error.message)
                 num_failures += 1

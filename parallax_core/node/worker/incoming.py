@@ -79,7 +79,7 @@ class IncomingLinks:
             if len(self._greeting) > MOST_LINKS:
                 raise PeerLost("too many nodes connect at once")
             async with asyncio.timeout(GREETING_S):
-                hello = await hear_greeting(channel)
+                hello = await hear_greeting(channel, self._node)
             if hello.purpose == "probe":
                 channel.check_role("worker")
                 channel.admit()

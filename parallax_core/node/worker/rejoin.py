@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost, UnusableAddress
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.wire.membership import Join
 
@@ -42,34 +42,64 @@ async def serve_again(
     for ever.
 
     Raises:
+        IncompatibleNode: if the head runs a version of Parallax with which this node cannot work.
         PeerLost: if the head is lost while this node leaves, or after all tries.
         StageLost: if the stage is lost; see `WorkerSession.serve`.
-        ParallaxError: if the address is invalid.
+        UnusableAddress: if nothing can connect to the address that was given.
     """
-    loop, known, num_failures = asyncio.get_running_loop(), place.address, 0
+    loop, search = asyncio.get_running_loop(), HeadSearch(session, place, seek)
     while True:
         begun = loop.time()
         try:
             await session.serve(place.address, place.head, join)
-        except PeerLost as error:
-            if session.is_leaving:
-                raise
+        except (PeerLost, UnusableAddress) as error:
             if loop.time() - begun > STEADY_S:
-                known, num_failures = place.address, 0
-            if num_failures == tries:
+                search.restart()
+            if search.is_over(error) or search.num_failures == tries:
                 raise
-            wait_s = AGAIN_S[min(num_failures, len(AGAIN_S) - 1)]
-            num_failures += 1
-            reason = f"{error.message}; {error.hint}" if error.hint else error.message
-            logger.warning("no head at %s, trying again in %g s: %s", place.address, wait_s, reason)
-            found, _ = await asyncio.gather(_seek(seek, wait_s), asyncio.sleep(wait_s))
-            terms = session.terms
-            places = list(dict.fromkeys([known, *found, *(terms.others if terms is not None else ())]))
-            place.address = places[num_failures // TRIES % len(places)]
-            if terms is not None:
-                terms.choose(place.address)
+            await search.turn(error)
         else:
             return
+
+
+class HeadSearch:
+    """Looks for a head that was lost: where it was, where it is found, and at the addresses of its standbys in turn."""
+
+    def __init__(self, session: WorkerSession, place: HeadPlace, seek: SeekHead | None) -> None:
+        """Begin at ``place``, which is changed."""
+        self._session, self._place, self._seek = session, place, seek
+        self._known = place.address
+        """Where the head was last."""
+        self._unusable: set[str] = set()
+        """The addresses to which this node cannot connect, such as those of another transport."""
+        self.num_failures = 0
+        """The attempts since the head was lost."""
+
+    def restart(self) -> None:
+        """Begin where the head is now: it was there for a while."""
+        self._known, self.num_failures = self._place.address, 0
+
+    def is_over(self, error: ParallaxError) -> bool:
+        """Return whether it is of no use to look any further."""
+        if isinstance(error, UnusableAddress):
+            return self._place.address == self._known
+        return self._session.is_leaving or isinstance(error, IncompatibleNode)
+
+    async def turn(self, error: ParallaxError) -> None:
+        """Wait a moment, and choose the address to try next."""
+        address, reason = self._place.address, f"{error.message}; {error.hint}" if error.hint else error.message
+        if isinstance(error, UnusableAddress):
+            self._unusable.add(address)
+        wait_s = AGAIN_S[min(self.num_failures, len(AGAIN_S) - 1)]
+        self.num_failures += 1
+        logger.warning("no head at %s, trying again in %g s: %s", address, wait_s, reason)
+        found, _ = await asyncio.gather(_seek(self._seek, wait_s), asyncio.sleep(wait_s))
+        terms = self._session.terms
+        others = terms.others if terms is not None else []
+        places = [each for each in dict.fromkeys([self._known, *found, *others]) if each not in self._unusable]
+        self._place.address = places[self.num_failures // TRIES % len(places)]
+        if terms is not None:
+            terms.choose(self._place.address)
 
 
 async def _seek(seek: SeekHead | None, timeout_s: float) -> Sequence[str]:

@@ -13,10 +13,10 @@ from functools import partial
 import msgspec
 
 from parallax_core.base.errors import ParallaxError, PeerLost, StageLost, Unsupported
-from parallax_core.base.ids import Epoch, LeaseId
+from parallax_core.base.ids import Epoch, LeaseId, is_lease
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
-from parallax_core.node.handshake import greet
+from parallax_core.node.handshake import SoftwareNotes
 from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.relay.paths import RelayPaths
@@ -24,6 +24,7 @@ from parallax_core.node.relay.upgrade import LinkUpgrade
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
 from parallax_core.node.worker.further import FurtherNodes
+from parallax_core.node.worker.head_link import connect_head, greet_head
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.leases import NodeLeases
 from parallax_core.node.worker.loaded_stage import REPLACED_HINT, LoadedStage, StageHolder
@@ -51,9 +52,6 @@ from parallax_core.wire.relay import Relays, Relinked
 from parallax_core.wire.succession import Succession
 
 logger = logging.getLogger(__name__)
-
-GREETING_S = 10.0
-"""Seconds a head may take for the handshake."""
 
 
 class WorkerSession:
@@ -99,6 +97,7 @@ class WorkerSession:
         self.terms: HeadTerms | None = None
         """Decides whether a coordinator is the newest; None: this node follows any."""
         self._refusals: set[asyncio.Task[None]] = set()
+        self._software = SoftwareNotes()
 
     @property
     def is_needed(self) -> bool:
@@ -124,12 +123,13 @@ class WorkerSession:
 
         Raises:
             PeerLost: if the head is lost, or turns this node away; it says why.
+            IncompatibleNode: if the head runs a version of Parallax with which this node cannot work.
             StageLost: if the stage is lost or hangs. The process should end and be replaced, since the device may be
                 broken, memory may not be freed, and the thread cannot be ended.
-            ParallaxError: if ``address`` is invalid.
+            UnusableAddress: if this node cannot connect to ``address``.
         """
         await self._stage.prepare()
-        channel = Channel(await self._transport.connect(address, head))
+        channel = await connect_head(self._transport, address, head)
         try:
             channel.check_role("head")
             await self._join(channel, join)
@@ -183,11 +183,9 @@ class WorkerSession:
         await self._stage.close(keeps_layers=keeps_layers)
 
     async def _join(self, channel: Channel, join: Join) -> None:
-        try:
-            async with asyncio.timeout(GREETING_S):
-                await greet(channel, self._node)
-        except TimeoutError as error:
-            raise PeerLost(f"node {channel.peer!r} did not greet within {GREETING_S:g} s") from error
+        welcome = await greet_head(channel, self._node)
+        if not is_lease(self._node):  # else its holder has noted that
+            self._software.note(welcome)
         if not join.is_fixed:  # else it says already which layers it runs
             join = self._name_layers(join)
         await channel.send(join)

@@ -54,13 +54,13 @@ class LatticaJoining:
         """Return the public half of the key that belongs to a secret."""
         return self._inner.derive_proof(secret)
 
-    async def enrol(self, head: bytes, secret: bytes, machine: str) -> Enrolment:
+    async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         """Have the head admit this machine's own key, through a tunnel to the first address that answers."""
         key, addresses = self.find_key(head), self.list_addresses(head)
         caller, port, reached = await _reach(addresses)
         local, address = f"127.0.0.1:{port}", choose_address(addresses, reached)
         try:
-            joined = await self._inner.enrol(key + local.encode(), secret, machine)
+            joined = await self._inner.enrol(key + local.encode(), secret, machine, versions)
         except ParallaxError as error:
             here = f"tcp://{local}"
             raise type(error)(error.message.replace(here, address), error.hint.replace(here, address)) from error

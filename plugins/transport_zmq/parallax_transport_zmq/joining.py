@@ -16,7 +16,15 @@ from ipaddress import ip_address
 
 import zmq
 
-from parallax_core.api import Enrolment, FrameLimits, ParallaxError, PeerLost, TransportPlan, keys_folder
+from parallax_core.api import (
+    Enrolment,
+    FrameLimits,
+    IncompatibleNode,
+    ParallaxError,
+    PeerLost,
+    TransportPlan,
+    keys_folder,
+)
 from parallax_transport_zmq.address import IpcEndpoint, TcpEndpoint, advertise_host, parse_address
 from parallax_transport_zmq.call import EVENTS
 from parallax_transport_zmq.interfaces import list_own_addresses
@@ -35,6 +43,7 @@ PURPOSE = b"parallax join code: key of the first connection"
 LOOPBACK = ("tcp://127.", "tcp://[::1]")
 NO_ANSWER = "is it still running, does a firewall let this port through, or does another program have it?"
 DAMAGED = "the description of the head in the join code is damaged"
+SAME_VERSION = "install the same version of Parallax on every node"
 SMALL = FrameLimits(header_bytes=2**12, frame_bytes=2**12, buffers=0)
 
 
@@ -80,12 +89,12 @@ class ZmqJoining:
         """Return the public half of the key that belongs to a secret."""
         return derive_pair(secret).public
 
-    async def enrol(self, head: bytes, secret: bytes, machine: str) -> Enrolment:
+    async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         """Have the head admit this machine's own key; the first address that answers counts."""
         key, addresses = self.find_key(head), self.list_addresses(head)
         self.prepare(machine)
         own = self._keyring.ensure_pair(machine).public
-        guard, request = Guard(derive_pair(secret), key), pack_enrol(own, machine)
+        guard, request = Guard(derive_pair(secret), key), pack_enrol(versions, own, machine)
         context: Context = zmq.Context()
         tasks = [asyncio.create_task(_ask(context, address, guard, request)) for address in addresses]
         try:
@@ -131,7 +140,7 @@ async def _take_first(tasks: list[asyncio.Task[Enrolment]]) -> Enrolment:
             return await done
         except ParallaxError as error:
             errors.append(error)
-    refusal = next((error for error in errors if isinstance(error, _Refused)), None)
+    refusal = next((error for error in errors if isinstance(error, (_Refused, IncompatibleNode))), None)
     if refusal is not None or len(errors) == 1:
         raise refusal or errors[0]
     reasons = "; ".join(dict.fromkeys(error.message for error in errors))
@@ -202,7 +211,10 @@ class _Question:
 
     def _hear(self, parts: list[zmq.Frame]) -> None:
         data = parts[0].bytes
-        if data[:1] == Kind.REFUSE:
+        if data[:1] == Kind.INCOMPATIBLE:
+            message = f"the server at {self._address} refuses this machine: {unpack_reason(data)}"
+            self._fail(IncompatibleNode(message, SAME_VERSION))
+        elif data[:1] == Kind.REFUSE:
             hint = "ask for another code: `parallax codes new` on the machine of the server"
             self._fail(_Refused(f"the server at {self._address} refuses this machine: {unpack_reason(data)}", hint))
         elif not self._answer.done():

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 import zmq
 
-from parallax_core.api import Admission, Data, ParallaxError, TransportPlan
+from parallax_core.api import Admission, Data, IncompatibleNode, ParallaxError, TransportPlan
 from parallax_transport_zmq.arrivals import Arrivals
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import Peer, ZmqLink
 from parallax_transport_zmq.message import (
     BadMessage,
+    EnrolRequest,
     Hello,
     Kind,
     OtherVersion,
     pack_enrolled,
     pack_reason,
     pack_welcome,
-    unpack_enrol,
 )
 from parallax_transport_zmq.pump import Pump
 from parallax_transport_zmq.target import FAREWELL_S
@@ -164,15 +164,20 @@ class Listener:
             BadMessage: if the message is malformed.
         """
         try:
-            key, wanted = unpack_enrol(message.bytes)
+            request = EnrolRequest.unpack(message.bytes)
             if self._keyring is None or self._admission is None:
                 return pack_reason(Kind.REFUSE, "no machine is admitted by a code here")
+            _check_versions(self._admission, request.versions)
+            key, wanted = request.read()
             if self._keyring.allows(key):
                 return pack_enrolled(self._keyring.admit(key, wanted))
             self._admission.admit(_read_key(message), key)
             name = self._keyring.admit(key, wanted)
         except OtherVersion as error:
             return pack_reason(Kind.REFUSE, str(error))
+        except IncompatibleNode as error:
+            logger.warning("refused a machine of another version: %s", error.message)
+            return pack_reason(Kind.INCOMPATIBLE, error.message)
         except (ParallaxError, OSError) as error:
             logger.warning("refused a machine with a join code: %s", error)
             return pack_reason(Kind.REFUSE, error.message if isinstance(error, ParallaxError) else "it has no room")
@@ -185,6 +190,19 @@ class Listener:
         self.post(identity, pack_welcome(self._plan.node, self._plan.credit))
         if not self._offer(link):
             link.break_off("too many links wait to be accepted", "too many links wait to be accepted")
+
+
+def _check_versions(admission: Admission, versions: bytes) -> None:
+    """Check the versions of a machine.
+
+    Raises:
+        IncompatibleNode: if this node cannot work with them.
+        BadMessage: if they cannot be read.
+    """
+    try:
+        admission.check_versions(versions)
+    except ValueError as error:
+        raise BadMessage("versions that cannot be read") from error
 
 
 def _read_key(message: zmq.Frame) -> bytes:

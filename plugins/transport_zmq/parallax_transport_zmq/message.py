@@ -13,6 +13,9 @@ from enum import Enum
 MAGIC = b"PLX"
 VERSION = 1
 """Version of this layer: greetings, credit and the cutting of frames. The content of frames has its own version."""
+ENROL_VERSION = 2
+"""Version of the request to be admitted. From 2 on it begins, in any version, with `MAGIC`, its version, and the
+versions of the machine as core writes them, after their size in two bytes."""
 
 
 class Kind(bytes, Enum):
@@ -30,6 +33,8 @@ class Kind(bytes, Enum):
     ENROL = b"N"
     """Sent instead of a greeting by a machine with a join code."""
     ENROLLED = b"Y"
+    INCOMPATIBLE = b"V"
+    """The answer to a machine whose version of Parallax cannot work with this node's; a reason, like `REFUSE`."""
 
 
 MOST_NAME = 256
@@ -40,7 +45,8 @@ MOST_REASON = 300
 _GREETING = struct.Struct("!3sBIH")
 _WELCOME = struct.Struct("!I")
 _TAKEN = struct.Struct("!Q")
-_ENROL = struct.Struct("!3sB32s")
+_ENROL = struct.Struct("!3sBH")
+KEY_BYTES = 32
 
 
 class BadMessage(ValueError):
@@ -100,26 +106,52 @@ def unpack_welcome(message: bytes) -> tuple[str, int]:
     return read_name(message[1 + _WELCOME.size :]), check_credit(credit)
 
 
-def pack_enrol(key: bytes, machine: str) -> bytes:
-    """Encode the own key of a machine that joins by a code, and the name that it would like to have."""
-    return Kind.ENROL + _ENROL.pack(MAGIC, VERSION, key) + machine.encode()
+@dataclass(frozen=True, slots=True)
+class EnrolRequest:
+    """Asks for a machine to be admitted by a code."""
+
+    version: int
+    versions: bytes
+    """The versions of the machine, as core writes them."""
+    rest: bytes
+
+    @classmethod
+    def unpack(cls, message: bytes) -> EnrolRequest:
+        """Read the part of a message that is the same in all versions.
+
+        Raises:
+            OtherVersion: if it is of a version that has no such part.
+            BadMessage: if it is malformed.
+        """
+        if len(message) < 1 + _ENROL.size or message[:1] != Kind.ENROL:
+            raise BadMessage("no request to be admitted")
+        magic, version, size = _ENROL.unpack_from(message, 1)
+        if magic != MAGIC:
+            raise BadMessage("no request to be admitted")
+        if version < ENROL_VERSION:
+            raise OtherVersion("its version of Parallax is older than the server's: install the same one")
+        body = message[1 + _ENROL.size :]
+        if len(body) < size:
+            raise BadMessage("no request to be admitted")
+        return cls(version, body[:size], body[size:])
+
+    def read(self) -> tuple[bytes, str]:
+        """Return the machine's own key, and the name that it would like to have.
+
+        Raises:
+            OtherVersion: if it is of another version.
+            BadMessage: if it is malformed.
+        """
+        if self.version != ENROL_VERSION:
+            raise OtherVersion(f"version {ENROL_VERSION} of requests to join is spoken here, not {self.version}")
+        if len(self.rest) <= KEY_BYTES:
+            raise BadMessage("no request to be admitted")
+        return self.rest[:KEY_BYTES], read_name(self.rest[KEY_BYTES:])
 
 
-def unpack_enrol(message: bytes) -> tuple[bytes, str]:
-    """Return the key and the name in a request to be admitted.
-
-    Raises:
-        OtherVersion: if it is of another version of this layer.
-        BadMessage: if it is malformed.
-    """
-    if len(message) < 1 + _ENROL.size or message[:1] != Kind.ENROL:
-        raise BadMessage("no request to be admitted")
-    magic, version, key = _ENROL.unpack_from(message, 1)
-    if magic != MAGIC:
-        raise BadMessage("no request to be admitted")
-    if version != VERSION:
-        raise OtherVersion(f"version {VERSION} of links is spoken here, not {version}")
-    return bytes(key), read_name(message[1 + _ENROL.size :])
+def pack_enrol(versions: bytes, key: bytes, machine: str) -> bytes:
+    """Encode the versions and the own key of a machine that joins by a code, and the name it would like to have."""
+    return Kind.ENROL + _ENROL.pack(MAGIC, ENROL_VERSION, len(versions)) + versions + key + machine.encode()
 
 
 def pack_enrolled(machine: str) -> bytes:

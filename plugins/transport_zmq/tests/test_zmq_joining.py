@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.api import ParallaxError, PeerLost, TransportPlan, TransportSpec
-from parallax_core.testing.joining import SECRET, JoinConformance, OneCode
+from parallax_core.testing.joining import SECRET, VERSIONS, JoinConformance, OneCode
 from parallax_transport_zmq.address import TcpEndpoint
 from parallax_transport_zmq.joining import ZmqJoining, derive_pair, list_hosts
 from parallax_transport_zmq.keyring import Keyring
-from parallax_transport_zmq.message import BadMessage, Hello, Kind, unpack_enrol
+from parallax_transport_zmq.message import BadMessage, EnrolRequest, Hello, Kind, OtherVersion, pack_enrol
 from parallax_transport_zmq.plugin import parallax_register_transports
 from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.transport import ZmqTransport
@@ -74,7 +74,10 @@ async def ask(head: ZmqTransport, description: bytes, *messages: bytes) -> bytes
     return None
 
 
-@pytest.mark.parametrize("garbage", [b"", b"N", b"N" + bytes(100), b"NPLX\x01" + bytes(31), b"NPLX\x01" + bytes(32)])
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"N", b"N" + bytes(100), b"NPLX\x02\x00\x08" + VERSIONS + bytes(32), b"NPLX\x02\x00\x09" + VERSIONS],
+)
 async def test_garbage_with_a_valid_code_admits_nobody(admission: OneCode, garbage: bytes) -> None:
     head, description = await start_head(admission)
     try:
@@ -87,11 +90,44 @@ async def test_garbage_with_a_valid_code_admits_nobody(admission: OneCode, garba
 @given(st.binary(max_size=200))
 def test_any_bytes_after_the_first_are_no_admission(data: bytes) -> None:
     try:
-        key, name = unpack_enrol(b"N" + data)
+        key, name = EnrolRequest.unpack(b"N" + data).read()
     except BadMessage:
         return
     assert len(key) == 32
     assert name.isprintable()
+
+
+async def test_machine_of_an_older_parallax_is_told_in_words(admission: OneCode) -> None:
+    head, description = await start_head(admission)
+    try:
+        answer = await ask(head, description, b"NPLX\x01" + bytes(range(32)) + b"guest")
+    finally:
+        await head.stop()
+    assert answer is not None
+    assert answer == Kind.REFUSE + b"its version of Parallax is older than the server's: install the same one"
+    assert admission.keys == []
+
+
+def test_versions_are_read_from_a_request_of_any_later_version() -> None:
+    message = bytearray(pack_enrol(b"versions", bytes(range(32)), "guest"))
+    message[4] = 9
+    request = EnrolRequest.unpack(bytes(message) + b"what comes later")
+    assert request.versions == b"versions"
+    with pytest.raises(OtherVersion, match="not 9"):
+        request.read()
+
+
+async def test_versions_that_cannot_be_read_admit_nobody(admission: OneCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_versions(versions: bytes) -> None:
+        raise ValueError(versions)
+
+    monkeypatch.setattr(admission, "check_versions", check_versions)
+    head, description = await start_head(admission)
+    try:
+        assert await ask(head, description, pack_enrol(b"?", bytes(range(32)), "guest")) is None
+    finally:
+        await head.stop()
+    assert admission.keys == []
 
 
 async def test_code_makes_no_link(admission: OneCode) -> None:
@@ -109,7 +145,7 @@ async def test_head_without_codes_admits_nobody(home: Path, monkeypatch: pytest.
     monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "guest"))
     try:
         with pytest.raises(PeerLost, match="does not know this join code"):
-            await ZmqJoining().enrol(description, SECRET, "guest")
+            await ZmqJoining().enrol(description, SECRET, "guest", b"")
     finally:
         await head.stop()
 

@@ -45,7 +45,7 @@ JOINER = textwrap.dedent("""
 
     begun = time.monotonic()
     try:
-        found = asyncio.run(ZmqJoining().enrol(bytes.fromhex(sys.argv[1]), bytes(16), "desk"))
+        found = asyncio.run(ZmqJoining().enrol(bytes.fromhex(sys.argv[1]), bytes(16), "desk", bytes()))
         print("joined", found.machine, found.address)
     except ParallaxError as error:
         print(f"error: {error.message} hint: {error.hint}")

@@ -76,7 +76,7 @@ class HeadMethod:
     def derive_proof(self, secret: bytes) -> bytes:
         return b"proof of " + secret
 
-    async def enrol(self, head: bytes, secret: bytes, machine: str) -> Enrolment:
+    async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         self.asked.append((head, secret))
         if head not in self.open_heads:
             raise PeerLost("not here")

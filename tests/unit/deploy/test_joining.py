@@ -47,7 +47,7 @@ class Method:
     def derive_proof(self, secret: bytes) -> bytes:
         return b"proof of " + secret
 
-    async def enrol(self, head: bytes, secret: bytes, machine: str) -> Enrolment:
+    async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         assert (secret, bool(machine)) == (SECRET, True)
         self.asked.append(self.list_addresses(head))
         for address in self.list_addresses(head):

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 
 import pytest
 from msgspec.structs import replace
 
-from parallax_core.api import Frame, PeerLost, TransportPlan
+from parallax_core.api import Frame, IncompatibleNode, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
-from parallax_core.node.handshake import check_versions, greet, welcome
+from parallax_core.node.handshake import SoftwareNotes, check_versions, greet, welcome
 from parallax_core.pages.version import PAGES_VERSION
-from parallax_core.wire.codec import WIRE_VERSION, encode
+from parallax_core.wire.codec import WIRE_VERSION, decode, encode
 from parallax_core.wire.messages import Hello, Welcome
 from tests.unit.node.cluster import soon
 
@@ -46,14 +47,42 @@ async def test_answer_that_is_none_is_refused() -> None:
     await node.stop()
 
 
-async def test_other_version_is_told_and_ends_the_link() -> None:
+async def test_node_of_another_wire_version_learns_why_and_so_does_this_one() -> None:
     far = InProcessTransport(TransportPlan(node="far", listen="inprocess://"))
     await far.start()
     near = await InProcessTransport(TransportPlan(node="near")).connect(far.address, "far")
-    hello = encode(Hello(WIRE_VERSION, "near", "9.9.9"))
-    await near.send(Frame(bytes([WIRE_VERSION + 1]) + hello.header[1:]))
-    with pytest.raises(PeerLost, match=f"version {WIRE_VERSION + 1} of the wire format, this node version"):
+    await near.send(other_wire(Hello(WIRE_VERSION, "near", "9.9.9")))
+    ours, theirs = f"version {WIRE_VERSION}", f"version {WIRE_VERSION + 1}"
+    words = rf"node 'near', with Parallax 9\.9\.9, uses {theirs} of the wire format, and this node, .*, {ours}"
+    with pytest.raises(IncompatibleNode, match=words) as caught:
         await soon(welcome(Channel(await far.accept()), "far"))
+    assert "same version of Parallax" in caught.value.hint
+    answer = decode(await soon(near.receive()))
+    assert answer == Welcome(WIRE_VERSION, "far", version("parallax-core"), PAGES_VERSION)
+    with pytest.raises(PeerLost):
+        await soon(near.receive())
+    await far.stop()
+
+
+async def test_answer_of_another_wire_version_names_both() -> None:
+    far = InProcessTransport(TransportPlan(node="far", listen="inprocess://"))
+    await far.start()
+    near = await InProcessTransport(TransportPlan(node="near")).connect(far.address, "far")
+    await (await far.accept()).send(other_wire(Welcome(WIRE_VERSION, "far", "9.9.9")))
+    with pytest.raises(IncompatibleNode, match=rf"node 'far', with Parallax 9\.9\.9, uses version {WIRE_VERSION + 1} "):
+        await soon(greet(Channel(near), "near"))
+    await far.stop()
+
+
+async def test_frame_of_another_version_after_the_greeting_is_not_answered() -> None:
+    far = InProcessTransport(TransportPlan(node="far", listen="inprocess://"))
+    await far.start()
+    near = await InProcessTransport(TransportPlan(node="near")).connect(far.address, "far")
+    channel = Channel(await far.accept())
+    await asyncio.gather(greet(Channel(near), "near"), welcome(channel, "far"))
+    await near.send(other_wire(Hello(WIRE_VERSION, "near", "9.9.9")))
+    with pytest.raises(IncompatibleNode):
+        await soon(channel.receive())
     with pytest.raises(PeerLost):
         await soon(near.receive())
     await far.stop()
@@ -82,9 +111,23 @@ async def test_node_that_counts_pages_otherwise_is_refused_by_both_in_words(thei
     await node.stop()
 
 
-async def test_other_software_is_said_and_served(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_software_is_said_once_for_each_machine(caplog: pytest.LogCaptureFixture) -> None:
+    notes, ours = SoftwareNotes(), version("parallax-core")
+    for node, software in (("near/1", "0.0.9"), ("near/2", "0.0.9"), ("far/1", ours), ("far/1", "0.0.9")):
+        notes.note(Hello(WIRE_VERSION, node, software, PAGES_VERSION))
+    words = "node runs another version of Parallax node={} theirs=0.0.9 ours={}"
+    assert caplog.messages == [words.format(node, ours) for node in ("near/1", "far/1")]
+
+
+async def test_links_say_nothing_of_other_software(caplog: pytest.LogCaptureFixture) -> None:
     near, far, node = await link()
-    await near.send(Hello(WIRE_VERSION, "near", "0.0.9", PAGES_VERSION))
+    await near.send(Hello(WIRE_VERSION, "near", "0.0.9", PAGES_VERSION, "probe"))
     await soon(welcome(far, "far"))
-    assert "another version of Parallax node=near theirs=0.0.9" in caplog.text
+    assert not caplog.records
     await node.stop()
+
+
+def other_wire(message: Hello | Welcome) -> Frame:
+    """Return a frame of the next version of the wire format, whose greetings may have further fields."""
+    header = encode(message).header
+    return Frame(bytes([WIRE_VERSION + 1, header[1] + 1]) + header[2:] + b"\xc0")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.base.errors import ParallaxError, PeerLost, StageLost
+from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost, StageLost, UnusableAddress
 from parallax_core.node.worker import rejoin
 from parallax_core.node.worker.rejoin import TRIES, HeadPlace, serve_again
 from parallax_core.node.worker.terms import HeadTerms
@@ -98,7 +98,27 @@ async def test_network_that_cannot_be_asked_is_no_error() -> None:
     assert session.tried == [OLD] * 3
 
 
-@pytest.mark.parametrize("error", [StageLost("the stage is lost"), ParallaxError("the address is invalid")])
+ENDS = [
+    StageLost("the stage is lost"),
+    UnusableAddress("the address is invalid"),
+    IncompatibleNode("it is another version"),
+]
+
+
+async def test_address_of_another_transport_is_skipped() -> None:
+    class MixedSession(Session):
+        async def serve(self, address: str, head: str, join: Join) -> None:
+            if address == NEW:
+                self.tried.append(address)
+                raise UnusableAddress(f"{address!r} is not an address")
+            await super().serve(address, head, join)
+
+    session = MixedSession(4 * TRIES)
+    assert (await serve(session, NEW, OTHER)).address in {OLD, OTHER}
+    assert session.tried.count(NEW) == 1
+
+
+@pytest.mark.parametrize("error", ENDS)
 async def test_other_errors_end_the_node(error: ParallaxError) -> None:
     with pytest.raises(type(error), match=error.message):
         await serve(Session(1, error), NEW)

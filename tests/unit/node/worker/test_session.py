@@ -29,9 +29,9 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import greet, welcome
 from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.worker import head_link
 from parallax_core.node.worker import loaded_stage as module
 from parallax_core.node.worker import peers as neighbour
-from parallax_core.node.worker import session
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.node import open_toy
 from parallax_core.testing.toy import GREEDY
@@ -352,7 +352,7 @@ async def test_node_that_is_let_go_of_has_nothing_any_more() -> None:
 
 
 async def test_head_that_does_not_greet_is_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "GREETING_S", 0.02)
+    monkeypatch.setattr(head_link, "GREETING_S", 0.02)
     head = InProcessTransport(TransportPlan(node="head", listen="inprocess://"))
     await head.start()
     node = await Node("attic").join(head.address)
