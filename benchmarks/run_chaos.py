@@ -12,6 +12,8 @@ The pause of a fault is the longest wait of a stream that begins at most a secon
 also for being admitted. A node is lost without a reason (``lost_healthy_nodes``) if nothing has happened to it, nor to
 its link with the server, in the 5 s before. ``before`` and ``after`` are what the cluster holds while it does nothing.
 
+``failures`` lists what should not be; it has to be empty. Times count at a load below 3 only.
+
 Parts are written to the report as they end, and not run again; more options:
 
     python -m benchmarks.run_chaos --models tiny --minutes 5 --streams 4        # a short run, printed
@@ -46,7 +48,7 @@ from benchmarks.namespaces import has_namespaces
 from benchmarks.record import describe_run, read_report, write_report
 from benchmarks.run_cluster import Cluster, running, start
 from benchmarks.run_faults import KINDS, Dealer, Fault, inflict
-from benchmarks.run_judge import Watch, judge, take_stock
+from benchmarks.run_judge import Watch, find_failures, judge, take_stock
 from benchmarks.run_models import MODELS
 from benchmarks.run_scenarios import SCENARIOS, Lab
 from benchmarks.run_streams import Clients
@@ -54,6 +56,8 @@ from parallax_core.config.home import models_folder
 
 PARTS = 2
 """Parts of the run with each model."""
+MOST_PAUSE_S = {"tiny": 5.0, "smollm2": 10.0}
+"""The 95th percentile of the pauses because of a machine that is killed, leaves or joins is at most this, by model."""
 CALM_S = 120.0
 """Seconds within which the cluster is as before, once nothing happens any more."""
 
@@ -87,7 +91,7 @@ def measure(options: argparse.Namespace, seed: str) -> dict[str, Any]:
         watch.is_over = True
         after = take_stock(cluster)
     found = judge(clients.streams, clients.expected, faults, watch.losses)
-    return {
+    found = {
         "seed": seed,
         "ready_s": round(ready_s, 1),
         "calm_s": calm_s,
@@ -98,6 +102,8 @@ def measure(options: argparse.Namespace, seed: str) -> dict[str, Any]:
         "before": before,
         "after": after,
     }
+    failures = find_failures(found, MOST_PAUSE_S[seed.split(maxsplit=1)[0]])
+    return {"failures": failures + ([] if answers == "whole" else [f"answer at the end: {answers}"]), **found}
 
 
 def settle(cluster: Cluster) -> float | None:
@@ -167,6 +173,7 @@ def main() -> None:
             report[seed] |= describe_run(["benchmarks.run_chaos", *sys.argv[1:]], ["torch", "pyzmq"])
             print(seed, json.dumps(report[seed], indent=2), flush=True)
             write_report(options.out, report)
+    sys.exit(any(part["failures"] for part in report.values()))
 
 
 if __name__ == "__main__":

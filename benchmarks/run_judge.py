@@ -25,6 +25,12 @@ GRACE_S = 5.0
 SAMPLE_S = 5.0
 NEAR_S = 1.0
 """A wait that began so many seconds before a fault is because of it."""
+PROMPT_KINDS = ("kill", "leave", "arrive")
+"""Kinds of faults after which streams go on soon."""
+MOST_LOAD = 3.0
+"""The load of the machine up to which times are evidence."""
+MOST_GROWTH = {"descriptors": 10, "threads": 4, "resident_mb": 60}
+"""By how much what the server holds may differ after the faults."""
 OUTCOMES = ("whole", "different", "hung", "lost", "error")
 
 
@@ -87,10 +93,12 @@ class Watch:
 
     def _note_node(self, name: str, node: dict[str, Any], pids: dict[str, int]) -> None:
         key = str(node["node"])
-        if name == "node_left" or pids.get(key, node["pid"]) != node["pid"]:
+        former = pids.pop(key, node["pid"])
+        if name == "node_left" or former != node["pid"]:
             lines = [line for _, line in self.cluster.server.lines if key in line and "layers" not in line]
             self.losses.append(Loss(time.monotonic(), key, lines[-1] if lines else ""))
-        pids[key] = node["pid"]
+        if name != "node_left":
+            pids[key] = node["pid"]
 
 
 def find_unexplained(losses: Sequence[Loss], faults: Sequence[Fault]) -> list[Loss]:
@@ -131,6 +139,22 @@ def judge(
     }
 
 
+def find_failures(found: dict[str, Any], most_pause_s: float) -> list[str]:
+    """Return what a run shows that should not be; bounds of times hold on a machine with nothing else to do."""
+    counts = ("different", "hung", "lost", "error", "lost_healthy_nodes")
+    failures = [f"{name}: {found[name]}" for name in counts if found[name]]
+    pauses = {kind: found["pause_s"].get(kind, {}).get("p95", 0.0) for kind in PROMPT_KINDS}
+    late = [f"pause of {kind}: {seconds} s" for kind, seconds in pauses.items() if seconds > most_pause_s]
+    failures += late if found["load"]["most"] < MOST_LOAD else [f"load: {found['load']['most']}", *late]
+    before, after = found["before"], found["after"]
+    failures += [f"requests left: {after['requests']}"] if after["requests"] else []
+    failures += [f"pages differ: {after['pages']}"] if any(len(set(each)) > 1 for each in after["pages"]) else []
+    grown = {name: after["server"][name] - before["server"][name] for name in MOST_GROWTH}
+    failures += [f"{name} of the server: +{grown[name]}" for name, most in MOST_GROWTH.items() if grown[name] > most]
+    extra = {name: after["processes"][name] - number for name, number in before["processes"].items() if number}
+    return failures + [f"processes of {name}: {number:+}" for name, number in extra.items() if number]
+
+
 def note_pauses(streams: Sequence[Stream], faults: Sequence[Fault]) -> None:
     """Note the longest wait of a stream because of each fault: one that it came near the beginning of, or before."""
     gaps = [gap for stream in streams for gap in stream.gaps]
@@ -154,11 +178,12 @@ def spread(seconds: Sequence[float]) -> dict[str, float]:
 def take_stock(cluster: Cluster) -> dict[str, Any]:
     """Return what a cluster holds while it does nothing: requests, pages, processes, and what the server's hold."""
     view = cluster.view()
-    stages = [stage for replica in view.get("replicas", []) for stage in replica["stages"]]
-    pids = cluster.server.pids()
+    replicas, pids = view.get("replicas", []), cluster.server.pids()
     return {
-        "requests": sum(replica["requests"] for replica in view.get("replicas", [])),
-        "pages": [sum(pool["used"] for pool in stage["pools"]) for stage in stages],
+        "requests": sum(replica["requests"] for replica in replicas),
+        "pages": [
+            [sum(pool["used"] for pool in stage["pools"]) for stage in replica["stages"]] for replica in replicas
+        ],
         "processes": {each.name: len(each.pids()) for each in cluster.members},
         "server": sum_up([pid for pid in pids if pid == server_pid(cluster)]),
         "server_children": sum_up([pid for pid in pids if pid != server_pid(cluster)]),
