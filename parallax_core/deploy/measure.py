@@ -16,6 +16,7 @@ from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.device import DevicePlan
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.models.backends import find_backends
+from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.node.profile.device import measure_machine
 from parallax_core.node.profile.measuring import IMPORTED, MeasuringProcess
 from parallax_core.plugins.output import claim_output
@@ -68,4 +69,5 @@ def main(arguments: Sequence[str] = sys.argv) -> int:
 
 if __name__ == "__main__":
     log.configure(verbose=False)
+    end_with_parent()
     sys.exit(main())

@@ -57,7 +57,7 @@ class ReportMaker:
         offer: Offer[BackendSpec],
         measuring: MeasuringProcess | None = None,
     ) -> None:
-        """Make the first report from what ``measuring`` has found, without importing the framework of the backend."""
+        """Make the first report from what ``measuring`` has found."""
         self._plugins = plugins
         self._offer = offer
         self._measuring = measuring
@@ -67,7 +67,11 @@ class ReportMaker:
         self._is_warm = False
 
     def __call__(self) -> NodeReport | None:
-        """Return the report; None if the device is not known. The first or second call imports the framework."""
+        """Return the report; None if the device is not known.
+
+        The first call imports the framework of the backend, so that a node with a report is one that loads layers
+        without importing it while a pipeline waits.
+        """
         try:
             return self._make()
         except ParallaxError as error:
@@ -83,11 +87,11 @@ class ReportMaker:
         return make_report(machine, stored, memory=self._memory, leases=leases)
 
     def _find_machine(self) -> MachineProfile | None:
-        if self._measuring is not None and (machine := self._measuring.machine):
-            self._measuring = None
-            return machine
         if not self._is_warm:
             self._offer.load(self._offer.spec.factory)
             self._is_warm = True
             gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
+        if self._measuring is not None and (machine := self._measuring.machine):
+            self._measuring = None
+            return machine
         return find_machine(self._plugins, self._offer, DevicePlan())

@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, InvalidRequest, ParallaxError, Unavailable
+from parallax_core.base.processes import kill_process
 from parallax_core.node.membership.supervisor import WorkerProcess
 from parallax_core.server.body_messages import (
     LENGTH_BYTES,
@@ -114,8 +115,7 @@ class TokenizerProcess:
         process, self._process = self._process, None
         if process is None:
             return "there is no process"
-        with suppress(ProcessLookupError):
-            process.kill()
+        kill_process(process)
         if process.stdin is not None:
             process.stdin.close()  # the loop may end before it notices that the other end is closed
         with suppress(TimeoutError):

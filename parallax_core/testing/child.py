@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from parallax_core.base.processes import kill_process
 from parallax_core.testing.peer import PeerPlan
 
 HEARTBEATS = 3
@@ -67,6 +68,5 @@ async def forked(factory: str, plan: PeerPlan, patience_s: float) -> AsyncIterat
         assert address, "the process of the peer ended before it listened; see what it wrote above"
         yield Child(process, address)
     finally:
-        if process.returncode is None:
-            process.kill()
+        kill_process(process)
         await process.communicate()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from parallax_core.base.errors import BackendFailed
+from parallax_core.base.processes import kill_process
 from parallax_core.node.membership.child_log import ChildLog
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,7 @@ class WorkerProcess:
         """Kill the process and its child processes, which share its process group, even if it has ended itself."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        kill_process(self.process)
 
     def explain(self) -> str | None:
         """Return why the process ended; None while it runs."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 
 import msgspec
 
+from parallax_core.base.processes import kill_process
 from parallax_core.node.profile.device import MachineProfile
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,10 @@ class MeasuringProcess:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Run ``command``, which prints `IMPORTED`, and later a `MachineProfile` as JSON, to standard output."""
+        """Run ``command``, which prints `IMPORTED`, and later a `MachineProfile` as JSON, to standard output.
+
+        Its standard input is closed when this process ends, however it does.
+        """
         self.command = list(command)
         self._running: asyncio.Task[None] | None = None
         self._imported = asyncio.Event()
@@ -58,7 +61,7 @@ class MeasuringProcess:
     async def _run(self) -> None:
         try:
             process = await asyncio.create_subprocess_exec(
-                *self.command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True
+                *self.command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True
             )
         except OSError as error:
             logger.warning("device cannot be measured: %s", error)
@@ -74,6 +77,5 @@ class MeasuringProcess:
         except TimeoutError:
             logger.warning("device is not measured: that took longer than %g s", MEASURE_S)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            kill_process(process)
             await process.wait()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
@@ -94,7 +95,7 @@ class PeerProcess:
     def _kill(self) -> None:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+                os.kill(self._process.pid, signal.SIGKILL)  # its own `kill` could take the exit code before asyncio
 
     async def _clean(self) -> None:
         assert self._process.stdin is not None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from parallax_core.deploy.node_reports import ReportMaker, make_reporter
 from parallax_core.node.profile import device
 from parallax_core.node.profile.device import measure_machine
 from parallax_core.node.profile.link_prober import LinkProber
+from parallax_core.node.profile.measuring import MeasuringProcess
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from tests.unit.node.profile.test_device import CountingBenchmark
@@ -49,6 +51,17 @@ def test_report_has_what_was_measured_before() -> None:
     report = make()
     assert report is not None
     assert (report.backend, report.device.name, report.device.is_measured) == ("beads", CountingBenchmark.name, True)
+
+
+def test_first_report_follows_the_import_of_the_backend() -> None:
+    spec = dataclasses.replace(SPEC, factory=Ref("tests.unit.deploy.slow_backend:factory"))
+    host = make_host(spec)
+    measuring = MeasuringProcess([])
+    measuring.machine = measure_machine(host, host.backends().get("beads"), DevicePlan())
+    make = ReportMaker(WorkerSettings(), host, host.backends().get("beads"), measuring)
+    sys.modules.pop("tests.unit.deploy.slow_backend", None)
+    assert make() is not None
+    assert "tests.unit.deploy.slow_backend" in sys.modules
 
 
 @pytest.mark.parametrize("leases", [False, True])

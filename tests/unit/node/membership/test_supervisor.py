@@ -77,9 +77,6 @@ class Immortal:
 
     pid, returncode, stdin = NO_PID, None, None
 
-    def kill(self) -> None:
-        self.was_killed = True
-
     async def wait(self) -> int:
         await asyncio.Event().wait()
         return 0
@@ -91,10 +88,12 @@ async def test_process_that_cannot_be_killed_is_not_waited_for(
 ) -> None:
     for name in ("END_S", "KILL_S", "GONE_S"):
         monkeypatch.setattr(module, name, 0.02)
+    killed: list[object] = []
+    monkeypatch.setattr(module, "kill_process", killed.append)
     here, immortal = supervisor(WAIT), Immortal()
     here._children["a"] = module.WorkerProcess(immortal)  # type: ignore[arg-type]
     await soon(getattr(here, how)("a"))
-    assert immortal.was_killed
+    assert killed == [immortal]
     assert f"worker was killed and is still there after 0.02 s pid={NO_PID}" in caplog.text
     assert NO_PID not in here.pids
     await here.end("a")

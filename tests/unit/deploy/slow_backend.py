@@ -1,0 +1,5 @@
+"""A backend that is imported for a test only."""
+
+from __future__ import annotations
+
+factory = object
