@@ -157,7 +157,7 @@ class Costs:
         keys = {node.name: bytes(32) for node in joined}
         state = StandbyState(cluster=bytes(16), term=1, model="model", machines=keys, memories=dict.fromkeys(keys, GB))
         return {
-            "follow": measure(lambda: watch.follow(cluster)),
+            "follow": measure(lambda: watch.follow(cluster, 0.0)),
             "match": time_match(self.count) / self.count,
             "introduce": measure(lambda: choose_peers(members)),
             "view": measure(lambda: list(find_changes(before, view_cluster(served)))),

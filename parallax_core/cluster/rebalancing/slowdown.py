@@ -51,6 +51,9 @@ class SlowdownEstimator:
     if nearly all intervals of a while differ from it in the same direction. Each change doubles the while that the next
     one takes, so that a node that is slow again and again moves layers ever more rarely. The first one only finds how
     far the prediction is off, and does not count.
+
+    A node that was never slow, and takes less time than predicted, was measured while its machine did other work, or is
+    of a kind that is predicted badly. Later plans count with that, and no plan is due for it.
     """
 
     rules: SlowdownRules = USUAL
@@ -61,7 +64,8 @@ class SlowdownEstimator:
     """When the interval began that goes on; None: there was no step."""
     _intervals: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_INTERVALS))
     """When each interval began, and its median."""
-    _is_calibrated: bool = False
+    is_calibrated: bool = False
+    """Whether the steps have shown how far the prediction is off."""
     _strikes: int = 0
     _changed: float | None = None
 
@@ -89,7 +93,7 @@ class SlowdownEstimator:
         self._strikes = min(MOST_STRIKES, self._strikes + 1)
         self._sizes.clear()
         self._change(1.0)
-        self._is_calibrated = False
+        self.is_calibrated = False
         return True
 
     def _conclude(self, begun: float, now: float) -> bool:
@@ -104,20 +108,20 @@ class SlowdownEstimator:
         return self._judge(now)
 
     def _judge(self, now: float) -> bool:
-        values = self._list_latest(self.rules.span_s * (2**self._strikes if self._is_calibrated else 1))
+        values = self._list_latest(self.rules.span_s * (2**self._strikes if self.is_calibrated else 1))
         if not values:
             return False
         edge, level, middle = log(self.rules.tolerance), log(self.factor), median(values)
         enough = self.rules.share * len(values)
         is_slower = sum(value > level + edge for value in values) >= enough
         is_faster = sum(value < level - edge for value in values) >= enough
-        is_due = is_slower or is_faster
-        if is_due and self._is_calibrated:
+        is_due = is_slower or (is_faster and level > edge)
+        if is_due and self.is_calibrated:
             self._strikes, self._changed = min(MOST_STRIKES, self._strikes + 1), now
         is_steady = sum(abs(value - middle) < edge / 2 for value in values) >= enough
-        if is_due or (is_steady and not self._is_calibrated):
+        if is_slower or is_faster or (is_steady and not self.is_calibrated):
             self._change(exp(middle))
-        return is_due or (not self._is_calibrated and self._calibrate())
+        return is_due or (not self.is_calibrated and self._calibrate())
 
     def _calibrate(self) -> bool:
         """Find the error of the prediction where steps vary too much to agree; return whether a plan is due."""
@@ -126,11 +130,11 @@ class SlowdownEstimator:
             return False
         middle = median(values)
         self._change(exp(middle))
-        return abs(middle) > log(self.rules.tolerance)
+        return middle > log(self.rules.tolerance)
 
     def _change(self, factor: float) -> None:
         self.factor = min(max(factor, 1 / MOST), MOST)
-        self._is_calibrated = True
+        self.is_calibrated = True
         self._intervals.clear()
 
     def _list_latest(self, span_s: float) -> list[float]:
@@ -147,4 +151,4 @@ class SlowdownEstimator:
         latest = [value for _, value in islice(reversed(self._intervals), RECENT)]
         if latest:
             return median(latest)
-        return log(self.factor) if self._is_calibrated else None
+        return log(self.factor) if self.is_calibrated else None

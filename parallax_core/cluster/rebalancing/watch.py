@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
+from parallax_core.base.ids import name_machine
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownEstimator, SlowdownRules
 from parallax_core.cluster.reports import limit_device
@@ -19,6 +21,8 @@ from parallax_core.contracts.placement import (
 )
 from parallax_core.contracts.stage import LayerRange, Row
 
+KEPT_S = 900.0
+"""Seconds for which the slowdown of a node that is gone is kept: one that is lost for being slow often comes back."""
 GAP_S = 0.02
 """Seconds between two steps of a node that are compared: its median needs no more."""
 
@@ -43,6 +47,8 @@ class SlowdownWatch:
         self._rules = rules
         self._windows = list_windows(model.layers)
         self._nodes: dict[str, WatchedNode] = {}
+        self._former: dict[str, tuple[WatchedNode, float]] = {}
+        """By machine: the node of it that is gone, and since when."""
         self._changed: dict[str, float] = {}
 
     @property
@@ -50,14 +56,21 @@ class SlowdownWatch:
         """How many times longer than predicted the steps of each node take, by name; 1 where nothing is known."""
         return {name: node.estimator.factor for name, node in self._nodes.items()}
 
-    def follow(self, cluster: ClusterProfile) -> ClusterProfile:
+    def follow(self, cluster: ClusterProfile, now: float) -> ClusterProfile:
         """Watch the nodes of a cluster, and return it with devices as fast as they were found to be.
 
-        A node whose measured speed is another than before is judged anew, as one that was not there.
+        A node whose measured speed is another than before is judged anew, as one that was not there. What is known of
+        a node outlasts it for `KEPT_S`, for the next one of its machine.
         """
-        before = self._nodes
-        self._nodes = {node.name: self._keep(before.get(node.name), node) for node in cluster.nodes}
-        return replace(cluster, nodes=tuple(self._adjust(node) for node in cluster.nodes))
+        before, self._nodes = self._nodes, {}
+        names = {node.name for node in cluster.nodes}
+        gone = {name_machine(name): (node, now) for name, node in before.items() if name not in names}
+        self._former = {machine: each for machine, each in self._former.items() if now < each[1] + KEPT_S} | gone
+        for node in cluster.nodes:
+            known = before.get(node.name) or self._former.pop(name_machine(node.name), (None, 0.0))[0]
+            self._nodes[node.name] = self._keep(known, node)
+        usual = self._find_usual()
+        return replace(cluster, nodes=tuple(self._adjust(node, usual) for node in cluster.nodes))
 
     def note(self, placed: PlacedStage, rows: Sequence[Row], seconds: float, now: float) -> bool:
         """Note a step of a stage; return whether its node has become slower or faster, so that a plan is due."""
@@ -93,8 +106,17 @@ class SlowdownWatch:
         problem = PlacementProblem(cluster=ClusterProfile(nodes=(profile,)), model=self._model)
         return StageTime(CostModel(problem), 0, layers.start, layers.stop)
 
-    def _adjust(self, profile: NodeProfile) -> NodeProfile:
-        factor, device = self._nodes[profile.name].estimator.factor, profile.device
+    def _find_usual(self) -> float:
+        """Return the error that is assumed of nodes that have computed nothing: that of the others, if they are fast.
+
+        Otherwise the first nodes whose steps are compared would seem fast beside them.
+        """
+        found = [node.estimator.factor for node in self._nodes.values() if node.estimator.is_calibrated]
+        return min(1.0, median(found)) if found else 1.0
+
+    def _adjust(self, profile: NodeProfile, usual: float) -> NodeProfile:
+        estimator, device = self._nodes[profile.name].estimator, profile.device
+        factor = estimator.factor if estimator.is_calibrated else usual
         if factor == 1.0:
             return profile
         slower = replace(

@@ -198,7 +198,7 @@ class Coordinator:
         """Plan anew if there is a reason."""
         changes = self._watch.take_changes(self._pipelines.users, _now())
         usable = self._find_usable()
-        known = (self._watch.follow(usable.cluster), self._pipelines.current)
+        known = (self._watch.follow(usable.cluster, _now()), self._pipelines.current)
         self._others = usable.others
         if changes or self._is_news(known):
             await self._replan(known, changes)

@@ -53,7 +53,7 @@ class Timeline:
         self.numbers = count(1)
 
     def plan(self, now: float) -> LayerPlan:
-        plan = self.planner.plan(self.watch.follow(self.cluster), self.current, has_begun=bool(self.current))
+        plan = self.planner.plan(self.watch.follow(self.cluster, 0.0), self.current, has_begun=bool(self.current))
         self.rollout = Rollout(dict(self.current), plan.pipelines, (), now)
         if self.rollout.pending:
             self.said.append(now)
@@ -147,7 +147,7 @@ def test_link_that_stutters_for_twenty_seconds_moves_nothing() -> None:
         assert link.round_trip_s is not None
         assert link.bandwidth is not None
         found = LinkProfile(ends=("a", "b"), round_trip_s=link.round_trip_s, bandwidth=link.bandwidth)
-        cluster = watch.follow(ClusterProfile(nodes=NODES, links=(found,)))
+        cluster = watch.follow(ClusterProfile(nodes=NODES, links=(found,)), 0.0)
         plan = planner.plan(cluster, current, has_begun=bool(current))
         moves += [now] if plan.pipelines != current else []
         current = dict(plan.pipelines)
