@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,7 +14,15 @@ CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 SINGLE = "model.safetensors"
 POOLING = "1_Pooling/config.json"
-"""The pooling of a model for embeddings: the only file that is not in the root of the folder."""
+"""The pooling of a model for embeddings."""
+TEMPLATES = "additional_chat_templates"
+"""The folder of further chat templates, such as ``tool_use.jinja``."""
+_NAME = re.compile(rf"(?!\.)[^/\\]+|{re.escape(POOLING)}|{TEMPLATES}/[^/\\]+\.jinja")
+
+
+def is_in_layout(name: str) -> bool:
+    """Return whether a model may have a file there: in the root of its folder, at `POOLING`, or in `TEMPLATES`."""
+    return _NAME.fullmatch(name) is not None
 
 
 def check_folder(folder: Path) -> None:

@@ -26,14 +26,13 @@ from huggingface_hub.utils import build_hf_headers, logging  # type: ignore[attr
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.base.offline import is_offline
 from parallax_core.builtin.download import Incoming, TransientError
-from parallax_core.builtin.folder_layout import POOLING
+from parallax_core.builtin.folder_layout import is_in_layout
 from parallax_core.builtin.partial_file import RemoteFile
 
 LONGEST_WAIT_S = 60.0
 """The most seconds to wait if the server asks for a pause before the next try."""
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
-_NESTED = re.compile(r"[/\\]|^\.")
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses after which a retry may succeed."""
 
@@ -46,7 +45,7 @@ class HubClient:
     repo: str
     commit: str
     files: Sequence[RemoteFile]
-    """The files in its root folder, and `POOLING`."""
+    """The files in the layout of models; see `is_in_layout`."""
 
     @staticmethod
     def connect(repo: str, revision: str) -> HubClient:
@@ -64,7 +63,7 @@ class HubClient:
                 info = api.model_info(
                     repo, revision=revision, files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
                 )
-                return HubClient(endpoint, repo, _commit(info), _root_files(info))
+                return HubClient(endpoint, repo, _commit(info), _layout_files(info))
             except (ValueError, TypeError, LookupError) as error:
                 message = f"{endpoint} does not answer like a hub of models: {error}"
                 raise ParallaxError(
@@ -136,10 +135,9 @@ def _commit(info: ModelInfo) -> str:
     return str(info.sha)
 
 
-def _root_files(info: ModelInfo) -> list[RemoteFile]:
-    """Return the files in the root folder, and `POOLING`."""
-    files = info.siblings or ()
-    return [_remote_file(file) for file in files if file.rfilename == POOLING or not _NESTED.search(file.rfilename)]
+def _layout_files(info: ModelInfo) -> list[RemoteFile]:
+    """Return the files in the layout of models."""
+    return [_remote_file(file) for file in info.siblings or () if is_in_layout(file.rfilename)]
 
 
 def _remote_file(file: RepoSibling) -> RemoteFile:

@@ -37,8 +37,7 @@ def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
 
     Args:
         name: the model, for messages.
-        listing: the files in the root of the repository, and `POOLING`; other folders hold other formats or copies of
-            the weights.
+        listing: the files in the layout of models; other folders hold other formats or copies of the weights.
 
     Raises:
         ParallaxError: if the repository has no safetensors, configuration or tokenizer.

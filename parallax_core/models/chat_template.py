@@ -6,19 +6,18 @@ time and memory: see `parallax_core.server.tokenizer_pool`.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.base.files import read_object
+from parallax_core.builtin.folder_layout import TEMPLATES
+from parallax_core.models.template_environment import make_environment, to_json
 
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 """The variables that every chat template gets."""
@@ -28,13 +27,19 @@ Turns = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 """Tools in OpenAI's form."""
 NAME = re.compile(r"[A-Za-z_]\w*")
+NULL_CONTENT = re.compile(r"""content\b['"]?\]?\s+is\s+(not\s+)?none""", re.IGNORECASE)
+"""Finds out whether a template tests the content of a turn for null."""
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""The names of the reasoning of a turn; the first is the one that most templates read."""
+MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Written behind the last message to find its end in the prompt; the space shows whether the template strips it."""
 
 
 class Arguments(dict[str, Any]):
     """The arguments of a tool call for templates: an object, and JSON text where a template writes them as text."""
 
     def __str__(self) -> str:
-        return _to_json(self)
+        return to_json(self)
 
     def __add__(self, text: str) -> str:
         return str(self) + text
@@ -70,16 +75,13 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, variables: Mapping[str, str], max_characters: int) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda pattern: datetime.now().astimezone().strftime(pattern)
         try:
-            self._template = environment.from_string(source)
+            self._template = make_environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
             message = f"the model's chat template cannot be read: {error}"
             raise ParallaxError(message, "fetch the model again, or report it to its authors") from error
         self._names = frozenset(NAME.findall(source))
+        self._knows_null = NULL_CONTENT.search(source) is not None
         self._variables = dict(variables)
         self._max_characters = max_characters
 
@@ -103,20 +105,32 @@ class ChatTemplate:
         if taken := sorted(RESERVED.intersection(settings)):
             message = f"{taken[0]!r} is set by the server"
             raise InvalidRequest(message, "chat_template_kwargs", "leave it out")
-        fixed = {"messages": turns, "add_generation_prompt": ending.opens_answer, **self._variables}
-        fixed |= {"tools": tools} if tools else {}
+        fixed = {"tools": list(tools) or None, "add_generation_prompt": ending.opens_answer}
+        variables = {"documents": None, **self._variables, **settings, **fixed}
+        turns = _mark_last(turns) if ending.continues_last else turns
         try:
-            prompt = self._write({**settings, **fixed})
+            prompt = self._write_turns(variables, turns)
         except (InvalidRequest, MemoryError):
             raise
         except Exception as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise InvalidRequest(message, "messages") from error
-        return _cut(prompt, turns[-1]["content"] or "") if ending.continues_last else prompt
+        return _cut(prompt, turns[-1]["content"]) if ending.continues_last else prompt
 
     def uses(self, name: str) -> bool:
         """Return whether a variable of that name may occur in the template."""
         return name in self._names
+
+    def _write_turns(self, variables: dict[str, Any], turns: Turns) -> str:
+        """Render the turns; a template that needs every content gets null if it tests for that, else empty text."""
+        plain = [_tidy(turn) for turn in turns]
+        try:
+            return self._write({**variables, "messages": plain})
+        except (jinja2.UndefinedError, TypeError):
+            if all("content" in turn for turn in plain):
+                raise
+            empty = {"content": None if self._knows_null else ""}
+            return self._write({**variables, "messages": [empty | turn for turn in plain]})
 
     def _write(self, variables: dict[str, Any]) -> str:
         pieces, size = [], 0
@@ -129,47 +143,64 @@ class ChatTemplate:
         return "".join(pieces)
 
 
-def read_source(folder: Path, settings: Mapping[str, Any], name: str = "default") -> str | None:
-    """Return the chat template of a model folder, if it has one; ``settings`` is its ``tokenizer_config.json``.
+def read_sources(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the chat templates of a model folder by their names; a single one is called ``default``.
 
-    Of several templates in it, it is the one called ``name``; a single one is called ``default``.
+    Files win over the settings: ``chat_template.jinja`` and those in `TEMPLATES`; the last resort is
+    ``chat_template.json``, as older processors of images have it.
+
+    Args:
+        folder: of the model.
+        settings: its ``tokenizer_config.json``.
 
     Raises:
-        ParallaxError: if the template is not text.
+        ParallaxError: if a template is not text.
     """
     try:
-        return _find_source(folder / "chat_template.jinja", settings, name)
+        return _read_files(folder) or _read_settings(settings) or _read_settings(_read_processor(folder))
     except (LookupError, TypeError, AttributeError, UnicodeDecodeError) as error:
         message = f"the chat template in {folder} cannot be read: {error}"
         raise ParallaxError(message, "fetch the model again") from error
 
 
-def _find_source(path: Path, settings: Mapping[str, Any], name: str) -> str | None:
-    source = path.read_text(encoding="utf-8") if path.exists() else settings.get("chat_template")
-    if isinstance(source, list):  # several named templates
-        source = next((entry["template"] for entry in source if entry["name"] == name), None)
-    elif name != "default":
-        return None
-    if not isinstance(source, str | None):
-        message = f"it is a {type(source).__name__}"
-        raise TypeError(message)
-    return source
+def _read_files(folder: Path) -> dict[str, str]:
+    single, further = folder / "chat_template.jinja", sorted((folder / TEMPLATES).glob("*.jinja"))
+    found = {path.stem: path.read_text(encoding="utf-8") for path in further}
+    return found | ({"default": single.read_text(encoding="utf-8")} if single.exists() else {})
+
+
+def _read_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    source = settings.get("chat_template")
+    named = {entry["name"]: entry["template"] for entry in source} if isinstance(source, list) else {"default": source}
+    found = {name: text for name, text in named.items() if text is not None}
+    for text in found.values():
+        if not isinstance(text, str):
+            message = f"it is a {type(text).__name__}"
+            raise TypeError(message)
+    return found
+
+
+def _read_processor(folder: Path) -> Mapping[str, Any]:
+    path = folder / "chat_template.json"
+    return read_object(path) if path.exists() else {}
+
+
+def _tidy(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a turn without fields of no value, and with its reasoning under each name that templates read."""
+    found = {name: value for name, value in turn.items() if value is not None}
+    reasoning = next((found[name] for name in REASONING if name in found), None)
+    return found if reasoning is None else {"thinking": reasoning, **found, "reasoning_content": reasoning}
+
+
+def _mark_last(turns: Turns) -> Turns:
+    """Return the turns with a mark behind the content of the last one."""
+    return [*turns[:-1], {**turns[-1], "content": (turns[-1].get("content") or "") + MARK}]
 
 
 def _cut(prompt: str, content: str) -> str:
-    """Return the prompt up to the end of the last turn's content, around which templates may strip spaces."""
-    place = prompt.rfind(content.strip())
-    if place < 0:
+    """Return the prompt up to the mark; if the template has stripped the content, without the space before it, too."""
+    place = prompt.rfind(MARK.strip())
+    if content.strip() not in prompt:
         message = "the model's chat template changes the last message, so that it cannot be continued"
         raise InvalidRequest(message, "continue_final_message", "leave it out")
-    whole = content.lstrip()
-    return prompt[: place + len(whole if prompt.startswith(whole, place) else content.strip())]
-
-
-def _to_json(value: object, indent: int | None = None) -> str:
-    """Return ``value`` as JSON; unlike Jinja's own filter, escape nothing for HTML, since prompts are not web pages."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise jinja2.TemplateError(reason)
+    return prompt[:place] if prompt.startswith(MARK, place) else prompt[:place].rstrip()

@@ -11,10 +11,11 @@ from tokenizers import Tokenizer
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
-from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEnding, Tools, Turns, read_source
+from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEnding, Tools, Turns, read_sources
 from parallax_core.models.generation_config import AUTO, read_generation
 from parallax_core.models.grammars import ModelGrammars
 from parallax_core.models.pooling import EmbeddingConfig, read_embedding_config
+from parallax_core.models.tokenizer_files import load_tokenizer, read_special_tokens, read_tokenizer_settings
 from parallax_core.models.vocabulary import Vocabulary
 
 MOST_CHARACTERS = 2**26
@@ -34,10 +35,10 @@ class ModelTokenizer:
 
     def __init__(self, folder: Path, generation: str = AUTO) -> None:
         self._folder = folder
-        self._tokenizer = _load_tokenizer(folder / "tokenizer.json")
+        settings = read_tokenizer_settings(folder)
+        self._tokenizer = load_tokenizer(folder, settings)
         self.vocabulary = Vocabulary(self._tokenizer)
         config = read_object(folder / "config.json")
-        settings = _read_optional(folder / "tokenizer_config.json")
         found = read_generation(folder, generation)
         self.generation, self.defaults = generation, found.defaults
         size = config.get("vocab_size")
@@ -45,10 +46,10 @@ class ModelTokenizer:
         self.context_length = _context_length(config)
         """The longest sequence the model was made for, in tokens; 0: not stated."""
         self._max_characters = _max_characters(self._tokenizer, self.context_length)
-        self._template_source = read_source(folder, settings)
-        self._tool_source = read_source(folder, settings, "tool_use")
-        self._special = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
-        self.stop_ids = _stop_ids(found.eos_token_id, config) | self._known_ids([self._special["eos_token"]])
+        sources = read_sources(folder, settings)
+        self._template_source, self._tool_source = sources.get("default"), sources.get("tool_use")
+        self._special = read_special_tokens(settings)
+        self.stop_ids = _stop_ids(found.eos_token_id, config) | self._known_ids([self._special.get("eos_token", "")])
         size = max(self.vocab_size, self.vocabulary.size)
         self.grammars = ModelGrammars(folder / "tokenizer.json", size, self.stop_ids)
         """Compiles grammars of answers."""
@@ -186,19 +187,6 @@ class ModelTokenizer:
         return frozenset(token for token in ids if token is not None)
 
 
-def _read_optional(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if the file is missing."""
-    return read_object(path) if path.exists() else {}
-
-
-def _load_tokenizer(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for any fault of the file
-        message = f"{path} cannot be read: {error}"
-        raise ParallaxError(message, "fetch the model again") from error
-
-
 def _context_length(config: Mapping[str, Any]) -> int:
     context = config.get("max_position_embeddings")
     return context if isinstance(context, int) else 0
@@ -208,12 +196,6 @@ def _max_characters(tokenizer: Tokenizer, context: int) -> int:
     """Return the characters of the longest text that may fit the context: as many of the longest token as fit."""
     longest = max(map(len, tokenizer.get_vocab()), default=1)
     return min(context * longest, MOST_CHARACTERS) if context else MOST_CHARACTERS
-
-
-def _token_text(token: object) -> str:
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else ""
 
 
 def _stop_ids(stated: object, config: Mapping[str, Any]) -> frozenset[int]:

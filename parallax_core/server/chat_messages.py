@@ -97,8 +97,7 @@ class ChatRequestMessage(Strict):
         """Return the turn in the form of chat templates; ``developer`` is OpenAI's newer name of ``system``."""
         turn: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self._text}
         optional = {"name": self.name, "tool_call_id": self.tool_call_id, "tool_calls": self._calls}
-        reasoning = self.reasoning_content or self.reasoning
-        optional |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), reasoning)
+        optional["reasoning_content"] = self.reasoning_content or self.reasoning
         return {**turn, **{name: value for name, value in optional.items() if value}}
 
     @property

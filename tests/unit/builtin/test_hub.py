@@ -37,6 +37,15 @@ def test_fetch_takes_the_pooling_of_a_model_for_embeddings(hub: FakeHub, source:
     assert not path.exists()
 
 
+def test_fetch_takes_further_chat_templates_from_their_folder_only(hub: FakeHub, source: HubSource) -> None:
+    wanted = {"chat_template.jinja": b"a", "additional_chat_templates/tool_use.jinja": b"b"}
+    hub.add(NAME, MODEL | wanted | {"additional_chat_templates/x.py": b"", "other/x.jinja": b"", ".x.jinja": b""})
+    path = source.fetch(NAME, silent).path
+    names = {each.relative_to(path).as_posix() for each in path.rglob("*.*") if not each.name.endswith(".json")}
+    assert names >= set(wanted)
+    assert not [name for name in names if "x." in name]
+
+
 def test_fetch_takes_the_shards_of_the_index(hub: FakeHub, source: HubSource) -> None:
     shards = {"model-1-of-2.safetensors": b"a" * 1000, "model-2-of-2.safetensors": b"b" * 1000}
     index = {"weight_map": {"x": "model-1-of-2.safetensors", "y": "model-2-of-2.safetensors"}}
