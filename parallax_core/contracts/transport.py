@@ -144,6 +144,17 @@ class Monitored(Protocol):
         """Call ``hear`` on the event loop at each sign of life, such as a heartbeat; it replaces an earlier one."""
 
 
+@runtime_checkable
+class MonitoredOnDemand(Monitored, Protocol):
+    """An optional protocol of a `Monitored` link that saves heartbeats where neither end judges by them.
+
+    A head has many nodes that wait, and judges those alone that have a stage.
+    """
+
+    def unmonitor(self) -> None:
+        """Report no more, until `monitor` is called again. The peer is still lost after ``timeout_s`` of silence."""
+
+
 class Transport(Protocol):
     """The connections of a node. Belongs to one event loop."""
 

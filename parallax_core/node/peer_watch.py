@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from parallax_core.cluster.failure_detector import FailureDetector
-from parallax_core.contracts.transport import Monitored
+from parallax_core.contracts.transport import Monitored, MonitoredOnDemand
 
 CHECK_S = 0.05
 """Seconds between checks of the detector."""
@@ -18,6 +18,7 @@ class PeerWatch:
     def __init__(self, link: Monitored, min_timeout_s: float, lose: Callable[[float], None]) -> None:
         """Begin; ``lose`` is called once with the seconds of silence when the peer is taken for lost."""
         self._loop = asyncio.get_running_loop()
+        self._link = link
         self._lose = lose
         self._detector = FailureDetector(self._loop.time(), link.timeout_s, min_timeout_s)
         self._timer = self._loop.call_later(CHECK_S, self._check)
@@ -26,6 +27,8 @@ class PeerWatch:
     def stop(self) -> None:
         """End it. Idempotent."""
         self._timer.cancel()
+        if isinstance(self._link, MonitoredOnDemand):
+            self._link.unmonitor()
 
     def _hear(self) -> None:
         self._detector.hear(self._loop.time())

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.refs import Ref
-from parallax_core.contracts.transport import Frame, Link, Monitored, Transport, TransportPlan
+from parallax_core.contracts.transport import Frame, Link, Monitored, MonitoredOnDemand, Transport, TransportPlan
 from parallax_core.testing.child import Child, HeartbeatCounter, forked
 from parallax_core.testing.pair import CONNECT, NO_LINK, QUIET_S, make_bytes
 from parallax_core.testing.peer import BUSY, ECHO, EXCESS, FLOOD, HOLD, HUSH, PeerPlan
@@ -32,6 +32,7 @@ GARBAGE = (
 STRANGERS = 20
 CONNECTS = 3
 MONITORED = "Seconds of silence after which the transport itself takes the peer for lost"
+UNMONITORED = "The peer is still lost after ``timeout_s`` of silence"
 BESIDE = "so that peers do not take the node for hung"
 ADDRESS_PARTS = "override reach_raw: this kit reads only addresses with a host and a port"
 
@@ -179,6 +180,24 @@ class ProcessTransportConformance(TransportConformance):
             await within(self.patience_s, beats.wait(), "no heartbeat of an idle peer was reported", MONITORED)
             await self.send(link, Frame(BUSY + b"%d" % round(1000 * (self.timeout_s + self.grace_s))))
             await within(self.patience_s, beats.wait(), "no heartbeat of a busy peer was reported", MONITORED)
+
+    @in_loop
+    async def test_link_that_is_monitored_no_longer_stays(self) -> None:
+        """A link that is `MonitoredOnDemand` outlives ``timeout_s`` unmonitored, and reports again when it is asked."""
+        async with self.started("alpha", timeout_s=self.timeout_s) as alpha, self._forked() as child:
+            link = await self._reach_busy(alpha, child.address)
+            if not isinstance(link, MonitoredOnDemand):
+                return
+            beats = HeartbeatCounter()
+            link.monitor(beats.note)
+            await within(self.patience_s, beats.wait(), "no heartbeat was reported", MONITORED)
+            link.unmonitor()
+            fault = "a node whose link was not monitored"
+            with keep(PeerLost, fault, UNMONITORED):
+                await asyncio.sleep(2 * self.timeout_s)
+                await self._check_echo(link)
+            link.monitor(beats.note)
+            await within(self.patience_s, beats.wait(), "no heartbeat was reported when it was asked again", MONITORED)
 
     @in_loop
     async def test_waiting_sender_learns_that_its_peer_hangs(self) -> None:

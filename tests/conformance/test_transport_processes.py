@@ -91,11 +91,27 @@ class Mute(TcpLink):
         del hear
 
 
+class Forgetful(TcpLink):
+    """Reports what it is first asked for."""
+
+    timeout_s = 0.5
+    is_asked = False
+
+    def monitor(self, hear: Callable[[], None]) -> None:
+        for number in range(0 if self.is_asked else 10):
+            asyncio.get_running_loop().call_later(number / 10, hear)
+        self.is_asked = True
+
+    def unmonitor(self) -> None:
+        """Do nothing."""
+
+
 FAULTS = [
     (Truncating, TcpTransport, "test_frames_cross_to_another_process", "came back changed"),
     (Deaf, TcpTransport, "test_killed_peer_is_lost_in_time", "not noticed by receive"),
     (Numb, TcpTransport, "test_hung_peer_is_lost_in_time", "not noticed by receive"),
     (Mute, TcpTransport, "test_heartbeats_are_reported", "no heartbeat of an idle peer was reported"),
+    (Forgetful, TcpTransport, "test_link_that_is_monitored_no_longer_stays", "when it was asked again"),
     (Numb, TcpTransport, "test_waiting_sender_learns_that_its_peer_hangs", "not noticed by a waiting send"),
     (Numb, TcpTransport, "test_peer_that_hangs_in_the_middle_is_lost", "a hung peer was not noticed"),
     (TcpLink, TcpTransport, "test_peer_whose_loop_is_busy_is_not_lost", "a node whose loop was busy was lost"),

@@ -13,13 +13,12 @@ import zmq
 
 from parallax_core.api import Data, Frame, FrameLimits, LossCause, PeerLost, TransportPlan
 from parallax_transport_zmq.arrivals import Arrivals
+from parallax_transport_zmq.heartbeat import HeartbeatPace
 from parallax_transport_zmq.keyfile import NodeRole
 from parallax_transport_zmq.message import BadMessage, Kind, pack_reason, pack_taken, unpack_reason, unpack_taken
 from parallax_transport_zmq.parcel import Parcel, cut_frame
 
 HERE = "this end is closed"
-RECENT_S = 0.05
-"""Any message counts as a sign of life; if one was sent within this time, in seconds, a heartbeat is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Line(Protocol):
 
 
 class ZmqLink:
-    """One end of a link; see `parallax_core.api.Link`, `Guarded` and `Monitored`."""
+    """One end of a link; see `parallax_core.api.Link`, `Guarded` and `MonitoredOnDemand`."""
 
     def __init__(self, plan: TransportPlan, line: Line, peer: Peer, limits: FrameLimits | None = None) -> None:
         """Begin a link to ``peer``, which may send frames up to ``limits`` until it is admitted."""
@@ -83,10 +82,11 @@ class ZmqLink:
         self._posting = threading.Lock()
         """Held while messages are posted that must follow each other, such as the parts of a frame."""
         self._was_heard = True
-        self._posted = 0.0
-        """When the loop last posted a message."""
-        self._beaten = self._loop.time()
-        """When `beat` was last called."""
+        self._pace = HeartbeatPace(plan)
+        self._judged = self._loop.time()
+        """When silence was last judged."""
+        self._listened_s = 0.0
+        """Seconds since then in which this end listened."""
         self._silence_s = self._mute_s = 0.0
         """Seconds without any sign of life, and without a message."""
         self._tell: Callable[[], None] | None = None
@@ -97,8 +97,13 @@ class ZmqLink:
         return self._plan.timeout_s
 
     def monitor(self, hear: Callable[[], None]) -> None:
-        """Call ``hear`` whenever a message of the peer arrives; see `Monitored`."""
-        self._tell = hear
+        """Call ``hear`` whenever a message of the peer arrives, and want heartbeats often; see `Monitored`."""
+        self._set_monitor(hear)
+
+    def unmonitor(self) -> None:
+        """Want heartbeats less often; see `MonitoredOnDemand`."""
+        if self._tell is not None:
+            self._set_monitor(None)
 
     @property
     def peer(self) -> str:
@@ -183,31 +188,39 @@ class ZmqLink:
             self.break_off(f"it sent {error}", f"you sent {error}", "invalid_frame")
 
     def beat(self, listened_s: float) -> None:
-        """Send a heartbeat, unless a message was just sent, and end the link if the peer was silent for too long.
+        """Send a heartbeat if one is due, and end the link if the peer was silent for too long.
 
         A peer whose connection shows that its process runs may send no message for up to ``busy_s``.
 
         Args:
             listened_s: seconds since the last call in which this end listened.
         """
-        now, timeout_s = self._loop.time(), self._plan.timeout_s
+        now = self._loop.time()
+        self._listened_s += listened_s
+        if self._pace.is_over(self._judged, now):
+            self._judge(now)
+
+    def _judge(self, now: float) -> None:
+        listened_s, timeout_s = self._listened_s, self._plan.timeout_s
         self._mute_s = 0.0 if self._was_heard else self._mute_s + listened_s
-        is_alive = self._was_heard or self._has_arrivals(now - self._beaten)
+        is_alive = self._was_heard or self._has_arrivals(now - self._judged)
         self._silence_s = 0.0 if is_alive else self._silence_s + listened_s
-        self._was_heard, self._beaten = False, now
+        self._was_heard, self._judged, self._listened_s = False, now, 0.0
         if self._silence_s >= timeout_s:
             self.break_off(f"no sign of life for {timeout_s:g} s", "you were silent for too long")
         elif self._mute_s >= (busy_s := max(timeout_s, self._plan.busy_s)):
             self.break_off(f"its process runs, but has sent nothing for {busy_s:g} s", "you sent nothing for too long")
-        elif now - self._posted >= RECENT_S:
-            self._post(Kind.BEAT)
+        elif self._pace.is_over(self._pace.posted, now):
+            self._post(self._pace.pack())
 
     def beat_threadsafe(self) -> None:
         """Send a heartbeat for a busy loop, from another thread; a message being posted counts as one, too."""
-        if self.is_over or not self._posting.acquire(blocking=False):
+        now = self._loop.time()
+        if self.is_over or not self._pace.is_over(self._pace.posted, now) or not self._posting.acquire(blocking=False):
             return
+        self._pace.posted = now
         try:
-            self._line.post_threadsafe(Kind.BEAT)
+            self._line.post_threadsafe(self._pace.pack())
         except ConnectionError:  # the loop will notice
             return
         finally:
@@ -241,6 +254,11 @@ class ZmqLink:
             self._parcel = None
             self._line.hang_up()
 
+    def _set_monitor(self, tell: Callable[[], None] | None) -> None:
+        self._tell, self._pace.is_monitored = tell, tell is not None
+        if not self._lost:
+            self._post(self._pace.pack())  # the peer knows at once
+
     def _has_arrivals(self, seconds: float) -> bool:
         """Return whether anything has come on the connection in that time; if so, tell who monitors the link."""
         arrivals = self._peer.arrivals
@@ -260,7 +278,7 @@ class ZmqLink:
             case Kind.TAKEN:
                 self._acknowledge(unpack_taken(bytes(message)))
             case Kind.BEAT:
-                pass
+                self._pace.hear(bytes(message))
             case Kind.BYE:
                 self._part(unpack_reason(bytes(message)))
             case Kind.HEARD_BYE if self._lost:
@@ -298,7 +316,7 @@ class ZmqLink:
             self._post(pack_taken(self._taken))
 
     def _post(self, *messages: Data) -> None:
-        self._posted = self._loop.time()
+        self._pace.posted = self._loop.time()
         try:
             with self._posting:
                 for message in messages:

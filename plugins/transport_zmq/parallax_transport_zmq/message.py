@@ -28,6 +28,7 @@ class Kind(bytes, Enum):
     """The head of a frame; its larger parts follow as they are, without such a byte."""
     TAKEN = b"T"
     BEAT = b"B"
+    """A sign of life, which may say how often the sender wants those of the peer."""
     BYE = b"E"
     HEARD_BYE = b"A"
     ENROL = b"N"
@@ -45,6 +46,7 @@ MOST_REASON = 300
 _GREETING = struct.Struct("!3sBIH")
 _WELCOME = struct.Struct("!I")
 _TAKEN = struct.Struct("!Q")
+_BEAT = struct.Struct("!I")
 _ENROL = struct.Struct("!3sBH")
 KEY_BYTES = 32
 
@@ -184,6 +186,24 @@ def unpack_taken(message: bytes) -> int:
     if len(message) != 1 + _TAKEN.size:
         raise BadMessage(f"a count of {len(message)} bytes")
     return int(_TAKEN.unpack_from(message, 1)[0])
+
+
+def pack_beat(wanted_s: float) -> bytes:
+    """Encode a heartbeat of an end that wants one of the peer every ``wanted_s`` seconds."""
+    return Kind.BEAT + _BEAT.pack(min(round(1000 * wanted_s), 2**32 - 1))
+
+
+def unpack_beat(message: bytes) -> float | None:
+    """Return how often, in seconds, the sender of a heartbeat wants those of the peer; None: it does not say.
+
+    Raises:
+        BadMessage: if the message is malformed.
+    """
+    if len(message) == 1:
+        return None
+    if len(message) != 1 + _BEAT.size:
+        raise BadMessage(f"a heartbeat of {len(message)} bytes")
+    return float(_BEAT.unpack_from(message, 1)[0]) / 1000
 
 
 def pack_reason(kind: Kind, reason: str) -> bytes:

@@ -15,6 +15,7 @@ import zmq
 from parallax_core.api import Admission, ParallaxError, PeerLost, TransportPlan, keys_folder
 from parallax_transport_zmq.address import Endpoint, IpcEndpoint, TcpEndpoint, advertise_host, find_host, parse_address
 from parallax_transport_zmq.call import Call
+from parallax_transport_zmq.heartbeat import find_interval
 from parallax_transport_zmq.ipcfile import claim_path
 from parallax_transport_zmq.keyfile import name_machine
 from parallax_transport_zmq.keyring import Keyring, find_role
@@ -28,8 +29,6 @@ MOST_WAITING, MOST_WAITING_OF_ONE = 64, 16
 """The most links that wait to be accepted: of all nodes, and of the nodes of one machine."""
 WAITING_S = 30.0
 """Seconds for which a link waits to be accepted, approximately."""
-BEAT_S = 0.1
-"""Longest interval between two heartbeats, in seconds."""
 KEYS_S = 0.9
 """Seconds between checks that the keys of peers are still allowed, approximately."""
 STOP_S = 2.0
@@ -57,7 +56,7 @@ class ZmqTransport:
         self._news = asyncio.Event()
         self._is_stopped = False
         self._clock: asyncio.TimerHandle | None = None
-        self._beat_s = min(BEAT_S, plan.timeout_s / 10)
+        self._beat_s = find_interval(plan)
         self._keys_checked = 0.0
         self._last_beat = 0.0
         """When the loop last sent heartbeats, on its clock, which is `time.monotonic`."""

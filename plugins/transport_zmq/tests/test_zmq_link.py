@@ -42,7 +42,7 @@ async def hear(socket: zmq.Socket[bytes]) -> bytes:
     async with asyncio.timeout(10):
         while True:
             with suppress(zmq.Again):
-                if (message := socket.recv(zmq.NOBLOCK)) != Kind.BEAT:
+                if (message := socket.recv(zmq.NOBLOCK))[:1] != Kind.BEAT:
                     return message
             await asyncio.sleep(0.005)
 
