@@ -9,6 +9,7 @@ from parallax_core.wire.base import MOST_NAME, MOST_TEXT
 from parallax_core.wire.engine import EngineStatus
 from parallax_core.wire.membership import Loading, Refusal
 from parallax_core.wire.messages import Failure, Message
+from parallax_core.wire.profile import LinkTried
 
 
 def tidy(message: Message) -> Message:
@@ -19,7 +20,9 @@ def tidy(message: Message) -> Message:
             return msgspec.structs.replace(message, message=make_printable(message.message, MOST_TEXT), peer=peer)
         case Refusal():
             texts = {name: make_printable(getattr(message, name), MOST_TEXT) for name in ("message", "hint")}
-            return msgspec.structs.replace(message, **texts)
+            return msgspec.structs.replace(message, unreached=make_printable(message.unreached, MOST_NAME), **texts)
+        case LinkTried():
+            return msgspec.structs.replace(message, reason=make_printable(message.reason, MOST_TEXT))
         case EngineStatus():
             return msgspec.structs.replace(message, reason=make_printable(message.reason, MOST_TEXT))
         case Loading():

@@ -29,7 +29,7 @@ from parallax_core.wire.engine_bounds import check_engine_message
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Join, Linked, Ready
 from parallax_core.wire.messages import Hello, Mask, Message, Result, Step, Welcome
-from parallax_core.wire.profile import NodeReport, Peers, check_peers, check_report
+from parallax_core.wire.profile import LinkTried, NodeReport, Peers, TryLink, check_peers, check_report
 from parallax_core.wire.relay import (
     NotReached,
     OfferRelay,
@@ -63,7 +63,7 @@ def check_message(message: Message) -> None:
             check_answers(message.answers, len(message.tensors))
         case Ready():
             check_info(message.info)
-        case Join() | NodeReport() | Peers() | Hello() | Welcome() | Succession():
+        case Join() | NodeReport() | Peers() | TryLink() | LinkTried() | Hello() | Welcome() | Succession():
             check_introduction(message)
         case Linked() | Relays() | RelayUsers() | Reach() | Ring() | NotReached() | OfferRelay() | Relinked():
             check_relaying(message)
@@ -155,12 +155,16 @@ def check_info(info: StageInfo) -> None:
         )
 
 
-def check_introduction(message: Join | NodeReport | Peers | Hello | Welcome | Succession) -> None:
+def check_introduction(
+    message: Join | NodeReport | Peers | TryLink | LinkTried | Hello | Welcome | Succession,
+) -> None:
     """Check what a node says of itself, or a head of other nodes."""
     if isinstance(message, NodeReport):
         check_report(message)
-    elif isinstance(message, Peers):
+    elif isinstance(message, Peers | TryLink):
         check_peers(message)
+    elif isinstance(message, LinkTried):
+        check_words(message.peer)
     elif isinstance(message, Succession):
         check_succession(message)
     elif isinstance(message, Join):

@@ -96,6 +96,8 @@ class Refusal(Leased, frozen=True, tag=11):
     hint: Text = ""
     lacks_leases: bool = False
     """For a lease: whether the backend has none for the model; the node may still have a stage of its own."""
+    unreached: Name = ""
+    """The node of the next stage, if it was not reached; empty: it was, or something else went wrong."""
 
 
 class Hop(Leased, frozen=True, tag=12):

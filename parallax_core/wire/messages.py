@@ -35,7 +35,7 @@ from parallax_core.wire.membership import (
     Release,
     StartNode,
 )
-from parallax_core.wire.profile import NodeReport, Peers, Probe, ProbeAnswer
+from parallax_core.wire.profile import LinkTried, NodeReport, Peers, Probe, ProbeAnswer, TryLink
 from parallax_core.wire.relay import RelayMessage
 from parallax_core.wire.rendezvous import RendezvousMessage
 from parallax_core.wire.succession import ClusterState, Succession
@@ -190,7 +190,7 @@ Membership = (
     | EndNode
     | OpenLease
 )
-Profile = NodeReport | Peers | Probe | ProbeAnswer
+Profile = NodeReport | Peers | Probe | ProbeAnswer | TryLink | LinkTried
 Message = (
     Step
     | Result

@@ -5,7 +5,9 @@ finite and within ranges that are checked during decoding; a report beyond them 
 true is found out later: by the step times of the node's stage.
 
 The head tells a node which others to measure the link to (`Peers`). The node makes a link to each from time to time,
-with a `Hello` that says so, sends a few `Probe`, and gets a `ProbeAnswer` to each.
+with a `Hello` that says so, sends a few `Probe`, and gets a `ProbeAnswer` to each. Before a pipeline is to lead from
+one node to another, the head has the first connect to the second (`TryLink`), and hears whether that works
+(`LinkTried`).
 """
 
 from __future__ import annotations
@@ -69,6 +71,8 @@ class LinkReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     peer: Name
     round_trip_s: RttSeconds
     bandwidth: Bandwidth
+    relay: Name = ""
+    """The relay over which the other node was reached; empty: directly."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, kw_only=True, tag=22):
@@ -85,6 +89,8 @@ class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     links: Annotated[tuple[LinkReport, ...], msgspec.Meta(max_length=MOST_LINKS)] = ()
     leases: bool = False
     """Whether several pipelines can use it; see `BackendSpec.leases`."""
+    unreached: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_LINKS)] = ()
+    """The nodes to which it could not connect, of those whose links it measures."""
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -105,6 +111,22 @@ class Peers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     peers: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MOST_PEERS)] = ()
 
 
+class TryLink(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=44):
+    """Has a node connect to another one at once, or know the key of one that is to connect to it; from its head."""
+
+    peer: Peer
+    """The other node; if ``is_measured``, the receiver is to connect to it, and otherwise it to the receiver."""
+
+
+class LinkTried(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=45):
+    """Reports whether a node could connect to another one, as its head has asked (`TryLink`)."""
+
+    peer: Name
+    is_reached: bool
+    reason: Text = ""
+    """Why not."""
+
+
 class Probe(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=24):
     """Asks for an answer at once, on a link that is being measured."""
 
@@ -116,13 +138,13 @@ class ProbeAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     """Answers a `Probe`."""
 
 
-def check_peers(peers: Peers) -> None:
+def check_peers(peers: Peers | TryLink) -> None:
     """Check the texts of peers.
 
     Raises:
         BadFrame: if one has unprintable characters.
     """
-    for peer in peers.peers:
+    for peer in peers.peers if isinstance(peers, Peers) else (peers.peer,):
         check_words(peer.node, peer.address)
 
 
@@ -134,7 +156,7 @@ def check_report(report: NodeReport) -> None:
     """
     device = report.device
     check_words(report.backend, device.name, *(each.model for each in report.stored))
-    check_words(*(each.peer for each in report.links))
+    check_words(*report.unreached, *(word for each in report.links for word in (each.peer, each.relay)))
     require(
         not device.total_memory or device.memory <= device.total_memory, "a device has more free memory than memory"
     )

@@ -10,15 +10,18 @@ from math import inf
 from typing import Protocol
 
 from parallax_core.base.ids import holder_of, is_lease
-from parallax_core.cluster.layer_plan import LayerPlan, Planner, Stages
+from parallax_core.cluster.layer_plan import LayerPlan, Planner, Stages, find_intact, list_hops
 from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
 from parallax_core.cluster.rebalancing.watch import SlowdownWatch, describe_changes
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage
 from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import PlannedMove
+from parallax_core.node.coordinator.link_checks import LinkChecks
 from parallax_core.node.coordinator.pipelines import PlannedPipeline, PlannedPipelines, Replicas
-from parallax_core.node.coordinator.planned import Planning, describe_places
+from parallax_core.node.coordinator.planned import PlanFault, Planning, describe_fault, describe_places
 from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.link_trial import LinkFailed
+from parallax_core.node.membership.loading import NodeRefused
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.pages.budget import format_bytes
 
@@ -100,6 +103,7 @@ class Coordinator:
         self._watch = SlowdownWatch(planner.model, rules)
         self._reason = ""
         """Why the latest plan was made."""
+        self._links = LinkChecks(registry.changed.set)
         self._pipelines = PlannedPipelines(lambda rank: open_pipeline(rank, self))
         self.plan = LayerPlan(cluster=ClusterProfile(nodes=()), waits_for="no node has joined")
         """The latest plan."""
@@ -137,27 +141,45 @@ class Coordinator:
         """The nodes that have joined, without their leases."""
         return [node for node in self._registry.joined if not is_lease(node.name)]
 
+    @property
+    def _by_name(self) -> dict[str, JoinedNode]:
+        return {node.name: node for node in self._nodes}
+
     def explain(self) -> str:
         """Return what the cluster waits for; empty: nothing."""
         if not self.plan.waits_for:
             return ""
         return "; ".join([self.plan.waits_for, *(f"node {name!r}: {reason}" for name, reason in self._others.items())])
 
-    def exclude(self, node: str, reason: str) -> None:
-        """Plan without a node, or that of a lease, for `EXCLUDED_S`; one that leaves gets nothing anyway."""
-        node = holder_of(node)
-        if node in self._leaving:
-            return
-        logger.warning("node gets no layers for %g s node=%s: %s", EXCLUDED_S, node, reason)
-        self._excluded[node] = (_now() + EXCLUDED_S, reason)
-        self._registry.changed.set()
+    def note_fault(self, error: PlanFault) -> None:
+        """Plan without what has failed: a link until it works, leases of a node, or a node for `EXCLUDED_S`."""
+        if isinstance(error, LinkFailed):
+            one, other = map(holder_of, error.ends)
+            self._links.note_failure(self._by_name, LinkFailed(one, other, error.message))
+        elif isinstance(error, NodeRefused) and error.lacks_leases:
+            self._stop_sharing(holder_of(error.node), describe_fault(error))
+        else:
+            self._exclude(holder_of(error.node), describe_fault(error))
+        self._plan_soon()
 
-    def stop_sharing(self, node: str, reason: str) -> None:
-        """Plan without leases of a node, whose backend has none for the model, until it joins anew."""
-        node = holder_of(node)
+    def can_serve(self, stages: Stages) -> bool:
+        """Return whether the nodes of stages may be used, no other pipeline has them, and no link has failed."""
+        nodes = {node.name for node in self._nodes} - self._excluded.keys() - self._leaving.keys()
+        unreachable = self._links.find_unreachable(self._nodes, (), ())
+        return bool(find_intact([stages], nodes, unreachable)) and self._pipelines.are_free(stages)
+
+    def _exclude(self, node: str, reason: str) -> None:
+        if node not in self._leaving:  # one that leaves gets nothing anyway
+            logger.warning("node gets no layers for %g s node=%s: %s", EXCLUDED_S, node, reason)
+            self._excluded[node] = (_now() + EXCLUDED_S, reason)
+
+    def _stop_sharing(self, node: str, reason: str) -> None:
         logger.warning("node is not shared node=%s: %s", node, reason)
         self._unshared.update({each.name: each for each in self._nodes if each.name == node})
-        self._planned_at = -inf  # what has changed of the nodes counts at once
+
+    def _plan_soon(self) -> None:
+        """Plan again; what has changed of the nodes counts at once."""
+        self._planned_at = -inf
         self._registry.changed.set()
 
     def end(self, reason: str) -> None:
@@ -186,43 +208,62 @@ class Coordinator:
             while True:
                 await self._await_news()
                 self._registry.changed.clear()
-                await self._look()
+                if not await self._look():
+                    continue
                 self._pipelines.advance(replicas, _now())
                 if self._known is not None:
                     self._known = (self._known[0], self._pipelines.current)
                 self._planned.set()
         finally:
-            await self._pipelines.close()
+            await asyncio.gather(self._links.close(), self._pipelines.close())
 
-    async def _look(self) -> None:
-        """Plan anew if there is a reason."""
+    async def _look(self) -> bool:
+        """Plan anew if there is a reason; return False if the plan is not to be used, and another one is needed."""
         changes = self._watch.take_changes(self._pipelines.users, _now())
         usable = self._find_usable()
         known = (self._watch.follow(usable.cluster, _now()), self._pipelines.current)
         self._others = usable.others
+        self._links.retry(self._by_name, usable.cluster.unreachable)
         if changes or self._is_news(known):
-            await self._replan(known, changes)
-        elif not self.plan.pipelines:  # a node that was not to be used may be gone now
+            return await self._replan(known, changes)
+        if not self.plan.pipelines:  # a node that was not to be used may be gone now
             self._stop_broken()
+        return True
 
     def _is_news(self, known: Known) -> bool:
         """Return whether to plan again; figures of the same nodes change all the time, and little."""
         if self._known is None or self._known[1] != known[1]:
             return True
+        if not self.plan.pipelines and self._known[0].unreachable != known[0].unreachable:
+            return True
         return _list_names(self._known) != _list_names(known) or (
             known != self._known and _now() > self._planned_at + CALM_S
         )
 
-    async def _replan(self, known: Known, changes: Mapping[str, float]) -> None:
-        reason = "; ".join([*describe_names(self._known, known), *describe_changes(changes)])
+    async def _replan(self, known: Known, changes: Mapping[str, float]) -> bool:
+        before, reason = self._known, [*describe_names(self._known, known), *describe_changes(changes)]
         self._known, self._planned_at = known, _now()
+        self._stop_broken()  # their nodes can say meanwhile whom they reach
         try:
             plan = await asyncio.to_thread(self._planner.plan, *known, has_begun=self._has_begun)
         except Exception:  # the next nodes may be others, whatever the error is
             logger.exception("cluster cannot be planned")
-            return
-        self._reason = reason or "what nodes say of themselves has changed"
+            return True
+        if not await self._check_links(plan):
+            self._known = before
+            self._plan_soon()
+            return False
+        self._reason = "; ".join(reason) or "what nodes say of themselves has changed"
         self._apply(plan)
+        return True
+
+    async def _check_links(self, plan: LayerPlan) -> bool:
+        """Have nodes try the links that a plan needs, before anything that serves is left for it."""
+        hops = {hop for stages in plan.pipelines.values() for hop in list_hops(stages)} - self._pipelines.hops
+        nodes, users, opening = self._by_name, self._pipelines.users, self._pipelines.opening
+        able = nodes.keys() - opening  # others do not hear of it before their layers are loaded
+        links = [(nodes[one], nodes[other]) for one, other in hops if {one, other} <= able]
+        return await self._links.check(links, [nodes[name] for name in users if name in nodes])
 
     async def _await_news(self) -> None:
         try:
@@ -245,7 +286,10 @@ class Coordinator:
         profiles = (
             replace(each, leases=False) if each.name in self._unshared else each for each in usable.cluster.nodes
         )
-        return UsableNodes(replace(usable.cluster, nodes=tuple(profiles)), {**usable.others, **others})
+        reported, used = usable.cluster.unreachable, self._pipelines.hops
+        unreachable = self._links.find_unreachable(self._nodes, reported, used)
+        cluster = replace(usable.cluster, nodes=tuple(profiles), unreachable=unreachable)
+        return UsableNodes(cluster, {**usable.others, **others})
 
     def _apply(self, plan: LayerPlan) -> None:
         self.plan = plan

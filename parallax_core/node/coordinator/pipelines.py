@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from parallax_core.cluster.layer_plan import Stages
+from parallax_core.cluster.layer_plan import Stages, list_hops, name_member
 from parallax_core.cluster.rebalancing.rollout import Rollout
 from parallax_core.contracts.engine import Engine
 from parallax_core.node.coordinator.planned import PlannedExecutor
@@ -64,6 +64,18 @@ class PlannedPipelines:
         return {stage.node for stages in both for stage in stages}
 
     @property
+    def hops(self) -> set[tuple[str, str]]:
+        """The links over which pipelines serve: the node of each stage, and that of the next one."""
+        ready = (each.executor.planned for each in self._pipelines.values() if each.is_ready)
+        return {hop for stages in ready for hop in list_hops(stages)}
+
+    @property
+    def opening(self) -> set[str]:
+        """The nodes of pipelines that are being opened, or have lost a stage."""
+        unready = (each.executor.planned for each in self._pipelines.values() if not each.is_ready)
+        return {stage.node for stages in unready for stage in stages}
+
+    @property
     def pending(self) -> frozenset[int]:
         """The ranks that still have to move, or are not ready yet."""
         return self._rollout.pending
@@ -77,6 +89,9 @@ class PlannedPipelines:
     def advance(self, replicas: Replicas, now: float) -> None:
         """Move the pipelines that may move now, and add them to ``replicas`` or remove them."""
         planned = self._rollout.planned
+        if planned:  # otherwise all wait for a plan
+            for rank in self._pipelines.keys() - self.current.keys() - planned.keys() - {0}:
+                self._remove(rank, replicas)
         for rank in sorted(self._rollout.advance(lambda rank: self._pipelines[rank].is_ready, now)):
             if rank not in planned:
                 self._remove(rank, replicas)
@@ -93,6 +108,11 @@ class PlannedPipelines:
         for each in self._pipelines.values():
             if any(stage.node not in nodes for stage in each.executor.planned):
                 each.executor.move(())
+
+    def are_free(self, stages: Stages) -> bool:
+        """Return whether no pipeline has, or is to have, a node of ``stages``, or the lease of one there."""
+        taken = {name_member(stage) for each in self.current.values() for stage in each}
+        return taken.isdisjoint(map(name_member, stages))
 
     def fail(self, reason: str) -> None:
         """Have all pipelines end for good."""

@@ -17,9 +17,14 @@ from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import DifferentWeights
 from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.link_trial import LinkFailed
 from parallax_core.node.membership.loading import LoadingHung, NodeRefused
 
 logger = logging.getLogger(__name__)
+
+PlanFault = NodeRefused | LoadingHung | DifferentWeights | LinkFailed
+"""Why the stages of a pipeline cannot be opened, where others can: a node cannot load its layers, or does not reach the
+next one."""
 
 
 class Planning(Protocol):
@@ -28,11 +33,11 @@ class Planning(Protocol):
     def explain(self) -> str:
         """Return what the cluster waits for; empty: nothing."""
 
-    def exclude(self, node: str, reason: str) -> None:
-        """Plan without a node, which cannot load its layers."""
+    def note_fault(self, error: PlanFault) -> None:
+        """Plan without what has failed: a node, its leases, or a link."""
 
-    def stop_sharing(self, node: str, reason: str) -> None:
-        """Plan without leases of a node, whose backend has none for the model."""
+    def can_serve(self, stages: Stages) -> bool:
+        """Return whether the nodes of stages may be used, no other pipeline has them, and no link has failed."""
 
     async def replace(self, node: str) -> None:
         """Plan without a node, which leaves; return once the model has another place."""
@@ -45,7 +50,8 @@ class PlannedExecutor:
     """An `Executor` of one pipeline of a plan, which may have other stages each time it opens.
 
     It opens them as a `RemoteExecutor` does. When the plan moves the pipeline, opening begins anew, and a pipeline that
-    serves is told (`Movable`); its requests go on when its new stages are open.
+    serves is told (`Movable`); its requests go on when its new stages are open. If these cannot be opened, it goes back
+    to those that served if it can, and else waits for another plan.
     """
 
     most_failures: int | None = None
@@ -61,8 +67,8 @@ class PlannedExecutor:
         self._opened: Stages | None = None
         """The stages of the last `open`; None: they are to be opened anew."""
         self._news = asyncio.Event()
-        self._fault = ""
-        """Why the last attempt to open the stages failed."""
+        self.fault = ""
+        """Why the last attempt to open the stages failed; empty: it did not, or there was none. See `Movable`."""
         self._end = ""
         """Why the pipeline is to end; empty: it is not."""
 
@@ -111,14 +117,10 @@ class PlannedExecutor:
             self._executor.assign([self._assign(stage, placed) for stage, placed in enumerate(stages)])
             try:
                 infos = await self._try(stages)
-            except (NodeRefused, LoadingHung, DifferentWeights) as error:
-                reason = f"{error.message}; {error.hint}" if error.hint else error.message
-                self._note_fault(reason)
-                if isinstance(error, NodeRefused) and error.lacks_leases:
-                    self._planning.stop_sharing(error.node, reason)
-                else:
-                    self._planning.exclude(error.node, reason)
-                await self._await_move(stages)
+            except (NodeRefused, LoadingHung, DifferentWeights, LinkFailed) as error:
+                self._note_fault(describe_fault(error))
+                self._planning.note_fault(error)
+                self._go_back(stages)
                 continue
             except EngineFailed:
                 raise
@@ -126,10 +128,20 @@ class PlannedExecutor:
                 await backoff.wait(f"the pipeline cannot be built: {error.message}")
                 continue
             if infos is not None:
-                self._opened, self._fault = stages, ""
+                self._opened, self.fault = stages, ""
                 return infos
 
+    def _go_back(self, stages: Stages) -> None:
+        """Return to the stages that were open last, or wait for a plan, since these cannot be opened."""
+        if self._planned == stages:
+            before, self._planned = self._opened, ()
+            if before and before != stages and self._planning.can_serve(before):
+                logger.warning("pipeline goes back to %s", describe_places(before))
+                self._planned = before
+
     async def _await_plan(self) -> Stages:
+        if not self._planned:
+            self._executor.assign(())  # others can hear what the nodes say meanwhile
         await self._await_move(())
         return self._planned
 
@@ -171,7 +183,7 @@ class PlannedExecutor:
         """Give up a stage whose step hangs or whose node leaves, and plan without the node."""
         node = self._executor.locations()[stage].node
         await self._executor.abandon(stage)
-        self._planning.exclude(node, "its stage was given up")
+        self._planning.note_fault(NodeRefused(node, "its stage was given up"))
 
     async def replace(self, stage: int) -> bool:
         """Have the model placed without a node that leaves; see `Executor.replace`."""
@@ -192,14 +204,19 @@ class PlannedExecutor:
         """Return what the pipeline waits for."""
         if not self._planned:
             return self._planning.explain()
-        return self._fault or f"loading {describe_places(self._planned)}"
+        return self.fault or f"loading {describe_places(self._planned)}"
 
     def locations(self) -> tuple[StageLocation, ...]:
         """Return where each stage runs."""
         return self._executor.locations()
 
     def _note_fault(self, reason: str) -> None:
-        self._fault = reason
+        self.fault = reason
+
+
+def describe_fault(error: PlanFault) -> str:
+    """Return a fault with its hint."""
+    return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
 def describe_places(stages: Sequence[PlacedStage]) -> str:

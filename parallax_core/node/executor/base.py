@@ -84,6 +84,10 @@ class Executor(Protocol):
 class Movable(Protocol):
     """An optional protocol of an `Executor` whose stages may be given to other nodes while the pipeline serves."""
 
+    @property
+    def fault(self) -> str:
+        """Why the stages could not be opened the last time, while they are still to be; empty: they could, or are."""
+
     async def wait_moved(self) -> str:
         """Wait until other nodes than those of the last `open` are to have the stages, and return why."""
 

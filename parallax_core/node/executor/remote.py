@@ -23,6 +23,7 @@ from parallax_core.node.executor.weights_check import DifferentWeights, WeightsC
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.launch import LOG_HINT, WorkerEnded
+from parallax_core.node.membership.link_trial import LinkFailed
 from parallax_core.node.membership.loading import LoadingHung, check_weights, load_stage, receive_reply
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.wire.membership import Hop, Join, Linked, Refusal, Release
@@ -310,8 +311,8 @@ class RemoteExecutor:
                     case Linked(relay=relay):
                         node.relay = relay
                         return
-                    case Refusal(_, _, _, message, hint):
-                        raise ParallaxError(message, hint)
+                    case Refusal() as refusal:
+                        raise LinkFailed.find(node, before, after, refusal)
         except PeerLost as error:
             raise self._lost(assignment, error.message) from error
 

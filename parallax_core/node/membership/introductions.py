@@ -6,8 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.taskgroup import run_in_turns
 from parallax_core.node.channel import Channel
@@ -21,28 +19,27 @@ SETTLE_S = 0.5
 SEND_S = 5.0
 """Seconds that a node may take to read it."""
 MOST_MEASURED = 8
-"""The most links to other nodes that a node measures."""
+"""The most neighbours on each side whose links a node measures."""
 
 Member = tuple[Channel, Join]
 """A node that has joined."""
-Description = tuple[Peer, Peer]
-"""A node, as it is described to those that measure the link to it, and to those whose links it measures."""
 
 
-def choose_peers(members: Sequence[Description]) -> list[Peers]:
-    """Return what to tell each node: of up to 17 nodes, every pair measures its link once, at one end.
+def choose_peers(members: Sequence[Peer]) -> list[Peers]:
+    """Return what to tell each node: of up to 17 nodes, each measures its link to every other one.
 
-    Of more, each node measures those that follow it in the order of names; the last is followed by the first.
+    Of more, each measures those to its neighbours in the order of names; the first and the last are neighbours. Both
+    ends measure a link, since one may reach the other and not be reached by it.
     """
-    ring = sorted(range(len(members)), key=lambda i: members[i][0].node)
+    ring = sorted(range(len(members)), key=lambda i: members[i].node)
     num, found = len(ring), [list[Peer]() for _ in members]
     for place, i in enumerate(ring):
         for step in range(1, min(MOST_MEASURED, num // 2) + 1):
             j = ring[(place + step) % num]
             if 2 * step == num and place >= step:  # it is measured from the other end
                 continue
-            found[i].append(members[j][0])
-            found[j].append(members[i][1])
+            found[i].append(members[j])
+            found[j].append(members[i])
     return [Peers(tuple(peers[:MOST_PEERS])) for peers in found]
 
 
@@ -54,7 +51,7 @@ class Introducer:
         self._list = list_members
         self._telling: asyncio.Task[None] | None = None
         self._is_due = False
-        self._described: dict[Channel, Description] = {}
+        self._described: dict[Channel, Peer] = {}
         """The nodes that had joined when they were told last."""
         self._told: dict[Channel, Peers] = {}
         """What each of them knows."""
@@ -90,7 +87,6 @@ class Introducer:
             self._told.pop(channel, None)
 
 
-def describe(channel: Channel, join: Join) -> Description:
+def describe(channel: Channel, join: Join) -> Peer:
     """Return how a node that has joined is described to others."""
-    measured = Peer(channel.peer, join.address, channel.key)
-    return measured, msgspec.structs.replace(measured, is_measured=False)
+    return Peer(channel.peer, join.address, channel.key)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from parallax_core.node.channel import Channel
 from parallax_core.wire.membership import Join, Loading
-from parallax_core.wire.profile import NodeReport
+from parallax_core.wire.profile import LinkTried, NodeReport
 from parallax_core.wire.relay import Relinked
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ class JoinedNode:
     """How far it is in loading a stage; None: it loads none, or has not said."""
     relay: str = ""
     """The relay over which its stage is linked to the next one; empty: directly, or there is none."""
+    trials: dict[str, asyncio.Future[LinkTried]] = field(default_factory=dict)
+    """By node: what comes of a link to it that this one was asked to try."""
     num_leases: int = 0
     """The number up to which it was asked to open leases."""
 
@@ -36,6 +39,12 @@ class JoinedNode:
     def note_relinked(self, told: Relinked) -> None:
         """Note over which relay its stage is linked to the next one now."""
         self.relay = told.relay
+
+    def note_tried(self, told: LinkTried) -> None:
+        """Hand over what came of a link to whoever has asked."""
+        trial = self.trials.pop(told.peer, None)
+        if trial is not None and not trial.done():
+            trial.set_result(told)
 
     def note_report(self, report: NodeReport) -> None:
         """Keep what the node says of itself, in place of what it said before."""

@@ -23,7 +23,7 @@ from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Purpose, Result
-from parallax_core.wire.profile import NodeReport
+from parallax_core.wire.profile import LinkTried, NodeReport
 from parallax_core.wire.relay import Relinked
 
 logger = logging.getLogger(__name__)
@@ -307,6 +307,7 @@ class NodeRegistry:
         """Take what a node says of itself out of the messages that others wait for."""
         node.channel.divert(NodeReport, partial(self._note_report, node))
         node.channel.divert(Relinked, node.note_relinked)
+        node.channel.divert(LinkTried, node.note_tried)
 
     def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
         is_first = node.report is None

@@ -16,7 +16,7 @@ from parallax_core.contracts.status import ReplicaLimits, ReplicaStatus
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
 from parallax_core.node.engine_base import EngineBase, describe_error
-from parallax_core.node.executor.base import Executor, StageLocation, StepObserver
+from parallax_core.node.executor.base import Executor, Movable, StageLocation, StepObserver
 from parallax_core.node.pipeline.driver import PipelineDriver
 from parallax_core.node.pipeline.handover import Handover, StageLeaves, StageReplaced, StagesMove, follow
 from parallax_core.node.pipeline.mask_maker import MaskMaker
@@ -70,6 +70,13 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         """Return whether it can continue an answer that another engine began; see `Resumable`."""
         del request
         return True
+
+    def health(self) -> Health:
+        """Return the state of the engine; see `EngineBase.health`. One whose stages could not be moved is not ready."""
+        health = super().health()
+        if health.state == "ready" and isinstance(self._executor, Movable) and self._executor.fault:
+            return Health(state="starting", reason=self._executor.fault)
+        return health
 
     def stats(self) -> tuple[EngineStats, ...]:
         """Return the engine's statistics; empty before it is first ready; see `Measured`."""
@@ -125,9 +132,9 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         Raises:
             Unavailable: if the engine is not ready.
         """
-        if self._head is None or self._driver is None or self._health.state != "ready":
-            message = f"the engine is {self._health.state}"
-            raise Unavailable(message, self.health().reason)
+        health = self.health()
+        if self._head is None or self._driver is None or health.state != "ready":
+            raise Unavailable(f"the engine is {health.state}", health.reason)
         return self._head, self._driver
 
     async def _open(self) -> tuple[StageInfo, ...]:

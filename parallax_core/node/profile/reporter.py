@@ -23,6 +23,8 @@ IDLE_S = 0.5
 """Seconds without a stage before a node is measured: a head that waits for a node gives it one at once."""
 REFRESH_S = 10.0
 """Seconds between two looks at what may change, such as the free memory."""
+SETTLE_S = 0.5
+"""Seconds between a change of who is reached and the report of it."""
 MEMORY_STEP, DISK_STEP = 0.02, 0.05
 """The change of the free memory, as a share of all memory, and that of the free disk that is worth a report."""
 LINK_STEP, LEAST_STEP_S = 0.25, 0.001
@@ -66,6 +68,11 @@ class NodeReporter:
         if self._prober is not None:
             self._prober.meet(peers)
 
+    def note_link(self, node: str, *, is_reached: bool) -> None:
+        """Note whether another node was reached just now."""
+        if self._prober is not None:
+            self._prober.note(node, is_reached=is_reached)
+
     @asynccontextmanager
     async def reporting(self, channel: Channel, address: str) -> AsyncIterator[None]:
         """Report to the head at ``address``, which this node has joined over ``channel``."""
@@ -84,16 +91,27 @@ class NodeReporter:
         sent: NodeReport | None = None
         wait_s = IDLE_S
         while True:
-            await asyncio.sleep(wait_s)
+            await self._wait(wait_s)
             if self._is_idle and self._measuring is not None and not self._measuring.is_done:
                 await self._measuring.run()
             report = await self._call()
             if report is not None and self._prober is not None:
-                report = msgspec.structs.replace(report, links=self._prober.links)
+                report = msgspec.structs.replace(report, links=self._prober.links, unreached=self._prober.unreached)
             if report is not None and (sent is None or is_news(sent, report)):
                 await channel.send(report)
                 sent = report
             wait_s = REFRESH_S
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait, for less if another node is no longer reached, or is again."""
+        if self._prober is None:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._prober.news.wait()
+        await asyncio.sleep(min(SETTLE_S, seconds))  # other links may change with it
+        self._prober.news.clear()
 
     async def _call(self) -> NodeReport | None:
         self._thread = self._thread or StageThread("parallax-report")
@@ -116,7 +134,7 @@ def is_news(old: NodeReport, new: NodeReport) -> bool:
 
 
 def _have_links_changed(old: Sequence[LinkReport], new: Sequence[LinkReport]) -> bool:
-    if [each.peer for each in old] != [each.peer for each in new]:
+    if [(each.peer, each.relay) for each in old] != [(each.peer, each.relay) for each in new]:
         return True
     return any(
         abs(a.round_trip_s - b.round_trip_s) > max(LINK_STEP * a.round_trip_s, LEAST_STEP_S)

@@ -112,6 +112,22 @@ class RelayPaths:
             raise PeerLost(f"{direct}; over a relay: {'; '.join(map(str, relayed))}", direct.hint, peer=node)
         return won
 
+    async def reach_soon(self, address: str, node: str, within_s: float) -> Path:
+        """Return a link as `reach` does, with several attempts: a head introduces this node to the other one meanwhile.
+
+        Raises:
+            PeerLost: if the attempts fail, the last one after ``within_s`` at least.
+            ParallaxError: if the address is invalid, and there is no relay.
+        """
+        until = asyncio.get_running_loop().time() + within_s
+        while True:
+            try:
+                return await self.reach(address, node)
+            except PeerLost:
+                if asyncio.get_running_loop().time() > until:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
     async def _try_directly(self, address: str, node: str) -> Path:
         """Connect within `DIRECT_S`; a head may introduce this node to the other one meanwhile.
 

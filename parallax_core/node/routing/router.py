@@ -220,7 +220,11 @@ class Router:
 
     def _note_start(self, rank: int, starting: asyncio.Task[None]) -> None:
         self._additions.discard(starting)
-        if not starting.cancelled() and (error := starting.exception()) is not None:
+        if starting.cancelled() or (error := starting.exception()) is None:
+            return
+        if isinstance(error, Unavailable):  # it was stopped meanwhile, since a plan has dropped it
+            logger.info("replica did not start rank=%d: %s", rank, error.message)
+        else:
             logger.error("replica did not start rank=%d", rank, exc_info=error)
 
     async def _start_all(self) -> None:

@@ -10,15 +10,16 @@ from parallax_core.base.errors import PeerLost
 from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import answer_greeting, greet
-from parallax_core.node.relay.paths import Path, RelayPaths
+from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.wire.membership import Hop
+from parallax_core.wire.messages import Message
 
 LINK_S = 20.0
 """Seconds neighbours may take to link to each other."""
-INTRODUCED_S, RETRY_S = 5.0, 0.1
-"""Seconds within which the head introduces this node to the next stage, and between two attempts to connect to it."""
+INTRODUCED_S = 2.0
+"""Seconds within which the head introduces this node to the next stage."""
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class PeerLinker:
         """Return the links that ``hop`` asks for; if it fails or is cancelled, no link is left open.
 
         Raises:
-            PeerLost: if a neighbour cannot be reached, or does not connect in time.
+            PeerLost: if a neighbour cannot be reached, or does not connect in time; it names that one.
             ParallaxError: if the address of the next stage is invalid.
         """
         links = PeerLinks()
@@ -63,11 +64,35 @@ class PeerLinker:
                 group.start(self._find(hop, links))
         except TimeoutError as error:
             await links.close()
-            raise PeerLost(f"its neighbours did not connect within {LINK_S:g} s", "look at their logs") from error
+            missing = hop.after if hop.after and links.after is None else hop.before
+            message = f"its neighbours did not connect within {LINK_S:g} s"
+            raise PeerLost(message, "look at their logs", peer=missing) from error
         except BaseException:
             await links.close()
             raise
         return links
+
+    async def link_unless_told(self, head: Channel, hop: Hop) -> PeerLinks | Message:
+        """Return the links, or the next message of the head if that arrives first; then no link is left open.
+
+        Raises:
+            PeerLost: if the head is gone, or as `link` does.
+            ParallaxError: as `link` does.
+        """
+        linking = asyncio.create_task(self.link(hop))
+        hearing = asyncio.create_task(head.receive())
+        try:
+            await asyncio.wait([linking, hearing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_heard = hearing.done()
+            for task in (linking, hearing):
+                task.cancel()
+            await asyncio.gather(linking, hearing, return_exceptions=True)
+        if not is_heard:
+            return linking.result()
+        if not linking.cancelled() and linking.exception() is None:
+            await linking.result().close()
+        return hearing.result()
 
     async def _await(self, name: str, links: PeerLinks) -> None:
         while name:
@@ -83,18 +108,12 @@ class PeerLinker:
 
     async def _find(self, hop: Hop, links: PeerLinks) -> None:
         if hop.after:
-            path = await self._connect(hop)
-            links.after, links.relay = Channel(path.link), path.relay
-            links.after.check_role("worker")
-            await greet(links.after, self._node)
-
-    async def _connect(self, hop: Hop) -> Path:
-        """Connect to the next stage; if the head introduces this node to it, that may take a moment."""
-        until = asyncio.get_running_loop().time() + INTRODUCED_S
-        while True:
             try:
-                return await self._paths.reach(hop.address, hop.after)
-            except PeerLost:
-                if not hop.after_key or asyncio.get_running_loop().time() > until:
-                    raise
-            await asyncio.sleep(RETRY_S)
+                path = await self._paths.reach_soon(hop.address, hop.after, INTRODUCED_S if hop.after_key else 0.0)
+                after, links.relay = Channel(path.link), path.relay
+                links.after = after
+                after.check_role("worker")
+                await greet(after, self._node)
+            except PeerLost as error:
+                error.peer = hop.after
+                raise

@@ -27,6 +27,7 @@ from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.head_link import connect_head, greet_head
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.leases import NodeLeases
+from parallax_core.node.worker.link_trials import LinkTrials
 from parallax_core.node.worker.loaded_stage import REPLACED_HINT, LoadedStage, StageHolder
 from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
@@ -47,7 +48,7 @@ from parallax_core.wire.membership import (
     StartNode,
 )
 from parallax_core.wire.messages import Mask, Message, Step
-from parallax_core.wire.profile import Peer, Peers
+from parallax_core.wire.profile import Peer, Peers, TryLink
 from parallax_core.wire.relay import Relays, Relinked
 from parallax_core.wire.succession import Succession
 
@@ -80,6 +81,7 @@ class WorkerSession:
         """Opens its stages, and those of its leases."""
         self._open_engine = open_engine
         self._reporter = reporter or NodeReporter(lambda: None)
+        self._trials = LinkTrials(self._paths, node, self._trusted, self._reporter)
         self._stage = StageHolder(self.layers, self._reporter)
         self.further = FurtherNodes(node)
         """The nodes that it starts when the head asks for them; by default it cannot start any."""
@@ -138,6 +140,7 @@ class WorkerSession:
             if self.is_leaving:  # since before there was anybody to tell
                 await _announce_leave(channel)
             channel.divert(Peers, self._meet)
+            channel.divert(TryLink, partial(self._trials.take, channel))
             channel.divert(Relays, partial(self._paths.meet, trusted=self._trusted))
             channel.divert(StartNode, self.further.start)
             channel.divert(EndNode, self.further.end)
@@ -152,7 +155,7 @@ class WorkerSession:
         finally:
             self._channel = None
             await channel.leave()
-            await asyncio.gather(self.further.close(), self.leases.close())
+            await asyncio.gather(self.further.close(), self.leases.close(), self._trials.close())
 
     @asynccontextmanager
     async def _relaying(self, head: Peer) -> AsyncIterator[None]:
@@ -228,10 +231,12 @@ class WorkerSession:
         if not isinstance(message, Hop) or message.epoch != assign.epoch:
             return message
         try:
-            links = await self._link(channel, message)
+            links = await self._neighbours.link_unless_told(channel, message)
         except ParallaxError as error:
             reason = f"stage {assign.stage} has no links: {error.message}"
-            await self._refuse(channel, assign, PeerLost(reason, error.hint))
+            unreached = "" if isinstance(error, PeerLost) and error.peer != message.after else message.after
+            self._reporter.note_link(unreached, is_reached=False)
+            await channel.send(Refusal(*ids, reason, error.hint, unreached=unreached))
             links = await channel.receive()
         if not isinstance(links, PeerLinks):
             return links
@@ -276,23 +281,6 @@ class WorkerSession:
         lacks_leases = assign.memory_share > 0 and isinstance(error, Unsupported)
         ids = (assign.lease, assign.epoch, assign.stage)
         await channel.send(Refusal(*ids, error.message, error.hint, lacks_leases))
-
-    async def _link(self, channel: Channel, hop: Hop) -> PeerLinks | Message:
-        """Return the links to the neighbours, or the head's next message if that arrives first."""
-        linking = asyncio.create_task(self._neighbours.link(hop))
-        hearing = asyncio.create_task(channel.receive())
-        try:
-            await asyncio.wait([linking, hearing], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            is_heard = hearing.done()
-            for task in (linking, hearing):
-                task.cancel()
-            await asyncio.gather(linking, hearing, return_exceptions=True)
-        if not is_heard:
-            return linking.result()
-        if not linking.cancelled() and linking.exception() is None:
-            await linking.result().close()
-        return hearing.result()
 
     async def _try_load(self, channel: Channel, assign: Assign) -> LoadedStage | None:
         """Return the stage, loading it if necessary; if that fails, tell the head why and return None."""

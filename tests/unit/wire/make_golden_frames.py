@@ -49,12 +49,14 @@ from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message
 from parallax_core.wire.profile import (
     DeviceReport,
     LinkReport,
+    LinkTried,
     NodeReport,
     Peer,
     Peers,
     Probe,
     ProbeAnswer,
     StoredLayers,
+    TryLink,
 )
 from parallax_core.wire.relay import (
     HandOver,
@@ -208,12 +210,15 @@ SAMPLES: dict[str, Message] = {
         disk_bandwidth=5e8,
         disk_free=2**40,
         stored=(StoredLayers("hf:org/model", 10, 20),),
-        links=(LinkReport("head", 0.015625, 1e8),),
+        links=(LinkReport("head", 0.015625, 1e8), LinkReport("desk", 0.03125, 1e7, "head")),
         leases=True,
+        unreached=("cellar",),
     ),
     "peers": Peers(
         (Peer("kitchen", "tcp://10.0.0.8:9001", b"key", is_measured=False), Peer("desk", "ipc:///run/desk"))
     ),
+    "try a link": TryLink(Peer("kitchen", "tcp://10.0.0.8:9001", b"key")),
+    "link tried": LinkTried("kitchen", is_reached=False, reason="no node answers there"),
     "probe": Probe(bytes(range(8))),
     "answer to a probe": ProbeAnswer(),
     "succession": Succession(b"cluster", 3, (Peer("head", "tcp://10.0.0.9:9000", b"key"),)),
@@ -226,6 +231,7 @@ SAMPLES: dict[str, Message] = {
     "ready": Ready(LEASE, EPOCH, 1, INFO),
     "refusal": Refusal(LEASE, EPOCH, 1, "there is too little memory", "close other programs"),
     "refusal of a lease": Refusal(LEASE, EPOCH, 1, "the backend has no leases", lacks_leases=True),
+    "refusal of a hop": Refusal(LEASE, EPOCH, 1, "no node answers there", unreached="stage-2"),
     "hop": Hop(LEASE, EPOCH, 1, "stage-0", "stage-2", "ipc:///run/stage-2.sock"),
     "linked": Linked(LEASE, EPOCH, 1),
     "linked over a relay": Linked(LEASE, EPOCH, 1, "head"),

@@ -50,12 +50,14 @@ from parallax_core.wire.profile import (
     MOST_BYTES,
     DeviceReport,
     LinkReport,
+    LinkTried,
     NodeReport,
     Peer,
     Peers,
     Probe,
     ProbeAnswer,
     StoredLayers,
+    TryLink,
 )
 from parallax_core.wire.relay import (
     TOKEN_BYTES,
@@ -126,7 +128,8 @@ reports = st.builds(
     disk_bandwidth=speeds,
     disk_free=memories,
     stored=tuples(st.builds(StoredLayers, shown, st.integers(0, 9), st.integers(10, 20))),
-    links=tuples(st.builds(LinkReport, shown, st.floats(0, 60), speeds)),
+    links=tuples(st.builds(LinkReport, shown, st.floats(0, 60), speeds, shown)),
+    unreached=tuples(shown),
     leases=st.booleans(),
 )
 samplings = st.builds(
@@ -255,6 +258,8 @@ relay_tokens = st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES)
 membership: st.SearchStrategy[Message] = st.one_of(
     reports,
     st.builds(Peers, tuples(st.builds(Peer, shown, shown, st.binary(max_size=9), st.booleans()))),
+    st.builds(TryLink, st.builds(Peer, shown, shown, st.binary(max_size=9), st.booleans())),
+    st.builds(LinkTried, shown, st.booleans(), words),
     st.builds(Probe, st.binary(max_size=9)),
     st.builds(ProbeAnswer),
     st.builds(Succession, st.binary(max_size=9), counts, tuples(st.builds(Peer, shown, shown, st.binary(max_size=9)))),
@@ -284,7 +289,7 @@ membership: st.SearchStrategy[Message] = st.one_of(
     ),
     st.builds(Loading, leases, epochs, counts, words, counts, counters, st.sampled_from(("bytes", "items"))),
     st.builds(Ready, leases, epochs, counts, infos()),
-    st.builds(Refusal, leases, epochs, counts, words, words, st.booleans()),
+    st.builds(Refusal, leases, epochs, counts, words, words, st.booleans(), shown),
     st.builds(Hop, leases, epochs, counts, words, words, words),
     st.builds(Linked, leases, epochs, counts, shown),
     st.builds(Relays, tuples(st.builds(RelayPlace, shown, shown, st.binary(max_size=9)))),

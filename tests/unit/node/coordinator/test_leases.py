@@ -12,6 +12,7 @@ from parallax_core.contracts.placement import Estimator, PlacedStage, Placement,
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.node.coordinator.coordinator import count_leases
+from parallax_core.node.membership.loading import NodeRefused
 from parallax_core.testing.node import open_toy, open_toy_layers
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import TOY, Node, joined, soon, until
@@ -174,7 +175,7 @@ def test_as_many_leases_are_opened_as_the_highest_number_says() -> None:
 
 async def test_node_whose_lease_fails_is_excluded_as_a_whole() -> None:
     async with hub("one/1", "two/1") as (cluster, _):
-        cluster.coordinator.exclude("hub/1~1", "it is broken")
+        cluster.coordinator.note_fault(NodeRefused("hub/1~1", "it is broken"))
         await until(lambda: not cluster.coordinator.plan.pipelines)
         assert cluster.coordinator.unusable == {"hub/1": "it is broken"}
         assert "node 'hub/1': it is broken" in cluster.coordinator.explain()

@@ -1,0 +1,55 @@
+"""Has nodes try whether one reaches the other, and says which links of a pipeline failed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.wire.membership import Refusal
+from parallax_core.wire.profile import LinkTried, Peer, TryLink
+
+ANSWER_S = 6.0
+"""Seconds that a node may take to try a link: a little more than it takes at most."""
+
+
+class LinkFailed(ParallaxError):
+    """The node of a stage does not reach that of the next one."""
+
+    def __init__(self, one: str, other: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.ends = one, other
+        """The names of both nodes."""
+
+    @classmethod
+    def find(
+        cls, node: JoinedNode, before: JoinedNode | None, after: JoinedNode | None, refusal: Refusal
+    ) -> ParallaxError:
+        """Return which link of a stage that has refused a `Hop` has failed: to the next one, or from the one before."""
+        told = refusal.message, refusal.hint
+        if after is not None and refusal.unreached == after.name:
+            return cls(node.name, after.name, *told)
+        return cls(before.name, node.name, *told) if before is not None else ParallaxError(*told)
+
+
+async def try_link(one: JoinedNode, other: JoinedNode) -> LinkTried | None:
+    """Have ``one`` connect to ``other``, and return what it says; None: it does not say in time, or one is gone.
+
+    Somebody has to receive the messages of both meanwhile.
+    """
+    trial = one.trials.setdefault(other.name, asyncio.get_running_loop().create_future())
+    ends = [asyncio.create_task(node.channel.ended.wait()) for node in (one, other)]
+    waiting: list[asyncio.Future[Any]] = [trial, *ends]
+    try:
+        with suppress(PeerLost, TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                expected = Peer(one.name, one.join.address, one.channel.key, is_measured=False)
+                await other.channel.send(TryLink(expected))
+                await one.channel.send(TryLink(Peer(other.name, other.join.address, other.channel.key)))
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return trial.result() if trial.done() else None
+    finally:
+        for end in ends:
+            end.cancel()
