@@ -47,6 +47,7 @@ class LiveNode(msgspec.Struct, frozen=True):
 
     node: str
     profile: LiveProfile | None
+    unreached: list[str] = []
 
 
 class LiveCluster(msgspec.Struct, frozen=True):
@@ -80,6 +81,7 @@ def read_live_cluster(answer: Any, url: str) -> ClusterProfile:  # noqa: ANN401 
         nodes=tuple(_make_node(name, profile) for name, profile in known.items()),
         links=tuple(merge_links(_list_links(known))),
         head=HEAD,
+        unreachable=frozenset((node.node, other) for node in nodes for other in node.unreached),
     )
 
 

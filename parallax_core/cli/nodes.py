@@ -19,6 +19,9 @@ from parallax_core.pages.budget import format_bytes
 NOTABLE = 1.2
 """How many times longer, or shorter, than predicted the steps of a node take if it is shown."""
 
+MOST_UNREACHED = 8
+"""The nodes that one does not reach that are shown."""
+
 app = new_app()
 
 
@@ -45,17 +48,30 @@ def render(cluster: Cluster) -> Iterator[str]:
     else:
         yield "no node has joined"
     yield from (f"idle: {node['node']}: {node['idle_reason']}" for node in nodes if node["idle_reason"])
-    yield from _render_relays(cluster["replicas"])
+    yield from _render_relays(cluster)
+    yield from _render_unreached(nodes)
     yield from _render_slowdowns(nodes)
     if cluster["plan"] is not None:
         yield from _render_plan(cluster["plan"])
 
 
-def _render_relays(replicas: list[Cluster]) -> Iterator[str]:
-    for replica in replicas:
+def _render_relays(cluster: Cluster) -> Iterator[str]:
+    """Yield the links over relays: those that pipelines use, and the others that nodes have measured."""
+    found = dict[tuple[str, str], str]()
+    for node in cluster["nodes"]:
+        for link in (node["profile"] or {}).get("links", ()):
+            found[node["node"], link["peer"]] = link.get("relay")  # a server that is not new enough does not report it
+    for replica in cluster["replicas"]:
         for stage, after in pairwise(replica["stages"]):
-            if relay := stage.get("relay"):  # a server that is not new enough does not report it
-                yield f"relayed: {stage['node']} reaches {after['node']} over {relay}"
+            found[stage["node"], after["node"]] = stage.get("relay")
+    yield from (f"relayed: {one} reaches {other} over {relay}" for (one, other), relay in found.items() if relay)
+
+
+def _render_unreached(nodes: list[Cluster]) -> Iterator[str]:
+    for node in nodes:
+        if others := node.get("unreached"):
+            more = f" and {len(others) - MOST_UNREACHED} more" if len(others) > MOST_UNREACHED else ""
+            yield f"unreached: {node['node']} does not reach {', '.join(others[:MOST_UNREACHED])}{more}"
 
 
 def _render_slowdowns(nodes: list[Cluster]) -> Iterator[str]:

@@ -107,6 +107,10 @@ class NodeStatus:
     """What it last said of its device and its disk; None: nothing yet."""
     links: tuple[LinkProfile, ...] = ()
     """Its links to other nodes, as it has measured them: each with this node as its first end."""
+    relays: Mapping[str, str] = field(default_factory=dict)
+    """By node: the relay over which it reaches that one, if it does so over one."""
+    unreached: tuple[str, ...] = ()
+    """The nodes to which it could not connect, of those whose links it measures."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +155,8 @@ class PlanStatus:
     """The number of coordinators that the cluster has had, with this one; 0: unknown."""
     standbys: tuple[str, ...] = ()
     """The names of those that may follow it, and are there."""
+    unreachable: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of nodes: the first cannot connect to the second, so that no pipeline leads from it to that one."""
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     """How many times longer than predicted the steps of each node take, by name; 1 where nothing is known."""
 

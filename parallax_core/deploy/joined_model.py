@@ -127,6 +127,7 @@ class JoinedModel:
             waits_for=coordinator.explain(),
             join_command=join_command,
             move=coordinator.move,
+            unreachable=coordinator.unreachable,
             slowdowns=coordinator.slowdowns,
         )
 

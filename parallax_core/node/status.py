@@ -75,6 +75,8 @@ def describe_node(node: JoinedNode) -> NodeStatus:
         backends=join.backends,
         profile=make_node(node.name, report) if report else None,
         links=tuple(make_link(node.name, each) for each in report.links) if report else (),
+        relays={each.peer: each.relay for each in report.links if each.relay} if report else {},
+        unreached=report.unreached if report else (),
     )
 
 

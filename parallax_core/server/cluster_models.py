@@ -123,6 +123,8 @@ class LinkReply(ResponseModel):
     """For a small message and its answer."""
     bandwidth: float
     """In bytes per second."""
+    relay: str | None
+    """The node that forwards between both; null: they are linked directly."""
 
 
 class ProfileReply(ResponseModel):
@@ -169,6 +171,8 @@ class NodeReply(ResponseModel):
     """What it is a spare for; null: it is no spare."""
     profile: ProfileReply | None
     """Null: it has not reported yet, or cannot."""
+    unreached: list[str]
+    """The nodes to which it cannot connect, neither directly nor over a relay, as far as that is known."""
 
 
 class MemberReply(NodeReply):
@@ -327,6 +331,7 @@ def show_node(status: NodeStatus) -> NodeReply:
         backends=list(status.backends),
         spare=_show_spare(status),
         profile=_show_profile(status),
+        unreached=sorted(status.unreached),
     )
 
 
@@ -348,12 +353,12 @@ def _show_profile(status: NodeStatus) -> ProfileReply | None:
         measured=device.is_measured,
         disk_free=profile.disk_free or None,
         disk_bandwidth=profile.disk_bandwidth,
-        links=[_show_link(link) for link in status.links],
+        links=[_show_link(link, status.relays.get(link.ends[1])) for link in status.links],
     )
 
 
-def _show_link(link: LinkProfile) -> LinkReply:
-    return LinkReply(peer=link.ends[1], round_trip_seconds=link.round_trip_s, bandwidth=link.bandwidth)
+def _show_link(link: LinkProfile, relay: str | None) -> LinkReply:
+    return LinkReply(peer=link.ends[1], round_trip_seconds=link.round_trip_s, bandwidth=link.bandwidth, relay=relay)
 
 
 def _show_spare(status: NodeStatus) -> SpareReply | None:

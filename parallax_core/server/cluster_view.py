@@ -73,11 +73,15 @@ def _list_members(
     found_plans = [plan for plan in plans.values() if plan is not None]
     idle = {name: reason for plan in found_plans for name, reason in plan.idle.items()}
     slowdowns = {name: factor for plan in found_plans for name, factor in plan.slowdowns.items()}
+    unreachable = {pair for plan in found_plans for pair in plan.unreachable}
     for node in nodes:
         place = places.get(node.name)
         state: NodeState = "idle" if place is None else "serving" if place.is_ready else "loading"
+        shown = show_node(node).model_dump()
+        if found_plans:  # they count with what was tried since the node has reported
+            shown["unreached"] = sorted(other for one, other in unreachable if one == node.name)
         yield MemberReply(
-            **show_node(node).model_dump(),
+            **shown,
             state=state,
             model=place.model if place else None,
             replica=place.rank if place else None,

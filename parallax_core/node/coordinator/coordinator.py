@@ -99,6 +99,8 @@ class Coordinator:
         self._planned_at = 0.0
         self._has_begun = False
         self._others: Mapping[str, str] = {}
+        self.unreachable: frozenset[tuple[str, str]] = frozenset()
+        """Pairs of nodes of which the first is known not to reach the second."""
         self._planned = asyncio.Event()
         self._watch = SlowdownWatch(planner.model, rules)
         self._reason = ""
@@ -287,8 +289,8 @@ class Coordinator:
             replace(each, leases=False) if each.name in self._unshared else each for each in usable.cluster.nodes
         )
         reported, used = usable.cluster.unreachable, self._pipelines.hops
-        unreachable = self._links.find_unreachable(self._nodes, reported, used)
-        cluster = replace(usable.cluster, nodes=tuple(profiles), unreachable=unreachable)
+        self.unreachable = self._links.find_unreachable(self._nodes, reported, used)
+        cluster = replace(usable.cluster, nodes=tuple(profiles), unreachable=self.unreachable)
         return UsableNodes(cluster, {**usable.others, **others})
 
     def _apply(self, plan: LayerPlan) -> None:

@@ -110,3 +110,8 @@ def test_no_file_and_no_server_is_an_error_that_names_the_option(monkeypatch: py
     with pytest.raises(UsageError, match="--nodes is not given") as found:
         _find_cluster(None, None)
     assert "--nodes FILE" in found.value.hint
+
+
+def test_links_that_do_not_exist_are_taken_over() -> None:
+    nodes = [make_node("mini"), {**make_node("desk"), "unreached": ["mini"]}]
+    assert read_live_cluster({"nodes": nodes}, URL).unreachable == {("desk", "mini")}

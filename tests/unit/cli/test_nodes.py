@@ -70,3 +70,17 @@ def test_move_and_slow_node_are_shown() -> None:
     plan["move"] = {**move, "nodes": {}, "replicas": [1]}
     lines = show(nodes=[], plan=plan)
     assert lines[2] == "layers move: nothing to load, replica 1: it is slow"
+
+
+def test_links_over_relays_and_links_that_do_not_exist_are_shown() -> None:
+    links = [{"peer": "mini/2", "relay": "head"}, {"peer": "attic/1", "relay": None}, {"peer": "head"}]
+    studio = {**NODE, "profile": {**PROFILE, "links": links}, "unreached": [f"n{number}" for number in range(10)]}
+    stages = [{"node": "studio/1", "relay": "desk/3"}, {"node": "attic/1", "relay": None}]
+    nodes = [studio, {**IDLE, "unreached": ["studio/1"]}]
+    lines = show(nodes=nodes, plan=None, replicas=[{"stages": stages}])
+    assert lines[3:] == [
+        "relayed: studio/1 reaches mini/2 over head",
+        "relayed: studio/1 reaches attic/1 over desk/3",
+        "unreached: studio/1 does not reach n0, n1, n2, n3, n4, n5, n6, n7 and 2 more",
+        "unreached: mini/2 does not reach studio/1",
+    ]

@@ -74,3 +74,8 @@ def test_what_has_not_changed_of_a_cluster_is_made_once() -> None:
     alone = reported.update({"attic": linked})
     assert ([node.name for node in alone.nodes], len(alone.links)) == (["attic"], 1)
     assert reported.update({"desk": REPORT, "attic": linked}).nodes[0].name == "desk"
+
+
+def test_cluster_has_the_links_that_do_not_exist_in_one_direction() -> None:
+    reports = {"attic": msgspec.structs.replace(REPORT, unreached=("desk",)), "desk": REPORT}
+    assert ReportedCluster("head").update(reports).unreachable == {("attic", "desk")}

@@ -64,6 +64,7 @@ def test_cluster_shows_nodes_that_wait(site: Site) -> None:
         "backends": ["mlx", "torch"],
         "spare": None,
         "profile": None,
+        "unreached": [],
     }
     node = replace(node, stage=1, layers=LayerRange(2, 5), is_loaded=True)
     [found] = show(site)["waiting"]
@@ -92,8 +93,12 @@ def test_cluster_shows_what_nodes_say_of_themselves(site: Site) -> None:
         "measured": True,
         "disk_free": None,
         "disk_bandwidth": 1e9,
-        "links": [{"peer": "head", "round_trip_seconds": 0.002, "bandwidth": 1e8}],
+        "links": [{"peer": "head", "round_trip_seconds": 0.002, "bandwidth": 1e8, "relay": None}],
     }
+    node = replace(node, relays={"head": "attic/1"}, unreached=("desk/1", "cellar/1"))
+    [found] = show(site)["nodes"]
+    assert found["profile"]["links"][0]["relay"] == "attic/1"
+    assert found["unreached"] == ["cellar/1", "desk/1"]
 
 
 def test_drained_replica_gets_nothing_until_it_is_admitted_again(site: Site) -> None:

@@ -177,3 +177,12 @@ async def test_client_that_reads_too_slowly_is_disconnected_and_the_others_are_n
 
 def test_route_needs_the_role_of_an_admin() -> None:
     assert find_needed("/v1/cluster/events") == "admin"
+
+
+def test_plan_says_whom_nodes_do_not_reach_now(site: Site) -> None:
+    """What a node has reported of a link is older than what the plan counts with."""
+    watched = Watched(site)
+    watched.nodes = [replace(NODE, unreached=("slow/1",)), replace(NODE, name="slow/1")]
+    assert [node.unreached for node in view_cluster(watched.models).nodes] == [["slow/1"], []]
+    watched.plan = replace(PLAN, unreachable=frozenset({("slow/1", "mini/7"), ("slow/1", "desk/1")}))
+    assert [node.unreached for node in view_cluster(watched.models).nodes] == [[], ["desk/1", "mini/7"]]

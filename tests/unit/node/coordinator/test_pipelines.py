@@ -105,3 +105,28 @@ async def test_pipeline_that_lost_a_node_moves_at_once_and_waits_if_there_is_no_
     assert bench.advance(10.0) == {0: "ae", 1: "cd"}
     bench.pipelines.stop_broken("acd")
     assert bench.advance(99.0) == {1: "cd"}, "what was planned with a node that is gone no longer holds"
+
+
+async def test_pipeline_that_waits_and_is_not_planned_any_more_goes() -> None:
+    bench = Bench()
+    bench.pipelines.begin({0: place("ab"), 1: place("cd")}, "abcd", 0.0)
+    bench.advance(0.0)
+    bench.settle()
+    bench.executors[0].planned = bench.executors[1].planned = ()  # neither can be opened
+    assert bench.advance(1.0) == {}
+    assert bench.replicas.ranks == {0, 1}
+    bench.pipelines.begin({0: place("abc")}, "abcd", 2.0)
+    assert bench.advance(2.0) == {0: "abc"}
+    await bench.pipelines.close()
+    assert [engine.rank for engine in cast("list[FakeEngine]", bench.pipelines.engines)] == [0]
+
+
+async def test_links_and_nodes_are_those_of_pipelines_that_serve_and_of_others() -> None:
+    bench = Bench()
+    bench.pipelines.begin({0: place("abc"), 1: place("de")}, "abcde", 0.0)
+    bench.advance(0.0)
+    assert (bench.pipelines.hops, bench.pipelines.opening) == (set(), set("abcde"))
+    bench.executors[0].is_settled = True
+    assert (bench.pipelines.hops, bench.pipelines.opening) == ({("a", "b"), ("b", "c")}, set("de"))
+    assert not bench.pipelines.are_free(place("fa"))
+    assert bench.pipelines.are_free(place("fg"))

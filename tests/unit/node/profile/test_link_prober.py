@@ -8,6 +8,7 @@ import pytest
 
 from parallax_core.api import TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.cluster.link_estimate import LinkEstimate, LinkSample
 from parallax_core.node.profile import link_prober as module
 from parallax_core.node.profile.link_prober import MOST_FAILURES, LinkProber
 from parallax_core.node.worker.incoming import IncomingLinks
@@ -19,6 +20,7 @@ from tests.unit.node.membership.test_registry import make_report
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_S", 0.005)
+    monkeypatch.setattr(module, "AGAIN_S", 0.005)
     monkeypatch.setattr(module, "NEXT_S", 0.01)
 
 
@@ -73,3 +75,45 @@ async def test_link_to_a_node_that_is_gone_is_forgotten_and_measured_when_it_is_
         async with listening("far") as far:
             prober.meet(Peers((Peer("far", far.address),)))
             await until(lambda: list_peers(prober) == ["far", "head"])
+
+
+async def test_node_that_is_not_reached_is_reported_as_such_until_it_is() -> None:
+    async with open_registry() as registry, probing(registry.address) as prober:
+        far = Peer("far", "inprocess://nobody")
+        prober.meet(Peers((far,)))
+        await asyncio.wait_for(prober.news.wait(), 5)
+        assert (prober.unreached, list_peers(prober)) == (("far",), ["head"])
+        prober.news.clear()
+        async with listening("far") as transport:
+            prober.meet(Peers((Peer("far", transport.address),)))
+            assert not prober.unreached, "it may be reached where it is now"
+            await until(lambda: list_peers(prober) == ["far", "head"])
+            assert prober.news.is_set()
+            prober.news.clear()
+            prober.note("far", is_reached=False)
+            assert set(prober.unreached) == {"far"}
+            assert prober.news.is_set()
+            await until(lambda: prober.unreached == ())
+
+
+async def test_head_is_never_among_those_that_are_not_reached() -> None:
+    async with probing("inprocess://nobody") as prober:
+        await until(lambda: prober._links["head"].num_failures >= MOST_FAILURES)
+        assert prober.unreached == ()
+        prober.note("stranger", is_reached=False)
+        assert prober.unreached == ()
+
+
+async def test_new_links_come_first_and_those_that_have_failed_once_before_others() -> None:
+    prober = LinkProber(InProcessTransport(TransportPlan(node="near")), "near")
+    prober.begin(Peer("head", "inprocess://head"))
+    prober.meet(Peers((Peer("a", "inprocess://a"), Peer("b", "inprocess://b"), Peer("c", "inprocess://c"))))
+    sample = LinkSample(0.001, 0.002, 10**5)
+    for name in ("head", "a", "b"):
+        prober._links[name].estimate = LinkEstimate().add(sample)
+    prober._links["b"].num_failures = 1
+    assert prober._choose().peer.node == "c"
+    prober._links["c"].num_failures = MOST_FAILURES
+    assert prober._choose().peer.node == "b"
+    prober._links["b"].num_failures = 0
+    assert prober._choose().peer.node == next(iter(prober._links))

@@ -17,7 +17,7 @@ from parallax_core.node.profile import reporter as module
 from parallax_core.node.profile.link_prober import LinkProber, MeasuredLink
 from parallax_core.node.profile.measuring import MeasuringProcess
 from parallax_core.node.profile.reporter import NodeReporter, is_news
-from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport, StoredLayers
+from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport, Peer, StoredLayers
 from tests.unit.node.cluster import soon, until
 
 REPORT = NodeReport(
@@ -121,6 +121,7 @@ async def test_fault_of_a_report_harms_nothing_else(caplog: pytest.LogCaptureFix
         (change(disk_free=9 * 10**8), True),
         (change(stored=(StoredLayers("hf:org/name", 0, 3),)), True),
         (change(links=(LinkReport("head", 0.01, 1e8),)), True),
+        (change(unreached=("desk",)), True),
     ],
 )
 def test_news_is_what_matters_to_placement(report: NodeReport, *, is_new: bool) -> None:
@@ -134,6 +135,7 @@ def test_news_is_what_matters_to_placement(report: NodeReport, *, is_new: bool) 
         (LinkReport("head", 0.0121, 1e8), True),
         (LinkReport("head", 0.001, 0.7e8), True),
         (LinkReport("desk", 0.001, 1e8), True),
+        (LinkReport("head", 0.001, 1e8, "desk"), True),
     ],
 )
 def test_stutter_of_a_link_is_no_news(link: LinkReport, *, is_new: bool) -> None:
@@ -150,3 +152,23 @@ async def test_report_has_the_links_that_were_measured() -> None:
             report = await soon(head.receive())
         assert isinstance(report, NodeReport)
         assert [(link.peer, link.round_trip_s) for link in report.links] == [("head", 0.001)]
+
+
+async def test_node_that_is_no_longer_reached_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected() as (node, head):
+        prober = LinkProber(InProcessTransport(TransportPlan(node="node")), "node")
+        estimate = LinkEstimate().add(LinkSample(0.001, 0.002, 10**5))
+        far = MeasuredLink(Peer("far", "inprocess://far"), "worker", estimate)
+        prober.begin = lambda head: prober._links.update(far=far)  # type: ignore[method-assign]
+        prober.run = lambda: asyncio.sleep(60)  # type: ignore[method-assign]
+        reporter = NodeReporter(Maker(), prober=prober)
+        async with reporter.reporting(node, "inprocess://x"):
+            first = await soon(head.receive())
+            monkeypatch.setattr(module, "REFRESH_S", 60.0)
+            await asyncio.sleep(0.05)
+            reporter.note_link("far", is_reached=False)
+            second = await soon(head.receive())
+        assert isinstance(first, NodeReport)
+        assert isinstance(second, NodeReport)
+        assert ([each.peer for each in first.links], first.unreached) == (["far"], ())
+        assert (second.links, second.unreached) == ((), ("far",))

@@ -231,6 +231,17 @@ async def test_replica_that_is_added_and_does_not_start_is_logged(caplog: pytest
     assert router.health().state == "ready"
 
 
+async def test_replica_that_is_removed_while_it_starts_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    router, _ = await make_router(1)
+    bad = FakeEngine()
+    bad.start_error = Unavailable("the engine was stopped while it started")
+    with caplog.at_level("INFO"):
+        router.add(1, bad)
+        await until(lambda: "replica did not start rank=1: the engine was stopped while it started" in caplog.text)
+    assert "Traceback" not in caplog.text
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
 async def test_requests_of_a_replica_that_is_removed_go_on_on_another() -> None:
     router, engines = await make_router(2)
     stream = router.submit(make_request())

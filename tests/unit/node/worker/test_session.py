@@ -222,6 +222,7 @@ async def test_neighbours_that_do_not_come_are_a_refusal(monkeypatch: pytest.Mon
         refusal = await bench.hear()
         assert isinstance(refusal, Refusal)
         assert refusal.message == "stage 1 has no links: its neighbours did not connect within 0.05 s"
+        assert refusal.unreached == "", "it has reached the next stage"
         monkeypatch.setattr(neighbour, "LINK_S", 5.0)
         await link(bench, after, epoch=2)
 
@@ -234,6 +235,7 @@ async def test_neighbour_that_is_not_there_is_a_refusal_at_once() -> None:
         refusal = await bench.hear()
         assert isinstance(refusal, Refusal)
         assert "no node listens at inprocess://nobody" in refusal.message
+        assert refusal.unreached == "after"
         await link(bench, after, epoch=2)  # what waited for the stage before waits no more
 
 
