@@ -150,6 +150,7 @@ async def test_layers_leave_a_node_whose_steps_take_long_and_that_is_said_before
     rules = SlowdownRules(interval_s=0.05, span_s=0.4, min_intervals=4)
     async with coordinated({"a": 2.5, "b": 2.5, "c": 2.5}, rules=rules) as cluster:
         nodes = await gather(cluster, *"abc")
+        await until(lambda: len(cluster.coordinator.plan.cluster.nodes) == len(nodes))
         await until(lambda: cluster.router.health().state == "ready" and cluster.coordinator.move is None)
         before = cluster.places
         [(slow, start, stop), *_] = before[0]
