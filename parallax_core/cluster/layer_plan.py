@@ -230,6 +230,15 @@ def list_unreachable(pairs: Collection[tuple[str, str]]) -> list[str]:
     return told if len(told) <= MOST_TOLD else [*told[:MOST_TOLD], f"and {len(told) - MOST_TOLD} nodes more"]
 
 
+def count_leases(pipelines: Mapping[int, Stages]) -> dict[str, int]:
+    """Return the highest number of a lease of each node that has any, by name."""
+    found: dict[str, int] = {}
+    for stage in (stage for stages in pipelines.values() for stage in stages):
+        if stage.lease is not None:
+            found[stage.node] = max(stage.lease.number, found.get(stage.node, 0))
+    return found
+
+
 def name_member(stage: PlacedStage) -> str:
     """Return the name of what joins for a stage: its node, or a lease of that."""
     return lease_node(stage.node, stage.lease.number) if stage.lease is not None else stage.node

@@ -10,7 +10,7 @@ from math import inf
 from typing import Protocol
 
 from parallax_core.base.ids import holder_of, is_lease
-from parallax_core.cluster.layer_plan import LayerPlan, Planner, Stages, find_intact, list_hops
+from parallax_core.cluster.layer_plan import LayerPlan, Planner, Stages, count_leases, find_intact, list_hops
 from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
 from parallax_core.cluster.rebalancing.watch import SlowdownWatch, describe_changes
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage
@@ -322,15 +322,6 @@ class Coordinator:
         logger.info("predicted tokens_per_s=%.4g", plan.estimate.tokens_per_s)
         for node, reason in self.idle.items():
             logger.info("node is idle node=%s: %s", node, reason)
-
-
-def count_leases(pipelines: Mapping[int, Stages]) -> dict[str, int]:
-    """Return the highest number of a lease of each node that has any, by name."""
-    found: dict[str, int] = {}
-    for stage in (stage for stages in pipelines.values() for stage in stages):
-        if stage.lease is not None:
-            found[stage.node] = max(stage.lease.number, found.get(stage.node, 0))
-    return found
 
 
 def describe_names(before: Known | None, after: Known) -> list[str]:

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.cluster.layer_plan import count_leases
 from parallax_core.contracts.placement import Estimator, PlacedStage, Placement, PlacementProblem, StageLease
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage
-from parallax_core.node.coordinator.coordinator import count_leases
 from parallax_core.node.membership.loading import NodeRefused
 from parallax_core.testing.node import open_toy, open_toy_layers
 from parallax_core.wire.membership import Assign
