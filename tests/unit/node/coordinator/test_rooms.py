@@ -97,8 +97,6 @@ async def test_further_node_has_the_profile_of_its_machine(
     [node] = found.cluster.nodes
     assert (node.name, node.device.memory, node.device.flops) == ("one/1+1", 2 * GB, 1e12)
     assert found.cluster.links == (LinkProfile(ends=("one/1+1", "head"), round_trip_s=0.02, bandwidth=1e8),)
-    old.joined[0].report = msgspec.structs.replace(REPORT, unreached=("two/1",))
-    assert profiles.describe(new.joined).cluster.unreachable == {("one/1+1", "two/1")}
     old.joined[0].report = None
     found = profiles.describe(new.joined)
     assert (found.cluster.nodes, found.others) == ((), {"one/1+1": "it has not said yet what it has"})
