@@ -23,7 +23,7 @@ REFUSED_S, MOST_REFUSED_S = 5.0, 60.0
 LOOK_S = 0.1
 """Seconds between two looks at whether nodes are lost while links are tried."""
 
-Hop = tuple[str, str]
+NodePair = tuple[str, str]
 """The names of two nodes, of which the first connects to the second."""
 Ends = tuple[JoinedNode, JoinedNode]
 
@@ -49,8 +49,8 @@ class LinkChecks:
         self._retried_at = 0.0
 
     def find_unreachable(
-        self, nodes: Collection[JoinedNode], reported: Collection[Hop], used: Collection[Hop]
-    ) -> frozenset[Hop]:
+        self, nodes: Collection[JoinedNode], reported: Collection[NodePair], used: Collection[NodePair]
+    ) -> frozenset[NodePair]:
         """Return the links between ``nodes`` that do not exist.
 
         Args:
@@ -101,7 +101,7 @@ class LinkChecks:
                 trial.cancel()
             await asyncio.gather(*trials, return_exceptions=True)
 
-    def retry(self, nodes: Mapping[str, JoinedNode], unreachable: Iterable[Hop]) -> None:
+    def retry(self, nodes: Mapping[str, JoinedNode], unreachable: Iterable[NodePair]) -> None:
         """Have nodes try some of the links again that do not exist, if the last time was a while ago."""
         now = _now()
         if now < self._retried_at + RETRY_S:
