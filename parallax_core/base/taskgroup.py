@@ -7,6 +7,8 @@ from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from parallax_core.base.tasks import start_task
+
 T = TypeVar("T")
 TURN = 16
 """Tasks that begin in the same turn of the loop."""
@@ -27,8 +29,11 @@ class FailFastGroup:
         self._is_over = False
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task of the group. If it is cancelled from outside the group, that counts as an error."""
-        task = asyncio.get_running_loop().create_task(work)
+        """Start a task of the group. If it is cancelled from outside the group, that counts as an error.
+
+        So does a `SystemExit`: it is an error of the task like others, and does not end the event loop.
+        """
+        task = start_task(work)
         task.add_done_callback(self._note)
         self._tasks.append(task)
         if not self._errors:
@@ -63,7 +68,7 @@ class FailFastGroup:
             return task.exception()
         if self._is_over:
             return None
-        return RuntimeError(f"{getattr(task.get_coro(), '__qualname__', task)} was cancelled from outside its group")
+        return RuntimeError(f"{task.get_name()} was cancelled from outside its group")
 
     async def _settle(self) -> None:
         """Cancel the running tasks and wait for their end, even if this task is cancelled meanwhile."""

@@ -194,7 +194,10 @@ class Health:
 
 
 class Engine(Protocol):
-    """A replica serving a whole model."""
+    """A replica serving a whole model.
+
+    Whatever ends its work, every stream ends, and it works again or is not ready.
+    """
 
     async def start(self) -> None:
         """Become ready. If it raises, nothing is left running."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.ids import HEAD
+from parallax_core.base.tasks import WatchedWork
 from parallax_core.cluster.layer_plan import LayerPlanner
 from parallax_core.cluster.placement.demand import measure_demand
 from parallax_core.config.home import plan_file
@@ -146,12 +147,15 @@ class JoinedCluster:
                         self.first.coordinator, registry, settings, self._find_memories, lambda: self._other_models
                     )
                 )
-            following = asyncio.create_task(self._pool.follow())
+            following = WatchedWork(self._pool.follow(), self._fail)
             try:
                 yield
             finally:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+                await following.cancel()
+
+    def _fail(self, error: BaseException) -> None:
+        for model in self._models.values():
+            model.fail(error)
 
     def _make_first(self, deployment: Deployment) -> JoinedModel:
         """Return the model with which the server starts, which goes on with its last plan."""

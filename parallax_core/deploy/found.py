@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
+from parallax_core.base.tasks import WatchedWork
 from parallax_core.cluster.cover_plan import CoverPlanner
 from parallax_core.config.home import cluster_file
 from parallax_core.config.serve import ServeSettings
@@ -78,13 +78,12 @@ class FoundNodes:
         """
         head = check_head(listening.head if listening is not None else b"")
         finder = NodeFinder(self._plan.codes, self._model, len(self._planner.model.layers), head)
-        following = asyncio.create_task(self._pool.follow())
+        following = WatchedWork(self._pool.follow(), self.first.fail)
         try:
             async with finder.calling():
                 yield
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            await following.cancel()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

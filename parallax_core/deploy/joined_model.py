@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parallax_core.base.errors import SHUTTING_DOWN, ParallaxError
+from parallax_core.base.faults import describe_error
+from parallax_core.base.tasks import WatchedWork
 from parallax_core.cluster.layer_plan import LayerPlan, Planner, name_member
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
@@ -26,6 +29,8 @@ from parallax_core.node.pipeline.options import PipelineOptions
 
 if TYPE_CHECKING:
     from parallax_core.deploy.services import ServiceMaker
+
+logger = logging.getLogger(__name__)
 
 GATHER_S = 60.0
 """Seconds that machines may take to start a process for a model, before those that have one are used."""
@@ -68,7 +73,7 @@ class JoinedModel:
         """By node: its stage, and the share of its machine's memory that it got for that."""
         self.waits = False
         """Whether it waits for machines."""
-        self._following: asyncio.Task[None] | None = None
+        self._following: WatchedWork | None = None
         self._tell = maker.tell_loss(deployment.model_id)
         self.nodes = rooms.pool.open(deployment.model_id)
         described = ModelProfiles(self.nodes, rooms, describe)
@@ -92,7 +97,7 @@ class JoinedModel:
         """
         if not self.waits:
             await self._gather()
-        self._following = asyncio.create_task(self.coordinator.run(self._router))
+        self._following = WatchedWork(self.coordinator.run(self._router), self.fail)
         opening = asyncio.gather(self._router.start(), self.service.reader.start())
         if self.waits:
             await opening
@@ -103,12 +108,16 @@ class JoinedModel:
     async def stop(self, farewell: str = SHUTTING_DOWN) -> None:
         """End its requests, and have its nodes release their memory; see `HostedModel.stop`."""
         if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+            await self._following.cancel()
         for engine in self.coordinator.engines:
             engine.farewell = farewell
         await asyncio.gather(self._router.stop(), self.service.reader.stop())
         await self._rooms.pool.close(self.deployment.model_id)
+
+    def fail(self, error: BaseException) -> None:
+        """Have its engines fail for good: ``error`` has ended what plans for it, and losses would not be mended."""
+        logger.critical("nothing is planned any more", exc_info=error)
+        self.coordinator.end(f"layers are not planned any more: {describe_error(error)}")
 
     def list_progress(self) -> Sequence[NodeProgress]:
         """Return what each node has of it, or is about to load."""

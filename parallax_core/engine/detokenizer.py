@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from parallax_core.base.errors import BackendFailed
+from parallax_core.base.faults import ENDINGS, describe_error
 
 Decode = Callable[..., str]
 """Turns token ids, its only positional argument, into text. Special tokens give no text, except those in the keyword
@@ -28,7 +31,11 @@ class Detokenizer:
         self._pending: list[int] = []
 
     def feed(self, token: int) -> str:
-        """Add the next token and return the text it completes, which may be empty."""
+        """Add the next token and return the text it completes, which may be empty.
+
+        Raises:
+            BackendFailed: if the model's decoder fails on it, in whatever way; so does `finish`.
+        """
         self._pending.append(token)
         text = self._new_text()
         unfinished = not text or text.endswith(HALF)
@@ -39,8 +46,17 @@ class Detokenizer:
         return self._show(self._new_text())
 
     def _new_text(self) -> str:
-        before = self._decode(self._shown)
-        return self._decode(self._shown + self._pending)[len(before) :]
+        before = self._read(self._shown)
+        return self._read(self._shown + self._pending)[len(before) :]
+
+    def _read(self, tokens: Sequence[int]) -> str:
+        try:
+            return self._decode(tokens)
+        except ENDINGS:
+            raise
+        except BaseException as error:  # a panic of the library, too
+            message = f"the model's tokenizer fails on this answer: {describe_error(error)}"
+            raise BackendFailed(message) from error
 
     def _show(self, text: str) -> str:
         self._shown, self._pending = self._pending, []

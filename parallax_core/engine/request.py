@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Listing
 from dataclasses import replace
 
+from parallax_core.base.errors import BackendFailed
 from parallax_core.contracts.engine import Delta, Finish, Reason, Request, TokenLogprob
 from parallax_core.contracts.stage import Answer, Drawn, Scored, State
 from parallax_core.contracts.tensor import Tensor
@@ -54,14 +55,18 @@ class RequestState:
     def absorb(
         self, sequence: Sequence, answers: Iterable[Answer], tensors: Listing[Tensor], now: float
     ) -> list[Delta]:
-        """Process the answers to a row of ``sequence``, which refer to ``tensors``; return the client's deltas."""
+        """Process the answers to a row of ``sequence``, which refer to ``tensors``; return the client's deltas.
+
+        The request fails if a token cannot be turned into text.
+        """
         deltas: list[Delta] = []
         for answer in answers:
             if isinstance(answer, Drawn):
-                deltas += [
-                    self._advance(branch, answer, index, now)
-                    for index, branch in enumerate(self._branch(sequence, len(answer.tokens)))
-                ]
+                try:
+                    for index, branch in enumerate(self._branch(sequence, len(answer.tokens))):
+                        deltas.append(self._advance(branch, answer, index, now))
+                except BackendFailed as error:
+                    return [*deltas, self.fail(error.message)]
             elif isinstance(answer, Scored) and sequence.score is not None:
                 sequence.score.take(answer)
             elif isinstance(answer, State) and sequence.embedding is not None:

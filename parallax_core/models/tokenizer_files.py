@@ -14,7 +14,9 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.base.faults import ENDINGS
 from parallax_core.base.files import read_object
+from parallax_core.models.decoder_check import check_decoder
 
 STANDARD = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The names of special tokens that every tokenizer may have."""
@@ -60,7 +62,7 @@ def load_tokenizer(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
         settings: see `read_tokenizer_settings`.
 
     Raises:
-        ParallaxError: if ``tokenizer.json`` cannot be read.
+        ParallaxError: if ``tokenizer.json`` cannot be read, or decoding could take for ever.
     """
     path = folder / "tokenizer.json"
     try:
@@ -68,9 +70,12 @@ def load_tokenizer(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         _add_tokens(tokenizer, settings)
-    except Exception as error:  # the library raises bare Exception for any fault of the file
+    except ENDINGS:
+        raise
+    except BaseException as error:  # the library raises bare Exception for any fault of the file, or panics
         message = f"{path} cannot be read: {error}"
         raise ParallaxError(message, "fetch the model again") from error
+    check_decoder(tokenizer)
     tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens"))
     return tokenizer
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from typing import Any
 
 from tokenizers import Tokenizer
+
+from parallax_core.models.decoder_check import list_parts
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -25,7 +26,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-        kinds = set(_list_kinds(json.loads(tokenizer.to_str())["decoder"]))
+        kinds = {str(part.get("type")) for part in list_parts(json.loads(tokenizer.to_str())["decoder"])}
         self._is_byte_level = "ByteLevel" in kinds
         self._is_marked = bool(kinds & {"Metaspace", "ByteFallback"})
         self.size: int = tokenizer.get_vocab_size()
@@ -68,10 +69,3 @@ def byte_alphabet() -> dict[str, int]:
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(others)}
-
-
-def _list_kinds(decoder: Any) -> list[str]:  # noqa: ANN401 -- a part of tokenizer.json
-    if not isinstance(decoder, dict):
-        return []
-    inner = [kind for each in decoder.get("decoders", ()) for kind in _list_kinds(each)]
-    return [str(decoder.get("type")), *inner]

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Generic, Literal, TypeVar
 
 from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, ParallaxError, Unavailable
+from parallax_core.base.faults import describe_error
 from parallax_core.base.ids import RequestId
+from parallax_core.base.tasks import WatchedWork, start_task
 from parallax_core.contracts.engine import Delta, Finish, Health, Reason
 from parallax_core.node.pipeline.stream import QueueStream
 from parallax_core.node.pipeline.unread import UnreadOutput
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 
 class EngineBase(ABC, Generic[T]):
-    """An engine that opens something of type T, serves with it until it is lost, and opens it again."""
+    """An engine that opens something of type T, serves with it until it is lost, and opens it again.
+
+    It never stays ready and mute: should the task that serves end in whatever way, the engine has failed, and every
+    stream ends with an error.
+    """
 
     def __init__(self, on_lost: Callable[[str], None] | None = None) -> None:
         """``on_lost`` is called with the reason of each loss."""
         self._on_lost = on_lost
         self._streams: dict[RequestId, QueueStream] = {}
         self._opening: asyncio.Task[T] | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: WatchedWork | None = None
         self._closing: asyncio.Task[None] | None = None
         self._health = Health(state="starting")
         self._num_losses = 0
@@ -41,7 +50,7 @@ class EngineBase(ABC, Generic[T]):
         """
         if self._opening is not None or self._closing is not None:
             raise Unavailable(f"the engine cannot start: it is {self._health.state}", self._health.reason)
-        self._opening = asyncio.get_running_loop().create_task(self._open())
+        self._opening = start_task(self._open())
         try:
             self._take(await self._opening)
         except BaseException as error:
@@ -69,7 +78,7 @@ class EngineBase(ABC, Generic[T]):
     def _take(self, opened: T) -> None:
         if self._closing is not None:
             raise Unavailable(SHUTTING_DOWN)
-        self._serving = asyncio.get_running_loop().create_task(self._begin(opened))
+        self._serving = WatchedWork(self._begin(opened), self._note_end)
         self._health = Health(state="ready")
 
     @abstractmethod
@@ -124,17 +133,29 @@ class EngineBase(ABC, Generic[T]):
         if self._closing is None:
             self._health = Health(state="ready")
 
+    def _note_end(self, error: BaseException) -> None:
+        """Fail: the task that serves has ended, though nobody has stopped the engine."""
+        if self._closing is None:
+            is_known = isinstance(error, ParallaxError)
+            reason = error.message if isinstance(error, ParallaxError) else describe_error(error)
+            logger.critical("engine failed: %s", reason, exc_info=None if is_known else error)
+            self._fail(reason)
+
     def _fail(self, reason: str) -> None:
         """End every stream: the engine cannot serve again."""
-        self._change_health("failed", reason)
         self._end_streams("error", reason, list(self._streams))
+        self._change_health("failed", reason)
 
     def _change_health(self, state: Literal["starting", "failed"], reason: str) -> None:
         """Note a loss."""
         self._num_losses += 1
         self._health = Health(state=state, reason=reason)
-        if self._on_lost is not None:
+        if self._on_lost is None:
+            return
+        try:
             self._on_lost(reason)
+        except Exception:  # the engine goes on, whatever the error of its observer is
+            logger.exception("loss cannot be told")
 
     def _explain(self, error: BaseException) -> ParallaxError | None:
         """Return the error that `start` raises in place of ``error``; None to raise ``error`` itself."""
@@ -154,13 +175,9 @@ class EngineBase(ABC, Generic[T]):
         await asyncio.wait([self._closing])
 
     async def _shut(self) -> None:
-        tasks = [task for task in (self._opening, self._serving) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self._serving is not None:
+            await self._serving.cancel()
         await self._release()
-
-
-def describe_error(error: BaseException) -> str:
-    """Return the type and the text of an error."""
-    return f"{type(error).__name__}: {error}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self, TypeVar
@@ -19,6 +19,7 @@ from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.errors import ClientGone, error_response
 from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import join_pieces
+from parallax_core.server.merged_streams import StreamClosed, merge
 from parallax_core.server.metrics import RequestMetrics
 from parallax_core.server.sse import COMMENT, DONE, SILENCE_S, KeepAlive, write_event
 
@@ -26,9 +27,6 @@ T = TypeVar("T")
 
 AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that stop proxies (the latter: nginx) from buffering a stream."""
-
-Queue = asyncio.Queue[tuple[int, Delta | Exception]]
-"""The deltas or errors of several streams, each with the number of its stream."""
 
 
 NO_DETAILS = dict.fromkeys(
@@ -49,10 +47,6 @@ class TokenCounts(NamedTuple):
     output: int
     pinned: int = 0
     """Tokens of the prompt that a pin keeps in the prefix cache."""
-
-
-class StreamClosed(Exception):
-    """A stream has ended without a finish: it was closed."""
 
 
 @dataclass(slots=True)
@@ -132,7 +126,7 @@ class ResponseFlow:
                 yield 0, self._take(0, delta)
         else:
             try:
-                async with aclosing(_merge(self._streams)) as merged:
+                async with aclosing(merge(self._streams)) as merged:
                     async for number, delta in merged:
                         yield number, self._take(number, delta)
             except StreamClosed:
@@ -333,35 +327,6 @@ async def _write_events(events: AsyncIterator[EventData], flow: ResponseFlow) ->
         yield b"".join(write_event((bytes(response.body),)))
         return
     yield DONE
-
-
-async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Delta]]:
-    """Yield the deltas of all streams as they arrive; the first error ends all streams."""
-    queue: Queue = asyncio.Queue(1)  # unread deltas stay in the streams, where they are counted
-    num_open = len(streams)
-    tasks = [asyncio.create_task(_pump(number, stream, queue)) for number, stream in enumerate(streams)]
-    try:
-        while num_open:
-            number, news = await queue.get()
-            if isinstance(news, Exception):
-                raise news
-            num_open -= news.finish is not None
-            yield number, news
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def _pump(number: int, stream: Stream, queue: Queue) -> None:
-    is_over = False
-    try:
-        async for delta in stream:
-            is_over = delta.finish is not None
-            await queue.put((number, delta))
-        if not is_over:
-            await queue.put((number, StreamClosed()))
-    except Exception as error:  # noqa: BLE001 -- raised again where the deltas are read
-        await queue.put((number, error))
 
 
 def _check(finish: Finish, form: ResponseForm | None) -> None:

@@ -1,4 +1,4 @@
-"""The kit for engines: tests their life cycle (`EngineLife`) and their answers."""
+"""The kit for engines: tests their life cycle (`EngineLife`), their end (`EngineEnds`) and their answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Engine
 from parallax_core.contracts.sample import Sampling
+from parallax_core.testing.ends import EngineEnds
 from parallax_core.testing.life import EngineLife
 from parallax_core.testing.promise import broken, expect
 from parallax_core.testing.replica import Prompt, Reply
@@ -32,7 +33,7 @@ TOP = 2
 NO_TIME_S = 1e-6
 
 
-class EngineConformance(EngineLife):
+class EngineConformance(EngineLife, EngineEnds):
     """Holds an engine to `parallax_core.contracts.engine`.
 
     Subclass it in a test module under a name that begins with ``Test``, and give ``prompts``, ``context``,

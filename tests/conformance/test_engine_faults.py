@@ -216,6 +216,34 @@ class Abandoning(Wrapper):
                 yield delta
 
 
+class Unwatched(Wrapper):
+    """Has a task that it does not watch let every delta pass."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.waiting: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+
+    async def start(self) -> None:
+        await super().start()
+        self.passing = asyncio.create_task(self.let_pass())
+
+    async def stop(self) -> None:
+        self.passing.cancel()
+        await super().stop()
+
+    async def let_pass(self) -> None:
+        while True:
+            (await self.waiting.get()).set_result(None)
+
+    class relay(Relay):  # noqa: N801 - as above
+        async def relay(self) -> AsyncIterator[Delta]:
+            assert isinstance(self.engine, Unwatched)
+            async for delta in self.stream:
+                self.engine.waiting.put_nowait(may_pass := asyncio.get_running_loop().create_future())
+                await may_pass
+                yield delta
+
+
 class Once(Wrapper):
     """Can be stopped once."""
 
@@ -322,6 +350,7 @@ def say(relay: type[Relay]) -> type[Wrapper]:
     return type(relay.__name__, (Wrapper,), {"relay": relay})
 
 
+ENDS = ("error_that_ends_a_task", "panic_that_ends_a_task", "exit_that_ends_a_task", "cancelled_task")
 FAULTS: list[tuple[type[Wrapper], str, str]] = [
     (say(Unending), "test_answer_has_as_many_tokens_as_asked_for", "those with a finish are []"),
     (say(Hanging), "test_answer_has_as_many_tokens_as_asked_for", "a stream did not end"),
@@ -344,6 +373,7 @@ FAULTS: list[tuple[type[Wrapper], str, str]] = [
     (Littering, "test_stopped_engine_takes_nothing_and_leaves_nothing", "left 1 threads"),
     (Littering, "test_failed_start_leaves_nothing_running", "left 1 threads"),
     (Abandoning, "test_stop_ends_every_stream", "a stream did not end"),
+    *((Unwatched, f"test_{end}_is_noticed", "a stream did not end") for end in ENDS),
     (Once, "test_stop_is_legal_at_any_time", "it has stopped already"),
     (Welcoming, "test_nothing_is_taken_before_start", "did not raise Unavailable"),
     (Leaking, "test_storm_of_cancellations_leaves_the_engine_well", "full"),

@@ -10,7 +10,7 @@ import sysconfig
 import time
 import tomllib
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,9 +65,11 @@ class Server:
         return time.monotonic() - begun
 
 
-def start_server(home: Path, log: Path, *args: str, model: str = MODEL, **changes: str) -> Server:
+def start_server(
+    home: Path, log: Path, *args: str, model: str = MODEL, program: Sequence[str] = (PARALLAX,), **changes: str
+) -> Server:
     """Start a server on a free port, and wait until it reports that it is ready."""
-    command = [PARALLAX, "serve", model, "--backend", "mlx", "--port", "0", *args]
+    command = [*program, "serve", model, "--backend", "mlx", "--port", "0", *args]
     with log.open("w") as sink:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment(home, **changes)

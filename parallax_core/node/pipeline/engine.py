@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 
-from parallax_core.base.errors import EngineFailed, InvalidRequest, ParallaxError, StageLost, Unavailable
+from parallax_core.base.errors import EngineFailed, InvalidRequest, StageLost, Unavailable
 from parallax_core.base.ids import RequestId
 from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.contracts.engine import EngineStats, Health, Request
@@ -15,7 +15,7 @@ from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits, ReplicaStatus
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
-from parallax_core.node.engine_base import EngineBase, describe_error
+from parallax_core.node.engine_base import EngineBase
 from parallax_core.node.executor.base import Executor, Movable, StageLocation, StepObserver
 from parallax_core.node.pipeline.driver import PipelineDriver
 from parallax_core.node.pipeline.handover import Handover, StageLeaves, StageReplaced, StagesMove, follow
@@ -177,13 +177,9 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
                 self._driver = driver = self._make_driver(head)
                 self._health = Health(state="ready")
                 logger.info("pipeline is ready again")
-        except EngineFailed as error:
-            logger.critical("engine failed: %s", error.message)
+        except EngineFailed:
             head.note_lost(sum(stream.has_begun for stream in self._streams.values()))
-            self._fail(error.message)
-        except Exception as error:  # every stream has to end, whatever the error is
-            logger.exception("engine failed")
-            self._fail(error.message if isinstance(error, ParallaxError) else describe_error(error))
+            raise
 
     async def _drive(self, head: Head, driver: PipelineDriver) -> StageLost:
         """Serve until the stages have to be opened again, and return why; then requests are paused."""

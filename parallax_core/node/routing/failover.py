@@ -6,6 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+from parallax_core.base.faults import describe_error
+from parallax_core.base.tasks import TASK_ENDINGS
 from parallax_core.cluster.routing.load import RequestLoad
 from parallax_core.contracts.engine import Delta, Finish, Request, Stream
 from parallax_core.engine.timing import Timeline, Timer
@@ -188,9 +190,11 @@ class FailoverStream:
             self._progress.note(delta, self._clock)
         except StopAsyncIteration:
             message = "the replica ended its answer without a finish"
-        except Exception as error:
+        except TASK_ENDINGS:
+            raise
+        except BaseException as error:
             logger.exception("replica failed to answer rank=%d", self._placement.replica.rank)
-            message = f"{type(error).__name__}: {error}"
+            message = describe_error(error)
         else:
             return delta
         return Delta(finish=Finish(reason="error", prompt_tokens=0, output_tokens=0, message=message))

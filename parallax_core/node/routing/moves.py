@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from parallax_core.base.tasks import TASK_ENDINGS, start_task
 from parallax_core.contracts.engine import Finish
 from parallax_core.node.routing.failover import RoutedStream
 
@@ -57,7 +58,8 @@ class MoveQueue:
         move = Move(rank, attempt, loop.create_future())
         insort(self._moves, move, key=lambda each: each.rank)
         if self._moving is None or self._moving.done():
-            self._moving = loop.create_task(self._run())
+            self._moving = start_task(self._run())
+            self._moving.add_done_callback(self._note_end)
         try:
             return await move.outcome
         except asyncio.CancelledError:
@@ -67,6 +69,16 @@ class MoveQueue:
         finally:
             if move in self._moves:
                 self._moves.remove(move)
+
+    def _note_end(self, moving: asyncio.Task[None]) -> None:
+        """Have the requests that still wait, if the task has failed, end as their lost replicas ended them."""
+        if moving is not self._moving:  # another one has taken over
+            return
+        if not moving.cancelled() and (error := moving.exception()) is not None:
+            logger.critical("requests cannot be moved", exc_info=error)
+        for move in self._moves:
+            if not move.outcome.done():
+                move.outcome.set_result(None)
 
     async def _run(self) -> None:
         while self._moves:
@@ -81,7 +93,9 @@ class MoveQueue:
             return
         try:
             outcome: MoveOutcome | MoveNeed = move.attempt()
-        except Exception:  # an engine or a policy may raise any; the client gets the error of the lost replica
+        except TASK_ENDINGS:
+            raise
+        except BaseException:  # an engine or a policy may raise any; the client gets the error of the lost replica
             logger.exception("request cannot be moved")
             outcome = None
         if isinstance(outcome, str):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from operator import add
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError, Unavailable
+from parallax_core.base.faults import describe_error
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import EngineStats, Request
 from parallax_core.contracts.stage import LayerRange
@@ -122,19 +123,26 @@ class RemoteEngine(EngineBase[HostedEngine]):
                 loss = error
             except Exception as error:
                 logger.exception("link to an engine failed")
-                loss = ParallaxError(f"{type(error).__name__}: {error}")
+                loss = ParallaxError(describe_error(error))
             self._end_link()
             if link.has_answered:
                 backoff.reset()
-            reason = f"the engine was lost, and is started again: {await self._host.explain(loss)}"
+            reason = f"the engine was lost, and is started again: {await self._explain_loss(loss)}"
             logger.warning("%s", reason)
             self._change_health("starting", reason)
             self._num_lost += sum(stream.has_begun for stream in self._streams.values())
             self._end_streams("error", reason, list(self._streams))
-            await self._host.abandon()
             self._link = link = await self._reopen(reason, backoff)
             self._note_ready()
             logger.info("engine is ready again")
+
+    async def _explain_loss(self, loss: ParallaxError) -> str:
+        """Return the cause of a loss, or what is known of it if the search fails."""
+        try:
+            return await self._host.explain(loss)
+        except Exception:  # the engine has to be started again, with or without an explanation
+            logger.exception("loss cannot be explained")
+            return loss.message
 
     def _end_link(self) -> None:
         """Take no more requests, and keep the totals of the lost process."""
@@ -143,13 +151,17 @@ class RemoteEngine(EngineBase[HostedEngine]):
         self._link = None
 
     async def _reopen(self, reason: str, backoff: Backoff) -> EngineLink:
-        """Open the engine again, with as many attempts as that takes, and return its link."""
+        """End what is left of the engine, and open it again, with as many attempts as that takes; return its link."""
         while True:
-            await backoff.wait(reason)
             try:
+                await self._host.abandon()
+                await backoff.wait(reason)
                 opened = await self._host.open()
             except ParallaxError as error:
                 reason = f"the engine cannot be started: {error.message}{f' ({error.hint})' if error.hint else ''}"
+            except Exception as error:  # the next attempt may succeed, whatever the error is
+                logger.exception("engine cannot be started")
+                reason = f"the engine cannot be started: {describe_error(error)}"
             else:
                 self._info = opened.info
                 return EngineLink(opened, self._deliver, self._silence_s)

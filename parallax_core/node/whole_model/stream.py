@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from parallax_core.base.errors import BackendFailed
 from parallax_core.contracts.engine import Delta, Finish, Request, Stream
 from parallax_core.engine.request_text import RequestText
 
@@ -31,7 +32,7 @@ class TextStream:
     async def __aiter__(self) -> AsyncIterator[Delta]:
         """Yield the deltas up to and including the one with a finish; a stream that is closed ends at once."""
         async for delta in self._stream:
-            shown = self._text.read(delta)
+            shown = self._read(delta)
             if shown is None:
                 continue
             if shown.finish is not None:
@@ -46,6 +47,13 @@ class TextStream:
         """Abort the request, unless it has ended."""
         self._end()
         self._stream.close()
+
+    def _read(self, delta: Delta) -> Delta | None:
+        """Return the delta with its text; one that ends the request if that fails."""
+        try:
+            return self._text.read(delta)
+        except BackendFailed as error:
+            return Delta(finish=self._text.finish("error", error.message))
 
     def _expire(self, message: str) -> None:
         self._timed_out = self._text.finish("timeout", message)

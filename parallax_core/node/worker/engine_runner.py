@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from parallax_core.base.errors import BackendFailed, ParallaxError
+from parallax_core.base.faults import describe_error
+from parallax_core.base.tasks import TASK_ENDINGS
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Measured, Request, Stream
 from parallax_core.contracts.token_engine import EngineInfo, TokenEngine
 from parallax_core.node.worker.loop_thread import LoopThread
@@ -90,7 +92,9 @@ class EngineRunner:
         assert engine is not None, "the engine has started"
         try:
             stream = engine.submit(request)
-        except Exception as error:  # noqa: BLE001 -- the client has to know any error
+        except TASK_ENDINGS:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- the client has to know any error
             self._put(number, Delta(finish=_describe(error, request)))
             return
         self._streams[number] = stream
@@ -104,9 +108,12 @@ class EngineRunner:
             async for delta in stream:
                 has_ended = delta.finish is not None
                 self._put(number, delta)
-        except Exception as error:
-            logger.exception("engine failed to answer a request")
+        except BaseException as error:  # a cancellation too: an engine's own task may have been cancelled
+            self._streams.pop(number, None)
             self._put(number, Delta(finish=_describe(error, request)))
+            if isinstance(error, TASK_ENDINGS):
+                raise
+            logger.exception("engine failed to answer a request")
             return
         is_aborted = self._streams.pop(number, None) is None
         if not has_ended and not is_aborted:
@@ -128,6 +135,6 @@ class EngineRunner:
                 stream.close()
 
 
-def _describe(error: Exception, request: Request) -> Finish:
-    message = error.message if isinstance(error, ParallaxError) else f"{type(error).__name__}: {error}"
+def _describe(error: BaseException, request: Request) -> Finish:
+    message = error.message if isinstance(error, ParallaxError) else describe_error(error)
     return Finish(reason="error", prompt_tokens=len(request.prompt), output_tokens=0, message=message)

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from parallax_core.base.tasks import contain_exit
+
 T = TypeVar("T")
 
 
@@ -29,7 +31,7 @@ class LoopThread:
 
         Cancelling the future cancels the work. A `SystemExit` of the work becomes a RuntimeError.
         """
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_contain(work), self._loop))
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_begin(work), self._loop))
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function`` on the thread's loop soon. Does nothing once the thread is closed."""
@@ -60,8 +62,5 @@ class LoopThread:
             self._loop.close()
 
 
-async def _contain(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    try:
-        return await work()
-    except SystemExit as error:
-        raise RuntimeError(f"it wanted to end the process: SystemExit: {error}") from error
+async def _begin(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return await contain_exit(work())

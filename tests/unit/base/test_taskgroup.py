@@ -98,6 +98,15 @@ async def test_end_of_the_tasks_is_waited_for_however_often_it_is_cancelled() ->
     assert ended
 
 
+async def test_exit_of_a_task_is_an_error_of_the_group() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(RuntimeError, match="it wanted to end the process: SystemExit: 3"):
+        async with FailFastGroup() as group:
+            group.start(leave())
+
+
 @pytest.mark.parametrize("is_inner", [False, True])
 async def test_task_that_somebody_else_cancels_is_an_error(*, is_inner: bool) -> None:
     tasks: list[asyncio.Task[bool]] = []

@@ -82,6 +82,19 @@ async def test_first_model_waits_for_machines(cluster: Cluster) -> None:
     await check(model)
 
 
+async def test_model_for_which_nothing_is_planned_any_more_fails(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were its engines left as they are, the next loss would have its requests wait for ever."""
+    await cluster.join("a/1", 10)
+    model = await cluster.load("toy")
+    monkeypatch.setattr(model.coordinator, "_find_usable", lambda: 1 / 0)
+    model.nodes.changed.set()
+    await until(lambda: model.service.engine.health().state == "failed")
+    reason = "layers are not planned any more: ZeroDivisionError: division by zero"
+    assert reason in model.service.engine.health().reason
+
+
 async def test_model_that_does_not_fit_beside_another_leaves_it_alone(cluster: Cluster) -> None:
     machine = await cluster.join("a/1", 10)
     first, second = await cluster.load("first"), cluster.make("second", 3.0)

@@ -30,12 +30,12 @@ class FakeStream:
     """A stream that yields the deltas and raises the errors that a test queues."""
 
     def __init__(self) -> None:
-        self.said: asyncio.Queue[Delta | Exception | None] = asyncio.Queue()
+        self.said: asyncio.Queue[Delta | BaseException | None] = asyncio.Queue()
         self.num_closed = 0
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         while (said := await self.said.get()) is not None:
-            if isinstance(said, Exception):
+            if isinstance(said, BaseException):
                 raise said
             yield said
 
@@ -52,7 +52,7 @@ class FakeEngine:
         self.begin.set()
         self.start_error: Exception | None = None
         self.stop_error: Exception | None = None
-        self.submit_error: Exception | None = None
+        self.submit_error: BaseException | None = None
         self.requests: list[Request] = []
         self.streams: list[FakeStream] = []
         self.asked = asyncio.Event()

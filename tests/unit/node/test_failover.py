@@ -347,13 +347,32 @@ async def test_request_whose_reader_is_cancelled_as_it_is_placed_is_given_up() -
     assert (pending(router), requests(router)) == ([0, 0], [0, 0])
 
 
+class Panic(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, Panic])
 async def test_request_ends_as_its_replica_ended_it_when_another_one_breaks_as_it_is_asked(
-    caplog: pytest.LogCaptureFixture,
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     router, engines = await open_resumable(2)
-    engines[1].submit_error = RuntimeError("out of order")
+    engines[1].submit_error = kind("out of order")
     stream = router.submit(make_request())
     engines[0].streams[0].said.put_nowait(Delta(tokens=(1,)))
     lose(engines[0])
     assert await asyncio.wait_for(collect(stream), 5) == [Delta(tokens=(1,)), end("error", "on fire")]
     assert "request cannot be moved" in caplog.text
+
+
+async def test_request_that_waits_for_a_replica_ends_when_the_task_that_moves_requests_does() -> None:
+    router, engines = await open_resumable(2)
+    stream = router.submit(make_request())
+    engines[0].streams[0].said.put_nowait(Delta(tokens=(1,)))
+    engines[1].state = Health(state="starting")
+    reading = asyncio.create_task(collect(stream))
+    await asyncio.sleep(0)
+    lose(engines[0])
+    while router._moves._moving is None:  # noqa: ASYNC110 -- nothing is set when it begins
+        await asyncio.sleep(0)
+    router._moves._moving.cancel()
+    assert await asyncio.wait_for(reading, 5) == [Delta(tokens=(1,)), end("error", "on fire")]

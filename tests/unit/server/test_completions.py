@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from parallax_core.api import Sampling, logprobs
-from parallax_core.contracts.engine import Delta
 from parallax_core.server.request_models import NEUTRAL_COMPLETION
-from parallax_core.server.response import _merge
 from tests.unit.server.letters import ALPHABET, TOY, Letters, Site, answer, error_of, events
 
 WARM = {"temperature": 1, "seed": 7}
@@ -145,18 +141,3 @@ def test_one_bad_prompt_leaves_nothing_running(site: Site) -> None:
 )
 def test_value_that_asks_for_nothing_is_accepted(site: Site, field: str, value: object) -> None:
     assert site.complete(max_tokens=1, **{field: value}).status_code == 200
-
-
-async def test_stream_that_cannot_be_read_ends_the_others() -> None:
-    async def fail() -> AsyncIterator[Delta]:
-        yield Delta(text="a")
-        message = "gone"
-        raise RuntimeError(message)
-
-    async def wait() -> AsyncIterator[Delta]:
-        await asyncio.Event().wait()
-        yield Delta()
-
-    with pytest.raises(RuntimeError, match="gone"):
-        async with asyncio.timeout(10):
-            assert [delta.text async for _, delta in _merge([fail(), wait()])] == ["a"]  # type: ignore[list-item]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -27,6 +28,7 @@ from tests.unit.node.pipeline.local import (
     end_of,
     make_request,
     make_stages,
+    openers,
     running,
     started,
     tokens_of,
@@ -148,3 +150,44 @@ async def test_streams_end_when_the_head_itself_fails(monkeypatch: pytest.Monkey
         reason, message = end_of(await collect(stream))
         assert (reason, message) == ("error", "ZeroDivisionError: division by zero")
         assert engine.health().state == "failed"
+
+
+class Panic(BaseException):
+    """What a library written in Rust raises when it panics."""
+
+
+async def test_panic_of_a_decoder_ends_its_request_alone() -> None:
+    def decode_most(tokens: Sequence[int]) -> str:
+        if len(tokens) > 1 and tokens[-1] == bad:
+            raise Panic("retry-limit-in-match over")
+        return decode(tokens)
+
+    prompts, bad = [[number, 7] for number in range(4)], TOY.continuation([2, 7], 3)[2]
+    expected = [TOY.continuation(prompt, 12) for prompt in prompts]
+    assert [bad in tokens[1:] for tokens in expected] == [False, False, True, False]
+    async with started(PipelineEngine(LocalExecutor(openers(make_stages(2))), decode_most)) as engine:
+        streams = [engine.submit(make_request(prompt, 12)) for prompt in prompts]
+        answers = await asyncio.gather(*map(collect, streams))
+        assert engine.health().state == "ready"
+        assert engine.stats()[0].running == 0
+    for prompt, answer, tokens in zip(prompts, answers, expected, strict=True):
+        if prompt != [2, 7]:
+            assert tokens_of(answer) == tokens
+            continue
+        message = "the model's tokenizer fails on this answer: Panic: retry-limit-in-match over"
+        assert end_of(answer) == ("error", message)
+        assert tokens_of(answer) == tokens[:2]
+
+
+async def test_observer_of_losses_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def tell(reason: str) -> None:
+        told.append(reason)
+        raise RuntimeError("the observer is broken")
+
+    async with started(PipelineEngine(LocalExecutor(openers(make_stages(1))), decode, on_lost=tell)) as engine:
+        assert engine._head is not None
+        monkeypatch.setattr(engine._head, "plan", lambda now: 1 / 0)
+        assert end_of(await collect(engine.submit(make_request([1]))))[0] == "error"
+    assert told == ["ZeroDivisionError: division by zero"]

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,6 +70,8 @@ class Failing(StageEngine):
                     yield delta
                     if engine.fault == "raise":
                         raise ValueError("NaN")
+                    if engine.fault == "panic":
+                        raise Panic("NaN")
                     if engine.fault == "die":
                         engine.has_failed = True
                         yield Delta(finish=Finish(reason="error", prompt_tokens=3, output_tokens=1, message="dead"))
@@ -164,6 +166,60 @@ async def test_engine_that_cannot_be_opened_again_is_tried_again_and_says_why() 
 
 def _make_broken() -> TokenEngine:
     raise BackendFailed("no kernel", "build it")
+
+
+async def test_any_error_as_an_engine_is_started_again_is_followed_by_another_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second opening cannot even fork, a search for the cause fails, and so does the first attempt to end it."""
+    linked = link_task(lambda: make_toy_engine(TOY), TOY)
+    async with running(linked) as engine:
+        for name in ("explain", "abandon", "open"):
+            break_once(monkeypatch, linked.host, name)
+        await linked.supervisor.kill("worker/0/0")
+        await until(lambda: engine.health().reason.startswith("the engine cannot be started: BlockingIOError"))
+        await until(lambda: engine.health().state == "ready")
+        await check_answer(engine)
+
+
+def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Have a method raise BlockingIOError when it is called next."""
+    whole = getattr(owner, name)
+
+    async def fail(*args: Any) -> None:
+        monkeypatch.setattr(owner, name, whole)
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(owner, name, fail)
+
+
+class Panic(BaseException):
+    """What a library written in Rust raises when it panics."""
+
+
+async def test_panic_of_a_decoder_ends_its_request_alone() -> None:
+    tokens = TOY.continuation((1, 2, 3), 12)
+
+    def decode_most(decoded: Sequence[int]) -> str:
+        if tokens[5] in decoded:
+            raise Panic("retry-limit-in-match over")
+        return decode(decoded)
+
+    linked = link_task(lambda: make_toy_engine(TOY), TOY)
+    engine = TextEngine(linked, decode_most)
+    await soon(engine.start())
+    finish = get_finish(await read(engine, ask()))
+    message = "the model's tokenizer fails on this answer: Panic: retry-limit-in-match over"
+    assert (finish.reason, finish.message) == ("error", message)
+    assert not engine._open
+    assert engine.health().state == "ready"
+    await soon(engine.stop())
+
+
+async def test_panic_of_an_engine_ends_its_request_alone() -> None:
+    async with running(link_task(lambda: Failing("panic"), TOY)) as engine:
+        assert "Panic: NaN" in get_finish(await read(engine, ask())).message
+        assert engine.health().state == "ready"
 
 
 async def test_killed_process_is_replaced() -> None:
