@@ -37,6 +37,40 @@ class StageSlot:
     """Whether other leases use its layers and its thread as well."""
 
 
+class LoadedLayers:
+    """Layers that leases share, on a thread of their own. Their stage belongs to the thread, and to no other layers."""
+
+    def __init__(self, first: Assign, open_stage: OpenStage) -> None:
+        """Load layers for leases such as ``first`` with ``open_stage``, once a lease is opened."""
+        self.first = first
+        """A lease of them, the latest."""
+        self.thread = StageThread("parallax-layers")
+        self.holder: Stage | None = None
+        """None: they are not loaded."""
+        self._open_stage = open_stage
+
+    def lease(self, assign: Assign, progress: Progress) -> Stage:
+        """Return a lease, loading the layers if that was not done yet; called on the thread."""
+        holder = self.holder or self._open_stage(assign, progress)
+        if not isinstance(holder, Leasing):
+            holder.close()
+            raise Unsupported("the backend of this node has no leases", "let the node be in one pipeline only")
+        self.holder = holder
+        return holder.lease(LayerRange(assign.start, assign.stop), assign.memory_share)
+
+    def close(self) -> asyncio.Future[None]:
+        """Close them on their thread, which ends then; called on the event loop, once."""
+        closing = self.thread.call(self._close)
+        closing.add_done_callback(note_end)
+        self.thread.close()
+        return closing
+
+    def _close(self) -> None:
+        holder, self.holder = self.holder, None
+        if holder is not None:
+            holder.close()
+
+
 class SharedLayers:
     """The layers that a node has loaded for leases, and the leases of them. Belongs to one event loop.
 
@@ -46,11 +80,10 @@ class SharedLayers:
     def __init__(self, open_stage: OpenStage) -> None:
         """Open stages with ``open_stage``; see `StagePlan.leased` for what it opens for leases."""
         self._open_stage = open_stage
-        self._first: Assign | None = None
-        """A lease of the layers that are loaded, or about to be; None: none are."""
-        self._thread: StageThread | None = None
-        self._holder: Stage | None = None
-        """The loaded layers; belongs to the thread."""
+        self._layers: LoadedLayers | None = None
+        """The layers that are loaded, or about to be; None: none are."""
+        self._closing: asyncio.Future[None] | None = None
+        """The end of those that were there before; None: they are closed."""
         self._shares: dict[int, float] = {}
         """The share of memory of each lease, by a number."""
         self._own: set[StageThread] = set()
@@ -66,19 +99,21 @@ class SharedLayers:
     @property
     def loaded(self) -> Assign | None:
         """A lease of the layers that are loaded; None: none are."""
-        return self._first if self._holder is not None else None
+        layers = self._layers
+        return layers.first if layers is not None and layers.holder is not None else None
 
     async def acquire(self, assign: Assign) -> StageSlot:
         """Return a place for an assigned stage, once it has room beside the stages that there are.
 
         Raises:
-            BackendFailed: if stages that are in its way are not given back.
+            BackendFailed: if stages or layers that are in its way are not given back.
         """
         key = describe_layers(assign) if assign.memory_share else None
         async with self._lock:
             await self._await_room(key, assign.memory_share)
-            if key is None or key != self._key:
-                await self._unload()
+            if (key is None or key != self._key) and not await self._unload(RELEASE_S):
+                message = f"the layers that this node had were not closed within {RELEASE_S:g} s"
+                raise BackendFailed(message, "a step of theirs may hang; the node's log says more")
             return self._lend(assign) if key is not None else self._make_own(assign)
 
     async def trim(self) -> None:
@@ -89,13 +124,13 @@ class SharedLayers:
         self._are_unwanted = True
         async with self._lock:
             if not self._shares:
-                await self._unload()
+                await self._unload(CLOSE_S)
 
     async def close_unused(self) -> None:
         """Close layers that no lease uses, and leave it to the end of the process to return their memory."""
         async with self._lock:
             if not self._shares:
-                await self._close_layers()
+                await self._close_layers(CLOSE_S)
 
     async def _await_room(self, key: LayersKey | None, share: float) -> None:
         try:
@@ -109,7 +144,7 @@ class SharedLayers:
 
     @property
     def _key(self) -> LayersKey | None:
-        return describe_layers(self._first) if self._first is not None else None
+        return describe_layers(self._layers.first) if self._layers is not None else None
 
     def _has_room(self, key: LayersKey | None, share: float) -> bool:
         if key is not None and self._own:
@@ -132,8 +167,8 @@ class SharedLayers:
 
     def _lend(self, assign: Assign) -> StageSlot:
         """Return a place for a lease."""
-        self._first, self._are_unwanted = assign, False
-        thread = self._thread = self._thread or StageThread("parallax-layers")
+        layers = self._layers = self._layers or LoadedLayers(assign, self._open_stage)
+        layers.first, self._are_unwanted = assign, False
         number = self._last = self._last + 1
         self._shares[number] = assign.memory_share
 
@@ -143,37 +178,23 @@ class SharedLayers:
             if self._are_unwanted and not self._shares:
                 self._trimming = asyncio.create_task(self.trim())
 
-        return StageSlot(thread, lambda progress: self._lease(assign, progress), give_back, is_shared=True)
+        return StageSlot(layers.thread, lambda progress: layers.lease(assign, progress), give_back, is_shared=True)
 
-    def _lease(self, assign: Assign, progress: Progress) -> Stage:
-        """Return a lease, loading its layers if that was not done yet; called on the thread."""
-        holder = self._holder or self._open_stage(assign, progress)
-        if not isinstance(holder, Leasing):
-            holder.close()
-            raise Unsupported("the backend of this node has no leases", "let the node be in one pipeline only")
-        self._holder = holder
-        return holder.lease(LayerRange(assign.start, assign.stop), assign.memory_share)
+    async def _unload(self, patience_s: float) -> bool:
+        """Close the layers, and return their memory to the system; return whether none are left."""
+        if self._layers is None and self._closing is None:
+            return True
+        is_closed = await self._close_layers(patience_s)
+        return_memory()
+        return is_closed
 
-    async def _unload(self) -> None:
-        """Close the layers, and return their memory to the system."""
-        if await self._close_layers():
-            return_memory()
-
-    async def _close_layers(self) -> bool:
-        """Close the layers on their thread, which ends then; return whether there were any."""
-        thread, self._thread, self._first = self._thread, None, None
-        if thread is None:
-            return False
-        closing = thread.call(self._close)
-        closing.add_done_callback(note_end)
-        thread.close()
-        await asyncio.wait([closing], timeout=CLOSE_S)
-        return True
-
-    def _close(self) -> None:
-        holder, self._holder = self._holder, None
-        if holder is not None:
-            holder.close()
+    async def _close_layers(self, patience_s: float) -> bool:
+        """Close the layers, and wait for the end of a running step; return whether they are closed."""
+        if self._layers is not None:
+            self._closing, self._layers = self._layers.close(), None
+        if self._closing is not None and (await asyncio.wait([self._closing], timeout=patience_s))[0]:
+            self._closing = None
+        return self._closing is None
 
 
 def describe_layers(assign: Assign) -> LayersKey:

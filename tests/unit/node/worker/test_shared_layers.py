@@ -198,6 +198,45 @@ async def test_two_that_want_other_layers_at_once_get_them_one_after_the_other()
     assert [each.holds_stop for each in loader.loads] == [3, 2]
 
 
+def hold(lease: HeldLease, gate: threading.Event) -> None:
+    """Have the thread of a lease be busy until the gate is open."""
+    lease.slot.thread.call(lambda: gate.wait(20))
+
+
+async def test_other_layers_are_not_loaded_while_the_old_ones_are_being_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLOSE_S", 0.01)
+    loader, gate = Loader(), threading.Event()
+    first = await loader.lease(0.5)
+    await first.end()
+    hold(first, gate)
+    await soon(loader.layers.trim())
+    assert loader.layers.loaded is None, "it does not wait long"
+    waiting = asyncio.create_task(loader.lease(0.5, OTHERS))
+    assert await is_waiting(waiting)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    waiting = asyncio.create_task(loader.lease(0.5, OTHERS))
+    assert await is_waiting(waiting)
+    assert loader.is_loaded(0)
+    gate.set()
+    second = await soon(waiting)
+    assert second.stage.info.layers == OTHERS
+    assert [loader.is_loaded(number) for number in range(2)] == [False, True]
+
+
+async def test_layers_that_are_never_closed_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RELEASE_S", 0.05)
+    loader, gate = Loader(), threading.Event()
+    first = await loader.lease(0.5)
+    await first.end()
+    hold(first, gate)
+    for wanted in (assign(0.5, OTHERS), OWN):
+        with pytest.raises(BackendFailed, match=r"the layers that this node had were not closed within 0\.05 s"):
+            await soon(loader.layers.acquire(wanted))
+    gate.set()
+    assert (await loader.lease(0.5, OTHERS)).stage.info.layers == OTHERS
+
+
 @pytest.mark.parametrize("closing", ["trim", "close_unused"])
 async def test_layers_that_nobody_uses_are_closed_when_that_is_wanted(closing: str) -> None:
     loader = Loader()
