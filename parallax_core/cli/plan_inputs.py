@@ -10,6 +10,7 @@ from typing import Any
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cli.progress import make_display
 from parallax_core.cluster.placement.demand import measure_demand
+from parallax_core.cluster.placement.shortage import describe_shortage
 from parallax_core.contracts.placement import ModelDemand, PlacementProblem
 from parallax_core.models.weight_size import measure_weight, read_model
 from parallax_core.plugins.host import PluginHost
@@ -37,7 +38,5 @@ def measure_model(host: PluginHost, model: str, weight_bits: float | None) -> Mo
 
 def refuse_model(problem: PlacementProblem) -> ParallaxError:
     """Return the error for a model that does not fit on the nodes."""
-    needed = sum(layer.weights for layer in problem.model.layers) / 1e9
-    free = sum(node.device.memory for node in problem.cluster.nodes) / 1e9
-    message = f"the model does not fit: it has {needed:.1f} GB of weights, and the nodes {free:.1f} GB of free memory"
+    message = f"the model does not fit: {describe_shortage(problem)}"
     return ParallaxError(message, "add nodes, or load fewer bits per weight (--weight-bits)")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from parallax_core.cli.table import align
+from parallax_core.cluster.placement.demand import weigh_layers
 from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem
 from parallax_core.pages.budget import format_bytes
 
@@ -119,9 +120,7 @@ def _list_stages(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _count_weights(plan: Plan, stage: PlacedStage) -> int:
-    layers = plan.problem.model.layers[stage.layers.start : stage.layers.stop]
-    is_whole = len(layers) == len(plan.problem.model.layers)
-    return sum(layer.weights for layer in layers) - is_whole * plan.problem.model.shared
+    return weigh_layers(plan.problem.model, stage.layers)
 
 
 def _show_time(seconds: float) -> str:

@@ -12,6 +12,7 @@ from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import explain_idle
 from parallax_core.cluster.placement.leased import shares_nodes
 from parallax_core.cluster.placement.movement import Movement, find_loads, measure_movement
+from parallax_core.cluster.placement.shortage import describe_shortage
 from parallax_core.contracts.placement import (
     ClusterProfile,
     Estimate,
@@ -24,7 +25,6 @@ from parallax_core.contracts.placement import (
     PlacementProblem,
     ServingGoal,
 )
-from parallax_core.pages.budget import format_bytes
 
 MOST_SETTLED = 5
 """The most stages of a pipeline whose nodes are tried in every order."""
@@ -132,7 +132,7 @@ class LayerPlanner:
         linked = replace(problem, cluster=replace(problem.cluster, unreachable=frozenset()))
         if problem.cluster.unreachable and self.policy.place(linked, PlacementEstimator(linked)).pipelines:
             return describe_unreachable(problem.cluster)
-        return describe_need(problem)
+        return describe_shortage(problem)
 
 
 def settle_nodes(problem: PlacementProblem, estimator: Estimator, held: Placement, placement: Placement) -> Placement:
@@ -203,17 +203,6 @@ def give_ranks(current: Mapping[int, Stages], pipelines: Sequence[Stages]) -> li
     if found and 0 not in found:
         found[found.index(max(found))] = 0
     return found
-
-
-def describe_need(problem: PlacementProblem) -> str:
-    """Return what is missing if a model does not fit."""
-    nodes, layers = problem.cluster.nodes, problem.model.layers
-    weights = sum(layer.weights for layer in layers) - problem.model.shared
-    kept = sum(layer.kv * problem.goal.reserved_tokens + layer.state for layer in layers)
-    needed = f"the model needs {format_bytes(weights)} for its weights and {format_bytes(kept)} for a request"
-    free = format_bytes(sum(node.device.memory for node in nodes))
-    having = {0: "no node has joined", 1: f"there is one node, with {free}"}
-    return f"{needed}, and {having.get(len(nodes), f'there are {len(nodes)} nodes, with {free} together')}"
 
 
 def describe_unreachable(cluster: ClusterProfile) -> str:

@@ -14,6 +14,7 @@ from parallax_core.base.errors import SHUTTING_DOWN, ParallaxError
 from parallax_core.base.faults import describe_error
 from parallax_core.base.tasks import WatchedWork
 from parallax_core.cluster.layer_plan import LayerPlan, Planner, name_member
+from parallax_core.cluster.placement.demand import weigh_layers
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
@@ -144,10 +145,8 @@ class JoinedModel:
         """Return the bytes that the model takes on one of its nodes: weights, and the share that is for pages."""
         plan = self.coordinator.plan
         if self._held[0] is not plan:
-            layers = self._planner.model.layers
-            holds = {stage.node: stage.holds for stages in plan.pipelines.values() for stage in stages}
-            held = {node: layers[each.start : each.stop] for node, each in holds.items()}
-            self._held = plan, {node: sum(layer.weights for layer in each) for node, each in held.items()}
+            stages = [stage for stages in plan.pipelines.values() for stage in stages]
+            self._held = plan, {stage.node: weigh_layers(self._planner.model, stage.holds) for stage in stages}
         if (weights := self._held[1].get(node)) is None:
             return 0
         _, share = self._shares.get(node, (None, 1.0))

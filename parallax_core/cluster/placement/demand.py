@@ -6,6 +6,7 @@ import dataclasses
 
 from parallax_core.contracts.model import LayerShape, ModelShape
 from parallax_core.contracts.placement import LayerDemand, ModelDemand
+from parallax_core.contracts.stage import LayerRange
 
 FLOPS_PER_WEIGHT = 2
 """A multiplication and an addition for each weight and token (Kaplan et al., arXiv 2001.08361, section 2.1)."""
@@ -29,6 +30,12 @@ def measure_demand(shape: ModelShape, weight_bytes: float = 2.0, value_bytes: in
     )
     shared = embedding if shape.is_tied else 0
     return ModelDemand(layers=tuple(layers), hidden=shape.hidden_size * value_bytes, shared=shared)
+
+
+def weigh_layers(model: ModelDemand, layers: LayerRange) -> int:
+    """Return the bytes of the weights of layers on one node; what the first and the last share counts once."""
+    whole = layers.start == 0 and layers.stop == len(model.layers)
+    return sum(layer.weights for layer in model.layers[layers.start : layers.stop]) - whole * model.shared
 
 
 def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, value_bytes: int) -> LayerDemand:

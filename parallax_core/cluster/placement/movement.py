@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parallax_core.contracts.placement import (
@@ -44,10 +45,19 @@ def find_loads(model: ModelDemand, old: Placement, new: Placement) -> dict[str, 
     held = {stage.node: stage.holds for stages in old.pipelines for stage in stages}
     wanted = {stage.node: stage.holds for stages in new.pipelines for stage in stages}
     return {
-        node: {layer: model.layers[layer].weights for layer in missing}
+        node: _weigh(model, layers, missing)
         for node, layers in wanted.items()
         if (missing := _list_missing(layers, held.get(node)))
     }
+
+
+def _weigh(model: ModelDemand, layers: LayerRange, missing: Sequence[int]) -> dict[int, int]:
+    """Return the bytes of each missing layer of those that a node is to hold; what ends share is loaded once."""
+    sizes = {layer: model.layers[layer].weights for layer in missing}
+    ends = [layer for layer in (len(model.layers) - 1, 0) if layer in sizes]
+    if len(layers) == len(model.layers) and ends:
+        sizes[ends[0]] -= model.shared
+    return sizes
 
 
 def is_worth_moving(problem: PlacementProblem, old: Estimate, new: Estimate, movement: Movement) -> bool:

@@ -122,9 +122,7 @@ class PipelineModel:
 
     def _make_info(self, stage: int, context_length: int) -> StageInfo:
         costs, (start, stop) = self.costs, self.cuts[stage]
-        used = costs.weights[stop] - costs.weights[start]
-        if stop - start == costs.num_layers:
-            used -= costs.problem.model.shared
+        used = costs.measure_weights(start, stop)
         free = (self.stages[stage].speed.memory - used) * costs.goal.memory_fraction
         return StageInfo(
             layers=LayerRange(start, stop),

@@ -109,9 +109,8 @@ def test_model_that_does_not_fit_is_an_error_with_the_figures(folder: Path) -> N
     (folder / "nodes.toml").write_text("[[nodes]]\nname = 'a'\ndevice = 'M1'\nmemory_gb = 8\n")
     done = run_plan(folder)
     assert done.returncode == 1
-    assert (
-        "error: the model does not fit: it has 16.4 GB of weights, and the nodes 8.0 GB of free memory" in done.stderr
-    )
+    assert "error: the model does not fit: the model needs 15.3 GiB for its weights and " in done.stderr
+    assert "and there is one node, with 7.5 GiB; layers " in done.stderr
     assert "hint: " in done.stderr
     assert run_plan(folder, "--what-if", "+RTX4090").returncode == 0
 

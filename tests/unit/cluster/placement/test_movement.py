@@ -39,3 +39,13 @@ def test_anything_is_better_than_no_pipeline() -> None:
     slow = Movement(load_bytes=1, load_s=1e6, num_moved=1)
     assert is_worth_moving(PROBLEM, nothing, estimate, slow)
     assert not is_worth_moving(PROBLEM, estimate, nothing, slow)
+
+
+def test_what_both_ends_share_is_loaded_once() -> None:
+    first, *middle, last = PROBLEM.model.layers
+    ends = [dataclasses.replace(each, weights=3 * GB) for each in (first, last)]
+    tied = dataclasses.replace(PROBLEM.model, layers=(ends[0], *middle, ends[1]), shared=2 * GB)
+    problem, whole = dataclasses.replace(PROBLEM, model=tied), Placement(((PlacedStage("a", LayerRange(0, 8)),),))
+    assert measure_movement(problem, Placement(), whole).load_bytes == 10 * GB
+    assert measure_movement(problem, split(6), whole).load_bytes == 2 * GB
+    assert measure_movement(problem, Placement(), split(4)).load_bytes == 12 * GB
