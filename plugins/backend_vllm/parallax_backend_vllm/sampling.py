@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def make_params(request: Request, index: int) -> Any:  # noqa: ANN401 -- a type 
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             min_p=sampling.min_p,
-            seed=(sampling.seed + index) % SEEDS if sampling.temperature else None,
+            seed=find_seed(sampling.seed, index) if sampling.temperature else None,
             presence_penalty=sampling.presence_penalty,
             frequency_penalty=sampling.frequency_penalty,
             repetition_penalty=sampling.repetition_penalty,
@@ -47,6 +48,18 @@ def make_params(request: Request, index: int) -> Any:  # noqa: ANN401 -- a type 
         )
     except ValueError as error:
         raise InvalidRequest(f"vLLM refuses the request: {describe_refusal(error)}") from error
+
+
+def find_seed(seed: int, index: int) -> int:
+    """Return the seed of answer ``index`` of a request with ``seed``.
+
+    The first answer has the request's own. The others have hashes, so that they are not those to requests with the next
+    seeds.
+    """
+    if not index:
+        return seed % SEEDS
+    digest = hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % SEEDS
 
 
 def describe_refusal(error: Exception) -> str:
