@@ -67,6 +67,8 @@ class Request:
     delivered: tuple[tuple[int, ...], ...] = ()
     """For each of the ``n`` answers, the tokens that the client has already; empty: none. The answers go on after them:
     these tokens count as output, and are not sent again. Only for an engine that is `Resumable`."""
+    ended: frozenset[int] = frozenset()
+    """Of the answers in ``delivered``, those that have ended, by index: they do not go on, though there may be room."""
     grammar: Grammar | None = None
     """What the text of each answer must match; None: anything. Needs ``stop_ids``, which end a complete answer."""
     shown_tokens: frozenset[int] = frozenset()

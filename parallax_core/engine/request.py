@@ -92,11 +92,12 @@ class RequestState:
         """Bring each answer to where its client is, as if it had been preempted there."""
         self._branch(self.answers[0], len(delivered))
         for answer, tokens in zip(self.answers, delivered, strict=True):
+            answer.is_over = answer.choice in self.request.ended
             for token in tokens:
-                if answer.advance(token, ()).ended is not None:
+                if answer.advance(token, ()).ended is not None and not answer.is_over:
                     answer.is_over = True
-                    self.live.remove(answer)
                     break
+        self.live = [answer for answer in self.answers if not answer.is_over]
 
     def _advance(self, sequence: Sequence, drawn: Drawn, index: int, now: float) -> Delta:
         """Add the token at ``index`` of those drawn at one position to its answer."""

@@ -99,8 +99,10 @@ class RequestValidator:
         if len(lengths) != request.n or not all(lengths):
             message = f"delivered has answers of {lengths} tokens; each of the {request.n} answers needs at least one"
             raise InvalidRequest(message, "delivered")
-        if max(lengths) > max_output:
-            message = f"delivered has an answer of {max(lengths)} tokens; it can have only {max_output}"
+        most = max_output if request.max_tokens is not None else max_output - 1  # else the room here ends it
+        longest = max((each for index, each in enumerate(lengths) if index not in request.ended), default=0)
+        if longest > most:
+            message = f"delivered has an answer of {longest} tokens, which has not ended; it can have only {max_output}"
             raise InvalidRequest(message, "delivered")
         size = self.stages[-1].vocab_size
         if any(min(tokens) < 0 or max(tokens) >= size for tokens in request.delivered):

@@ -137,14 +137,14 @@ class TokenMatcher:
         mask = bytearray(self.matcher.compute_bitmask()[: self.grammar.num_bytes])
         if self.matcher.is_error():
             raise BackendFailed(f"the grammar cannot be followed: {_explain(self.matcher)}")
-        for token in self.grammar.end_ids:
+        for token in (*self.grammar.end_ids, *stop_ids):  # a client's stop token may be one that the grammar allows
             mask[token // 8] &= ~(1 << token % 8)
         can_go_on = any(mask)
         if self.matcher.is_accepting() and (may_end or not can_go_on):
             for token in stop_ids:
                 mask[token // 8] |= 1 << token % 8
         elif not can_go_on:
-            raise BackendFailed("the grammar allows no token here")
+            raise BackendFailed("the grammar allows no token here that does not end the answer")
         return bytes(mask)
 
 

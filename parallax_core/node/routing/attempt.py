@@ -57,7 +57,8 @@ class RoutingAttempt:
         if request.timeout_s is not None and waited_s >= request.timeout_s:
             raise RequestTimeout(f"timed out after {request.timeout_s:g} seconds")
         delivered = tuple(map(tuple, progress.delivered)) if progress.num_tokens else ()
-        return dataclasses.replace(request, waited_s=waited_s, delivered=delivered)
+        ended = frozenset(progress.ended)
+        return dataclasses.replace(request, waited_s=waited_s, delivered=delivered, ended=ended)
 
     def view(self, request: Request) -> ArrivalView:
         """Return what a policy sees of the request: tokens that were delivered are computed again as a prompt is."""

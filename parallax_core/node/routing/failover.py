@@ -47,10 +47,13 @@ class RequestProgress:
     timeline: Timeline
     delivered: list[list[int]] = field(init=False)
     """The tokens of each answer that were read."""
+    ended: set[int] = field(init=False)
+    """The answers that have ended, by index."""
     moved_s: float = 0.0
     """Seconds from its arrival until it was moved to its last replica; 0: it was not moved."""
 
     def __post_init__(self) -> None:
+        self.ended = set(self.request.ended)
         self.delivered = [list(tokens) for tokens in self.request.delivered] or [[] for _ in range(self.request.n)]
 
     @property
@@ -60,6 +63,8 @@ class RequestProgress:
 
     def note(self, delta: Delta, clock: Timer) -> None:
         """Note a delta that was read; only the first token, and the first after a move, are timed."""
+        if delta.ended is not None:
+            self.ended.add(delta.index)
         if delta.tokens:
             self.delivered[delta.index] += delta.tokens
             if self.timeline.first is None or self.timeline.paused is not None:

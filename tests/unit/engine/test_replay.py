@@ -227,7 +227,7 @@ def test_answer_goes_on_in_another_head_after_any_token(name: str, num_stages: i
     [
         (((1,),), "delivered has answers of [1] tokens; each of the 2 answers needs at least one"),
         (((1,), ()), "delivered has answers of [1, 0] tokens; each of the 2 answers needs at least one"),
-        (((1,), (1,) * 10), "delivered has an answer of 10 tokens; it can have only 9"),
+        (((1,), (1,) * 10), "delivered has an answer of 10 tokens, which has not ended; it can have only 9"),
         (((1,), (97,)), "delivered has tokens outside of 0 to 96"),
         (((1,), (-1,)), "delivered has tokens outside of 0 to 96"),
         (((1,) * 9, (1,) * 9), "the tokens that were delivered leave nothing to generate"),
@@ -239,6 +239,33 @@ def test_answer_that_cannot_go_on_is_refused(delivered: tuple[tuple[int, ...], .
         replica.submit(make_request(PROMPT, 9, n=2, delivered=delivered))
     assert (caught.value.message, caught.value.param) == (message, "delivered")
     assert replica.head.stats().waiting == 0
+
+
+def test_answer_that_ended_for_lack_of_room_on_a_smaller_replica_does_not_go_on_elsewhere() -> None:
+    """It would have gone on after its client was told that it has ended."""
+    request = make_request(PROMPT, None, n=2, sampling=Sampling(seed=4))
+    whole = begin(request, 1)
+    whole.run()
+    tokens = [read_tokens(whole.deltas[request.id], choice) for choice in range(2)]
+    delivered = (tokens[0][:5], tokens[1][:3])
+    replica = begin(replace(request, delivered=delivered, ended=frozenset({0})), 1)
+    replica.run()
+    deltas = replica.deltas[request.id]
+    assert [read_tokens(deltas, choice) for choice in range(2)] == [(), tokens[1][3:]]
+    assert [delta.index for delta in deltas if delta.ended] == [1]
+    assert deltas[-1].finish is not None
+    assert deltas[-1].finish.output_tokens == 5 + len(tokens[1])
+
+
+def test_answer_that_ended_on_a_larger_replica_leaves_the_others_on_a_smaller_one() -> None:
+    most = begin(make_request(PROMPT, None), 1).head.max_length - len(PROMPT)
+    request = make_request(PROMPT, None, n=2, sampling=Sampling(seed=4))
+    ended = replace(request, delivered=((1,) * (most + 20), (2,)), ended=frozenset({0}))
+    replica = begin(ended, 1)
+    replica.run()
+    assert {delta.index for delta in replica.deltas[request.id]} == {1}
+    with pytest.raises(InvalidRequest, match=f"an answer of {most} tokens, which has not ended"):
+        begin(replace(request, delivered=((1,) * most, (2,))), 1)
 
 
 def test_request_that_has_waited_elsewhere_keeps_its_place() -> None:

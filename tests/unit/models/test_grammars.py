@@ -109,6 +109,25 @@ def test_answer_ends_by_any_stop_token_where_the_grammar_does(text: ModelTokeniz
     assert list_allowed(whole.find_mask({200}, may_end=False)) == [200], "nothing else is allowed"
 
 
+def test_stop_token_that_the_grammar_allows_ends_no_answer_that_is_not_complete(
+    text: ModelTokenizer, grammars: ModelGrammars
+) -> None:
+    """It was drawn before ``min_tokens``, and in the middle of what the grammar says."""
+    matcher = grammars.compile(Grammar(kind="regex", source="[ab]c[ab]+")).start()
+    a, b, c = (text.encode(letter)[0] for letter in "abc")
+    assert list_allowed(matcher.find_mask({7, b}, may_end=True)) == [a], "the answer would not match"
+    matcher.advance([a, c, a])
+    assert list_allowed(matcher.find_mask({7, b}, may_end=True)) == sorted([7, a, b])
+    assert list_allowed(matcher.find_mask({7, b}, may_end=False)) == [a]
+
+
+def test_grammar_that_needs_a_stop_token_cannot_be_followed(text: ModelTokenizer, grammars: ModelGrammars) -> None:
+    matcher = grammars.compile(Grammar(kind="regex", source="ab")).start()
+    matcher.find_mask({7}, may_end=True)
+    with pytest.raises(BackendFailed, match="no token here that does not end the answer"):
+        matcher.find_mask({7, text.encode("a")[0]}, may_end=True)
+
+
 def test_token_that_is_not_allowed_ends_the_answer(text: ModelTokenizer, grammars: ModelGrammars) -> None:
     with pytest.raises(BackendFailed, match="cannot be followed"):
         grammars.compile(Grammar(kind="choice", source='["a"]')).start().advance(text.encode("b"))

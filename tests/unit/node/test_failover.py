@@ -249,6 +249,23 @@ async def test_begun_answers_go_on_elsewhere_after_the_tokens_that_were_read() -
     assert (pending(router), requests(router)) == ([0, 0], [0, 0])
 
 
+async def test_answer_that_has_ended_is_said_to_have_when_the_others_go_on_elsewhere() -> None:
+    router, engines = await open_resumable(3)
+    stream = router.submit(make_request(10, 5, n=2))
+    for delta in (Delta(tokens=(1,)), Delta(tokens=(2,), index=1), Delta(tokens=(3,), ended="length")):
+        engines[0].streams[0].said.put_nowait(delta)
+    lose(engines[0])
+    reading = asyncio.ensure_future(collect(stream))
+    for engine, tokens in ((engines[1], (2,)), (engines[2], (2, 5))):
+        await asyncio.wait_for(engine.asked.wait(), 5)
+        assert (engine.requests[0].delivered, engine.requests[0].ended) == (((1, 3), tokens), frozenset({0}))
+        engine.streams[0].said.put_nowait(Delta(tokens=(5,), index=1))
+        if engine is engines[1]:
+            lose(engine)
+    engines[2].streams[0].said.put_nowait(end("length"))
+    await asyncio.wait_for(reading, 5)
+
+
 async def test_time_between_two_replicas_is_that_of_a_recovery() -> None:
     router, engines = await open_resumable(2)
     stream = router.submit(make_request())
