@@ -36,6 +36,8 @@ def make_options(settings: ServeSettings) -> ServerOptions:
         cors_origins=settings.cors_origin,
         tls_cert=settings.tls_cert,
         tls_key=settings.tls_key,
+        shares_cache=settings.share_cache,
+        default_timeout_s=settings.default_timeout or None,
         is_lenient=settings.lenient,
         response_store=settings.response_store,
         response_bytes=int(settings.response_store_size * MIB),
@@ -90,7 +92,11 @@ def check_exposure(host: str, keys: ApiKeys, *, insecure: bool) -> None:
     if not insecure:
         message = f"listening on {host} lets others use this server, and there is no API key"
         raise UsageError(message, "give --api-key-file or set PARALLAX_API_KEY; --insecure does without")
-    logger.warning("INSECURE: anyone who reaches %s can use this server, and drain it, without an API key", host)
+    message = (
+        "INSECURE: anyone who reaches %s is an administrator, without an API key: can use the model, see all machines, "
+    )
+    message += "drain replicas and, where models can be changed, unload all and have every machine fetch others"
+    logger.warning(message, host)
 
 
 def is_loopback(host: str) -> bool:

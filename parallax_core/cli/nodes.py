@@ -16,6 +16,8 @@ from parallax_core.cli.status import TIMEOUT_S, Cluster
 from parallax_core.cli.table import align
 from parallax_core.pages.budget import format_bytes
 
+HIDDEN_COMMAND = "parallax join CODE, which `parallax nodes --show-code` shows"
+"""What is shown in place of the command to join, whose code lets anyone join who reads it over a shoulder."""
 NOTABLE = 1.2
 """How many times longer, or shorter, than predicted the steps of a node take if it is shown."""
 
@@ -29,13 +31,22 @@ app = new_app()
 def nodes(
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    show_code: Annotated[bool, typer.Option("--show-code", help="Show the join code, which is a secret.")] = False,
 ) -> None:
     """Show the nodes that have joined a running server, the layers of each, and why others are idle.
 
     A key is taken from PARALLAX_API_KEY.
     """
     cluster = Client(find_url(url), TIMEOUT_S).cluster()
+    if not show_code:
+        hide_code(cluster)
     print(json.dumps({"nodes": cluster["nodes"], "plan": cluster["plan"]}) if as_json else "\n".join(render(cluster)))
+
+
+def hide_code(cluster: Cluster) -> None:
+    """Take the join code out of the command to join, if there is one."""
+    if (plan := cluster["plan"]) is not None and plan["join_command"]:
+        plan["join_command"] = HIDDEN_COMMAND
 
 
 def render(cluster: Cluster) -> Iterator[str]:

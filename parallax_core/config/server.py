@@ -179,6 +179,17 @@ class ServerSettings(RelaySettings):
             extra={"metavar": "SHARE"},
         ),
     ] = 0.5
+    share_cache: Annotated[
+        bool, Meta(description="Let API keys share cached prompts; each then learns what others have sent.")
+    ] = False
+    default_timeout: Annotated[
+        float,
+        Meta(
+            description="Seconds that a request without a timeout of its own may take in all; 0: no limit.",
+            ge=0,
+            extra={"metavar": "S"},
+        ),
+    ] = 0.0
     lenient: Annotated[bool, Meta(description="Ignore unknown fields with a warning instead of refusing them.")] = False
     response_store: ResponseFile = None
     response_store_size: ResponseSize = 64.0

@@ -58,7 +58,8 @@ class Request:
     adapter: str = ""
     """The name of a loaded LoRA adapter; empty: none."""
     salt: str = ""
-    """Requests of different salts share no cache."""
+    """Requests of different salts share no cache. The server derives it from the client and its ``cache_salt``; whoever
+    submits requests of several clients gives those of each a salt that the others cannot choose."""
     default_max_tokens: int | None = None
     """The most tokens of an answer if ``max_tokens`` is None, within the context length; None: up to the context
     length."""

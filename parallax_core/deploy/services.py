@@ -48,7 +48,7 @@ class ServiceMaker:
             backlog=deployment.pipeline.backlog,
             parser=deployment.parser,
             responses=self._models.responses,
-            keeps_billing_line=self._options.keeps_billing_line,
+            options=self._options,
         )
         return service, router
 

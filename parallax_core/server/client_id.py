@@ -26,11 +26,12 @@ def find_joined_machine(scope: Scope) -> str:
 def identify(scope: Scope, *, by_key: bool) -> bytes:
     """Return an id of the client: its key if keys are checked, else its address, since any client can make up a key.
 
-    Without keys, the clients of a machine that has joined count as one.
+    Without keys, the clients of a machine that has joined count as one. The id begins with its kind: a machine may be
+    called ``127.0.0.1``.
     """
     if by_key:
-        return digest_key(read_key(scope))
+        return b"key:" + digest_key(read_key(scope))
     if machine := find_joined_machine(scope):
-        return machine.encode()
+        return b"machine:" + machine.encode()
     client = scope.get("client")
-    return str(client[0] if client else "").encode()
+    return b"address:" + str(client[0] if client else "").encode()

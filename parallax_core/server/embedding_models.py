@@ -28,9 +28,11 @@ class EmbeddingRequest(Tolerant):
     """Requests with lower numbers are served first; 0 by default. Numbers below ``--min-priority``, 0 by default, need
     a key of the role ``admin``."""
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
-    """Seconds after its arrival at which the request ends with an error."""
+    """Seconds after its arrival at which the request ends with an error; by default the server's
+    ``--default-timeout``."""
     cache_salt: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
-    """Share cached prompts only with requests of the same salt; by default with all that have none."""
+    """Share cached prompts only with the client's requests of the same salt; by default with all of its own that have
+    none. Each API key has a cache of its own."""
 
 
 class TextEmbedding(ResponseModel):

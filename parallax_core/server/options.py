@@ -37,6 +37,10 @@ class ServerOptions:
     """A certificate chain in PEM."""
     tls_key: Path | None = None
     """The private key, if it is not in the same file."""
+    shares_cache: bool = False
+    """Let clients with different keys share cached prompts, and see how much of theirs others have sent."""
+    default_timeout_s: float | None = None
+    """Seconds from its arrival after which a request without a ``timeout`` ends with an error; None: any time."""
     is_lenient: bool = False
     """Name unknown fields in a response header and the log, instead of refusing them."""
     response_store: Path | None = None

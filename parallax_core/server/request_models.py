@@ -139,9 +139,11 @@ class Sampled(Tolerant):
     """Requests with lower numbers are served first; 0 by default, and waiting makes every request more urgent. Numbers
     below ``--min-priority``, 0 by default, need a key of the role ``admin``."""
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
-    """Seconds after its arrival at which the request ends with an error."""
+    """Seconds after its arrival at which the request ends with an error; by default the server's
+    ``--default-timeout``."""
     cache_salt: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
-    """Share cached prompts only with requests of the same salt; by default with all that have none."""
+    """Share cached prompts only with the client's requests of the same salt; by default with all of its own that have
+    none. Each API key has a cache of its own."""
     user: TextField | None = None
     """A label for the client's own use, without effect on the answer."""
 
@@ -255,7 +257,7 @@ class ChatRequest(Generation):
     safety_identifier: TextField | None = None
     """The newer name of ``user``."""
     prompt_cache_key: TextField | None = None
-    """A label without effect: every prompt shares the prefix cache; see ``cache_salt``."""
+    """A label without effect: all prompts of a client share its prefix cache; see ``cache_salt``."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -28,11 +30,17 @@ T = TypeVar("T")
 AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that stop proxies (the latter: nginx) from buffering a stream."""
 
-
 NO_DETAILS = dict.fromkeys(
     ("accepted_prediction_tokens", "audio_tokens", "reasoning_tokens", "rejected_prediction_tokens"), 0
 )
 """The details of output tokens in OpenAI's form, all 0."""
+
+CACHE_BLOCK = 32
+"""The tokens of a prompt that were cached are reported in blocks of this size: an exact number would tell a client,
+token by token, what others with whom it shares a cache have sent."""
+
+DEFAULT_TIMEOUT = "that is the server's --default-timeout: send a longer 'timeout'"
+"""The hint for a request that set no ``timeout`` and took too long."""
 
 EventData = bytes | Iterable[bytes]
 """The JSON of an event, or its pieces if it may be large."""
@@ -43,7 +51,7 @@ class TokenCounts(NamedTuple):
 
     prompt: int
     cached: int
-    """Tokens of the prompt that the prefix cache had."""
+    """Tokens of the prompt that the prefix cache had, in whole blocks."""
     output: int
     pinned: int = 0
     """Tokens of the prompt that a pin keeps in the prefix cache."""
@@ -87,6 +95,8 @@ class ResponseFlow:
         self._is_stopped = False
         self.on_close: Callable[[], None] = lambda: None
         """Called when it is closed, maybe more than once."""
+        self.default_end = math.inf
+        """When the server's own limit on its time passes, by `time.monotonic`."""
         self.unread = 0
         """Bytes of collected deltas that are not sent yet; `UnreadOutput` counts them."""
 
@@ -175,7 +185,7 @@ class ResponseFlow:
         """Return the token counts; call it when all requests have ended."""
         return TokenCounts(
             prompt=sum(finish.prompt_tokens for finish in self._finishes),
-            cached=sum(finish.cached_tokens for finish in self._finishes),
+            cached=sum(finish.cached_tokens // CACHE_BLOCK * CACHE_BLOCK for finish in self._finishes),
             output=sum(finish.output_tokens for finish in self._finishes),
             pinned=sum(finish.pinned_tokens for finish in self._finishes),
         )
@@ -201,7 +211,8 @@ class ResponseFlow:
         self._metrics[number].note(delta)
         self._progress[number].note(delta)
         if delta.finish is not None:
-            _check(delta.finish, self.form)
+            hint = DEFAULT_TIMEOUT if time.monotonic() >= self.default_end else ""
+            _check(delta.finish, self.form, hint)
             self._finishes.append(delta.finish)
         return self._hide_stop(delta)
 
@@ -329,13 +340,14 @@ async def _write_events(events: AsyncIterator[EventData], flow: ResponseFlow) ->
     yield DONE
 
 
-def _check(finish: Finish, form: ResponseForm | None) -> None:
+def _check(finish: Finish, form: ResponseForm | None, late_hint: str) -> None:
+    """Raise the error of an answer that failed; ``late_hint`` says why its time is limited."""
     match finish.reason:
         case "error" if finish.param:
             raise name_api_field(InvalidRequest(finish.message, finish.param), form)
         case "error":
             raise BackendFailed(finish.message)
         case "timeout":
-            raise RequestTimeout(finish.message)
+            raise RequestTimeout(finish.message, late_hint)
         case "aborted":
             raise Unavailable(finish.message)

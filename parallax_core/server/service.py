@@ -13,7 +13,7 @@ import fastapi
 import msgspec
 from fastapi.responses import Response
 
-from parallax_core.base.errors import InvalidRequest
+from parallax_core.base.errors import BackendFailed, InvalidRequest
 from parallax_core.contracts.engine import Admitting, Engine, Resumable
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
@@ -28,11 +28,13 @@ from parallax_core.server.body_messages import (
     ParsedBody,
     RefusedBody,
 )
+from parallax_core.server.cache_salt import CacheSalts
 from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import cut
 from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import TokenWriter
 from parallax_core.server.metrics import RequestMetrics, ServerMetrics
+from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.reasoning_limit import ReasoningLimit
 from parallax_core.server.response import ResponseFlow, while_connected
@@ -64,8 +66,8 @@ class Service:
     """The answers that are being generated."""
     responses: ResponseKeeper = field(default_factory=ResponseKeeper)
     """The responses that clients ask to keep."""
-    keeps_billing_line: bool = False
-    """See `ServerOptions.keeps_billing_line`."""
+    options: ServerOptions = field(default_factory=ServerOptions)
+    """The options of the server."""
 
     def __post_init__(self) -> None:
         self.server_metrics.watch(self.model_id, self.engine)
@@ -98,15 +100,18 @@ class Service:
             Unavailable: if they cannot be served now, or the client has to wait.
         """
         try:
-            return await self._submit(reading, name, http)
+            flow = await self._submit(self._complete(reading, http), name, http)
         except InvalidRequest as error:
+            if error.param == "salt" and not reading.request.salt:
+                message = "this model's engine cannot keep what one API key sends from the prompts of others"
+                raise BackendFailed(message, "its operator can start the server with --share-cache") from error
             raise name_api_field(error, reading.form) from error
+        if reading.request.timeout_s is None and self.options.default_timeout_s is not None:
+            flow.default_end = find_arrival(http) + self.options.default_timeout_s
+        return flow
 
     async def _submit(self, reading: ParsedBody, name: str, http: fastapi.Request) -> ResponseFlow:
         arrived, parent = find_arrival(http), http.headers.get("traceparent", "")
-        if pin := reading.request.pin:
-            pin = replace(pin, owner=self.quota.identify(http))
-            reading = msgspec.structs.replace(reading, request=replace(reading.request, pin=pin))
         reading, shares = self.quota.claim(reading, self.find_max_length(), http)
         requests, left = reading.make_requests(name, time.monotonic() - arrived), iter(shares)
 
@@ -123,6 +128,17 @@ class Service:
         flow.form = reading.form
         self.running.add(flow, self.quota.identify(http), {name, http.headers.get(REQUEST_ID, name)})
         return flow
+
+    def _complete(self, reading: ParsedBody, http: fastapi.Request) -> ParsedBody:
+        """Return the body with what does not depend on it: whose cache and pins it uses, and its time.
+
+        A program that submits requests of its own clients to an engine does the same.
+        """
+        request = reading.request
+        pin = request.pin and replace(request.pin, owner=self.quota.identify(http))
+        salt = self.salts.derive(http.scope, request.salt)
+        timeout_s = self.options.default_timeout_s if request.timeout_s is None else request.timeout_s
+        return msgspec.structs.replace(reading, request=replace(request, pin=pin, salt=salt, timeout_s=timeout_s))
 
     def _limit_reasoning(self, reading: ParsedBody) -> Engine:
         """Return the engine, with a limit on the reasoning if the request has one.
@@ -148,7 +164,7 @@ class Service:
             is_lenient=IGNORED.get() is not None,
             max_length=self.find_max_length(),
             has_store=self.responses.has_store,
-            keeps_billing_line=self.keeps_billing_line,
+            keeps_billing_line=self.options.keeps_billing_line,
         )
         answer = await while_connected(http, self.reader.read(ask))
         if isinstance(answer.content, HistoryNeeded):
@@ -159,6 +175,11 @@ class Service:
             raise answer.content.as_error()
         assert not isinstance(answer.content, HistoryNeeded)
         return answer.content
+
+    @cached_property
+    def salts(self) -> CacheSalts:
+        """What keeps its clients apart in the prefix caches."""
+        return CacheSalts(self.options)
 
     @cached_property
     def writer(self) -> TokenWriter:

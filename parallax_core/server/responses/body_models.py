@@ -176,7 +176,7 @@ class ResponsesRequest(Sampled):
     safety_identifier: TextField | None = None
     """The newer name of ``user``."""
     prompt_cache_key: TextField | None = None
-    """A label without effect: every prompt shares the prefix cache; see ``cache_salt``."""
+    """A label without effect: all prompts of a client share its prefix cache; see ``cache_salt``."""
     previous_response_id: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
     """The id of a kept response of the same key, whose input and output come before ``input``."""
     store: bool | None = None

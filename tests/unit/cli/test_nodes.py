@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parallax_core.cli.nodes import render
+from parallax_core.cli.nodes import hide_code, render
 
 PROFILE = {"device": "M2", "memory": 8 * 2**30}
 NODE: dict[str, Any] = {
@@ -49,6 +49,15 @@ def test_server_that_waits_says_for_what() -> None:
         "no node has joined",
         "it waits: the model needs more",
     ]
+
+
+def test_code_is_hidden_unless_it_is_asked_for() -> None:
+    cluster = {"nodes": [], "replicas": [], "plan": {**PLAN, "predicted": None, "replicas": []}}
+    hide_code(cluster)
+    assert list(render(cluster))[1:] == ["to join: parallax join CODE, which `parallax nodes --show-code` shows"]
+    for plan in (None, {**PLAN, "join_command": None}):
+        hide_code(without := {"nodes": [], "replicas": [], "plan": plan})
+        assert without["plan"] == plan
 
 
 def test_server_without_a_plan_shows_its_nodes_only() -> None:

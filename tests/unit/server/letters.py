@@ -145,8 +145,6 @@ class Site:
         server_metrics: ServerMetrics | None = None,
         reader: BodyReading | None = None,
         parser: OutputParser | None = None,
-        *,
-        keeps_billing_line: bool = False,
     ) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
@@ -170,7 +168,7 @@ class Site:
             backlog=self.backlog,
             parser=parser,
             responses=make_keeper(options or ServerOptions()),
-            keeps_billing_line=keeps_billing_line,
+            options=options or ServerOptions(),
         )
         self.models = ServedModels.only(self.service)
         self.changes = ModelChanges(self.models, None)

@@ -58,6 +58,8 @@ HERMES = ParserSpec(
     call_form=CallForm(begin="<tool_call>", between=("</tool_call>", "<tool_call>"), end=("</tool_call>",)),
 )
 LENGTH = 4000
+CACHED = 32 + 3
+"""The tokens of every prompt that were cached."""
 
 
 class ScriptedStream:
@@ -83,7 +85,8 @@ class ScriptedStream:
                 ended = None if number < most else "stop" if most == len(self._tokens) else "length"
                 finish = None
                 if ended and index == request.n - 1:
-                    finish = Finish(reason="stop", prompt_tokens=len(request.prompt), output_tokens=0, cached_tokens=3)
+                    num_prompt = len(request.prompt)
+                    finish = Finish(reason="stop", prompt_tokens=num_prompt, output_tokens=0, cached_tokens=CACHED)
                 yield Delta(tokens=(token,), index=index, ended=ended, finish=finish)  # type: ignore[arg-type]
 
     def close(self) -> None:
@@ -170,6 +173,7 @@ class ScriptedSite:
             quota=quota,
             parser=parser,
             responses=make_keeper(options),
+            options=options,
         )
         self.models = ServedModels.only(self.service)
         app = make_app(self.models, ModelChanges(self.models, None), options, Drain())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Sampling, logprobs
+from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import ALPHABET, TOY, Letters, Site, answer, error_of, events
 
 WARM = {"temperature": 1, "seed": 7}
@@ -138,6 +139,19 @@ def test_request_that_takes_too_long_is_a_408(site: Site) -> None:
     assert "0.3 seconds" in error["message"]
     *_, last = events(site.ask(max_tokens=300, timeout=0.3, stream=True))
     assert last["error"]["code"] == "timeout"
+
+
+def test_time_of_a_request_that_sets_no_limit_is_that_of_the_server() -> None:
+    import time
+
+    with Site(ServerOptions(default_timeout_s=0.3)) as site:
+        site.stage.before_step = lambda batch: time.sleep(0.02)
+        message = "timed out after 0.3 seconds; that is the server's --default-timeout: send a longer 'timeout'"
+        assert error_of(site.ask(max_tokens=300), 408)["message"] == message
+        *_, last = events(site.ask(max_tokens=300, stream=True))
+        assert last["error"]["message"] == message
+        assert site.ask(max_tokens=25, timeout=60).status_code == 200
+        assert error_of(site.ask(max_tokens=300, timeout=0.2), 408)["message"] == "timed out after 0.2 seconds"
 
 
 def test_template_gets_the_variables_of_the_request(site: Site) -> None:

@@ -85,7 +85,7 @@ def test_reasoning_has_both_names_and_is_counted(site: ScriptedSite) -> None:
     assert (message.content, message.reasoning_content, message.reasoning) == ("Yes.", "Let me think.", "Let me think.")
     assert answer.usage.completion_tokens_details.reasoning_tokens == len("<\nLet me think.")
     assert answer.usage.completion_tokens == len("<\nLet me think.\n<\n\nYes.")
-    assert answer.usage.prompt_tokens_details.cached_tokens == 3
+    assert answer.usage.prompt_tokens_details.cached_tokens == 32
 
 
 def test_streamed_reasoning_comes_before_the_content(site: ScriptedSite) -> None:

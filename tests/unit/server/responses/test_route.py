@@ -67,7 +67,7 @@ def test_response_has_every_field_of_the_reference(site: ScriptedSite) -> None:
     assert message == {"type": "message", "status": "completed", "role": "assistant", "content": [text]}
     usage = body.pop("usage")
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"] > usage["output_tokens"] > 0
-    assert usage["input_tokens_details"] == {"cached_tokens": 3, "cache_write_tokens": 0}
+    assert usage["input_tokens_details"] == {"cached_tokens": 32, "cache_write_tokens": 0}
     assert usage["output_tokens_details"] == {"reasoning_tokens": 0}
     assert body == {
         "object": "response",
