@@ -92,11 +92,8 @@ def check_exposure(host: str, keys: ApiKeys, *, insecure: bool) -> None:
     if not insecure:
         message = f"listening on {host} lets others use this server, and there is no API key"
         raise UsageError(message, "give --api-key-file or set PARALLAX_API_KEY; --insecure does without")
-    message = (
-        "INSECURE: anyone who reaches %s is an administrator, without an API key: can use the model, see all machines, "
-    )
-    message += "drain replicas and, where models can be changed, unload all and have every machine fetch others"
-    logger.warning(message, host)
+    powers = "use the model, see all machines, drain replicas, unload every model and have all machines fetch others"
+    logger.warning("INSECURE: anyone who reaches %s is an administrator, without an API key: they can %s", host, powers)
 
 
 def is_loopback(host: str) -> bool:

@@ -30,8 +30,10 @@ class HttpSurface(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """The engine that answers requests; not started yet. A plugin that submits requests of clients itself, instead of
-        by ``forward``, sets `Request.salt` for each client."""
+        """The engine that answers requests; not started yet.
+
+        A plugin that submits requests of clients itself, instead of by ``forward``, sets `Request.salt` for each.
+        """
 
     def add_router(self, router: Any) -> None:  # noqa: ANN401 -- core names no HTTP library outside its server
         """Add the routes of a ``fastapi.APIRouter``. The same API keys and limits apply as to all others.

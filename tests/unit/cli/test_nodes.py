@@ -56,7 +56,8 @@ def test_code_is_hidden_unless_it_is_asked_for() -> None:
     hide_code(cluster)
     assert list(render(cluster))[1:] == ["to join: parallax join CODE, which `parallax nodes --show-code` shows"]
     for plan in (None, {**PLAN, "join_command": None}):
-        hide_code(without := {"nodes": [], "replicas": [], "plan": plan})
+        without: dict[str, Any] = {"nodes": [], "replicas": [], "plan": plan}
+        hide_code(without)
         assert without["plan"] == plan
 
 
