@@ -66,6 +66,8 @@ VALUES: dict[str, Any] = {
     "max_batch_tokens": 2048,
     "target_itl": 40.5,
     "memory_fraction": 0.8,
+    "share_cache": True,
+    "default_timeout": 8.5,
     "lenient": True,
     "response_store": "store",
     "response_store_size": 32.5,
