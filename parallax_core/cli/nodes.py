@@ -14,6 +14,7 @@ from parallax_core.cli.command import new_app
 from parallax_core.cli.server_url import UrlOption, find_url
 from parallax_core.cli.status import TIMEOUT_S, Cluster
 from parallax_core.cli.table import align
+from parallax_core.cluster.placement.idle import name_some
 from parallax_core.pages.budget import format_bytes
 
 HIDDEN_COMMAND = "parallax join CODE, which `parallax nodes --show-code` shows"
@@ -21,8 +22,6 @@ HIDDEN_COMMAND = "parallax join CODE, which `parallax nodes --show-code` shows"
 NOTABLE = 1.2
 """How many times longer, or shorter, than predicted the steps of a node take if it is shown."""
 
-MOST_UNREACHED = 8
-"""The nodes that one does not reach that are shown."""
 
 app = new_app()
 
@@ -81,8 +80,7 @@ def _render_relays(cluster: Cluster) -> Iterator[str]:
 def _render_unreached(nodes: list[Cluster]) -> Iterator[str]:
     for node in nodes:
         if others := node.get("unreached"):
-            more = f" and {len(others) - MOST_UNREACHED} more" if len(others) > MOST_UNREACHED else ""
-            yield f"unreached: {node['node']} does not reach {', '.join(others[:MOST_UNREACHED])}{more}"
+            yield f"unreached: {node['node']} does not reach {name_some(others)}"
 
 
 def _render_slowdowns(nodes: list[Cluster]) -> Iterator[str]:

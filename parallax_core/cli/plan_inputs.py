@@ -9,7 +9,9 @@ from typing import Any
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cli.progress import make_display
+from parallax_core.cluster.layer_plan import describe_unreachable, lacks_links
 from parallax_core.cluster.placement.demand import measure_demand
+from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.placement.shortage import describe_shortage
 from parallax_core.contracts.placement import ModelDemand, PlacementProblem
 from parallax_core.models.weight_size import measure_weight, read_model
@@ -37,6 +39,9 @@ def measure_model(host: PluginHost, model: str, weight_bits: float | None) -> Mo
 
 
 def refuse_model(problem: PlacementProblem) -> ParallaxError:
-    """Return the error for a model that does not fit on the nodes."""
+    """Return the error for a model that does not fit on the nodes, or on those that reach each other."""
+    if lacks_links(problem, SearchPlacement()):
+        hint = "have them reach each other, directly or over a relay, or add a node"
+        return ParallaxError(f"the model cannot be placed: {describe_unreachable(problem.cluster)}", hint)
     message = f"the model does not fit: {describe_shortage(problem)}"
     return ParallaxError(message, "add nodes, or load fewer bits per weight (--weight-bits)")

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from parallax_core.base.ids import lease_node
 from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.placement.idle import explain_idle
+from parallax_core.cluster.placement.idle import MOST_TOLD, explain_idle, name_some
 from parallax_core.cluster.placement.leased import shares_nodes
 from parallax_core.cluster.placement.movement import Movement, find_loads, measure_movement
 from parallax_core.cluster.placement.shortage import describe_shortage
@@ -30,8 +30,6 @@ MOST_SETTLED = 5
 """The most stages of a pipeline whose nodes are tried in every order."""
 NEARLY = 0.98
 """The share of the speed for which nodes need not load other layers."""
-MOST_TOLD = 8
-"""The most nodes of which an explanation says whom they do not reach."""
 NO_ORDER = "the nodes together could hold the model, but a stage has to reach the next one"
 Stages = tuple[PlacedStage, ...]
 """The stages of one pipeline, in order."""
@@ -129,10 +127,9 @@ class LayerPlanner:
 
     def _explain(self, problem: PlacementProblem) -> str:
         """Return why there is no pipeline: missing links, or else missing memory."""
-        linked = replace(problem, cluster=replace(problem.cluster, unreachable=frozenset()))
-        if problem.cluster.unreachable and self.policy.place(linked, PlacementEstimator(linked)).pipelines:
-            return describe_unreachable(problem.cluster)
-        return describe_shortage(problem)
+        return (
+            describe_unreachable(problem.cluster) if lacks_links(problem, self.policy) else describe_shortage(problem)
+        )
 
 
 def settle_nodes(problem: PlacementProblem, estimator: Estimator, held: Placement, placement: Placement) -> Placement:
@@ -205,6 +202,12 @@ def give_ranks(current: Mapping[int, Stages], pipelines: Sequence[Stages]) -> li
     return found
 
 
+def lacks_links(problem: PlacementProblem, policy: PlacementPolicy) -> bool:
+    """Return whether nodes on which a model cannot be placed could hold it if they reached each other."""
+    linked = replace(problem, cluster=replace(problem.cluster, unreachable=frozenset()))
+    return bool(problem.cluster.unreachable and policy.place(linked, PlacementEstimator(linked)).pipelines)
+
+
 def describe_unreachable(cluster: ClusterProfile) -> str:
     """Return which nodes do not reach each other, in words, where no pipeline has an order in which they do."""
     return f"{NO_ORDER}: {'; '.join(list_unreachable(cluster.unreachable)) or 'no links are known'}"
@@ -215,7 +218,7 @@ def list_unreachable(pairs: Collection[tuple[str, str]]) -> list[str]:
     found: dict[str, list[str]] = {}
     for one, other in sorted(pairs):
         found.setdefault(one, []).append(other)
-    told = [f"{one} does not reach {', '.join(others)}" for one, others in found.items()]
+    told = [f"{one} does not reach {name_some(others)}" for one, others in found.items()]
     return told if len(told) <= MOST_TOLD else [*told[:MOST_TOLD], f"and {len(told) - MOST_TOLD} nodes more"]
 
 

@@ -96,7 +96,9 @@ class ReportedCluster:
             known = {*reports, self._latest.head}
             links = merge_links(link for each in self._read.values() for link in each.links if link.ends[1] in known)
             nodes = tuple(each.profile for each in self._read.values())
-            unreachable = frozenset((name, other) for name, each in reports.items() for other in each.unreached)
+            unreachable = frozenset(
+                (name, other) for name, each in reports.items() for other in each.unreached if other in reports
+            )
             self._latest = replace(self._latest, nodes=nodes, links=tuple(links), unreachable=unreachable)
         return self._latest
 

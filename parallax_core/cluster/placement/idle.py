@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.estimate import PlacementEstimator
@@ -16,6 +16,8 @@ from parallax_core.pages.budget import format_bytes
 
 EXPLAINING = 100_000
 """The effort for trying what idle nodes could do."""
+MOST_TOLD = 8
+"""The most nodes that an explanation names."""
 
 
 def explain_idle(problem: PlacementProblem, placement: Placement) -> dict[str, str]:
@@ -54,10 +56,16 @@ def _explain(costs: CostModel, node: int, pipelines: list[Pipeline], uses: IdleU
 def _describe_gaps(costs: CostModel, node: int, others: Iterable[int]) -> str:
     """Return which of other nodes a node does not reach, and which do not reach it; empty: none."""
     listed = sorted(others)
-    reached = ", ".join(costs.nodes[other].name for other in listed if not costs.reaches(node, other))
-    reaching = ", ".join(costs.nodes[other].name for other in listed if not costs.reaches(other, node))
-    told = [f"it does not reach {reached}"] * bool(reached) + [f"it is not reached by {reaching}"] * bool(reaching)
-    return " and ".join(told)
+    reached = [costs.nodes[other].name for other in listed if not costs.reaches(node, other)]
+    reaching = [costs.nodes[other].name for other in listed if not costs.reaches(other, node)]
+    told = [("it does not reach", reached), ("it is not reached by", reaching)]
+    return " and ".join(f"{words} {name_some(names)}" for words, names in told if names)
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return names in words, at most `MOST_TOLD` of them and the number of the others."""
+    more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
+    return f"{', '.join(names[:MOST_TOLD])}{more}"
 
 
 def _describe(costs: CostModel, score: Rating) -> str:

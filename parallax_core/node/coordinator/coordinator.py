@@ -16,6 +16,7 @@ from parallax_core.cluster.rebalancing.watch import SlowdownWatch, describe_chan
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage
 from parallax_core.contracts.stage import Row
 from parallax_core.contracts.status import PlannedMove
+from parallax_core.node.coordinator.exclusions import Exclusions
 from parallax_core.node.coordinator.link_checks import LinkChecks
 from parallax_core.node.coordinator.pipelines import PlannedPipeline, PlannedPipelines, Replicas
 from parallax_core.node.coordinator.planned import PlanFault, Planning, describe_fault, describe_places
@@ -35,8 +36,6 @@ MOVING_LOOK_S = 0.2
 """The same while pipelines move."""
 CALM_S = 60.0
 """The least seconds between two plans for the same nodes, whose figures have changed."""
-EXCLUDED_S = 60.0
-"""Seconds for which a node that could not load its layers gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,7 @@ class Coordinator:
         self._registry = registry
         self._planner = planner
         self._describe = describe
-        self._excluded: dict[str, tuple[float, str]] = {}
-        """By node: until when it is not used, and why."""
+        self._excluded = Exclusions()
         self._leaving: dict[str, JoinedNode] = {}
         self._unshared: dict[str, JoinedNode] = {}
         """By name: the nodes that have refused leases of the model, as they had joined then."""
@@ -154,26 +152,21 @@ class Coordinator:
         return "; ".join([self.plan.waits_for, *(f"node {name!r}: {reason}" for name, reason in self._others.items())])
 
     def note_fault(self, error: PlanFault) -> None:
-        """Plan without what has failed: a link until it works, leases of a node, or a node for `EXCLUDED_S`."""
+        """Plan without what has failed: a link until it works, leases of a node, or a node for a while."""
         if isinstance(error, LinkFailed):
             one, other = map(holder_of, error.ends)
             self._links.note_failure(self._by_name, LinkFailed(one, other, error.message))
         elif isinstance(error, NodeRefused) and error.lacks_leases:
             self._stop_sharing(holder_of(error.node), describe_fault(error))
-        else:
-            self._exclude(holder_of(error.node), describe_fault(error))
+        elif holder_of(error.node) not in self._leaving:  # one that leaves gets nothing anyway
+            self._excluded.add(holder_of(error.node), describe_fault(error), _now())
         self._plan_soon()
 
     def can_serve(self, stages: Stages) -> bool:
         """Return whether the nodes of stages may be used, no other pipeline has them, and no link has failed."""
-        nodes = {node.name for node in self._nodes} - self._excluded.keys() - self._leaving.keys()
+        nodes = {node.name for node in self._nodes} - self._excluded.find(_now()).keys() - self._leaving.keys()
         unreachable = self._links.find_unreachable(self._nodes, (), ())
         return bool(find_intact([stages], nodes, unreachable)) and self._pipelines.are_free(stages)
-
-    def _exclude(self, node: str, reason: str) -> None:
-        if node not in self._leaving:  # one that leaves gets nothing anyway
-            logger.warning("node gets no layers for %g s node=%s: %s", EXCLUDED_S, node, reason)
-            self._excluded[node] = (_now() + EXCLUDED_S, reason)
 
     def _stop_sharing(self, node: str, reason: str) -> None:
         logger.warning("node is not shared node=%s: %s", node, reason)
@@ -279,9 +272,7 @@ class Coordinator:
         """Return the nodes that may be used now."""
         joined = {node.name: node for node in self._nodes}
         self._leaving = {name: node for name, node in self._leaving.items() if joined.get(name) is node}
-        now = _now()
-        self._excluded = {name: each for name, each in self._excluded.items() if each[0] > now}
-        others = {name: reason for name, (_, reason) in self._excluded.items() if name in joined}
+        others = {name: reason for name, reason in self._excluded.find(_now()).items() if name in joined}
         others.update(dict.fromkeys(self._leaving, "it leaves"))
         usable = self._describe([node for name, node in joined.items() if name not in others])
         self._unshared = {name: node for name, node in self._unshared.items() if joined.get(name) is node}
@@ -306,7 +297,7 @@ class Coordinator:
 
     def _stop_broken(self) -> None:
         """Have pipelines wait that have lost a node; the others serve on, also with nodes that leave."""
-        self._pipelines.stop_broken({node.name for node in self._nodes} - set(self._excluded))
+        self._pipelines.stop_broken({node.name for node in self._nodes} - self._excluded.find(_now()).keys())
 
     def _tell(self, plan: LayerPlan) -> None:
         if plan.movement.load_bytes or plan.movement.num_moved:

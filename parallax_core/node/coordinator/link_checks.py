@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parallax_core.node.membership.joined_node import JoinedNode
@@ -20,6 +20,8 @@ MOST_RETRIED = 8
 """The most of them that are tried at once, those first that were tried the longest ago."""
 REFUSED_S, MOST_REFUSED_S = 5.0, 60.0
 """Seconds for which a link is not used that was tried with success and then failed; twice as long each time."""
+MOST_TRIED_BACK = 32
+"""The most links of a plan that are tried from their other ends, too."""
 LOOK_S = 0.1
 """Seconds between two looks at whether nodes are lost while links are tried."""
 
@@ -82,24 +84,28 @@ class LinkChecks:
             refused_s = min(max(REFUSED_S, 2 * before.refused_s), MOST_REFUSED_S)
         logger.warning("link is not used from=%s to=%s: %s", one.name, other.name, error.message)
         self._tried[one, other] = TriedLink(_now(), is_reached=False, refused_s=refused_s)
+        self._tried[other, one] = TriedLink(_now(), is_reached=False)  # mostly; else that is known in a moment
+        self._start_retry((other, one))
 
-    async def check(self, links: Iterable[Ends], others: Collection[JoinedNode]) -> bool:
+    async def check(self, links: Sequence[Ends], others: Collection[JoinedNode]) -> bool:
         """Have nodes try links, and return whether none of them fails.
 
-        It is false, too, if one of ``others`` is lost meanwhile. A node that does not answer is taken to reach it.
+        It is false, too, if one of ``others`` is lost meanwhile. A node that does not answer is taken to reach it. If
+        links fail, it is also known whether the other end could make them: the next plan may need that.
         """
         trials = [asyncio.create_task(self._try(ends)) for ends in links]
-        waiting: set[asyncio.Task[bool | None]] = set(trials)
+        back = [asyncio.create_task(self._try((other, one))) for one, other in links[:MOST_TRIED_BACK]]
         try:
-            while waiting:
-                _, waiting = await asyncio.wait(waiting, timeout=LOOK_S)
-                if any(node.channel.ended.is_set() for node in others):
-                    return False
-            return not any(trial.result() is False for trial in trials)
+            if not await _wait(trials, others):
+                return False
+            if all(trial.result() is not False for trial in trials):
+                return True
+            await _wait(back, others)
+            return False
         finally:
-            for trial in trials:
+            for trial in (*trials, *back):
                 trial.cancel()
-            await asyncio.gather(*trials, return_exceptions=True)
+            await asyncio.gather(*trials, *back, return_exceptions=True)
 
     def retry(self, nodes: Mapping[str, JoinedNode], unreachable: Iterable[NodePair]) -> None:
         """Have nodes try some of the links again that do not exist, if the last time was a while ago."""
@@ -111,14 +117,17 @@ class LinkChecks:
         due = [(self._tried.get(ends, TriedLink(0.0, is_reached=False)), ends) for ends in found]
         due = sorted((each for each in due if now >= each[0].at + each[0].refused_s), key=lambda each: each[0].at)
         for _, ends in due[:MOST_RETRIED]:
-            self._retries.add(retry := asyncio.create_task(self._retry(ends)))
-            retry.add_done_callback(self._retries.discard)
+            self._start_retry(ends)
 
     async def close(self) -> None:
         """Try no more. Idempotent."""
         for retry in self._retries:
             retry.cancel()
         await asyncio.gather(*self._retries, return_exceptions=True)
+
+    def _start_retry(self, ends: Ends) -> None:
+        self._retries.add(retry := asyncio.create_task(self._retry(ends)))
+        retry.add_done_callback(self._retries.discard)
 
     async def _retry(self, ends: Ends) -> None:
         if await self._try(ends):
@@ -136,6 +145,16 @@ class LinkChecks:
         refused_s = before.refused_s if before is not None else 0.0
         self._tried[ends] = TriedLink(_now(), is_reached=told.is_reached, refused_s=refused_s)
         return told.is_reached
+
+
+async def _wait(trials: Iterable[asyncio.Task[bool | None]], others: Collection[JoinedNode]) -> bool:
+    """Wait for trials; return False at once if one of ``others`` is lost meanwhile."""
+    waiting = set(trials)
+    while waiting:
+        _, waiting = await asyncio.wait(waiting, timeout=LOOK_S)
+        if any(node.channel.ended.is_set() for node in others):
+            return False
+    return True
 
 
 def _now() -> float:

@@ -115,6 +115,17 @@ def test_model_that_does_not_fit_is_an_error_with_the_figures(folder: Path) -> N
     assert run_plan(folder, "--what-if", "+RTX4090").returncode == 0
 
 
+def test_nodes_that_do_not_reach_each_other_are_named(folder: Path) -> None:
+    nodes = "".join(f"[[nodes]]\nname = '{name}'\ndevice = 'M1'\nmemory_gb = 12\n" for name in "ab")
+    (folder / "nodes.toml").write_text(f"[network]\nunreachable = [['a', 'b']]\n{nodes}")
+    assert [stage["node"] for stage in read_plans(folder)[0]["pipelines"][0]["stages"]] == ["b", "a"]
+    (folder / "nodes.toml").write_text(f"[network]\nunreachable = [['a', 'b'], ['b', 'a']]\n{nodes}")
+    done = run_plan(folder)
+    assert done.returncode == 1
+    assert "a stage has to reach the next one: a does not reach b; b does not reach a" in done.stderr
+    assert "hint: have them reach each other" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "text", "message"),
     [

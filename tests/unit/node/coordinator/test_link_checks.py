@@ -215,3 +215,15 @@ async def test_node_that_is_lost_while_links_are_tried_is_planned_around() -> No
         await until(lambda: is_ready(cluster) and cluster.users == set(nodes))
         await cluster.check()
         await end(nodes)
+
+
+async def test_rooms_between_which_there_are_no_links_are_found() -> None:
+    names = [f"{room}{number}" for room in "abc" for number in range(3)]
+    walls = Walls({pair for pair in permutations(names, 2) if pair[0][0] != pair[1][0]})
+    async with coordinated() as cluster:
+        nodes = walls.build(*names)
+        await join(cluster, nodes, *sorted(names, key=lambda name: name[1]))
+        await until(lambda: is_ready(cluster) and {len(each) for each in cluster.places.values()} == {3})
+        assert all(one[0] == other[0] for one, other in list_hops(cluster))
+        await cluster.check()
+        await end(nodes)
