@@ -140,7 +140,7 @@ async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -
 
     options = context.options
     drain, tracer = Drain(), OtelTracer(options.otlp_endpoint) if options.otlp_endpoint else None
-    models = ServedModels(ServerMetrics(tracer), Quota(options), make_keeper(options))
+    models = ServedModels(ServerMetrics(tracer), Quota(options), make_keeper(options, deployment.pipeline.backlog))
     replicas = plan.form(deployment, ServiceMaker(models, options, context.event_bus))
     models.list_waiting, models.list_nodes = deployment.list_waiting, deployment.list_nodes
     models.find_plan = replicas.find_plan

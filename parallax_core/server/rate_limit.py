@@ -15,6 +15,8 @@ from parallax_core.server.client_id import identify
 from parallax_core.server.error_body import error_body
 from parallax_core.server.options import ServerOptions
 
+KEPT = "/v1/responses/"
+"""The beginning of the paths of kept responses."""
 MOST_CALLERS = 10_000
 """The largest number of buckets kept; the least recently used one is dropped, which refills it."""
 
@@ -30,7 +32,8 @@ class Bucket:
 class RateLimit:
     """Middleware that answers 429 to clients that send too many requests; ``Retry-After`` says when to try again.
 
-    It counts only POST requests, which use the model.
+    It counts POST requests, which use the model, and apart from them, at the same time only, those that read kept
+    responses.
     """
 
     def __init__(self, app: ASGIApp, options: ServerOptions, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,19 +42,21 @@ class RateLimit:
         self._max_concurrent = options.max_concurrent or math.inf
         self._per_minute = options.max_per_minute
         self._clock = clock
-        self._running: Counter[bytes] = Counter()
+        self._running: Counter[tuple[bytes, str]] = Counter()
         self._buckets: OrderedDict[bytes, Bucket] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http" or scope["method"] != "POST":
+        kind = _find_kind(scope)
+        if kind is None:
             await self._app(scope, receive, send)
             return
-        caller = identify(scope, by_key=self._has_keys)
+        client = identify(scope, by_key=self._has_keys)
+        caller = (client, kind)
         if self._running[caller] >= self._max_concurrent:
             await self._refuse(f"you have {self._running[caller]} requests running already", 1)(scope, receive, send)
             return
-        if wait_s := self._take(caller):
+        if kind == "POST" and (wait_s := self._take(client)):
             await self._refuse(f"more than {self._per_minute} requests a minute", wait_s)(scope, receive, send)
             return
         self._running[caller] += 1
@@ -82,3 +87,11 @@ class RateLimit:
     def _refuse(message: str, wait_s: float) -> JSONResponse:
         headers = {"Retry-After": str(math.ceil(wait_s))}
         return JSONResponse(error_body(429, message, code="rate_limit_exceeded"), 429, headers)
+
+
+def _find_kind(scope: Scope) -> str | None:
+    """Return the method of a request that counts; None: it does not."""
+    if scope["type"] != "http":
+        return None
+    method: str = scope["method"]
+    return method if method == "POST" or (method == "GET" and scope["path"].startswith(KEPT)) else None

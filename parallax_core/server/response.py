@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import fastapi
 from fastapi.responses import Response, StreamingResponse
@@ -236,6 +236,13 @@ class ResponseFlow:
             request_metrics.abandon()
 
 
+class Closable(Protocol):
+    """The source of a response; `ResponseFlow` is one."""
+
+    def close(self) -> None:
+        """Release what it holds. Idempotent."""
+
+
 class SseResponse(StreamingResponse):
     """Sends the events of a stream, and stops generating when the response ends for any reason.
 
@@ -243,13 +250,13 @@ class SseResponse(StreamingResponse):
 
     Args:
         events: the events, written completely.
-        flow: the streams that they are made from; None: these do not end with the response.
+        flow: what they are made from; None: it does not end with the response.
         sign: what is sent during long pauses.
     """
 
     silence_s = SILENCE_S
 
-    def __init__(self, events: AsyncIterator[bytes], flow: ResponseFlow | None = None, sign: bytes = COMMENT) -> None:
+    def __init__(self, events: AsyncIterator[bytes], flow: Closable | None = None, sign: bytes = COMMENT) -> None:
         super().__init__(events, headers=AS_IT_COMES, media_type="text/event-stream")
         self._flow = flow
         self._sign = sign
@@ -276,7 +283,7 @@ class SseResponse(StreamingResponse):
 class WholeResponse(Response):
     """Sends a collected answer, which counts as unread until it is sent."""
 
-    def __init__(self, answer: Response, flow: ResponseFlow) -> None:
+    def __init__(self, answer: Response, flow: Closable) -> None:
         super().__init__()
         self._answer = answer
         self._flow = flow

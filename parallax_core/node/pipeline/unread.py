@@ -50,6 +50,10 @@ class UnreadOutput:
             largest = max(self._holders, key=lambda each: each.unread)
             largest.cut(f"clients have left {_show(self._most)} of answers unread, and this is the largest of them")
 
+    def has_room(self, num_bytes: int, held: int) -> bool:
+        """Return whether a client that has left ``held`` bytes unread may have more, without a stream being cut."""
+        return held + num_bytes <= self._most_of_one and self.num_bytes + num_bytes <= self._most
+
     def take(self, holder: UnreadStream, num_bytes: int) -> None:
         """Count bytes of a stream that were read or dropped."""
         self.num_bytes -= num_bytes

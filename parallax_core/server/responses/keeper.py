@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
+from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.body_messages import BodyRequest, HistoryNeeded, UnknownPart
 from parallax_core.server.json_pieces import JsonObject, to_json
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow
 from parallax_core.server.responses.background import BackgroundRun
+from parallax_core.server.responses.kept_events import BLOCK
+from parallax_core.server.responses.kept_reading import KeptReading
 from parallax_core.server.responses.part_list import find_response, list_items
-from parallax_core.server.responses.store import ResponseStore, StoredResponse
+from parallax_core.server.responses.store import LargeHistory, ResponseStore, StoredResponse
 from parallax_core.server.responses.writer import ResponsesWriter
 
 logger = logging.getLogger(__name__)
 
 MOST_RUNNING = 64
 """The most responses that a client may run in the background, unless the number of its requests is limited."""
+LEAST_HISTORY = 8 * 2**20
+"""The bytes of earlier responses that a request may always continue; more if a body may be larger."""
 END_S = 1.0
 """Seconds that responses in the background have to end once the engine has stopped."""
 FIELD = "previous_response_id"
@@ -31,15 +36,27 @@ FIELD = "previous_response_id"
 class ResponseKeeper:
     """The responses of all clients; a client is named by `client_id.identify`, and finds only its own."""
 
-    def __init__(self, store: ResponseStore | None = None, max_running: int = 0) -> None:
+    def __init__(
+        self,
+        store: ResponseStore | None = None,
+        max_running: int = 0,
+        max_history: int = LEAST_HISTORY,
+        backlog: UnreadOutput | None = None,
+    ) -> None:
         """Keep responses in ``store``, if there is one.
 
         Args:
             store: of complete responses.
             max_running: the most responses that a client may run in the background; 0: `MOST_RUNNING`.
+            max_history: the most bytes of the responses that a request continues.
+            backlog: bounds what clients have not read.
         """
         self._store = store
         self._max_running = max_running or MOST_RUNNING
+        self._max_history = max_history
+        self._backlog = backlog or UnreadOutput()
+        self._unread: Counter[bytes] = Counter()
+        """By client, the bytes of kept responses that are being sent."""
         self._runs: dict[tuple[bytes, str], BackgroundRun] = {}
         self._running: Counter[bytes] = Counter()
 
@@ -59,12 +76,16 @@ class ResponseKeeper:
         """Return the input and the output of a response and of all that it continues, as a JSON list.
 
         Raises:
-            InvalidRequest: if one of them is not kept, or not complete; it names the field.
+            InvalidRequest: if one of them is not kept, or not complete, or they are too large; it names the field.
         """
         if (owner, name) in self._runs:
             message = f"the response '{name[:100]}' is not complete"
             raise InvalidRequest(message, FIELD, "continue it when it is")
-        history = await self._store.read_history(owner, name) if self._store is not None else name
+        try:
+            history = name if self._store is None else await self._store.read_history(owner, name, self._max_history)
+        except LargeHistory:
+            message = f"the conversation before it has more than {self._max_history} bytes"
+            raise InvalidRequest(message, FIELD, "send what matters of it as 'input', or compact it") from None
         if isinstance(history, str):
             message = f"the response '{history[:100]}' is not kept here, or it is not yours"
             raise InvalidRequest(message, FIELD, "send the conversation as 'input'")
@@ -79,7 +100,7 @@ class ResponseKeeper:
         found: dict[str, JsonObject] = {}
         for response in dict.fromkeys(map(find_response, names)):
             if response and (stored := await self.find(owner, response)):
-                found.update(list_items(stored))
+                found.update(await asyncio.to_thread(list_items, stored))
         for name in names:
             if name not in found:
                 message = f"no item with the id '{name[:100]}' is kept here, or it is not yours"
@@ -108,7 +129,7 @@ class ResponseKeeper:
 
         async def save(run: BackgroundRun) -> None:
             try:
-                await self.save(owner, writer, b"".join(run.events))
+                await self.save(owner, writer, run.events)
             finally:
                 self._leave(owner)
                 del self._runs[owner, writer.id]
@@ -122,7 +143,7 @@ class ResponseKeeper:
         if not self._running[owner]:
             del self._running[owner]
 
-    async def save(self, owner: bytes, writer: ResponsesWriter, events: bytes | None = None) -> None:
+    async def save(self, owner: bytes, writer: ResponsesWriter, events: Sequence[bytes] | None = None) -> None:
         """Keep a response if its client wants that; ``events``: all of a response in the background.
 
         One that cannot be written is not kept, and its client gets it all the same.
@@ -131,11 +152,9 @@ class ResponseKeeper:
         if self._store is None or not plan.stores:
             return
         body = to_json(writer.write())
-        stored = StoredResponse(
-            id=writer.id, owner=owner, previous=plan.previous, body=body, input=plan.input, events=events
-        )
+        stored = StoredResponse(id=writer.id, owner=owner, previous=plan.previous, body=body, input=plan.input)
         try:
-            await self._store.put(stored)
+            await self._store.put(stored, events)
         except ParallaxError as error:
             logger.error("response is not kept id=%s: %s", writer.id, error.message)  # noqa: TRY400 -- no bug
 
@@ -147,6 +166,22 @@ class ResponseKeeper:
         """Return a complete response of a client."""
         return None if self._store is None else await self._store.get(owner, name)
 
+    def begin_reading(self, owner: bytes, num_bytes: int = BLOCK) -> KeptReading:
+        """Return what counts the reading of a kept response, whose first piece has ``num_bytes`` bytes at most.
+
+        Raises:
+            Overloaded: if there is no room for it.
+        """
+        reading = KeptReading(self._backlog, self._unread, owner)
+        reading.hold(num_bytes)
+        return reading
+
+    async def read_events(self, owner: bytes, name: str, first: int) -> AsyncIterator[bytes]:
+        """Yield the events of a complete response of a client that ran in the background; see `ResponseStore`."""
+        if self._store is not None:
+            async for piece in self._store.read_events(owner, name, first):
+                yield piece
+
     async def delete(self, owner: bytes, name: str) -> bool:
         """Delete a response of a client, after ending it; return whether there was one."""
         if run := self.find_run(owner, name):
@@ -154,8 +189,8 @@ class ResponseKeeper:
         return self._store is not None and await self._store.delete(owner, name)
 
 
-def make_keeper(options: ServerOptions) -> ResponseKeeper:
-    """Return the keeper for a server.
+def make_keeper(options: ServerOptions, backlog: UnreadOutput | None = None) -> ResponseKeeper:
+    """Return the keeper for a server; ``backlog`` bounds what its clients have not read.
 
     Raises:
         ParallaxError: if its store cannot be opened.
@@ -163,4 +198,4 @@ def make_keeper(options: ServerOptions) -> ResponseKeeper:
     store = None
     if options.response_bytes:
         store = ResponseStore(options.response_store, options.response_bytes, options.response_ttl_s)
-    return ResponseKeeper(store, options.max_concurrent)
+    return ResponseKeeper(store, options.max_concurrent, max(LEAST_HISTORY, options.max_body_bytes), backlog)

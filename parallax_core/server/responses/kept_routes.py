@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator
+import asyncio
 from typing import Annotated, Literal
 
 import fastapi
@@ -15,7 +14,7 @@ from parallax_core.base.errors import InvalidRequest, UnknownName
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
 from parallax_core.server.json_response import respond
 from parallax_core.server.openapi import describe_errors, describe_response_events
-from parallax_core.server.response import SseResponse
+from parallax_core.server.response import SseResponse, WholeResponse
 from parallax_core.server.responses.body_models import Included
 from parallax_core.server.responses.input_list import list_input
 from parallax_core.server.responses.replies import DeletedReply, InputListReply, ResponsesReply
@@ -24,8 +23,6 @@ from parallax_core.server.served_models import ServedModels
 
 PATH = "/v1/responses/{response_id}"
 ERRORS = describe_errors(400, 401, 403, 404, 429)
-END = re.compile(rb"(?<=\n\n)")
-"""The end of an event."""
 
 IncludedQuery = Annotated[list[Included] | None, Query()]
 """Without effect: what a response includes is decided when it is made."""
@@ -59,7 +56,11 @@ def _add_retrieve(router: fastapi.APIRouter, models: ServedModels) -> None:
         if run := models.responses.find_run(owner, response_id):
             return SseResponse(run.follow(first)) if stream else respond(cut(to_json(run.writer.write())))
         stored = await _find(models, owner, response_id)
-        return SseResponse(_replay(_get_events(stored), first)) if stream else respond(cut(stored.body))
+        if not stream:
+            return WholeResponse(respond(cut(stored.body)), models.responses.begin_reading(owner, len(stored.body)))
+        _check_events(stored)
+        reading = models.responses.begin_reading(owner)
+        return SseResponse(reading.read(models.responses.read_events(owner, response_id, first)), reading)
 
 
 def _add_ends(router: fastapi.APIRouter, models: ServedModels) -> None:
@@ -80,7 +81,7 @@ def _add_ends(router: fastapi.APIRouter, models: ServedModels) -> None:
             await run.cancel()
             return respond(cut(to_json(run.writer.write())))
         stored = await _find(models, owner, response_id)
-        if stored.events is None:
+        if not stored.has_events:
             message = "only responses in the background can be cancelled"
             raise InvalidRequest(message, "response_id", "close the connection of others to end them")
         return respond(cut(stored.body))
@@ -100,7 +101,7 @@ def _add_input(router: fastapi.APIRouter, models: ServedModels) -> None:
         owner = models.quota.identify(http)
         run = models.responses.find_run(owner, response_id)
         data = run.writer.plan.input if run else (await _find(models, owner, response_id)).input
-        parts = list_input(response_id, msgspec.json.decode(data))
+        parts = await asyncio.to_thread(_list_parts, response_id, data)
         return _make_page(parts if order == "asc" else parts[::-1], limit, after)
 
 
@@ -115,23 +116,15 @@ def _unknown(name: str) -> UnknownName:
     return UnknownName(f"no response of yours has the id '{name[:100]}'", "it may have been deleted, or dropped by age")
 
 
-def _get_events(stored: StoredResponse) -> bytes:
-    """Return the events of a response.
+def _list_parts(response_id: str, data: bytes) -> list[JsonObject]:
+    return list_input(response_id, msgspec.json.decode(data))
 
-    Raises:
-        InvalidRequest: if it did not run in the background.
-    """
-    if stored.events is None:
+
+def _check_events(stored: StoredResponse) -> None:
+    """Raise InvalidRequest if a response did not run in the background."""
+    if not stored.has_events:
         message = "the events of a response are kept only if it is made with 'background': true"
         raise InvalidRequest(message, "stream", "leave 'stream' out")
-    return stored.events
-
-
-async def _replay(events: bytes, first: int) -> AsyncIterator[bytes]:
-    """Yield the events from number ``first`` on."""
-    for event in END.split(events)[first:]:
-        if event:
-            yield event
 
 
 def _make_page(parts: list[JsonObject], limit: int, after: str | None) -> JsonObject:

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import time
-import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.server.json_pieces import to_json
+from parallax_core.server.responses.kept_events import BLOCK, EventPlace, find_event, pack_events, unpack_block
+from parallax_core.server.responses.store_schema import insert_blocks, open_database
 
 T = TypeVar("T")
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS response (
-    id TEXT PRIMARY KEY, owner BLOB NOT NULL, previous TEXT, used REAL NOT NULL, size INTEGER NOT NULL,
-    body BLOB NOT NULL, input BLOB NOT NULL, events BLOB
-);
-CREATE INDEX IF NOT EXISTS response_used ON response (used);
-CREATE INDEX IF NOT EXISTS response_owner ON response (owner, used);
-"""
-VERSION = 1
-"""The version of the schema, which SQLite keeps as ``user_version``."""
 MOST_TURNS = 10_000
 """The most responses of one conversation."""
-MEMORY = ":memory:"
-"""SQLite's name of a database that is in memory only."""
 OVERHEAD = 200
 """The bytes that a row takes besides its content, about."""
 
@@ -49,8 +38,12 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The response, as JSON."""
     input: bytes
     """The parts of its own input, as a JSON list."""
-    events: bytes | None = None
-    """Its events as sent to clients, if it ran in the background."""
+    has_events: bool = False
+    """Whether its events are kept, since it ran in the background."""
+
+
+class LargeHistory(Exception):
+    """A conversation is larger than the input of a request may be."""
 
 
 class ResponseOutput(msgspec.Struct):
@@ -82,27 +75,41 @@ class ResponseStore:
         self._ttl_s = ttl_s
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-store")
-        self._database = _open(path)
+        self._database = open_database(path)
         self._total = int(self._database.execute("SELECT COALESCE(SUM(size), 0) FROM response").fetchone()[0])
 
-    async def put(self, response: StoredResponse) -> None:
-        """Keep a response."""
-        await self._run(lambda: self._put(response))
+    async def put(self, response: StoredResponse, events: Sequence[bytes] | None = None) -> None:
+        """Keep a response, and its events as sent to clients, if it ran in the background."""
+        await self._run(lambda: self._put(response, events))
 
     async def get(self, owner: bytes, name: str) -> StoredResponse | None:
         """Return a response of a client, if it is kept."""
         return await self._run(lambda: self._get(owner, name))
 
+    async def read_events(self, owner: bytes, name: str, first: int) -> AsyncIterator[bytes]:
+        """Yield the events of a response from number ``first`` on, in pieces of at most `BLOCK` bytes.
+
+        Raises:
+            UnknownName: if it is dropped before the end.
+        """
+        place = await self._run(lambda: self._find_event(owner, name, first))
+        for number in range(place.start // BLOCK, -(-place.total // BLOCK)):
+            piece = await self._run(partial(self._get_block, name, number))
+            yield piece[max(0, place.start - number * BLOCK) :]
+
     async def delete(self, owner: bytes, name: str) -> bool:
         """Delete a response of a client; return whether it was kept."""
         return await self._run(lambda: self._delete(owner, name))
 
-    async def read_history(self, owner: bytes, name: str) -> bytes | str:
+    async def read_history(self, owner: bytes, name: str, most_bytes: int) -> bytes | str:
         """Return the input and the output of a response and of those that it continues, in their order, as a JSON list.
 
         Or the id of one that is not kept. All of them count as used.
+
+        Raises:
+            LargeHistory: if they have more than ``most_bytes``.
         """
-        return await self._run(lambda: self._read_history(owner, name))
+        return await self._run(lambda: self._read_history(owner, name, most_bytes))
 
     async def close(self) -> None:
         """Close the store. Idempotent."""
@@ -115,16 +122,16 @@ class ResponseStore:
         except sqlite3.Error as error:
             raise ParallaxError(f"the response store cannot be used: {error}") from error
 
-    def _put(self, response: StoredResponse) -> None:
-        events = None if response.events is None else zlib.compress(response.events)
-        contents = (response.body, response.input, events or b"")
-        size = OVERHEAD + sum(map(len, contents))
-        row = (response.id, response.owner, response.previous, self._clock(), size, *contents[:2], events)
+    def _put(self, response: StoredResponse, events: Sequence[bytes] | None) -> None:
+        lengths, blocks = (None, ()) if events is None else pack_events(events)
+        size = OVERHEAD + sum(map(len, (response.body, response.input, lengths or b"", *blocks)))
+        row = (response.id, response.owner, response.previous, self._clock(), size, response.body, response.input)
         before = self._total
         try:
             with self._database:
                 self._drop_old()
-                self._database.execute("INSERT INTO response VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+                self._database.execute("INSERT INTO response VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, lengths))
+                insert_blocks(self._database, response.id, blocks)
                 self._total += size
                 while self._total > self._max_bytes:
                     self._drop_one()
@@ -133,13 +140,29 @@ class ResponseStore:
             raise
 
     def _get(self, owner: bytes, name: str) -> StoredResponse | None:
-        query = "SELECT previous, body, input, events FROM response WHERE id = ? AND owner = ? AND used >= ?"
+        query = "SELECT previous, body, input, event_lengths IS NOT NULL FROM response "
+        query += "WHERE id = ? AND owner = ? AND used >= ?"
         row = self._database.execute(query, (name, owner, self._clock() - self._ttl_s)).fetchone()
         if row is None:
             return None
-        previous, body, parts, events = row
-        unpacked = None if events is None else zlib.decompress(events)
-        return StoredResponse(id=name, owner=owner, previous=previous, body=body, input=parts, events=unpacked)
+        previous, body, parts, has_events = row
+        return StoredResponse(
+            id=name, owner=owner, previous=previous, body=body, input=parts, has_events=bool(has_events)
+        )
+
+    def _find_event(self, owner: bytes, name: str, number: int) -> EventPlace:
+        query = "SELECT event_lengths FROM response WHERE id = ? AND owner = ?"
+        row = self._database.execute(query, (name, owner)).fetchone()
+        if row is None or row[0] is None:
+            raise _dropped(name)
+        return find_event(row[0], number)
+
+    def _get_block(self, name: str, number: int) -> bytes:
+        query = "SELECT data FROM event_block WHERE response = ? AND number = ?"
+        row = self._database.execute(query, (name, number)).fetchone()
+        if row is None:
+            raise _dropped(name)
+        return unpack_block(row[0])
 
     def _delete(self, owner: bytes, name: str) -> bool:
         query = "DELETE FROM response WHERE id = ? AND owner = ? AND used >= ? RETURNING size"
@@ -148,13 +171,16 @@ class ResponseStore:
         self._total -= row[0] if row else 0
         return row is not None
 
-    def _read_history(self, owner: bytes, name: str) -> bytes | str:
+    def _read_history(self, owner: bytes, name: str, room: int) -> bytes | str:
         found: list[StoredResponse] = []
         at: str | None = name
         while at is not None:
             turn = self._get(owner, at) if len(found) < MOST_TURNS else None
             if turn is None:
                 return at
+            room -= len(turn.input) + len(turn.body)
+            if room < 0:
+                raise LargeHistory
             found.append(turn)
             at = turn.previous
         with self._database:
@@ -179,19 +205,5 @@ class ResponseStore:
         self._total -= self._database.execute(query).fetchone()[0]
 
 
-def _open(path: Path | None) -> sqlite3.Connection:
-    """Return a connection that no other process can use at the same time, with the tables made."""
-    hint = "choose another --response-store, or end the server that uses it"
-    try:
-        if path is not None:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its owner's only: it has prompts
-        database = sqlite3.connect(MEMORY if path is None else path, timeout=0.5, check_same_thread=False)
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        database.execute("PRAGMA journal_mode = WAL")
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in {0, VERSION}:
-            raise ParallaxError(f"the response store {path} has version {version}, and this is {VERSION}", hint)
-        database.executescript(f"BEGIN EXCLUSIVE;{SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
-    except (OSError, sqlite3.Error) as error:
-        raise ParallaxError(f"the response store {path} cannot be opened: {error}", hint) from error
-    return database
+def _dropped(name: str) -> UnknownName:
+    return UnknownName(f"the response '{name}' is not kept any more")

@@ -105,7 +105,7 @@ class ResponsesWriter:
     def fail(self, error: ParallaxError) -> Iterator[JsonObject]:
         """Yield the events of a response that breaks."""
         yield from map(self._number, self._close("incomplete"))
-        self.status, self.error = "failed", {"code": _find_code(error), "message": str(error.message)}
+        self.status, self.error = "failed", {"code": find_code(error), "message": str(error.message)}
         yield self._number({"type": "response.failed", "response": self.write()})
 
     def write(self) -> JsonObject:
@@ -181,7 +181,7 @@ def _write_usage(counts: TokenCounts, num_reasoning: int) -> JsonObject:
     }
 
 
-def _find_code(error: ParallaxError) -> str:
+def find_code(error: ParallaxError) -> str:
     """Return OpenAI's code of the error of a response."""
     if isinstance(error, Overloaded):
         return "rate_limit_exceeded"

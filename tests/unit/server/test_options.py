@@ -82,6 +82,28 @@ def test_caller_has_only_so_many_requests_under_way() -> None:
         assert site.post(**QUESTION).status_code == 200
 
 
+async def test_kept_responses_are_read_a_few_at_a_time() -> None:
+    release, statuses = asyncio.Event(), []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await release.wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    limit = RateLimit(app, ServerOptions(max_concurrent=2, max_per_minute=1))
+    scope = {"type": "http", "method": "GET", "path": "/v1/responses/resp_1", "headers": [], "client": ("here", 1)}
+    reading = [asyncio.create_task(limit(scope, send, send)) for _ in range(3)]  # type: ignore[arg-type]
+    await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
+    assert statuses == [429]
+    others = [{**scope, "path": "/v1/models"}, {**scope, "client": ("there", 1)}, {**scope, "method": "POST"}]
+    reading += [asyncio.create_task(limit(other, send, send)) for other in others]  # type: ignore[arg-type]
+    release.set()
+    await asyncio.gather(*reading)
+    assert statuses == [429]
+
+
 def test_full_queue_is_a_429() -> None:
     with Site() as site:
         site.limit(max_running=0, max_waiting=0)

@@ -105,6 +105,25 @@ def test_unknown_previous_response_is_refused_by_name(site: ScriptedSite) -> Non
     assert first["id"] in error_of(post(site, previous_response_id=second["id"]))["message"]
 
 
+def test_conversation_that_is_too_large_is_refused_by_name(site: ScriptedSite) -> None:
+    site.service.responses._max_history = 100
+    first = ask(site, "Hello.")
+    error = error_of(post(site, previous_response_id=first["id"]))
+    assert (error["param"], "more than 100 bytes" in error["message"]) == ("previous_response_id", True)
+
+
+def test_stream_of_events_leaves_nothing_counted(site: ScriptedSite) -> None:
+    site.engine.scripts.append("Hello.")
+    name = post(site, background=True).json()["id"]
+    wait_for(site, name)
+    assert get(site, name, stream=True).text.count("event: ") > 5
+    keeper = site.service.responses
+    assert (keeper._backlog.num_bytes, dict(keeper._unread)) == (0, {})
+    keeper._backlog._most = keeper._backlog._most_of_one = 10
+    for query in ({"stream": True}, {}):
+        assert error_of(get(site, name, **query), 429)["code"] == "overloaded"
+
+
 def test_deleted_response_is_gone(site: ScriptedSite) -> None:
     name = ask(site, "Hello.")["id"]
     assert site.http.delete(f"{ROUTE}/{name}").status_code == 200

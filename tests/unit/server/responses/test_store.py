@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import random
+import sqlite3
 import stat
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.server.responses.store import OVERHEAD, ResponseStore, StoredResponse
+from parallax_core.base.errors import ParallaxError, UnknownName
+from parallax_core.server.responses.kept_events import BLOCK
+from parallax_core.server.responses.store import OVERHEAD, LargeHistory, ResponseStore, StoredResponse
 
 ME, YOU = b"me", b"you"
 TTL_S = 100.0
+MOST = 10**9
+"""More bytes than any history of these tests has."""
 
 
 @dataclass
@@ -48,16 +54,103 @@ async def store(clock: Clock) -> AsyncIterator[ResponseStore]:
 
 
 async def test_response_comes_back_whole(store: ResponseStore) -> None:
-    whole = msgspec.structs.replace(response("a", previous="z"), events=b"events" * 100)
+    whole = response("a", previous="z")
     await store.put(whole)
     assert await store.get(ME, "a") == whole
     assert await store.get(ME, "b") is None
 
 
+async def test_events_come_back_from_any_of_them_in_pieces(clock: Clock) -> None:
+    store = make_store(clock, room=100_000)
+    generator = random.Random(0)  # so that they do not compress, and the blocks are of a large size
+    events = [b"event: %d\ndata: %b\n\n" % (n, generator.randbytes(generator.choice((3, 900)))) for n in range(1500)]
+    events[700] = b"data: %b\n\n" % generator.randbytes(3 * BLOCK)
+    await store.put(response("a"), events)
+    kept = await store.get(ME, "a")
+    assert kept is not None
+    assert kept.has_events
+    for first in (0, 1, 699, 700, 701, 1499, 1500, 9999):
+        pieces = [piece async for piece in store.read_events(ME, "a", first)]
+        assert b"".join(pieces) == b"".join(events[first:])
+        assert all(len(piece) <= BLOCK for piece in pieces)
+    await store.close()
+
+
+async def test_events_of_another_client_are_not_there(store: ResponseStore) -> None:
+    await store.put(response("a"), [b"one"])
+    await store.put(response("b"))
+    for owner, name in ((YOU, "a"), (ME, "b"), (ME, "c")):
+        with pytest.raises(UnknownName):
+            [piece async for piece in store.read_events(owner, name, 0)]
+
+
+async def test_events_of_a_response_that_is_dropped_end_with_an_error(clock: Clock) -> None:
+    store = make_store(clock, room=100_000)
+    await store.put(response("a"), [b"x" * (2 * BLOCK)])
+    reading = store.read_events(ME, "a", 0)
+    assert len(await anext(reading)) == BLOCK
+    assert await store.delete(ME, "a")
+    with pytest.raises(UnknownName, match="not kept any more"):
+        await anext(reading)
+    assert store._total == 0
+    [[left]] = store._database.execute("SELECT COUNT(*) FROM event_block").fetchall()
+    assert left == 0
+    await store.close()
+
+
+async def test_events_count_as_the_size_of_their_response(clock: Clock) -> None:
+    store = make_store(clock, room=10)
+    await store.put(response("a"))
+    await store.put(response("b"), [random.Random(0).randbytes(10 * (OVERHEAD + 60))])
+    assert [name for name in "ab" if await store.get(ME, name)] == []
+    await store.close()
+
+
+async def test_conversation_has_a_bound(store: ResponseStore) -> None:
+    await store.put(response("a", size=500))
+    await store.put(response("b", previous="a", size=500))
+    history = await store.read_history(ME, "b", 1200)
+    assert isinstance(history, bytes)
+    with pytest.raises(LargeHistory):
+        await store.read_history(ME, "b", 1000)
+
+
+async def test_file_of_an_earlier_version_is_converted(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "responses.db"
+    old = sqlite3.connect(path)
+    old.executescript(
+        "CREATE TABLE response (id TEXT PRIMARY KEY, owner BLOB NOT NULL, previous TEXT, used REAL NOT NULL, size "
+        "INTEGER NOT NULL, body BLOB NOT NULL, input BLOB NOT NULL, events BLOB); PRAGMA user_version = 1;"
+    )
+    events = [b"data: %d\n\n" % number for number in range(5)]
+    digest = bytes(range(32))
+    for name, owner, kept in (("a", digest, zlib.compress(b"".join(events))), ("b", b"127.0.0.1", None)):
+        one = response(name)
+        row = (name, owner, None, clock(), 100, one.body, one.input, kept)
+        old.execute("INSERT INTO response VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    old.commit()
+    old.close()
+    for _ in range(2):
+        store = make_store(clock, path)
+        assert [piece async for piece in store.read_events(b"key:" + digest, "a", 2)] == [b"".join(events[2:])]
+        found = await store.get(b"address:127.0.0.1", "b")
+        assert found == response("b", b"address:127.0.0.1")
+        await store.close()
+
+
+def test_file_of_a_later_version_is_refused(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "responses.db"
+    later = sqlite3.connect(path)
+    later.execute("PRAGMA user_version = 9")
+    later.close()
+    with pytest.raises(ParallaxError, match="has version 9, and this is 2"):
+        make_store(clock, path)
+
+
 async def test_response_of_another_client_is_not_there(store: ResponseStore) -> None:
     await store.put(response("a"))
     assert await store.get(YOU, "a") is None
-    assert await store.read_history(YOU, "a") == "a"
+    assert await store.read_history(YOU, "a", MOST) == "a"
     assert not await store.delete(YOU, "a")
     assert await store.get(ME, "a") is not None
 
@@ -73,11 +166,11 @@ async def test_turns_come_in_their_order(store: ResponseStore) -> None:
     await store.put(response("a"))
     await store.put(response("b", previous="a"))
     await store.put(response("c", previous="b"))
-    history = await store.read_history(ME, "c")
+    history = await store.read_history(ME, "c", MOST)
     assert isinstance(history, bytes)
     assert msgspec.json.decode(history) == [f"{way} {name}" for name in "abc" for way in ("in", "out")]
     await store.delete(ME, "a")
-    assert await store.read_history(ME, "c") == "a"
+    assert await store.read_history(ME, "c", MOST) == "a"
 
 
 async def test_old_response_is_not_there(store: ResponseStore, clock: Clock) -> None:
@@ -93,9 +186,9 @@ async def test_conversation_in_use_stays_whole(store: ResponseStore, clock: Cloc
     await store.put(response("a"))
     clock.now += TTL_S - 1
     await store.put(response("b", previous="a"))
-    assert isinstance(await store.read_history(ME, "b"), bytes)
+    assert isinstance(await store.read_history(ME, "b", MOST), bytes)
     clock.now += TTL_S - 1
-    assert isinstance(await store.read_history(ME, "b"), bytes)
+    assert isinstance(await store.read_history(ME, "b", MOST), bytes)
 
 
 async def test_least_recently_used_response_is_dropped_first(clock: Clock) -> None:
@@ -104,7 +197,7 @@ async def test_least_recently_used_response_is_dropped_first(clock: Clock) -> No
         clock.now += 1
         await store.put(response(name))
     clock.now += 1
-    await store.read_history(ME, "a")
+    await store.read_history(ME, "a", MOST)
     await store.put(response("d"))
     kept = [name for name in "abcd" if await store.get(ME, name)]
     assert kept == ["a", "c", "d"]
