@@ -58,7 +58,9 @@ from parallax_core.contracts.joining import (
     Enrolment,
     Identified,
     Introducing,
+    JoinCodes,
     JoinMethod,
+    MachineKeys,
 )
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
 from parallax_core.contracts.parser import (
@@ -327,7 +329,9 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Enrolment",
     "Identified",
     "Introducing",
+    "JoinCodes",
     "JoinMethod",
+    "MachineKeys",
     # Finding nodes without an address
     "MOST_ANSWER_BYTES",
     "MOST_QUESTION_BYTES",

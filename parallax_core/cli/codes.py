@@ -10,11 +10,11 @@ import typer
 
 from parallax_core.cli.command import new_app
 from parallax_core.cli.table import print_table
-from parallax_core.cluster.membership.code_rules import CodeRecord, describe_state
+from parallax_core.cluster.membership.code_rules import CodeRecord, describe_left, describe_state
 from parallax_core.cluster.membership.join_code import shorten_code
 from parallax_core.config.home import cluster_file
 from parallax_core.deploy.join_codes import make_code
-from parallax_core.node.membership.code_store import CodeStore
+from parallax_core.node.membership.code_store import CodeStore, write_time
 from parallax_core.plugins.host import PluginHost
 
 HOUR_S = 3600.0
@@ -37,8 +37,11 @@ def new(
     code, record = make_code(PluginHost.prepare(), hours * HOUR_S, uses)
     print(f"parallax join {code}", flush=True)
     print(f"On the same network also: parallax join {shorten_code(code)}", file=sys.stderr, flush=True)
-    times = {0: "any number of machines", 1: "one machine"}.get(uses, f"{uses} machines")
-    print(f"The code {record.name} admits {times} until {_write_time(record.expires)}.", file=sys.stderr, flush=True)
+    print(
+        f"The code {record.name} admits {describe_left(record)} until {write_time(record.expires)}.",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 @app.command(name="list")
@@ -61,8 +64,4 @@ def revoke(
 
 def _describe(code: CodeRecord, now: float) -> tuple[str, ...]:
     uses = f"{code.num_uses}/{code.most_uses or 'any'}"
-    return (code.name, describe_state(code, now), uses, _write_time(code.expires))
-
-
-def _write_time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    return (code.name, describe_state(code, now), uses, write_time(code.expires))

@@ -104,15 +104,18 @@ def choose_point(name: str, points: Sequence[EntryPoint]) -> EntryPoint:
 
 
 def _guard(command: Any, record: PluginRecord) -> Any:  # noqa: ANN401 -- the type is private to typer
-    """Return the command, changed so that its unexpected exceptions become errors that name the plugin."""
+    """Return the command with the join codes as its ``obj``, whose unexpected exceptions name the plugin."""
     import typer
     from typer.exceptions import TyperException
 
     from parallax_core.base.errors import ParallaxError
+    from parallax_core.config.home import cluster_file
+    from parallax_core.node.membership.code_store import CodeStore
 
     invoke = command.invoke
 
     def run(ctx: Any) -> Any:  # noqa: ANN401 -- the type is private to typer
+        ctx.obj = CodeStore(cluster_file())
         try:
             return invoke(ctx)
         except (ParallaxError, TyperException, typer.Exit, typer.Abort, BrokenPipeError):

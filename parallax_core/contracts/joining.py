@@ -16,10 +16,13 @@ MOST_HEAD_BYTES = 512
 
 
 class Admission(Protocol):
-    """Decides which machines a head admits; core implements it by its join codes."""
+    """Decides which machines a head admits; core implements it by its join codes. Safe for threads."""
 
     def knows(self, proof: bytes) -> bool:
-        """Return whether ``proof`` belongs to a code of this head, be it valid or not; called for each connection."""
+        """Return whether ``proof`` belongs to a code of this head, be it valid or not.
+
+        Called for each connection, by whomever it is made: it answers from memory.
+        """
 
     def check_versions(self, versions: bytes) -> None:
         """Check that this head can work with a machine of these versions, before `admit`.
@@ -34,6 +37,25 @@ class Admission(Protocol):
 
         Raises:
             ParallaxError: if the code is unknown, expired, revoked or used up; with the reason.
+        """
+
+
+class JoinCodes(Protocol):
+    """The join codes of this machine's heads. Core gives it to the commands of plugins, as ``obj`` of their context."""
+
+    def describe_valid(self) -> Mapping[str, str]:
+        """Return which codes still admit machines, by name, and which machines each does, for users.
+
+        Raises:
+            ParallaxError: if they cannot be read.
+        """
+
+    def revoke(self, name: str) -> None:
+        """Have the code called ``name`` admit no further machine.
+
+        Raises:
+            UnknownName: if there is none.
+            ParallaxError: if they cannot be written.
         """
 
 
@@ -123,4 +145,25 @@ class JoinMethod(Protocol):
             IncompatibleNode: if the head cannot work with these versions; with its reason.
             PeerLost: if the head cannot be reached, is another one, or refuses; with its reason.
             ParallaxError: if the description is damaged, or this machine's key cannot be made.
+        """
+
+
+@runtime_checkable
+class MachineKeys(Protocol):
+    """An optional protocol of a `JoinMethod` that keeps the keys of machines which a head of this machine admitted.
+
+    A machine that was removed stays so, whatever code it has and whoever vouches for it, until a user allows its key.
+    """
+
+    def list_machines(self) -> Mapping[str, bytes]:
+        """Return the keys of the machines that may join, by name."""
+
+    def list_removed(self) -> Mapping[bytes, str]:
+        """Return the keys of the machines that were removed, each with its name."""
+
+    def take_over(self, machines: Mapping[str, bytes], removed: Mapping[bytes, str]) -> None:
+        """Admit the machines of another head, and none that was removed there or here.
+
+        Raises:
+            ParallaxError: if that cannot be kept.
         """

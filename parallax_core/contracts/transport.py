@@ -77,8 +77,6 @@ class TransportPlan:
     heads: Mapping[str, bytes] = field(default_factory=dict)
     """The keys of heads to trust, by name, besides those that the transport knows itself; see `JoinMethod.find_key`.
     Read for each connection: a node that turns to another head changes it."""
-    workers: Mapping[str, bytes] = field(default_factory=dict)
-    """The keys of machines to trust as workers, by name, besides those that the transport knows itself."""
 
 
 class Link(Protocol):

@@ -15,17 +15,19 @@ from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
 from parallax_core.cluster.layer_plan import name_member
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import StagePlace
-from parallax_core.config.home import cluster_file, term_file
+from parallax_core.config.home import cluster_file
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
-from parallax_core.contracts.joining import Admission, Enrolling
+from parallax_core.contracts.joining import Admission, Enrolling, MachineKeys
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
 from parallax_core.deploy.backend_options import FLAG, BackendOptions
+from parallax_core.deploy.join_codes import find_method
 from parallax_core.deploy.relays import make_relay
+from parallax_core.deploy.succession import adopt_machines
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
@@ -42,7 +44,6 @@ from parallax_core.node.membership.rendezvous import RendezvousServer
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.membership.supply import NodeSupply
-from parallax_core.node.membership.term_store import TermStore
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -208,9 +209,7 @@ def make_registry(
     """
     listen = settings.listen or make_place(offer, folder)(HEAD)
     timeout_s = settings.peer_timeout or offer.spec.timeout_s
-    plan = TransportPlan(
-        node=HEAD, listen=listen, timeout_s=timeout_s, strangers=STRANGERS, workers=list_machines(settings)
-    )
+    plan = TransportPlan(node=HEAD, listen=listen, timeout_s=timeout_s, strangers=STRANGERS)
     command = "parallax worker" if (name := offer.spec.name) == USUAL else f"parallax worker --transport {name}"
     transport = offer.load(offer.spec.factory)(plan)
     if settings.listen and isinstance(transport, Enrolling):
@@ -219,13 +218,11 @@ def make_registry(
     registry.relays.server = make_relay(settings, registry.has)
     if settings.listen:
         registry.services["rendezvous"] = RendezvousServer().serve
+        keys: object = find_method(offer)
+        if isinstance(keys, MachineKeys):
+            adopt_machines(keys)
+            registry.keys = keys
     return registry
-
-
-def list_machines(settings: ServeSettings) -> dict[str, bytes]:
-    """Return the keys of the machines of a cluster that this machine has taken over, by name."""
-    state = TermStore(term_file()).find() if settings.listen else None
-    return state.machines if state is not None else {}
 
 
 def make_place(offer: Offer[TransportSpec], folder: Path) -> Callable[[str], str]:

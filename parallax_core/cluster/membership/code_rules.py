@@ -50,6 +50,12 @@ def find_obstacle(code: CodeRecord | None, users: Collection[bytes], key: bytes,
     return ""
 
 
+def describe_left(code: CodeRecord) -> str:
+    """Return how many machines a valid code still admits."""
+    left = code.most_uses - code.num_uses
+    return "any number of machines" if not code.most_uses else "one machine" if left == 1 else f"{left} machines"
+
+
 def describe_state(code: CodeRecord, now: float) -> str:
     """Return the state of a code in a word: valid, revoked, expired or used."""
     if code.is_revoked:

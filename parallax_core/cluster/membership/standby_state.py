@@ -40,6 +40,8 @@ class StandbyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     settings: ClusterSettings = ClusterSettings()
     machines: Annotated[dict[str, bytes], msgspec.Meta(max_length=MOST_MACHINES)] = {}
     """The keys of the machines that have joined, by name."""
+    removed: Annotated[dict[bytes, str], msgspec.Meta(max_length=MOST_MACHINES)] = {}
+    """The keys of the machines that were removed, each with the name that it had."""
     plan: dict[int, list[StageRow]] = {}
     """The stages of each pipeline, by its rank."""
     memories: dict[str, int] = {}

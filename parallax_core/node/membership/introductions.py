@@ -56,8 +56,8 @@ class Introducer:
         self._told: dict[Channel, Peers] = {}
         """What each of them knows."""
 
-    def note_join(self) -> None:
-        """Tell all nodes soon."""
+    def note_change(self) -> None:
+        """Tell all nodes soon that one has joined, or is gone and no longer to be trusted."""
         self._is_due = True
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell())

@@ -11,6 +11,7 @@ from itertools import count
 
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.base.ids import Epoch, is_further, is_lease, name_machine
+from parallax_core.contracts.joining import MachineKeys
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
@@ -53,7 +54,7 @@ class NodeRegistry:
 
         With ``measures_links``, the nodes measure their links to each other.
         """
-        self._introducer = Introducer(self._list_members) if measures_links else None
+        self._introducer = Introducer(self._list_members if measures_links else list)
         self._transport = transport
         self._command = command
         self._node = node
@@ -70,6 +71,8 @@ class NodeRegistry:
         self._room = asyncio.Semaphore(MOST_GREETINGS)
         self.attempts = count(1)
         """Numbers of attempts to assign stages, different for all executors: a reply belongs to one attempt only."""
+        self.keys: MachineKeys | None = None
+        """Which machines may join, if the transport keeps them; None: it does not."""
         self.note_join: Callable[[JoinedNode], None] | None = None
         """Called with each node that has joined."""
         self.relays = RelayDirectory(node, lambda: self.joined)
@@ -127,8 +130,7 @@ class NodeRegistry:
 
     async def stop(self) -> None:
         """Disconnect all nodes and stop listening. Idempotent."""
-        if self._introducer is not None:
-            await self._introducer.stop()
+        await self._introducer.stop()
         await self._leases.stop()
         several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._tunnels)
         tasks = [task for task in several if task is not None]
@@ -282,8 +284,7 @@ class NodeRegistry:
         end.add_done_callback(self._ends.discard)
         self._admit(node)
         self.relays.note_join(node)
-        if self._introducer is not None:
-            self._introducer.note_join()
+        self._introducer.note_change()
         self.changed.set()
 
     def _open_tunnel(self, channel: Channel, purpose: Purpose) -> None:
@@ -323,6 +324,7 @@ class NodeRegistry:
             self._list = None
             self._leaving.discard(node.name)
             self.relays.note_end()
+            self._introducer.note_change()
         self.changed.set()
 
     async def _check_join(self, channel: Channel, message: object) -> Join:

@@ -63,12 +63,12 @@ class PeerLinker:
                 group.start(self._await(hop.before, links))
                 group.start(self._find(hop, links))
         except TimeoutError as error:
-            await links.close()
+            await self._give_up(links)
             missing = hop.after if hop.after and links.after is None else hop.before
             message = f"its neighbours did not connect within {LINK_S:g} s"
             raise PeerLost(message, "look at their logs", peer=missing) from error
         except BaseException:
-            await links.close()
+            await self._give_up(links)
             raise
         return links
 
@@ -93,6 +93,14 @@ class PeerLinker:
         if not linking.cancelled() and linking.exception() is None:
             await linking.result().close()
         return hearing.result()
+
+    async def _give_up(self, links: PeerLinks) -> None:
+        self.forget()
+        await links.close()
+
+    def forget(self) -> None:
+        """Trust the neighbours of the last stage no longer: their machines may have been removed."""
+        self._trusted.trust("neighbour", {})
 
     async def _await(self, name: str, links: PeerLinks) -> None:
         while name:

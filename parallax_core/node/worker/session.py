@@ -247,6 +247,7 @@ class WorkerSession:
                 control = await self._run_loop(held, channels, assign.heartbeat_s)
         finally:
             await links.close()
+            self._neighbours.forget()
         if held.runtime.is_lost:
             raise StageLost(f"stage {assign.stage} is lost: {held.runtime.fault}", REPLACED_HINT)
         return control or await channel.receive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from parallax_core.api import Enrolment, ParallaxError, PeerLost
 from parallax_transport_lattica.address import SCHEME, parse_address, read_multiaddr
@@ -53,6 +54,18 @@ class LatticaJoining:
     def derive_proof(self, secret: bytes) -> bytes:
         """Return the public half of the key that belongs to a secret."""
         return self._inner.derive_proof(secret)
+
+    def list_machines(self) -> Mapping[str, bytes]:
+        """Return the keys of the machines that may be workers here; see `parallax_core.api.MachineKeys`."""
+        return self._inner.list_machines()
+
+    def list_removed(self) -> Mapping[bytes, str]:
+        """Return the keys that were removed, each with its name."""
+        return self._inner.list_removed()
+
+    def take_over(self, machines: Mapping[str, bytes], removed: Mapping[bytes, str]) -> None:
+        """Trust the machines of another head as workers, and none that was removed there or here."""
+        self._inner.take_over(machines, removed)
 
     async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         """Have the head admit this machine's own key, through a tunnel to the first address that answers."""

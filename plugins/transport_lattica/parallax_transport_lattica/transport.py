@@ -19,7 +19,7 @@ from parallax_transport_lattica.process import PeerProcess
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import ZmqLink
 from parallax_transport_zmq.security import guard_connecting, guard_listening
-from parallax_transport_zmq.transport import ZmqTransport
+from parallax_transport_zmq.transport import FILES_S, ZmqTransport
 
 LOOPBACK = "tcp://127.0.0.1"
 LOOK_S = 0.5
@@ -31,7 +31,7 @@ class LatticaTransport:
 
     def __init__(self, plan: TransportPlan) -> None:
         self._plan = plan
-        self._keyring = Keyring(keys_folder(), plan.heads, plan.workers)
+        self._keyring = Keyring(keys_folder(), plan.heads, FILES_S)
         self._inner = ZmqTransport(replace(plan, listen=f"{LOOPBACK}:0" if plan.listen else ""))
         self._listener: Listener | None = None
         self._callers: set[PeerProcess] = set()

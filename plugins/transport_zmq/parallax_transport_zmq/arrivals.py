@@ -1,4 +1,4 @@
-"""Asks the kernel whether data arrives on a connection.
+"""Asks the kernel whether data arrives on a connection of ZeroMQ's, and ends one.
 
 ZeroMQ's own threads send and answer its pings, whatever Python does at either end. So data that arrives shows that the
 peer's process runs, even while its interpreter lock is held, and none that it is stopped, or cut off.
@@ -15,6 +15,8 @@ import zmq
 
 LINUX_INFO = struct.Struct("=52xI")
 """Of ``tcp_info``, up to ``tcpi_last_data_recv``: milliseconds since data arrived."""
+LINUX_COUNT = struct.Struct("=128xQ")
+"""The same up to ``tcpi_bytes_received``: all bytes that have arrived."""
 DARWIN_OPTION, DARWIN_INFO = 0x106, struct.Struct("=88xQ")
 """``TCP_CONNECTION_INFO``; of ``tcp_connection_info``, up to ``tcpi_rxbytes``: all bytes that have arrived."""
 SYSTEM: str = sys.platform
@@ -26,34 +28,54 @@ class Arrivals:
     def __init__(self, message: zmq.Frame) -> None:
         """Watch the connection on which ``message`` came; ZeroMQ may close it at any time."""
         self._fd = int(message.get(zmq.SRCFD))
-        self._inode = _find_inode(self._fd)
+        self._inode = find_inode(self._fd)
         self._received = 0
 
     def has_news(self, seconds: float) -> bool:
         """Return whether data has arrived in the last ``seconds``; on macOS, since the last call."""
-        if self._inode is None or _find_inode(self._fd) != self._inode:  # the number may be another's by now
+        if self._inode is None or find_inode(self._fd) != self._inode:  # the number may be another's by now
             return False
         if SYSTEM == "linux":
-            last_ms = self._ask(socket.TCP_INFO, LINUX_INFO)
+            last_ms = _ask(self._fd, socket.TCP_INFO, LINUX_INFO)
             return last_ms is not None and last_ms <= 1000 * seconds
         if SYSTEM == "darwin":
-            before, self._received = self._received, self._ask(DARWIN_OPTION, DARWIN_INFO) or 0
+            before, self._received = self._received, count_arrived(self._fd)
             return self._received > before
         return False
 
-    def _ask(self, option: int, layout: struct.Struct) -> int | None:
-        """Return the number at the end of what the kernel says; None: it says nothing, as of a local socket."""
-        borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=self._fd)
-        try:
-            found = borrowed.getsockopt(socket.IPPROTO_TCP, option, layout.size)
-            return int(layout.unpack(found)[0]) if len(found) == layout.size else None
-        except OSError:
-            return None
-        finally:
-            borrowed.detach()  # it stays ZeroMQ's, which closes it
+
+def count_arrived(descriptor: int) -> int:
+    """Return the bytes that have arrived on a TCP connection; 0: the system does not tell."""
+    if SYSTEM == "linux":
+        return _ask(descriptor, socket.TCP_INFO, LINUX_COUNT) or 0
+    return (_ask(descriptor, DARWIN_OPTION, DARWIN_INFO) or 0) if SYSTEM == "darwin" else 0
 
 
-def _find_inode(descriptor: int) -> int | None:
+def hang_up(descriptor: int) -> None:
+    """End a connection of ZeroMQ's, which notices that, and closes it."""
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+    try:
+        borrowed.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the peer has done so, or it is no socket any more
+        pass
+    finally:
+        borrowed.detach()
+
+
+def _ask(descriptor: int, option: int, layout: struct.Struct) -> int | None:
+    """Return the number at the end of what the kernel says; None: it says nothing, as of a local socket."""
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+    try:
+        found = borrowed.getsockopt(socket.IPPROTO_TCP, option, layout.size)
+        return int(layout.unpack(found)[0]) if len(found) == layout.size else None
+    except OSError:
+        return None
+    finally:
+        borrowed.detach()  # it stays ZeroMQ's, which closes it
+
+
+def find_inode(descriptor: int) -> int | None:
+    """Return the inode of an open descriptor, which tells a connection from a later one; None: it is closed."""
     try:
         return os.fstat(descriptor).st_ino
     except OSError:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.api import ParallaxError, keys_folder
+from parallax_core.api import JoinCodes, ParallaxError, keys_folder
 from parallax_transport_zmq.keyfile import NodeRole, parse_key
 from parallax_transport_zmq.keyring import DEFAULT, Keyring
 from parallax_transport_zmq.token import make_token, read_token
@@ -46,15 +46,17 @@ def new(
 
 @app.command(name="list")
 def show() -> None:
-    """Show the public halves of all keys: those of this machine, and those that are allowed."""
+    """Show the public halves of all keys: this machine's own, those that are allowed, and those that were removed."""
     ring = Keyring(keys_folder())
     ring.check_folders()
-    found = list(ring.list_keys())
-    width = max((len(key.name) for key in found), default=0)
+    found, removed = list(ring.list_keys()), ring.list_removed()
+    width = max(map(len, (*(key.name for key in found), *removed.values())), default=0)
     for key in found:
         role = "" if key.role == "any" else f"  {key.role}"
         typer.echo(f"{key.name:<{width}}  {'own' if key.is_own else 'allowed':<7}  {key.public.hex()}{role}")
-    if not found:
+    for public, name in sorted(removed.items(), key=lambda each: each[1]):
+        typer.echo(f"{name:<{width}}  removed  {public.hex()}")
+    if not found and not removed:
         typer.echo("There are no keys; `parallax keys new` makes one.", err=True)
 
 
@@ -69,18 +71,45 @@ def allow(
     """Trust a key: its holder may connect to nodes of this machine, as the node NAME.
 
     A server accepts keys of workers; a worker accepts the head's key and those of other workers. Repeat the command to
-    change a key's role.
+    change a key's role. A key that was removed is allowed again.
     """
     Keyring(keys_folder()).allow(parse_key(public_key), name, role)
 
 
 @app.command()
 def remove(
+    context: typer.Context,
     name: Name,
     own: Annotated[bool, typer.Option("--own", help="A key of this machine, not one that is allowed.")] = False,  # noqa: FBT002 -- a flag
+    revoke_codes: Annotated[bool, typer.Option("--revoke-codes", help="Revoke all join codes, too.")] = False,  # noqa: FBT002 -- a flag
 ) -> None:
-    """Stop trusting a key. Links to its holder end within a second."""
+    """Stop trusting a key. Links to its holder end within a second.
+
+    No join code admits that key again, until `parallax keys allow` does. A code that is still valid admits other keys,
+    which the machine can make, too.
+    """
     Keyring(keys_folder()).remove(name, own=own)
+    codes: JoinCodes | None = context.obj
+    if codes is not None and not own:
+        tell_of_codes(codes, revokes=revoke_codes)
+
+
+def tell_of_codes(codes: JoinCodes, *, revokes: bool) -> None:
+    """Revoke the codes that still admit machines, or say which do.
+
+    Raises:
+        ParallaxError: if they cannot be read or written.
+    """
+    valid = codes.describe_valid()
+    if revokes:
+        for name in valid:
+            codes.revoke(name)
+        typer.echo(f"Revoked join codes: {', '.join(valid) or 'none, since none was valid'}.", err=True)
+    elif valid:
+        typer.echo("These join codes still admit machines, and this one if it makes a new key:", err=True)
+        for name, rest in valid.items():
+            typer.echo(f"  {name}: {rest}", err=True)
+        typer.echo(f"To revoke them: parallax codes revoke {' '.join(valid)}", err=True)
 
 
 @app.command()

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
 import zmq
@@ -48,7 +48,7 @@ SMALL = FrameLimits(header_bytes=2**12, frame_bytes=2**12, buffers=0)
 
 
 class ZmqJoining:
-    """Makes and uses join codes; see `parallax_core.api.JoinMethod`."""
+    """Makes and uses join codes, and keeps machines; see `parallax_core.api.JoinMethod` and `MachineKeys`."""
 
     def __init__(self) -> None:
         self._keyring = Keyring(keys_folder())
@@ -88,6 +88,18 @@ class ZmqJoining:
     def derive_proof(self, secret: bytes) -> bytes:
         """Return the public half of the key that belongs to a secret."""
         return derive_pair(secret).public
+
+    def list_machines(self) -> dict[str, bytes]:
+        """Return the keys of the machines that may be workers here; see `parallax_core.api.MachineKeys`."""
+        return self._keyring.list_machines()
+
+    def list_removed(self) -> Mapping[bytes, str]:
+        """Return the keys that were removed, each with its name."""
+        return self._keyring.list_removed()
+
+    def take_over(self, machines: Mapping[str, bytes], removed: Mapping[bytes, str]) -> None:
+        """Trust the machines of another head as workers, and none that was removed there or here."""
+        self._keyring.take_over(machines, removed)
 
     async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         """Have the head admit this machine's own key; the first address that answers counts."""

@@ -128,6 +128,11 @@ def write_new_key(path: Path, key: bytes) -> bool:
     return True
 
 
+def write_removal(folder: Path, public: bytes, name: str) -> None:
+    """Keep in ``folder`` that a key was removed, which was called ``name``."""
+    _write_part(folder / "removal", f"{name}\n").replace(folder / public.hex())
+
+
 def make_folder(folder: Path) -> Path:
     """Return a folder for keys; makes it and its parent, for the owner only, if they are missing."""
     for each in (folder.parent, folder):

@@ -1,14 +1,15 @@
 """CURVE keys on disk: the secret keys of this machine, and the public keys of peers that may connect.
 
-``own/NAME.key`` and ``known/NAME.pub`` each hold one key. A key belongs to the node of its name and to nodes called
-``NAME/...``; the own key ``default`` belongs to any node: its holder is this machine.
+``own/NAME.key`` and ``known/NAME.pub`` each hold one key; ``removed/KEY`` says of a key that it was removed, and holds
+its name. A key belongs to the node of its name and to nodes called ``NAME/...``; the own key ``default`` belongs to any
+node: its holder is this machine.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
 
@@ -30,7 +31,9 @@ from parallax_transport_zmq.keyfile import (
     read_key,
     write_key,
     write_new_key,
+    write_removal,
 )
+from parallax_transport_zmq.keyset import KNOWN, OWN, REMOVED, KeyFolder, group_keys
 
 logger = logging.getLogger(__name__)
 
@@ -40,31 +43,32 @@ RESERVED = (DEFAULT, "head", "local")
 MOST_WANTED = 48
 """The most characters of the name that a machine chooses."""
 
-Stamp = tuple[int, int, int, int]
-
 
 class Keyring:
-    """A folder of keys, read anew each time, so that changes take effect at once.
+    """The keys in a folder, and those that this process is told of. Safe for threads.
 
-    A file is read again only when it has changed.
+    If it may be older than now, keys are looked up in memory, in a time that does not depend on their number: what
+    others add to the folder counts at once, and what they take from it within that time, or at the next `follow`.
     """
 
-    def __init__(
-        self, folder: Path, heads: Mapping[str, bytes] | None = None, workers: Mapping[str, bytes] | None = None
-    ) -> None:
-        """Read the keys in ``folder``; those of ``heads`` and ``workers``, by name, are trusted too, and not kept."""
+    def __init__(self, folder: Path, heads: Mapping[str, bytes] | None = None, age_s: float = 0.0) -> None:
+        """Read the keys in ``folder``, as they were ``age_s`` ago or later; those of ``heads`` are trusted too."""
         self.folder = folder
-        self._own = folder / "own"
-        self._known = folder / "known"
-        self._read: dict[Path, tuple[Stamp, Key | None]] = {}
-        self._is_unsafe = False
+        self._own, self._known, self._removed = folder / OWN, folder / KNOWN, folder / REMOVED
+        self._kept = KeyFolder(folder, age_s)
         self._heads = {} if heads is None else heads
-        self._workers = {} if workers is None else workers
-        self._introduced: tuple[Key, ...] = ()
+        self._introduced: Mapping[bytes, tuple[Key, ...]] = {}
+        self._changing = threading.RLock()
+        """Held while the folder is changed by what it has."""
 
     def introduce(self, keys: Mapping[str, bytes]) -> None:
         """Trust the keys of these nodes as those of workers, in memory only, and no longer those of an earlier call."""
-        self._introduced = tuple(Key(name_machine(node), key, role="worker") for node, key in keys.items())
+        machines = (Key(name_machine(node), key, role="worker") for node, key in keys.items())
+        self._introduced = group_keys(machines)
+
+    def follow(self) -> None:
+        """Notice changes of the folder, on the thread of the caller; others need not read it then."""
+        self._kept.follow()
 
     def find_pair(self, node: str) -> KeyPair | None:
         """Return the key of this machine that ``node`` uses, or ``default``, or None.
@@ -87,11 +91,12 @@ class Keyring:
             ParallaxError: if it is damaged, or other users can write it.
         """
         self.check_folders()
+        kept = self._kept.look(fresh=True)
         for name in list_names(node):
             for key in self._list_given():
-                if key.name == name:
+                if key.name == name and key.public not in kept.removed:
                     return key.public
-            if (path := self._known / f"{name}.pub").exists():
+            if (path := kept.files.get(name)) is not None:
                 check_unwritable(path)
                 return read_key(path)[0]
         pair = self.find_pair(node)
@@ -99,43 +104,53 @@ class Keyring:
 
     def find_role(self, public: bytes, node: str) -> NodeRole | None:
         """Return the role of ``node`` if it proves ``public``; None: the key does not belong to it."""
-        return find_role(self.list_keys(), public, node)
+        names = list_names(node)
+        for fresh in (False, True):
+            for key in self._find(public, fresh=fresh):
+                if key.name in names or (key.is_own and key.name == DEFAULT):
+                    return key.role
+        return None
 
     def allows(self, public: bytes) -> bool:
         """Return whether ``public`` is a key of any node we know."""
-        return any(key.public == public for key in self.list_keys())
+        return any(self._find(public, fresh=fresh) for fresh in (False, True))
 
     def check_folders(self) -> None:
         """Raise ParallaxError if other users can write to a folder of keys."""
-        for folder in (self.folder, self._own, self._known):
-            check_unwritable(folder)
+        self._kept.check()
 
     def list_keys(self) -> Iterator[Key]:
         """Yield all keys, this machine's first; skips files that cannot be read, or that other users can write."""
-        try:
-            self.check_folders()
-            self._is_unsafe = False
-        except ParallaxError as error:
-            if not self._is_unsafe:  # logged once
-                self._is_unsafe = True
-                logger.warning("refusing every key: %s; %s", error.message, error.hint)
-            return
-        files = {**_list_files(self._own, ".key"), **_list_files(self._known, ".pub")}
-        self._read = {path: entry for path, entry in self._read.items() if path in files}
-        for path, stamp in files.items():
-            before, key = self._read.get(path, (None, None))
-            if stamp != before:
-                key = self._examine(path)
-                self._read[path] = (stamp, key)
-            if key is not None:
-                yield key
-        yield from self._list_given()
+        kept = self._kept.look(fresh=True)
+        yield from kept.keys
+        if kept.is_safe:
+            yield from (key for key in self._list_given() if key.public not in kept.removed)
+
+    def list_removed(self) -> Mapping[bytes, str]:
+        """Return the keys that were removed, each with the name that it had."""
+        return self._kept.look(fresh=True).removed
+
+    def list_machines(self) -> dict[str, bytes]:
+        """Return the keys of the machines that may be workers here, by name."""
+        kept = self._kept.look(fresh=True)
+        gone = {*kept.removed, *(key.public for key in kept.keys if key.is_own)}
+        others = (key for key in kept.keys if key.public not in gone and key.role != "head")
+        return {key.name: key.public for key in others if not _is_reserved(key.name)}
+
+    def _find(self, public: bytes, *, fresh: bool = True) -> tuple[Key, ...]:
+        """Return the keys of this machine and of others that are ``public``; only the former if it was removed."""
+        kept = self._kept.look(fresh=fresh)
+        found = kept.by_public.get(public, ())
+        if not kept.is_safe or public in kept.removed:
+            return tuple(key for key in found if key.is_own)
+        return (*found, *(key for key in self._list_heads() if key.public == public), *self._introduced.get(public, ()))
 
     def _list_given(self) -> list[Key]:
-        """Return the keys that are not in files; those of heads and workers as they are now."""
-        heads = [Key(name, key, role="head") for name, key in self._heads.items()]
-        workers = [Key(name, key, role="worker") for name, key in self._workers.items()]
-        return [*heads, *workers, *self._introduced]
+        """Return the keys that are not in files."""
+        return [*self._list_heads(), *(key for keys in self._introduced.values() for key in keys)]
+
+    def _list_heads(self) -> list[Key]:
+        return [Key(name, key, role="head") for name, key in list(self._heads.items())]
 
     def make(self, name: str) -> KeyPair:
         """Make a key of this machine.
@@ -149,6 +164,7 @@ class Keyring:
             hint = f"`parallax keys list` shows its public half; to replace it: `parallax keys remove --own {name}`"
             raise ParallaxError(f"there is a key {name!r} already", hint)
         write_key(path.with_suffix(".pub"), pair.public)
+        self._kept.refresh()
         return pair
 
     def ensure_pair(self, node: str) -> KeyPair:
@@ -168,6 +184,7 @@ class Keyring:
         except OSError as error:
             message = f"no key can be made in {self._own}: {error.strerror}"
             raise ParallaxError(message, "run the nodes as a user who can, or choose another PARALLAX_HOME") from error
+        self._kept.refresh()
         logger.info("made a key for the nodes of this user public=%s", pair.public.hex())
         return pair
 
@@ -188,63 +205,114 @@ class Keyring:
             raise ParallaxError("this machine has another key 'default'", hint)
         write_key(path, secret)
         write_key(path.with_suffix(".pub"), pair.public)
+        self._kept.refresh()
         return pair
 
     def allow(self, public: bytes, name: str, role: NodeRole = "any") -> None:
-        """Trust the holder of ``public`` as ``name``, in the role ``role``.
+        """Trust the holder of ``public`` as ``name``, in the role ``role``, also if that key was removed.
 
         Raises:
-            ParallaxError: if another key is known by that name.
+            ParallaxError: if another key is known by that name, or by one that differs in case only.
         """
-        if name == DEFAULT:
+        if name.casefold() == DEFAULT:
             raise ParallaxError("the key 'default' is one of this machine's own", "give the name of the other node")
-        path = make_folder(self._known) / f"{check_key_name(name)}.pub"
-        if path.exists() and read_key(path)[0] != public:
-            hint = f"if it has a new one: `parallax keys remove {name}`, then again"
-            raise ParallaxError(f"another key of {name!r} is known", hint)
-        write_key(path, public, role)
+        with self._changing:
+            path = make_folder(self._known) / f"{check_key_name(name)}.pub"
+            known = self._kept.refresh().find_file(name)
+            if known is not None and known != path:
+                hint = f"case makes no other name: `parallax keys remove {known.stem}`, then again"
+                raise ParallaxError(f"a key is known as {known.stem!r}", hint)
+            if known is not None and read_key(known)[0] != public:
+                hint = f"if it has a new one: `parallax keys remove {name}`, then again"
+                raise ParallaxError(f"another key of {name!r} is known", hint)
+            write_key(path, public, role)
+            (self._removed / public.hex()).unlink(missing_ok=True)
+            self._kept.refresh()
 
     def admit(self, public: bytes, wanted: str) -> str:
         """Trust a machine as a worker, and return its name: ``wanted``, or one like it if that is another's.
 
         A machine whose key is known keeps its name.
-        """
-        self.check_folders()
-        wanted = "".join(letter if NAME.fullmatch(f"a{letter}") else "-" for letter in wanted)[:MOST_WANTED]
-        wanted = wanted.strip("._-") or "node"
-        known = {key.public: key for key in self.list_keys()}
-        if public in known and not (known[public].is_own and known[public].name == DEFAULT):
-            return known[public].name
-        taken = {*RESERVED, *(key.name for key in known.values())}
-        names = chain([wanted], (f"{wanted}-{number}" for number in count(2)))
-        name = next(each for each in names if each not in taken)
-        if public not in known:
-            self.allow(public, name, "worker")
-        return name
-
-    def remove(self, name: str, *, own: bool) -> None:
-        """Forget a key.
 
         Raises:
-            ParallaxError: if there is no key of that name.
+            ParallaxError: if it was removed.
         """
-        path = self._own / f"{check_key_name(name)}.key" if own else self._known / f"{check_key_name(name)}.pub"
-        if not path.exists():
-            kind = "of this machine" if own else "of another node"
-            raise ParallaxError(f"there is no key {kind} called {name!r}", "`parallax keys list` shows the keys")
-        path.unlink()
-        if own:
-            path.with_suffix(".pub").unlink(missing_ok=True)
+        self.check_folders()
+        self.check_removed(public)
+        wanted = "".join(letter if NAME.fullmatch(f"a{letter}") else "-" for letter in wanted)[:MOST_WANTED]
+        wanted = wanted.strip("._-") or "node"
+        with self._changing:
+            known = self._find(public)
+            if own_name := next((key.name for key in known if not (key.is_own and key.name == DEFAULT)), None):
+                return own_name
+            taken = {key.name.casefold() for key in self.list_keys()}
+            names = chain([wanted], (f"{wanted}-{number}" for number in count(2)))
+            name = next(each for each in names if each.casefold() not in taken and not _is_reserved(each))
+            if not known:
+                self.allow(public, name, "worker")
+            return name
 
-    def _examine(self, path: Path) -> Key | None:
-        is_own = path.suffix == ".key"
+    def check_removed(self, public: bytes) -> None:
+        """Raise ParallaxError if a key was removed, and not allowed since."""
+        if (name := self._kept.look(fresh=True).removed.get(public)) is not None and not self._find(public):
+            hint = f"on the machine that removed it: `parallax keys allow {public.hex()} {name} --role worker`"
+            raise ParallaxError(f"this machine was removed here, as {name!r}", hint)
+
+    def remove(self, name: str, *, own: bool) -> None:
+        """Trust a key no longer, whoever vouches for it, until it is allowed again; a key of this machine is deleted.
+
+        Raises:
+            ParallaxError: if there is no key of that name, or it cannot be kept that it was removed.
+        """
+        with self._changing:
+            path = self._own / f"{check_key_name(name)}.key" if own else self._kept.refresh().find_file(name)
+            if path is None or not path.exists():
+                kind = "of this machine" if own else "of another node"
+                raise ParallaxError(f"there is no key {kind} called {name!r}", "`parallax keys list` shows the keys")
+            if own:
+                path.with_suffix(".pub").unlink(missing_ok=True)
+            else:
+                self._note_removal(path)
+            path.unlink(missing_ok=True)
+            self._kept.refresh()
+
+    def take_over(self, machines: Mapping[str, bytes], removed: Mapping[bytes, str]) -> None:
+        """Trust the machines of another head as workers, and none that was removed there or here.
+
+        Raises:
+            ParallaxError: if that cannot be kept.
+        """
+        with self._changing:
+            try:
+                for public, name in removed.items():
+                    if not self._find(public):
+                        write_removal(make_folder(self._removed), public, name)
+                self._kept.refresh()
+                for name, public in machines.items():
+                    if not self._find(public) and public not in self._kept.look(fresh=True).removed:
+                        called = self.admit(public, name)
+                        if called != name:  # another key has that name, by which the machine knows itself
+                            logger.warning("machine %s has to join again: here it is called %s", name, called)
+            except OSError as error:
+                message = f"the keys of machines cannot be kept in {self.folder}: {error.strerror}"
+                raise ParallaxError(message, "is the disk full?") from error
+
+    def _note_removal(self, path: Path) -> None:
+        """Keep that the key in a file was removed; a damaged one can admit nobody.
+
+        Raises:
+            ParallaxError: if that fails; the file is removed all the same.
+        """
         try:
-            (check_secret if is_own else check_unwritable)(path)
-            key, role = read_key(path)
-        except (OSError, ParallaxError) as error:
-            logger.warning("ignored a key: %s", error)
-            return None
-        return Key(path.stem, derive_public(key) if is_own else key, is_own, "any" if is_own else role)
+            public, _ = read_key(path)
+        except ParallaxError:
+            return
+        try:
+            write_removal(make_folder(self._removed), public, path.stem)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            message = f"{path.stem!r} is not trusted now, but a join code may admit it again: {error.strerror}"
+            raise ParallaxError(message, f"make room in {self._removed.parent}, or `parallax codes revoke`") from error
 
 
 def make_pair() -> KeyPair:
@@ -253,25 +321,12 @@ def make_pair() -> KeyPair:
     return KeyPair(public, secret)
 
 
-def find_role(keys: Iterable[Key], public: bytes, node: str) -> NodeRole | None:
-    """Return the role of ``node`` if it proves ``public``; None: the key does not belong to it."""
-    for key in keys:
-        if key.public == public and (key.name in list_names(node) or (key.is_own and key.name == DEFAULT)):
-            return key.role
-    return None
-
-
 def list_names(node: str) -> tuple[str, ...]:
     """Return the names of keys that speak for a node: its own, and that of the machine before a slash."""
     names = dict.fromkeys((node, name_machine(node)))
     return tuple(name for name in names if NAME.fullmatch(name) and name != DEFAULT)
 
 
-def _list_files(folder: Path, suffix: str) -> dict[Path, Stamp]:
-    """Return the files of a folder by name, each with values that change with its content or permissions."""
-    found = {}
-    for path in sorted(folder.glob(f"*{suffix}")):
-        with suppress(FileNotFoundError):  # removed meanwhile
-            seen = path.stat()
-            found[path] = (seen.st_ctime_ns, seen.st_size, seen.st_ino, seen.st_mode)
-    return found
+def _is_reserved(name: str) -> bool:
+    """Return whether no machine may have a name, in whatever case: a file system may ignore it."""
+    return name.casefold() in RESERVED

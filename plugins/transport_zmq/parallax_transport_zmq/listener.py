@@ -1,16 +1,21 @@
-"""Accepts links: one socket for all peers that connect, and a link for each."""
+"""Accepts links: one socket for all peers that connect, and a link for each.
+
+A connection may say one thing before it is a link: greet, or ask to be admitted by a code. Whatever else it says is not
+heard, and it is ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
 
-from parallax_core.api import Admission, Data, IncompatibleNode, ParallaxError, TransportPlan
+from parallax_core.api import Admission, Data, ParallaxError, TransportPlan
 from parallax_transport_zmq.arrivals import Arrivals
+from parallax_transport_zmq.connections import WRAP_BYTES, Connection, Connections
+from parallax_transport_zmq.enroller import Applicant, Enroller
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import Peer, ZmqLink
 from parallax_transport_zmq.message import (
@@ -19,14 +24,15 @@ from parallax_transport_zmq.message import (
     Hello,
     Kind,
     OtherVersion,
-    pack_enrolled,
     pack_reason,
     pack_welcome,
 )
 from parallax_transport_zmq.pump import Pump
 from parallax_transport_zmq.target import FAREWELL_S
 
-logger = logging.getLogger(__name__)
+NO_FILE = -1
+MOST_SPENT = 4096
+"""The connections without a link that are remembered because nothing more of them is to be heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,38 @@ class Route:
         self.listener.post_threadsafe(self.identity, message)
 
     def hang_up(self) -> None:
-        """Close the link; ZeroMQ cannot disconnect one peer of several, so its later messages are dropped."""
+        """Close the connection; posted messages are still sent for a moment. What the peer still says is dropped."""
         self.listener.forget(self.identity)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCheck:
+    """What decides who may connect."""
+
+    keyring: Keyring
+    connections: Connections
+    admission: Admission | None = None
+    """None: no machine is admitted by a code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A link, and whose messages are passed on to it."""
+
+    link: ZmqLink
+    user: str
+    """The key that its peer has proved, as ZeroMQ tells it with each message: a peer chooses its identity."""
+    connection: Connection | None
+    """None: peers need no key."""
+
+    def hear(self, messages: list[zmq.Frame]) -> None:
+        """Pass a message on."""
+        if self.connection is not None:
+            self.connection.heard += sum(map(len, messages)) + WRAP_BYTES * len(messages)
+        if len(messages) == 1:
+            self.link.hear(messages[0])
+        else:
+            self.link.break_off("it sent a message of several parts", "you sent a message of several parts")
 
 
 class Listener:
@@ -64,17 +100,25 @@ class Listener:
         self,
         plan: TransportPlan,
         socket: zmq.Socket[bytes],
-        keyring: Keyring | None,
         offer: Callable[[ZmqLink], bool],
-        admission: Admission | None = None,
+        check: KeyCheck | None = None,
     ) -> None:
+        """Greet as the node of ``plan``, and have peers checked; None: they need no key.
+
+        ``offer`` is called with each link, and returns whether there is room for it.
+        """
         self._plan = plan
-        self._admission = admission
-        """None: no machine is admitted by a code."""
-        self._keyring = keyring
-        """None: peers need no key."""
         self._offer = offer
-        self._links: dict[bytes, ZmqLink] = {}
+        self._check = check
+        self._enroller = (
+            Enroller(check.keyring, check.admission, self._answer)
+            if check is not None and check.admission is not None
+            else None
+        )
+        self._links: dict[bytes, Linked] = {}
+        """By identity of the connection."""
+        self._spent: dict[bytes, None] = {}
+        """The identities of connections of which nothing more is heard, the oldest first."""
         self._pump = Pump(socket, self._hear)
 
     def open_port(self) -> int:
@@ -83,7 +127,7 @@ class Listener:
         Raises:
             ParallaxError: if that fails, or peers need no key here.
         """
-        if self._keyring is None:
+        if self._check is None:
             raise ParallaxError("links over a local socket are not encrypted", "listen at tcp://HOST:PORT")
         try:
             return int(self._pump.bind("tcp://127.0.0.1:*").rpartition(":")[2])
@@ -91,7 +135,9 @@ class Listener:
             raise ParallaxError(f"cannot listen on loopback: {error}", "is its network up?") from error
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening. Idempotent."""
+        if self._enroller is not None:
+            self._enroller.close()
         self._pump.close(FAREWELL_S)
 
     def post(self, identity: bytes, message: Data) -> None:
@@ -111,103 +157,113 @@ class Listener:
         self._pump.send_threadsafe([identity, message])
 
     def forget(self, identity: bytes) -> None:
-        """Ignore further messages of a peer."""
-        self._links.pop(identity, None)
+        """Hear no more of a peer, and end its connection once the last messages to it are sent."""
+        self._spend(identity)
+        linked = self._links.pop(identity, None)
+        if linked is not None and linked.connection is not None and self._check is not None:
+            self._check.connections.end_link(linked.connection)
 
     def _hear(self, parts: list[zmq.Frame]) -> None:
         identity, *messages = parts
-        link = self._links.get(identity.bytes)
-        if link is None:
-            if len(messages) == 1:
-                self._greet(identity.bytes, messages[0])
-        elif len(messages) == 1:
-            link.hear(messages[0])
-        else:
-            link.break_off("it sent a message of several parts", "you sent a message of several parts")
+        linked = self._links.get(identity.bytes)
+        if linked is not None and linked.user == _read_user(messages[0]):
+            linked.hear(messages)
+        elif linked is None and identity.bytes not in self._spent:
+            self._spend(identity.bytes)
+            if len(messages) != 1 or not self._greet(identity.bytes, messages[0]):
+                self._end(_read_file(messages[0]))
 
-    def _greet(self, identity: bytes, message: zmq.Frame) -> None:
-        if message.bytes[:1] == Kind.ENROL:
-            with contextlib.suppress(ConnectionError, BadMessage):
-                self.post(identity, self._enrol(message))
-            return
+    def _spend(self, identity: bytes) -> None:
+        self._spent[identity] = None
+        if len(self._spent) > MOST_SPENT:
+            del self._spent[next(iter(self._spent))]
+
+    def _end(self, file: int) -> None:
+        if self._check is not None and file != NO_FILE:
+            self._check.connections.end_stranger(file)
+
+    def _greet(self, identity: bytes, message: zmq.Frame) -> bool:
+        """Answer the first message of a connection; return whether it goes on."""
+        peer: Peer | Applicant | str
         try:
-            hello = Hello.unpack(message.bytes)
-            peer = self._examine(hello, message)
+            if message.bytes[:1] == Kind.ENROL:
+                peer = self._enrol(identity, message)
+            else:
+                peer = self._examine(Hello.unpack(message.bytes), message)
         except OtherVersion as error:
             peer = str(error)
         except BadMessage:
-            return
+            return False
         try:
-            if isinstance(peer, str):
+            if isinstance(peer, Peer):
+                self._admit(identity, peer, message)
+            elif isinstance(peer, str):
                 self.post(identity, pack_reason(Kind.REFUSE, peer))
-            else:
-                self._admit(identity, peer)
         except ConnectionError:  # it is gone already
             self.forget(identity)
+        return not isinstance(peer, str)
 
     def _examine(self, hello: Hello, message: zmq.Frame) -> Peer | str:
         """Return the peer to make a link with, or the reason for refusing it."""
         if hello.receiver != self._plan.node:
             return f"the node here is called {self._plan.node!r}, not {hello.receiver!r}"
         arrivals = Arrivals(message)
-        if self._keyring is None:
+        if self._check is None:
             return Peer(hello.sender, hello.credit, arrivals=arrivals)
         key = _read_key(message)
-        if (role := self._keyring.find_role(key, hello.sender)) is None:
+        if (role := self._check.keyring.find_role(key, hello.sender)) is None:
             return f"its key is not one of node {hello.sender!r}"
         return Peer(hello.sender, hello.credit, key, role, arrivals)
 
-    def _enrol(self, message: zmq.Frame) -> bytes:
-        """Admit a machine that has proved the secret of a join code, and return the answer.
+    def _enrol(self, identity: bytes, message: zmq.Frame) -> Applicant | str:
+        """Have a machine that has proved the secret of a code answered later, or return the reason for refusing it.
 
         Raises:
-            BadMessage: if the message is malformed.
+            BadMessage: if the message is malformed, or of another version.
         """
-        try:
-            request = EnrolRequest.unpack(message.bytes)
-            if self._keyring is None or self._admission is None:
-                return pack_reason(Kind.REFUSE, "no machine is admitted by a code here")
-            _check_versions(self._admission, request.versions)
-            key, wanted = request.read()
-            if self._keyring.allows(key):
-                return pack_enrolled(self._keyring.admit(key, wanted))
-            self._admission.admit(_read_key(message), key)
-            name = self._keyring.admit(key, wanted)
-        except OtherVersion as error:
-            return pack_reason(Kind.REFUSE, str(error))
-        except IncompatibleNode as error:
-            logger.warning("refused a machine of another version: %s", error.message)
-            return pack_reason(Kind.INCOMPATIBLE, error.message)
-        except (ParallaxError, OSError) as error:
-            logger.warning("refused a machine with a join code: %s", error)
-            return pack_reason(Kind.REFUSE, error.message if isinstance(error, ParallaxError) else "it has no room")
-        logger.info("machine admitted name=%s key=%s", name, key.hex())
-        return pack_enrolled(name)
+        request = EnrolRequest.unpack(message.bytes)
+        if self._enroller is None:
+            return "no machine is admitted by a code here"
+        applicant = Applicant(identity, _read_file(message), _read_key(message), request)
+        self._enroller.ask(applicant)
+        return applicant
 
-    def _admit(self, identity: bytes, peer: Peer) -> None:
+    def _answer(self, applicant: Applicant, answer: bytes) -> None:
+        """Send an answer, unless it is empty, and end the connection."""
+        with contextlib.suppress(ConnectionError):
+            if answer:
+                self.post(applicant.identity, answer)
+        self._end(applicant.file)
+
+    def _admit(self, identity: bytes, peer: Peer, message: zmq.Frame) -> None:
         link = ZmqLink(self._plan, Route(self, identity), peer, self._plan.strangers)
-        self._links[identity] = link
+        file, check = _read_file(message), self._check
+        connection = check.connections.keep(file) if check is not None and file != NO_FILE else None
+        self._links[identity] = Linked(link, _read_user(message), connection)
         self.post(identity, pack_welcome(self._plan.node, self._plan.credit))
         if not self._offer(link):
             link.break_off("too many links wait to be accepted", "too many links wait to be accepted")
 
 
-def _check_versions(admission: Admission, versions: bytes) -> None:
-    """Check the versions of a machine.
-
-    Raises:
-        IncompatibleNode: if this node cannot work with them.
-        BadMessage: if they cannot be read.
-    """
+def _read_user(message: zmq.Frame) -> str:
+    """Return the public key that the sender of a message has proved, in hexadecimal; empty: none was asked for."""
     try:
-        admission.check_versions(versions)
-    except ValueError as error:
-        raise BadMessage("versions that cannot be read") from error
+        return str(message.get("User-Id"))
+    except zmq.ZMQError:
+        return ""
 
 
 def _read_key(message: zmq.Frame) -> bytes:
     """Return the public key that the sender of a message has proved."""
     try:
-        return bytes.fromhex(str(message.get("User-Id")))
-    except (zmq.ZMQError, ValueError):
+        return bytes.fromhex(_read_user(message))
+    except ValueError:
         return b""
+
+
+def _read_file(message: zmq.Frame) -> int:
+    """Return the descriptor of the connection of a message."""
+    try:
+        return int(message.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return NO_FILE

@@ -15,8 +15,8 @@ import zmq
 
 from parallax_core.api import Data
 
-BATCH = 64
-"""Messages read before other tasks of the loop get a turn."""
+BATCH_S = 0.002
+"""Seconds for which messages are read before other tasks of the loop get a turn."""
 COPY_BYTES = 2**19
 """Messages up to this size, in bytes, are copied, which is cheaper than tracking references."""
 READABLE = int(zmq.POLLIN)  # an int is ten times as fast as the enumeration
@@ -107,9 +107,10 @@ class Pump:
 
     def _read(self) -> None:
         self._is_due = False
-        is_empty = False
+        is_empty, until = False, self._loop.time() + BATCH_S
         try:
-            is_empty = not all(self._pass_one() for _ in range(BATCH))
+            while not is_empty and self._loop.time() < until:
+                is_empty = not self._pass_one()
         finally:
             if not is_empty:
                 self._nudge()

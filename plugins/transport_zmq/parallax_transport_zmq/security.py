@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import zmq
@@ -12,12 +13,14 @@ import zmq
 from parallax_core.api import ParallaxError
 from parallax_transport_zmq.keyfile import KeyPair, name_machine
 from parallax_transport_zmq.keyring import Keyring
-from parallax_transport_zmq.pump import Pump
 
 logger = logging.getLogger(__name__)
 
-ZAP_ADDRESS = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = "parallax"
+MOST_REFUSED = 64
+"""The keys that were refused last, which are not logged again."""
+LOG_S = 0.5
+"""Seconds from one refusal that is logged to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +75,26 @@ def guard_connecting(keyring: Keyring, node: str, peer: str, *, is_loopback: boo
 class ZapHandler:
     """Tells ZeroMQ, for each connection, whether the key of the peer is allowed (ZAP, ZeroMQ's RFC 27)."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], allows: Callable[[bytes], bool]) -> None:
+    def __init__(self, allows: Callable[[bytes], bool]) -> None:
         """Allow the keys for which ``allows`` returns true."""
         self._allows = allows
-        self._refused: deque[bytes] = deque(maxlen=64)
-        socket = context.socket(zmq.REP)
-        socket.bind(ZAP_ADDRESS)
-        self._pump = Pump(socket, self._answer)
+        self._refused: deque[bytes] = deque(maxlen=MOST_REFUSED)
+        self._log_at = 0.0
 
-    def close(self) -> None:
-        """Stop answering."""
-        self._pump.close()
-
-    def _answer(self, parts: list[zmq.Frame]) -> None:
-        version, sequence, _, address, _, mechanism, *credentials = (part.bytes for part in parts)
+    def answer(self, parts: Sequence[bytes]) -> list[bytes]:
+        """Return the answer to a question of ZeroMQ."""
+        version, sequence, _, address, _, mechanism, *credentials = parts
         key = credentials[0] if mechanism == b"CURVE" and len(credentials) == 1 else b""
         is_allowed = self._allows(key)
         if not is_allowed:
             self._note(key, address)
         verdict = (b"200", b"OK", key.hex().encode()) if is_allowed else (b"400", b"unknown key", b"")
-        self._pump.send([version, sequence, *verdict, b""])
+        return [version, sequence, *verdict, b""]
 
     def _note(self, key: bytes, address: bytes) -> None:
-        if key not in self._refused:  # logged once per key, or strangers could fill the log
+        """Log a refusal: once for a key, and one in a while, or strangers could fill the log."""
+        now = time.monotonic()
+        if key not in self._refused and now >= self._log_at:
             self._refused.append(key)
+            self._log_at = now + LOG_S
             logger.warning("refused %s, whose key is not allowed: %s", address.decode(errors="replace"), key.hex())

@@ -15,12 +15,13 @@ import zmq
 from parallax_core.api import Admission, ParallaxError, PeerLost, TransportPlan, keys_folder
 from parallax_transport_zmq.address import Endpoint, IpcEndpoint, TcpEndpoint, advertise_host, find_host, parse_address
 from parallax_transport_zmq.call import Call
+from parallax_transport_zmq.connection_thread import ConnectionThread
 from parallax_transport_zmq.heartbeat import find_interval
 from parallax_transport_zmq.ipcfile import claim_path
 from parallax_transport_zmq.keyfile import name_machine
-from parallax_transport_zmq.keyring import Keyring, find_role
+from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import ZmqLink
-from parallax_transport_zmq.listener import Listener
+from parallax_transport_zmq.listener import KeyCheck, Listener
 from parallax_transport_zmq.message import BadMessage, check_name
 from parallax_transport_zmq.security import ZapHandler, guard_listening
 from parallax_transport_zmq.target import Context, bind_tcp, find_target, open_socket, stop_context
@@ -29,8 +30,10 @@ MOST_WAITING, MOST_WAITING_OF_ONE = 64, 16
 """The most links that wait to be accepted: of all nodes, and of the nodes of one machine."""
 WAITING_S = 30.0
 """Seconds for which a link waits to be accepted, approximately."""
-KEYS_S = 0.9
+KEYS_S = 0.5
 """Seconds between checks that the keys of peers are still allowed, approximately."""
+FILES_S = 1.0
+"""Seconds between two looks at each key file, in which its rights may have changed."""
 STOP_S = 2.0
 """Seconds for which a stop waits to send goodbyes: the process has to end within three seconds."""
 
@@ -40,14 +43,14 @@ class ZmqTransport:
 
     def __init__(self, plan: TransportPlan) -> None:
         self._plan = plan
-        self._keyring = Keyring(keys_folder(), plan.heads, plan.workers)
+        self._keyring = Keyring(keys_folder(), plan.heads, FILES_S)
         self._admission: Admission | None = None
         self._address = ""
         self._port = 0
         """The port of loopback for streams; 0: it is not open."""
         self._file: Path | None = None
         self._context: Context | None = None
-        self._zap: ZapHandler | None = None
+        self._strangers: ConnectionThread | None = None
         self._listener: Listener | None = None
         self._links: set[ZmqLink] = set()
         self._calls: set[Call] = set()
@@ -178,10 +181,10 @@ class ZmqTransport:
             self._beat_thread.join()
         if self._file:  # ZeroMQ does not remove it; no other process can listen there yet
             self._file.unlink(missing_ok=True)
-        for part in (self._listener, self._zap):
+        for part in (self._listener, self._strangers):
             if part:
                 part.close()
-        self._file = self._listener = self._zap = None
+        self._file = self._listener = self._strangers = None
         context, self._context = self._context, None
         if context:
             await stop_context(context)
@@ -205,22 +208,24 @@ class ZmqTransport:
         except OSError as error:
             raise ParallaxError(f"there is no host {place.host!r}: {error}", "name one of this machine") from error
         guard = guard_listening(self._keyring, self._plan.node, is_loopback=ip.is_loopback, where=str(place))
-        self._zap = ZapHandler(self._make_context(), self._allows)  # without it ZeroMQ accepts any peer
+        zap = ZapHandler(self._allows)  # without it ZeroMQ accepts any peer
+        self._strangers = ConnectionThread(self._make_context(), zap, self._keyring.follow)
         socket = open_socket(self._make_context(), zmq.ROUTER, self._plan, guard)
         with contextlib.ExitStack() as stack:
             stack.callback(socket.close)
+            self._strangers.start(socket)
             port = bind_tcp(socket, place, ip)
             stack.pop_all()
-        address = str(TcpEndpoint(advertise_host(place.host), port))
-        self._open(socket, address, self._keyring)
+        check = KeyCheck(self._keyring, self._strangers.connections, self._admission)
+        self._open(socket, str(TcpEndpoint(advertise_host(place.host), port)), check)
 
-    def _open(self, socket: zmq.Socket[bytes], address: str, keyring: Keyring | None) -> None:
+    def _open(self, socket: zmq.Socket[bytes], address: str, check: KeyCheck | None) -> None:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a lost peer raises
-        self._listener = Listener(self._plan, socket, keyring, self._offer, self._admission)
+        self._listener = Listener(self._plan, socket, self._offer, check)
         self._address = address
 
     def _allows(self, key: bytes) -> bool:
-        """Return whether a peer may connect: by its own key, or by that of a join code, to be admitted."""
+        """Return whether a peer may connect, by its own key or by that of a code; called on `ConnectionThread`."""
         return self._keyring.allows(key) or (self._admission is not None and self._admission.knows(key))
 
     def _make_context(self) -> Context:
@@ -248,9 +253,8 @@ class ZmqTransport:
 
     def _check_keys(self) -> None:
         """Close links to peers whose keys are no longer trusted, or have another role."""
-        keys = list(self._keyring.list_keys()) if any(link.key for link in self._links) else []
         for link in self._links:
-            if link.key and find_role(keys, link.key, link.peer) != link.role:
+            if link.key and self._keyring.find_role(link.key, link.peer) != link.role:
                 link.break_off("its key is no longer allowed", "your key is no longer allowed, or has another role")
 
     def _beat(self) -> None:

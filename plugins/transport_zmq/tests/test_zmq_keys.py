@@ -201,14 +201,12 @@ def test_key_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         Keyring(tmp_path / "file/keys").ensure_pair("near")
 
 
-def test_keys_of_heads_may_change_and_those_of_workers_are_trusted(tmp_path: Path) -> None:
-    heads, one, other, worker = {"head": bytes(32)}, bytes(32), b"\x01" * 32, b"\x02" * 32
-    keyring = Keyring(tmp_path, heads, {"kitchen": worker})
+def test_keys_of_heads_may_change(tmp_path: Path) -> None:
+    heads, one, other = {"head": bytes(32)}, bytes(32), b"\x01" * 32
+    keyring = Keyring(tmp_path, heads)
     assert keyring.find_public("head") == one
     heads["head"] = other
     assert keyring.find_public("head") == other
     assert (keyring.find_role(other, "head"), keyring.find_role(one, "head")) == ("head", None)
-    assert keyring.find_role(worker, "kitchen/7") == "worker"
-    assert keyring.allows(worker)
     heads.clear()
     assert not keyring.allows(other)

@@ -14,7 +14,7 @@ from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.link import ZmqLink
 from parallax_transport_zmq.message import Hello
 from parallax_transport_zmq.transport import ZmqTransport
-from tests.support.zmq_nodes import LOOPBACK, join, plan_node, started, stretched
+from tests.support.zmq_nodes import LOOPBACK, eventually, join, plan_node, started, stretched
 
 EVERYWHERE = "tcp://0.0.0.0:0"
 SECRET = b"the capital of France is"
@@ -278,13 +278,15 @@ async def test_damaged_key_lets_nobody_in_and_stops_no_other(
     ring: Keyring, elsewhere: Keyring, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     elsewhere.allow(ring.make("far").public, "far")
-    ring.allow(elsewhere.make("near").public, "near")
+    key = elsewhere.make("near").public
+    ring.allow(key, "near")
     ring.allow(bytes(32), "bad")
     (home / "keys/known/bad.pub").write_text("damaged")
     async with started(plan_node("far", LOOPBACK)) as far:
         near = make_there(plan_node("near"), elsewhere, monkeypatch)
         await reach(near, far.address)
         (home / "keys/known/near.pub").write_text("damaged")
+        await eventually(lambda: not far._keyring.allows(key))
         with pytest.raises(PeerLost, match="does not know the key"):
             await near.connect(far.address, "far")
         await near.stop()
