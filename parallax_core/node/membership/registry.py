@@ -47,6 +47,9 @@ ServeLink = Callable[[Channel], Awaitable[None]]
 class NodeRegistry:
     """Accepts the nodes that connect to a head, and hands them out to callers that wait for one."""
 
+    keys: MachineKeys | None = None
+    """Which machines may join, if the transport keeps them; None: it does not."""
+
     def __init__(
         self, transport: Transport, node: str, command: str = "parallax worker", *, measures_links: bool = False
     ) -> None:
@@ -71,8 +74,6 @@ class NodeRegistry:
         self._room = asyncio.Semaphore(MOST_GREETINGS)
         self.attempts = count(1)
         """Numbers of attempts to assign stages, different for all executors: a reply belongs to one attempt only."""
-        self.keys: MachineKeys | None = None
-        """Which machines may join, if the transport keeps them; None: it does not."""
         self.note_join: Callable[[JoinedNode], None] | None = None
         """Called with each node that has joined."""
         self.relays = RelayDirectory(node, lambda: self.joined)

@@ -122,9 +122,8 @@ class Keyring:
     def list_keys(self) -> Iterator[Key]:
         """Yield all keys, this machine's first; skips files that cannot be read, or that other users can write."""
         kept = self._kept.look(fresh=True)
-        yield from kept.keys
-        if kept.is_safe:
-            yield from (key for key in self._list_given() if key.public not in kept.removed)
+        given = self._list_given() if kept.is_safe else []
+        yield from (key for key in (*kept.keys, *given) if key.is_own or key.public not in kept.removed)
 
     def list_removed(self) -> Mapping[bytes, str]:
         """Return the keys that were removed, each with the name that it had."""
@@ -284,10 +283,7 @@ class Keyring:
         """
         with self._changing:
             try:
-                for public, name in removed.items():
-                    if not self._find(public):
-                        write_removal(make_folder(self._removed), public, name)
-                self._kept.refresh()
+                self._remove_all(removed)
                 for name, public in machines.items():
                     if not self._find(public) and public not in self._kept.look(fresh=True).removed:
                         called = self.admit(public, name)
@@ -296,6 +292,16 @@ class Keyring:
             except OSError as error:
                 message = f"the keys of machines cannot be kept in {self.folder}: {error.strerror}"
                 raise ParallaxError(message, "is the disk full?") from error
+
+    def _remove_all(self, removed: Mapping[bytes, str]) -> None:
+        own = {key.public for key in self._kept.refresh().keys if key.is_own}
+        for public, name in removed.items():
+            if public not in own:
+                write_removal(make_folder(self._removed), public, name)
+        for key in self._kept.refresh().keys:
+            if key.public in removed and not key.is_own:
+                (self._known / f"{key.name}.pub").unlink(missing_ok=True)
+        self._kept.refresh()
 
     def _note_removal(self, path: Path) -> None:
         """Keep that the key in a file was removed; a damaged one can admit nobody.

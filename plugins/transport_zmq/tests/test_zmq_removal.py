@@ -124,8 +124,9 @@ def test_machines_of_another_head_are_admitted_but_those_that_were_removed(ring:
     assert set(ring.list_machines().values()) == {OTHER, bytes(32), b"\1" * 32}
     assert ring.find_role(OTHER, "studio/7") == "worker"
     assert ring.list_removed() == {KEY: "mini", b"\2" * 32: "gone"}
-    ring.remove("studio", own=False)
+    ring.take_over({"studio": OTHER}, {OTHER: "studio"})
     assert not ring.allows(OTHER)
+    assert "studio" not in {key.name for key in ring.list_keys()}
 
 
 def test_machines_are_those_that_may_be_workers_here(ring: Keyring) -> None:

@@ -1,10 +1,37 @@
 from __future__ import annotations
 
-from parallax_core.cluster.membership.standby_state import ClusterSettings, StandbyState
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cluster.membership.standby_state import ClusterSettings, StandbyState, read_state
+from parallax_core.config.config import Config
+from parallax_core.config.home import term_file
 from parallax_core.config.run import RunSettings
+from parallax_core.config.serve import ServeSettings
+from parallax_core.contracts.joining import MachineKeys
 from parallax_core.contracts.placement import PlacedStage, StageLease
 from parallax_core.contracts.stage import LayerRange
-from parallax_core.deploy.succession import adopt_settings, recall_plan
+from parallax_core.deploy.executors import make_registry
+from parallax_core.deploy.join_codes import get_method
+from parallax_core.deploy.succession import adopt_machines, adopt_settings, followed, recall_plan
+from parallax_core.node.membership.term_store import TermStore
+from parallax_core.plugins.host import PluginHost
+from tests.unit.node.cluster import Node, joined, open_registry, until
+
+STUDIO, MINI, DESK_KEY = bytes(range(32)), bytes(range(1, 33)), b"\7" * 32
+FORMER = bytes.fromhex(
+    "88a7636c7573746572c41063636363636363636363636363636363a47465726d02a56d6f64656ca96f72672f6d6f64656ca8"
+    "73657474696e677387a56474797065a46175746fa76261636b656e64c0a9706c6163656d656e74a6736561726368a96f626a"
+    "656374697665aa7468726f756768707574ab636f6e63757272656e637908ad70726f6d70745f746f6b656e73cd0200ad6f75"
+    "747075745f746f6b656e73cd0100a86d616368696e657382a673747564696fc420000102030405060708090a0b0c0d0e0f10"
+    "1112131415161718191a1b1c1d1e1fa46d696e69c4200102030405060708090a0b0c0d0e0f101112131415161718191a1b1c"
+    "1d1e1f20a4706c616e80a86d656d6f7269657380ac6f746865725f6d6f64656c7390"
+)
+"""The state that an earlier version has written at a promotion, with two machines."""
 
 
 def test_standby_serves_what_its_coordinator_did_on_its_own_addresses() -> None:
@@ -27,3 +54,111 @@ def test_standby_begins_with_the_plan_of_its_coordinator_and_what_nodes_had_free
     found = recall_plan(StandbyState(cluster=b"c", term=2, model="org/model", plan=gone[0], memories=gone[1]))
     stages = (PlacedStage("kitchen/7", LayerRange(0, 12)), PlacedStage("desk/1", LayerRange(12, 30), DESK))
     assert (found.pipelines, found.memories) == ({1: stages}, memories)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path))
+    return tmp_path
+
+
+def get_keys() -> MachineKeys:
+    keys: object = get_method(PluginHost.discover(Config()), "zmq")
+    assert isinstance(keys, MachineKeys)
+    return keys
+
+
+def take_over(state: StandbyState) -> MachineKeys:
+    """Have this machine be the server of a cluster that it has taken over, and return its keys."""
+    TermStore(term_file()).keep(state)
+    listening = ServeSettings(model="m", listen="tcp://127.0.0.1:0")
+    make_registry(listening, PluginHost.discover(Config()).transports().get("zmq"), Path())
+    return get_keys()
+
+
+STATE = StandbyState(cluster=b"c" * 16, term=2, model="m", machines={"studio": STUDIO, "mini": MINI})
+
+
+@pytest.mark.usefixtures("home")
+def test_machines_of_a_cluster_that_was_taken_over_are_kept_once_so_that_they_can_be_removed() -> None:
+    assert take_over(STATE).list_machines() == {"studio": STUDIO, "mini": MINI}
+    kept = TermStore(term_file()).find()
+    assert kept == msgspec.structs.replace(STATE, machines={})
+    get_keys().take_over({}, {MINI: "mini"})  # as `parallax keys remove` does
+    assert take_over(kept).list_machines() == {"studio": STUDIO}
+
+
+@pytest.mark.usefixtures("home")
+def test_machine_that_was_removed_is_not_inherited() -> None:
+    keys = take_over(msgspec.structs.replace(STATE, removed={MINI: "mini", DESK_KEY: "desk"}))
+    assert keys.list_machines() == {"studio": STUDIO}
+    assert keys.list_removed() == {MINI: "mini", DESK_KEY: "desk"}
+
+
+def test_home_of_an_earlier_version_keeps_its_machines(home: Path) -> None:
+    known = home / "keys" / "known"
+    for folder in (known.parent, known):
+        folder.mkdir(mode=0o700)
+    (known / "old.pub").write_text(f"{DESK_KEY.hex()} worker\n")
+    (known / "old.pub").chmod(0o600)
+    term_file().parent.mkdir()
+    term_file().write_bytes(FORMER)
+    state = read_state(FORMER)
+    assert (state.term, state.machines, state.removed) == (2, {"studio": STUDIO, "mini": MINI}, {})
+    assert take_over(state).list_machines() == {"old": DESK_KEY, "studio": STUDIO, "mini": MINI}
+
+
+class FullKeys:
+    """Keys on a full disk."""
+
+    def list_machines(self) -> dict[str, bytes]:
+        return {}
+
+    def list_removed(self) -> dict[bytes, str]:
+        return {}
+
+    def take_over(self, machines: object, removed: object) -> None:
+        raise ParallaxError("the disk is full")
+
+
+@pytest.mark.usefixtures("home")
+def test_machines_that_cannot_be_kept_are_tried_again_at_the_next_start(caplog: pytest.LogCaptureFixture) -> None:
+    TermStore(term_file()).keep(STATE)
+    adopt_machines(FullKeys())
+    assert "machines of the former server may be unknown here: the disk is full" in caplog.text
+    assert TermStore(term_file()).find() == STATE
+
+
+class SomeKeys(FullKeys):
+    """Keys of machines, of which some were removed."""
+
+    def list_machines(self) -> dict[str, bytes]:
+        return {"studio": STUDIO}
+
+    def list_removed(self) -> dict[bytes, str]:
+        return {MINI: "mini"}
+
+
+class Coordinator:
+    """A coordinator without a plan."""
+
+    def __init__(self) -> None:
+        self.plan = cast("Any", type("Plan", (), {"pipelines": {}}))
+        self.ended: list[str] = []
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
+
+
+@pytest.mark.usefixtures("home")
+async def test_standby_is_told_all_machines_that_may_join_and_those_that_were_removed() -> None:
+    TermStore(term_file()).keep(msgspec.structs.replace(STATE, machines={"mini": MINI, "desk": DESK_KEY}))
+    async with open_registry() as registry, joined(registry, Node("a")):
+        await until(lambda: registry.has("a"))
+        registry.keys = SomeKeys()
+        settings = RunSettings(model="m")
+        following = followed(cast("Any", Coordinator()), registry, settings, dict, tuple)
+        async with following as standbys:
+            state = standbys._describe()
+    assert state.machines == {"studio": STUDIO, "desk": DESK_KEY}
+    assert state.removed == {MINI: "mini"}

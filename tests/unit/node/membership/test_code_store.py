@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.cluster.membership.code_rules import describe_state
+from parallax_core.cluster.membership.code_rules import CodeRecord, describe_state
+from parallax_core.node.membership import code_store as module
 from parallax_core.node.membership.code_store import KEPT_S, CodeStore, ListeningHead
 
 
@@ -100,3 +101,93 @@ def test_code_is_known_while_another_process_writes(store: CodeStore, tmp_path: 
         assert store.knows(b"proof")
         assert not store.knows(b"other")
         assert len(store.list_codes()) == 1
+
+
+def count_reads(store: CodeStore, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    reads: list[None] = []
+    read = store.list_codes
+
+    def count() -> list[CodeRecord]:
+        reads.append(None)
+        return read()
+
+    monkeypatch.setattr(store, "list_codes", count)
+    return reads
+
+
+@pytest.fixture
+def settled(store: CodeStore, monkeypatch: pytest.MonkeyPatch) -> CodeStore:
+    """Return the codes in memory, as if their file had not changed for long."""
+    monkeypatch.setattr(module, "SETTLED_NS", -(10**12))
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    for number in range(3):
+        store.add(bytes([number]), 60.0, 1)
+    assert store.knows(b"\1")
+    return store
+
+
+def test_strangers_are_told_from_memory(settled: CodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = count_reads(settled, monkeypatch)
+    for _ in range(1000):
+        assert not settled.knows(b"stranger")
+        assert settled.knows(b"\1")
+    assert not reads
+
+
+def test_code_of_another_process_is_known_at_once(settled: CodeStore, tmp_path: Path, clock: Clock) -> None:
+    CodeStore(tmp_path / "home" / "cluster.db", clock).add(b"proof", 60.0, 1)
+    assert settled.knows(b"proof")
+
+
+def test_two_changes_of_one_moment_are_both_noticed(
+    settled: CodeStore, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the file may stay the same then."""
+    monkeypatch.setattr(module, "SETTLED_NS", 10**15)
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "_stamp", lambda path: (2**62, 2, path.stat().st_ino))
+    assert not settled.knows(b"proof")
+    CodeStore(tmp_path / "home" / "cluster.db", clock).add(b"proof", 60.0, 1)
+    assert settled.knows(b"proof")
+
+
+@pytest.mark.parametrize("way", ["revoked", "expired"])
+def test_code_that_is_over_costs_no_access_to_the_file(
+    settled: CodeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "revoked":
+        settled.revoke(next(code.name for code in settled.list_codes() if code.proof == b"\1"))
+    else:
+        clock.now += 60.0
+    assert settled.knows(b"\1")
+    monkeypatch.setattr(module, "write_database", None)
+    for _ in range(100):
+        with pytest.raises(ParallaxError, match=way):
+            settled.admit(b"\1", b"guest")
+
+
+def test_unreadable_codes_are_logged_once_in_a_while(
+    settled: CodeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "home" / "cluster.db").write_bytes(b"this is no database" * 100)
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    for _ in range(100):
+        assert settled.knows(b"\1"), "what was known counts"
+    assert caplog.text.count("join codes cannot be read") == 1
+
+
+def test_valid_codes_are_described_for_users(store: CodeStore, clock: Clock) -> None:
+    assert store.describe_valid() == {}
+    once, many, any_number = store.add(b"a", 60.0, 1), store.add(b"b", 60.0, 3), store.add(b"c", 60.0, 0)
+    store.add(b"over", 1.0, 0)
+    store.admit(b"b", b"one")
+    store.revoke(store.add(b"revoked", 60.0, 0).name)
+    clock.now += 2.0
+    found = store.describe_valid()
+    assert {name: text.partition(" until ")[0] for name, text in found.items()} == {
+        once.name: "one machine",
+        many.name: "2 machines",
+        any_number.name: "any number of machines",
+    }
+    store.admit(b"a", b"one")
+    assert once.name not in store.describe_valid()

@@ -82,7 +82,7 @@ async def test_join_is_told_to_those_alone_whom_it_concerns(monkeypatch: pytest.
     introducer = Introducer(lambda: listed)
 
     async def tell() -> list[int]:
-        introducer.note_join()
+        introducer.note_change()
         assert introducer._telling is not None
         await soon(introducer._telling)
         return [link.num_sent for link in links]
@@ -101,3 +101,12 @@ async def test_join_is_told_to_those_alone_whom_it_concerns(monkeypatch: pytest.
     links[99].is_lost = False
     assert sum(await tell()) == first + 1, "it did not hear of it before"
     await introducer.stop()
+
+
+async def test_nodes_are_told_when_another_is_gone_whose_key_they_trust() -> None:
+    async with open_registry(measures_links=True) as registry:
+        nodes = [Node("a"), Node("b"), Node("c")]
+        async with joined(registry, *nodes):
+            await until(lambda: all(len(node.peers) == 2 for node in nodes))
+            await nodes[2].kill()
+            await until(lambda: [[peer.node for peer in node.peers] for node in nodes[:2]] == [["b"], ["a"]])
