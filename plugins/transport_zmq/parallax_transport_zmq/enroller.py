@@ -101,6 +101,9 @@ class Enroller:
                 self._refuse(applicant, Kind.REFUSE, error.message)
             except OSError as error:
                 self._refuse(applicant, Kind.REFUSE, f"it cannot keep the key of a machine: {error.strerror}")
+            except Exception:  # others may be admitted, whatever the error is
+                logger.exception("a machine was not answered")
+                self._answer(applicant, b"")
 
     def _enrol(self, applicant: Applicant) -> bytes:
         """Admit a machine, and return the answer; called on a thread.

@@ -255,7 +255,9 @@ class Keyring:
         """Raise ParallaxError if a key was removed, and not allowed since."""
         if (name := self._kept.look(fresh=True).removed.get(public)) is not None and not self._find(public):
             hint = f"on the machine that removed it: `parallax keys allow {public.hex()} {name} --role worker`"
-            raise ParallaxError(f"this machine was removed here, as {name!r}", hint)
+            raise ParallaxError(
+                f"this machine was removed here, as {name!r}; only `parallax keys allow` lets it back", hint
+            )
 
     def remove(self, name: str, *, own: bool) -> None:
         """Trust a key no longer, whoever vouches for it, until it is allowed again; a key of this machine is deleted.

@@ -145,6 +145,19 @@ async def test_key_that_cannot_be_kept_is_a_reason(ring: Keyring, caplog: pytest
         assert "No space left" in unpack_reason(answers.found[1])
 
 
+async def test_unexpected_error_costs_one_machine(ring: Keyring, caplog: pytest.LogCaptureFixture) -> None:
+    async with enrolling(ring) as (enroller, admission, answers):
+        admission.keys = None  # type: ignore[assignment]
+        ask(enroller, 1)
+        await eventually(lambda: 1 in answers.found)
+        assert answers.found[1] == b""
+        assert "a machine was not answered" in caplog.text
+        admission.keys = []
+        ask(enroller, 2)
+        await eventually(lambda: 2 in answers.found)
+        assert unpack_enrolled(answers.found[2]) == "guest"
+
+
 def raise_full() -> str:
     raise OSError(28, "No space left on device")
 
