@@ -91,7 +91,7 @@ class PeerLinker:
         if not is_heard:
             return linking.result()
         if not linking.cancelled() and linking.exception() is None:
-            await linking.result().close()
+            await self._give_up(linking.result())
         return hearing.result()
 
     async def _give_up(self, links: PeerLinks) -> None:
