@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.namespaces import Process, run
-from benchmarks.run_cluster import PARALLAX, Cluster, Member, start
+from benchmarks.run_cluster import PARALLAX, Cluster, Member, machine_of, start
 from benchmarks.run_faults import KINDS, Dealer, Fault, block_one_way, inflict, partition, slow
 from benchmarks.run_judge import Watch, judge
 from benchmarks.run_streams import Clients
@@ -241,12 +241,15 @@ def come_back_slow(lab: Lab) -> dict[str, Any]:
     machine = cluster.workers[0]
     start(cluster)
     with lab.streaming() as found, slow(cluster, (machine,)):
+        lab.faults.append(Fault("slow", (machine.name,), time.monotonic()))
         time.sleep(MOVE_S)
-        before = show_nodes(cluster)
-        inflict(cluster, Fault("unplug", (machine.name,), time.monotonic()))
+        before = find_slowdown(cluster, machine)
+        lab.faults.append(fault := Fault("unplug", (machine.name,), time.monotonic()))
+        inflict(cluster, fault)
         time.sleep(MOVE_S)
-        after = show_nodes(cluster)
-    return found | {"before": before, "after": after, "passes": found["whole"] == found["streams"]}
+        after, nodes = find_slowdown(cluster, machine), show_nodes(cluster)
+    found |= {"slowdown": {"before": before, "after": after}, "nodes": nodes}
+    return found | {"passes": is_whole(found) and before is not None and after is not None and after > before / 2}
 
 
 def restart_server(lab: Lab) -> dict[str, Any]:
@@ -263,6 +266,12 @@ def restart_server(lab: Lab) -> dict[str, Any]:
             cluster.serve()
             seconds[name] = round(cluster.await_ready(len(cluster.workers) + 1), 1)
     return found | {"serves_after_s": seconds, "passes": not found["different"] + found["hung"]}
+
+
+def find_slowdown(cluster: Cluster, member: Member) -> float | None:
+    """Return how many times longer than predicted the steps of a machine take, as the server believes."""
+    nodes = [node for node in cluster.view().get("nodes", []) if machine_of(node["node"]) == member.name]
+    return nodes[0]["slowdown"] if nodes else None
 
 
 def show_nodes(cluster: Cluster) -> list[str]:
