@@ -33,7 +33,7 @@ class Stream:
     finish: str = ""
     error: str = ""
     refused: int = 0
-    """How often the server refused it with a 503, before the first token."""
+    """How often it was sent again before the first token: the server answered with a 503, or did not listen."""
     gaps: list[tuple[float, float]] = field(default_factory=list)
     """From when until when the client waited for something, also for being admitted."""
     ended: float = 0.0
@@ -141,8 +141,7 @@ class Clients:
             TimeoutError: if nothing was heard for too long.
             OSError: if the connection ends.
         """
-        while (response := self._send(body)).status == 503:  # noqa: PLR2004 -- the status that asks for another try
-            response.close()
+        while (response := self._send(body)) is None:
             stream.refused += 1
             if time.monotonic() - stream.began > HANG_S:
                 raise TimeoutError
@@ -152,10 +151,15 @@ class Clients:
             return
         yield from read_events(response, stream)
 
-    def _send(self, body: dict[str, Any]) -> HTTPResponse:
+    def _send(self, body: dict[str, Any]) -> HTTPResponse | None:
+        """Send a request; return None if it is to be sent again: nobody listens, or the answer is a 503."""
         connection = HTTPConnection("127.0.0.1", 8000, timeout=HANG_S)
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        return connection.getresponse()
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        except ConnectionRefusedError:
+            return None
+        response = connection.getresponse()
+        return None if response.status == 503 else response  # noqa: PLR2004 -- the status that asks for another try
 
 
 def read_events(response: HTTPResponse, stream: Stream) -> Iterator[dict[str, Any]]:
