@@ -1,4 +1,4 @@
-"""A task group that raises the first error of its tasks as it is, and tasks that begin a few at a time."""
+"""Runs tasks together: groups that raise the first error of theirs, and tasks that begin a few at a time."""
 
 from __future__ import annotations
 
@@ -85,6 +85,11 @@ class FailFastGroup:
                 pending = {task for task in pending if not task.done()}
         if is_cancelled:
             raise asyncio.CancelledError
+
+
+async def wait_for_ever() -> None:
+    """Wait until cancelled."""
+    await asyncio.Event().wait()
 
 
 async def run_in_turns(works: Iterable[Coroutine[Any, Any, None]]) -> None:

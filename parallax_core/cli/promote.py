@@ -10,6 +10,7 @@ import typer
 from parallax_core.base.errors import ParallaxError
 from parallax_core.cli.command import new_app
 from parallax_core.deploy.standby import PROMOTION, find_standby
+from parallax_core.deploy.succession import find_promotion_hint
 
 app = new_app()
 
@@ -25,9 +26,12 @@ def promote(
     """
     standby = find_standby()
     if standby is None:
-        raise ParallaxError("no standby runs on this machine", "start one: `parallax run --standby-of CODE`")
+        raise ParallaxError("no standby runs on this machine", find_promotion_hint())
     if not standby.model:
         raise ParallaxError(f"the standby has heard nothing yet of {standby.address}", "its log says why")
+    if not standby.is_accepted:
+        message = f"the server at {standby.address} does not accept this machine as a standby any more"
+        raise ParallaxError(message, "its key was removed, or has another role: `parallax keys list` on that machine")
     if standby.is_linked and not force:
         message = f"the server at {standby.address} still answers"
         raise ParallaxError(message, "end it first, or have it give way: `parallax promote --force`")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parallax_core.base import log
+from parallax_core.base.errors import UsageError
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
@@ -31,9 +32,12 @@ def run(settings: RunSettings, config: Config) -> None:
     ready http://127.0.0.1:8000/v1 model=smollm2-135m
 
     With --standby-of it follows another server first, and takes its place when you say `parallax promote`. The model
-    and the goals of the plan are then those of that server.
+    and the goals of the plan are then those of that server. If a machine that has taken over is lost for good, the
+    server whose place it took serves again with --new-term.
     """
     follows = bool(settings.standby_of)
+    if follows and settings.new_term:
+        raise UsageError("--standby-of and --new-term contradict each other", "`parallax promote` begins a new term")
     check_where(settings.standby_of)
     contacts = Contacts(
         links=follows,

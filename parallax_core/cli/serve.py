@@ -153,7 +153,7 @@ async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -
     async with deployment.nodes_joining() as listening, replicas.running(listening):
         if replicas.join_command:
             print(replicas.join_command, file=context.output, flush=True)
-        site = ServerSite(app, models, options, drain, changes, deployment.share_api)
+        site = ServerSite(app, models, options, drain, changes, deployment.share_api, replicas.await_end)
         await run_server(site, context.sock, lambda: _announce(deployment, context, replicas.engines))
     if tracer is not None:
         tracer.close()

@@ -48,6 +48,11 @@ def term_file() -> Path:
     return cluster_file().with_name("coordinator")
 
 
+def term_key_file() -> Path:
+    """Return the file of the key by which a coordinator or standby of this machine signs; it may not exist yet."""
+    return cluster_file().with_name("signing.key")
+
+
 def standby_file() -> Path:
     """Return the file of what a standby on this machine has heard; it may not exist yet."""
     return cluster_file().with_name("standby")

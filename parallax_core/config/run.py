@@ -59,6 +59,9 @@ class RunSettings(ServerSettings):
             extra={"metavar": "CODE|ADDRESS"},
         ),
     ] = ""
+    new_term: Annotated[
+        bool, Meta(description="Serve again, though another server has taken over, which is lost for good.")
+    ] = False
     backend: Annotated[
         str | None, Meta(description="The backend of every node; by default its best.", extra={"metavar": "NAME"})
     ] = None

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from parallax_core.contracts.transport import NodeRole
 
 MOST_HEAD_BYTES = 512
 """The most bytes in which a transport may describe a head."""
@@ -161,8 +164,15 @@ class MachineKeys(Protocol):
     def list_removed(self) -> Mapping[bytes, str]:
         """Return the keys of the machines that were removed, each with its name."""
 
-    def take_over(self, machines: Mapping[str, bytes], removed: Mapping[bytes, str]) -> None:
+    def find_role(self, key: bytes) -> NodeRole | None:
+        """Return the role that a key has, whichever machine's it is; None: it has none, or was removed."""
+
+    def take_over(
+        self, machines: Mapping[str, bytes], removed: Mapping[bytes, str], servers: Mapping[str, bytes]
+    ) -> None:
         """Admit the machines of another head, and none that was removed there or here.
+
+        The keys of ``servers`` get the role ``any``, so that they may be heads.
 
         Raises:
             ParallaxError: if that cannot be kept.

@@ -25,9 +25,9 @@ from parallax_core.contracts.status import PlanStatus
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, read_plan
 from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
-from parallax_core.deploy.join_codes import find_method, make_code_of
+from parallax_core.deploy.join_codes import find_method, get_method, make_code_of
 from parallax_core.deploy.joined_model import JoinedModel
-from parallax_core.deploy.succession import followed
+from parallax_core.deploy.succession import ToldState, check_taken_over, followed, open_own_term
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
 from parallax_core.node.coordinator.coordinator import Describe
@@ -38,6 +38,7 @@ from parallax_core.node.coordinator.plan_store import PlanStore
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.coordinator.rooms import MachineRooms
 from parallax_core.node.membership.code_store import ListeningHead
+from parallax_core.node.membership.own_term import NEWER_HINT, OwnTerm
 from parallax_core.node.membership.standbys import Standbys
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.policy.parse import make_policy
@@ -68,6 +69,7 @@ class JoinedCluster:
         self._models: dict[str, JoinedModel] = {}
         self._standbys: Standbys | None = None
         self._store = PlanStore(plan_file())
+        self._ended, self._reason = asyncio.Event(), ""
         self._other_models: tuple[str, ...] = ()
         """The models that are loaded besides the first, as the user names them."""
         self.join_command = ""
@@ -130,7 +132,7 @@ class JoinedCluster:
         found = self._models[model].find_plan(command) if loaded else PlanStatus(join_command=command)
         if standbys is None:
             return found
-        return replace(found, term=standbys.term.number, standbys=tuple(standbys.names))
+        return replace(found, term=standbys.own.state.term, standbys=tuple(standbys.names))
 
     @asynccontextmanager
     async def running(self, listening: ListeningHead | None) -> AsyncIterator[None]:
@@ -141,21 +143,40 @@ class JoinedCluster:
                 supervisor = WorkerSupervisor(self._plan.make_launcher(self._stages).make_command)
                 await stack.enter_async_context(running_worker(supervisor))
             if listening is not None:
-                settings, registry = self._plan.settings, self._stages.registry
-                self._standbys = await stack.enter_async_context(
-                    followed(
-                        self.first.coordinator, registry, settings, self._find_memories, lambda: self._other_models
-                    )
+                own = await asyncio.to_thread(self._plan.open_own_term, listening)
+                told = ToldState(
+                    self._plan.settings, self.first.coordinator, self._find_memories, lambda: self._other_models
                 )
-            following = WatchedWork(self._pool.follow(), self._fail)
+                following = followed(self._stages.registry, own, told, self._give_way)
+                self._standbys = await stack.enter_async_context(following)
+            updating = WatchedWork(self._pool.follow(), self._fail)
             try:
                 yield
             finally:
-                await following.cancel()
+                await updating.cancel()
 
     def _fail(self, error: BaseException) -> None:
         for model in self._models.values():
             model.fail(error)
+
+    async def await_end(self) -> None:
+        """Wait until the server has to end for good.
+
+        Raises:
+            ParallaxError: once another coordinator has taken over.
+        """
+        await self._ended.wait()
+        raise ParallaxError(self._reason, NEWER_HINT)
+
+    def _give_way(self, reason: str) -> None:
+        """Serve no more: another coordinator has taken over."""
+        if self._ended.is_set():  # several nodes say so
+            return
+        logger.critical("%s", reason)
+        self._reason = reason
+        self._ended.set()
+        for model in self._models.values():
+            model.coordinator.end(reason)
 
     def _make_first(self, deployment: Deployment) -> JoinedModel:
         """Return the model with which the server starts, which goes on with its last plan."""
@@ -236,6 +257,10 @@ class ClusterPlan:
         demand = measure_model(self.plugins, deployment.folder, settings.dtype)
         return LayerPlanner(policy=self.policy, model=demand, goal=goal, min_nodes=min_nodes)
 
+    def open_own_term(self, listening: ListeningHead) -> OwnTerm:
+        """Return the term of the coordinator that listens; see `open_own_term`."""
+        return open_own_term(self.settings, get_method(self.plugins, listening.transport).find_key(listening.head))
+
     def make_command(self, listening: ListeningHead | None, stages: RemoteStages) -> str:
         """Return the command by which another machine joins."""
         if listening is None or not self.settings.code_hours:
@@ -273,8 +298,10 @@ def read_cluster_plan(settings: RunSettings, plugins: PluginHost) -> ClusterPlan
 
     Raises:
         UsageError: if settings contradict each other.
-        ParallaxError: if a backend, transport or policy is not installed, or a backend cannot run here.
+        ParallaxError: if a backend, transport or policy is not installed, or a backend cannot run here; or if another
+            coordinator has taken over.
     """
+    check_taken_over(settings)
     deployment = read_plan(settings.as_serve(), plugins)
     policy = make_policy(plugins, "placement", settings.placement)
     if (method := find_method(deployment.stages.transport)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from parallax_core.base.taskgroup import wait_for_ever
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.services import ServiceMaker
 from parallax_core.node.membership.code_store import ListeningHead
@@ -18,6 +19,8 @@ class FixedReplicas:
     """What opens further models: nothing, since the user chose the stages of this one."""
     join_command = ""
     """Empty: no machine joins by a code made here."""
+    await_end = staticmethod(wait_for_ever)
+    """Returns never: nothing but its engines ends the server."""
 
     def __init__(self, deployment: Deployment, maker: ServiceMaker) -> None:
         """Make the replicas of ``deployment``, and its service with ``maker``."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
+from parallax_core.base.taskgroup import wait_for_ever
 from parallax_core.base.tasks import WatchedWork
 from parallax_core.cluster.cover_plan import CoverPlanner
 from parallax_core.config.home import cluster_file
@@ -42,6 +43,8 @@ class FoundNodes:
     """What opens further models: nothing, since nodes announce layers of this one."""
     join_command = ""
     """Empty: nodes that announce themselves are called."""
+    await_end = staticmethod(wait_for_ever)
+    """Returns never: nothing but its engines ends the server."""
 
     def __init__(self, deployment: Deployment, plan: FoundPlan, maker: ServiceMaker) -> None:
         """Serve ``deployment`` with a service of ``maker``.

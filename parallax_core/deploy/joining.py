@@ -75,6 +75,17 @@ class Joiner:
         """Return the key of a head by its name."""
         return {HEAD: get_method(self.plugins, joined.transport).find_key(joined.head)}
 
+    def recognise(self, where: str) -> bytes:
+        """Return the key of the head that a code or an address stands for, of which none is asked; empty: unknown.
+
+        Raises:
+            UsageError: if it is neither a code nor an address.
+            ParallaxError: if no head was joined at the address before, or the transport is not installed.
+        """
+        word = where.strip()
+        known = read_code(word) if is_code(word) else find_joined(word)
+        return get_method(self.plugins, known.transport).find_key(known.head) if known.head else b""
+
     async def list_addresses(self, joined: JoinedHead, timeout_s: float) -> Sequence[str]:
         """Return the addresses at which a head that was joined is found now; none if it is not found."""
         method, discovery = get_method(self.plugins, joined.transport), self._find_discovery(joined.transport)

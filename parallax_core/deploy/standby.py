@@ -6,27 +6,31 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 
 import msgspec
 from filelock import FileLock, Timeout
 
-from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.standby_state import StandbyState
-from parallax_core.config.home import plan_file, standby_file, term_file
+from parallax_core.cluster.membership.term_proof import judge, read_proof
+from parallax_core.config.home import plan_file, standby_file, term_file, term_key_file
 from parallax_core.config.run import RunSettings
-from parallax_core.contracts.transport import TransportPlan
+from parallax_core.contracts.transport import TransportPlan, TransportSpec
 from parallax_core.deploy.join_codes import get_method
 from parallax_core.deploy.joined import JoinedHead
 from parallax_core.deploy.joining import Joiner
+from parallax_core.deploy.signing_key import ensure_signing_key
 from parallax_core.deploy.succession import adopt_settings, recall_plan
 from parallax_core.models.catalog import Catalog
 from parallax_core.node.coordinator.plan_store import PlanStore
-from parallax_core.node.membership.standby import Follower
+from parallax_core.node.membership.standby import Candidacy, Follower
 from parallax_core.node.membership.term_store import TermStore
 from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +50,8 @@ class StandbyRecord(msgspec.Struct, frozen=True, kw_only=True):
     term: int = 0
     is_linked: bool = False
     """Whether the coordinator is there."""
+    is_accepted: bool = True
+    """Whether the coordinator has accepted this machine, so that it can prove its term."""
 
 
 def find_standby() -> StandbyRecord | None:
@@ -62,28 +68,56 @@ def find_standby() -> StandbyRecord | None:
 def wait_for_promotion(settings: RunSettings, plugins: PluginHost) -> RunSettings:
     """Follow a coordinator until this machine is to take its place; return the settings with which to serve then.
 
+    A machine that has taken its place before serves at once, so that it may be started again as it was.
+
     Raises:
         UsageError: if the address at which other machines would join is not known beforehand.
         ParallaxError: if the coordinator cannot be joined, or another standby runs here.
     """
     joiner = Joiner(plugins, looks_around=settings.discovery)
-    joined = joiner.join(settings.standby_of)
-    method = get_method(plugins, joined.transport)
-    method.prepare(HEAD)
+    taken = find_taken_over(joiner.recognise(settings.standby_of))
     try:
-        reach = method.list_addresses(method.describe_head(HEAD, settings.listen))[0]
-    except ParallaxError as error:
-        hint = "give the address at which machines are to join this one: --listen tcp://0.0.0.0:9000"
-        raise UsageError(f"a standby cannot listen at {settings.listen}: {error.message}", hint) from error
+        joined = joiner.join(settings.standby_of)
+    except PeerLost:
+        if taken is None:
+            raise
+        return _serve_again(settings, taken)
+    link = make_link(settings, plugins, joined)
+    if taken is not None and not asyncio.run(link.is_newer(taken)):
+        return _serve_again(settings, taken)
     logger.info("standby of %s; `parallax promote` has it take over", joined.address)
     with _recorded(joined):
-        state = asyncio.run(_follow(joined, joiner.find_key(joined), reach, settings, plugins))
+        state = asyncio.run(link.follow())
+    _take_over(state, plugins)
+    return adopt_settings(settings, state)
+
+
+def find_taken_over(key: bytes) -> StandbyState | None:
+    """Return the state with which this machine took over from the coordinator of a key; None: it has not.
+
+    It is None, too, if another coordinator has taken over since: then it is a standby again.
+
+    Raises:
+        ParallaxError: if the state cannot be read.
+    """
+    state = TermStore(term_file()).find()
+    if state is None or not key or state.predecessor != key or state.newer:
+        return None
+    return state
+
+
+def _serve_again(settings: RunSettings, taken: StandbyState) -> RunSettings:
+    logger.info("this machine has taken over from %s before, in term %d", settings.standby_of, taken.term)
+    return adopt_settings(settings, taken)
+
+
+def _take_over(state: StandbyState, plugins: PluginHost) -> None:
+    """Keep what this machine begins with as the coordinator."""
     TermStore(term_file()).keep(state)
     store, model = PlanStore(plan_file()), Catalog(plugins).qualify(state.model)
     store.save(model, recall_plan(state))
     store.save_loaded(model, state.other_models)
     logger.info("taking over model=%s term=%d", state.model, state.term)
-    return adopt_settings(settings, state)
 
 
 @contextmanager
@@ -107,27 +141,86 @@ def _write(record: StandbyRecord) -> None:
     draft.replace(standby_file())
 
 
-async def _follow(
-    joined: JoinedHead, heads: dict[str, bytes], reach: str, settings: RunSettings, plugins: PluginHost
-) -> StandbyState:
-    offer, node = plugins.transports().get(joined.transport), f"{joined.machine}/standby"
-    timeout_s = settings.peer_timeout or offer.spec.timeout_s
-    transport = offer.load(offer.spec.factory)(TransportPlan(node=node, timeout_s=timeout_s, heads=heads))
-    written = StandbyRecord(pid=0, address="")
+@dataclass(frozen=True, slots=True)
+class StandbyLink:
+    """Links to the coordinator that this machine follows."""
 
-    def note(state: StandbyState, is_linked: bool) -> None:  # noqa: FBT001 -- a fact, not a choice
-        nonlocal written
-        record = StandbyRecord(
-            pid=os.getpid(), address=joined.address, model=state.model, term=state.term, is_linked=is_linked
+    joined: JoinedHead
+    key: bytes
+    """The key that the coordinator proves."""
+    candidacy: Candidacy
+    offer: Offer[TransportSpec]
+    timeout_s: float
+
+    async def follow(self) -> StandbyState:
+        """Follow the coordinator until this process is told to take over; return the state with which to serve.
+
+        Raises:
+            ParallaxError: if the coordinator refuses this machine.
+        """
+        written = StandbyRecord(pid=0, address="")
+
+        def note(state: StandbyState, is_linked: bool) -> None:  # noqa: FBT001 -- a fact, not a choice
+            nonlocal written
+            if (record := self._describe(state, is_linked=is_linked)) != written:
+                written = record
+                _write(record)
+
+        async with self._following(note) as follower:
+            asyncio.get_running_loop().add_signal_handler(PROMOTION, follower.promote)
+            return msgspec.structs.replace(await follower.run(), predecessor=self.key)
+
+    async def is_newer(self, own: StandbyState) -> bool:
+        """Return whether the coordinator is there and proves a later term than this machine's, and keep that.
+
+        Raises:
+            ParallaxError: if it is there and refuses this machine.
+        """
+        async with self._following(lambda *_: None) as follower:
+            state = await follower.look()
+        if state is None or judge(read_proof(own.proof), read_proof(state.proof)) != "newer":
+            return False
+        TermStore(term_file()).keep(msgspec.structs.replace(own, newer=state.proof))
+        return True
+
+    @asynccontextmanager
+    async def _following(self, note: Callable[[StandbyState, bool], None]) -> AsyncIterator[Follower]:
+        node = f"{self.joined.machine}/standby"
+        plan = TransportPlan(node=node, timeout_s=self.timeout_s, heads={HEAD: self.key})
+        transport = self.offer.load(self.offer.spec.factory)(plan)
+        await transport.start()
+        try:
+            yield Follower(transport, self.joined.address, node, self.candidacy, note)
+        finally:
+            await transport.stop()
+
+    def _describe(self, state: StandbyState, *, is_linked: bool) -> StandbyRecord:
+        return StandbyRecord(
+            pid=os.getpid(),
+            address=self.joined.address,
+            model=state.model,
+            term=state.term,
+            is_linked=is_linked,
+            is_accepted=self.candidacy.is_accepted(state),
         )
-        if record != written:
-            written = record
-            _write(record)
 
-    await transport.start()
+
+def make_link(settings: RunSettings, plugins: PluginHost, joined: JoinedHead) -> StandbyLink:
+    """Return the link by which this machine follows a coordinator that it has joined.
+
+    Raises:
+        UsageError: if the address at which other machines would join is not known beforehand.
+        ParallaxError: if this machine can have no keys.
+    """
+    method = get_method(plugins, joined.transport)
+    method.prepare(HEAD)
     try:
-        follower = Follower(transport, joined.address, node, reach, note)
-        asyncio.get_running_loop().add_signal_handler(PROMOTION, follower.promote)
-        return await follower.run()
-    finally:
-        await transport.stop()
+        head = method.describe_head(HEAD, settings.listen)
+        reach = method.list_addresses(head)[0]
+    except ParallaxError as error:
+        hint = "give the address at which machines are to join this one: --listen tcp://0.0.0.0:9000"
+        raise UsageError(f"a standby cannot listen at {settings.listen}: {error.message}", hint) from error
+    candidacy = Candidacy(reach, method.find_key(head), ensure_signing_key(term_key_file()))
+    offer = plugins.transports().get(joined.transport)
+    timeout_s = settings.peer_timeout or offer.spec.timeout_s
+    return StandbyLink(joined, method.find_key(joined.head), candidacy, offer, timeout_s)

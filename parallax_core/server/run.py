@@ -8,7 +8,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 
 import uvicorn
@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from parallax_core.base.errors import EngineFailed
+from parallax_core.base.taskgroup import wait_for_ever
 from parallax_core.node.membership.registry import ServeLink
 from parallax_core.server.bind import explain_bind_error
 from parallax_core.server.connection import make_protocol
@@ -64,6 +65,8 @@ class ServerSite:
     changes: ModelChanges
     share: Callable[[ServeLink], None] = lambda _: None
     """Is given what serves the clients of machines that have joined, each over a link of its own."""
+    await_end: Callable[[], Coroutine[None, None, None]] = wait_for_ever
+    """Raises the reason once the server has to end for good, whatever its engines do."""
 
 
 async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[], None]) -> None:
@@ -74,6 +77,7 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
     Raises:
         ParallaxError: if the engine cannot start.
         EngineFailed: if the engine fails later, for good.
+        ParallaxError: whatever ends the server for good; see `ServerSite.await_end`.
     """
     raise_limit()
     server = Server(make_config(site))
@@ -81,17 +85,19 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
     ending = asyncio.create_task(_wait_for_signal(site))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     starting = asyncio.create_task(_start(site, on_ready))
+    yielding = asyncio.create_task(site.await_end())
     try:
-        await asyncio.wait({ending, serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ending, serving, starting, yielding}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        ending.cancel()
-        starting.cancel()
+        for task in (ending, starting, yielding):
+            task.cancel()
         stopping = asyncio.create_task(_stop(site))  # its streams end at once, the rest while clients get their errors
         server.should_exit = True
-        await asyncio.wait({ending, serving, starting, stopping})
+        await asyncio.wait({ending, serving, starting, yielding, stopping})
         stopping.result()
-    if not starting.cancelled():
-        starting.result()
+    for task in (yielding, starting):
+        if not task.cancelled():
+            task.result()
     try:
         serving.result()
     except OSError as error:

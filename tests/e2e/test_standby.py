@@ -51,21 +51,29 @@ class Machines:
         [allow] = re.findall(r"`parallax (keys allow .* --role any)`", self.logs["three"].read_text())
         subprocess.run([PARALLAX, *allow.split()], check=True, env=environment(self._homes["first"]))
         process = self._start("three", self._homes["three"], *options)
+        self._standby = options
         wait_until(partial(self.says, "three", "following the coordinator"))
         wait_until(partial(self.says, "first", "standby follows"))
         return process
 
-    def promote(self) -> subprocess.CompletedProcess[str]:
-        """Have the standby take over."""
-        environ = environment(self._homes["three"])
+    def promote(self, name: str = "three") -> subprocess.CompletedProcess[str]:
+        """Have the standby take over, on the machine where it runs or on another one."""
+        environ = environment(self._homes[name])
         return subprocess.run([PARALLAX, "promote"], capture_output=True, text=True, env=environ, check=False)
 
-    def start_again(self) -> subprocess.Popen[str]:
-        """Start the first coordinator again, as it was."""
+    def start_again(self, *options: str) -> subprocess.Popen[str]:
+        """Start the first coordinator again, as it was, with further options."""
         assert isinstance(self.first.args, list)
-        process = self._start("again", self._homes["first"], *[str(each) for each in self.first.args[1:]])
-        wait_until(partial(self.says, "again", "head listens"))
-        return process
+        return self._start("again", self._homes["first"], *[str(each) for each in self.first.args[1:]], *options)
+
+    def start_successor_again(self) -> Server:
+        """Start the standby that has taken over as it was, and return it once it serves."""
+        process = self._start("three", self._homes["three"], *self._standby)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("parallax join ")
+        server = read_ready(process, self.logs["three"])
+        assert self.says("three", "has taken over from")
+        return server
 
     def says(self, name: str, text: str) -> bool:
         return text in self.logs[name].read_text()
@@ -104,11 +112,32 @@ def test_standby_takes_over_with_what_is_loaded_and_the_old_coordinator_is_refus
         plan = Client(f"http://127.0.0.1:{machines.api}/v1").cluster()["plan"]
         assert plan["term"] == 2, "clients of a machine that has joined get to the new coordinator"
 
+        assert successor.end(signal.SIGTERM) < 5
+        successor = machines.start_successor_again()
         again = machines.start_again()
+        wait_until(partial(machines.says, "again", "head listens"))
         assert list_nodes(successor) == users
         assert successor.end(signal.SIGTERM) < 5
         assert again.wait(60) == 1, "a node has told it of the newer term"
-        assert re.search(r"another coordinator has taken over: its term is 2", machines.logs["again"].read_text())
+        assert machines.says("again", "another coordinator has taken over: its term is 2, and that of this one was 1")
+        check_new_term(machines, users, whole)
+
+
+def check_new_term(machines: Machines, users: set[str], whole: tuple[str, str | None, int]) -> None:
+    """Check that the first coordinator serves again once it is told that its successor is lost for good."""
+    assert machines.start_again().wait(60) == 1, "it knows that now"
+    assert not machines.says("again", "head listens")
+    assert machines.says("again", "if that is lost for good, `parallax run --new-term` serves here again")
+    assert "`parallax run --new-term`" in machines.promote("first").stderr
+
+    last = machines.start_again("--new-term")
+    assert last.stdout is not None
+    assert last.stdout.readline().startswith("parallax join ")
+    server = read_ready(last, machines.logs["again"])
+    assert list_users(server) == users
+    assert read_stream(server, 0, lambda: None) == whole
+    assert Client(f"http://127.0.0.1:{machines.api}/v1").cluster()["plan"]["term"] == 3
+    assert server.end(signal.SIGTERM) < 5
 
 
 @pytest.mark.timeout(600)

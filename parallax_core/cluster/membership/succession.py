@@ -1,12 +1,19 @@
-"""Which coordinator of a cluster counts: that of the newest term."""
+"""Which coordinator of a cluster counts, as a node knows it: that of the latest term that is proved."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from parallax_core.cluster.membership.term_proof import TermProof, judge, merge
+
 FIRST_TERM = 1
 """The term of the coordinator that began a cluster."""
+MOST_KNOWN = 64
+"""The most clusters whose terms a node keeps."""
+
+ClusterId = tuple[bytes, bytes]
+"""The number of a cluster, and the key of the coordinator that began it; see `TermProof.cluster`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,31 +28,44 @@ class Candidate:
 class Term:
     """The term of a coordinator, and those that may follow it."""
 
-    cluster: bytes
-    """A random number that names the cluster."""
     number: int
     """Counts the coordinators that the cluster has had."""
+    cluster: ClusterId
     heads: tuple[Candidate, ...] = ()
+    proof: TermProof | None = None
+    """None: it was kept by a version of Parallax that proved no terms. It refuses what is older, and proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTerms:
-    """The newest term of each cluster that a node has heard of; a value, as every change makes another one."""
+    """The latest term of each cluster that was proved to a node; a value, as every change makes another one."""
 
-    terms: Mapping[bytes, Term] = field(default_factory=dict)
+    terms: Mapping[ClusterId, Term] = field(default_factory=dict)
 
-    def find_newer(self, term: Term) -> Term | None:
-        """Return the term because of which a coordinator of ``term`` is refused; None: it is not."""
-        known = self.terms.get(term.cluster)
-        return known if known is not None and known.number > term.number else None
+    def find_newer(self, told: Term) -> Term | None:
+        """Return the term because of which a coordinator is refused that tells of its own; None: it is not."""
+        unproved = self.terms.get((told.cluster[0], b""))
+        if unproved is not None and unproved.number > told.number:
+            return unproved
+        known = self.terms.get(told.cluster)
+        if known is None or known.proof is None or told.proof is None:
+            return None
+        return known if judge(known.proof, told.proof) in {"older", "unproved"} else None
 
-    def note(self, term: Term) -> KnownTerms:
-        """Return what is known once a coordinator has told its term; an older one changes nothing."""
-        if self.find_newer(term) is not None:
+    def note(self, told: Term) -> KnownTerms:
+        """Return what is known once a coordinator has proved its term; one that is refused changes nothing."""
+        if self.find_newer(told) is not None:
             return self
-        return replace(self, terms={**self.terms, term.cluster: term})
+        known = self.terms.get(told.cluster)
+        if known is not None and known.proof is not None and told.proof is not None:
+            told = replace(told, proof=merge(known.proof, told.proof))
+        others = [each for each in self.terms.items() if not _gives_way(each[1], told)]
+        return replace(self, terms=dict([*others, (told.cluster, told)][-MOST_KNOWN:]))
 
 
-def take_over(term: Term) -> Term:
-    """Return the term of a standby that takes over from the coordinator of ``term``."""
-    return Term(term.cluster, term.number + 1)
+def _gives_way(term: Term, told: Term) -> bool:
+    """Return whether a term is forgotten when one is told: that is of the same cluster, or of the same coordinator."""
+    if term.proof is None or told.proof is None:
+        return term.cluster == told.cluster
+    is_same_head = bool(told.proof.latest.key) and term.proof.latest.key == told.proof.latest.key
+    return term.cluster == told.cluster or is_same_head

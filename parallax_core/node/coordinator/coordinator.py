@@ -179,7 +179,6 @@ class Coordinator:
 
     def end(self, reason: str) -> None:
         """Serve no more, since another coordinator has taken over: all pipelines fail."""
-        logger.critical("%s", reason)
         self._pipelines.fail(reason)
 
     async def replace(self, node: str) -> None:

@@ -12,7 +12,7 @@ from itertools import count
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.base.ids import Epoch, is_further, is_lease, name_machine
 from parallax_core.contracts.joining import MachineKeys
-from parallax_core.contracts.transport import Link, Transport
+from parallax_core.contracts.transport import Link, NodeRole, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import SoftwareNotes, welcome
@@ -111,6 +111,10 @@ class NodeRegistry:
         if self._list is None:
             self._list = tuple(self._joined.values())
         return self._list
+
+    def find_role(self, key: bytes) -> NodeRole | None:
+        """Return the role that a key has for this head now; None: it has none. Where no keys are kept, it is any."""
+        return self.keys.find_role(key) if self.keys is not None else "any"
 
     def has(self, name: str) -> bool:
         """Return whether a node has joined and is not known to be gone."""

@@ -7,20 +7,29 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
+from nacl.signing import SigningKey
 
 from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost
 from parallax_core.base.ids import HEAD
-from parallax_core.cluster.membership.standby_state import StandbyState, read_state
-from parallax_core.cluster.membership.succession import Term, take_over
+from parallax_core.cluster.membership.standby_state import AcceptedStandby, StandbyState, read_state
+from parallax_core.cluster.membership.term_proof import (
+    TermProof,
+    TermStatement,
+    begin_proof,
+    judge,
+    read_proof,
+    take_over,
+    write_proof,
+)
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
-from parallax_core.node.worker.terms import show_term
 from parallax_core.wire.membership import Refusal
 from parallax_core.wire.profile import Peer
-from parallax_core.wire.succession import ClusterState, Succession
+from parallax_core.wire.succession import MOST_STANDBYS, ClusterState, Succession
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +37,62 @@ AGAIN_S = 1.0
 """Seconds before it connects again to a coordinator that is gone."""
 GREETING_S = 10.0
 """Seconds that the coordinator may take to greet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidacy:
+    """What a standby would be as the coordinator."""
+
+    reach: str
+    """Where it would listen."""
+    key: bytes
+    """The key that it would prove on its links; empty: its transport has none."""
+    signing: SigningKey
+    """The key by which it would sign its term."""
+
+    def introduce(self) -> Succession:
+        """Return the message by which it offers itself to a coordinator."""
+        return Succession(write_proof(begin_proof(self.signing, b"", 0, self.key)), (Peer(HEAD, self.reach),))
+
+    def is_accepted(self, state: StandbyState) -> bool:
+        """Return whether the coordinator of ``state`` has accepted this machine as a standby."""
+        try:
+            self.promote(state, "")
+        except ParallaxError:
+            return False
+        return True
+
+    def promote(self, state: StandbyState, address: str) -> StandbyState:
+        """Return the state with which it takes over from the coordinator of ``state``, which is at ``address``.
+
+        The standbys of that coordinator are accepted like before, and so are those that were coordinators, since they
+        may have to serve again.
+
+        Raises:
+            ParallaxError: if that coordinator has not accepted it.
+        """
+        before = read_proof(state.proof)
+        proof = take_over(before, self.signing, self.key)
+        own, others = proof.latest.signer, {each.signer for each in state.standbys}
+        former = [each.statement for each in before.signed if each.statement.signer not in {own, *others}]
+        standbys = [
+            *(each for each in state.standbys if each.signer != own),
+            *(accept_former(each, address if each == before.latest else "") for each in former),
+        ]
+        return msgspec.structs.replace(
+            state,
+            term=proof.latest.term,
+            proof=write_proof(proof),
+            standbys=standbys[-MOST_STANDBYS:],
+            servers={each.machine: each.key for each in standbys if each.key},
+            newer=b"",
+        )
+
+
+def accept_former(stated: TermStatement, address: str) -> AcceptedStandby:
+    """Return a coordinator, which was at ``address`` if that is known, as a standby of another one."""
+    name = f"server-{stated.term}"
+    return AcceptedStandby(machine=name, key=stated.key, signer=stated.signer, address=address)
 
 
 @dataclass(slots=True)
@@ -39,8 +104,8 @@ class Follower:
     """Of the coordinator."""
     node: str
     """The name of this standby."""
-    reach: str
-    """Where this machine would listen as the coordinator."""
+    candidacy: Candidacy
+    """What this machine would be as the coordinator."""
     note: Callable[[StandbyState, bool], None]
     """Called with each state, and whether the coordinator is there."""
     state: StandbyState | None = None
@@ -58,7 +123,8 @@ class Follower:
         """Follow until `promote` is called; return the state with which to serve, whose term is the next.
 
         Raises:
-            ParallaxError: if the address is invalid, or the coordinator refuses this standby.
+            IncompatibleNode: if the coordinator runs a version of Parallax with which this node cannot work.
+            ParallaxError: if the address is invalid, or the coordinator refuses this standby, or has not accepted it.
         """
         promoted = asyncio.create_task(self._promoted.wait())
         following = asyncio.create_task(self._follow())
@@ -69,8 +135,23 @@ class Follower:
         if not following.cancelled() and (error := following.exception()) is not None:
             raise error
         assert self.state is not None, "it is promoted with a state only"
-        term = take_over(Term(self.state.cluster, self.state.term))
-        return msgspec.structs.replace(self.state, term=term.number)
+        return self.candidacy.promote(self.state, self.address)
+
+    async def look(self) -> StandbyState | None:
+        """Return the state of the coordinator; None: it is not there, or says nothing in time.
+
+        Raises:
+            IncompatibleNode: if the coordinator runs a version of Parallax with which this node cannot work.
+            ParallaxError: if the address is invalid, or the coordinator refuses this standby.
+        """
+        try:
+            async with asyncio.timeout(GREETING_S):
+                await self._hear(Channel(await self.transport.connect(self.address, HEAD)), most=1)
+        except IncompatibleNode:
+            raise
+        except (PeerLost, TimeoutError):
+            return None
+        return self.state
 
     async def _follow(self) -> None:
         while True:
@@ -85,13 +166,15 @@ class Follower:
                 self.note(self.state, False)  # noqa: FBT003 -- whether it is there
             await asyncio.sleep(AGAIN_S)
 
-    async def _hear(self, channel: Channel) -> None:
+    async def _hear(self, channel: Channel, most: float = inf) -> None:
+        """Take what a coordinator sends, ``most`` messages at most."""
         try:
             channel.check_role("head")
             async with asyncio.timeout(GREETING_S):
                 await greet(channel, self.node, "standby")
-            await channel.send(Succession(b"", 0, (Peer(HEAD, self.reach),)))
-            while True:
+            await channel.send(self.candidacy.introduce())
+            while most > 0:
+                most -= 1
                 message = await channel.receive()
                 if isinstance(message, Refusal):
                     raise ParallaxError(message.message, message.hint)
@@ -110,16 +193,26 @@ class Follower:
     def _take(self, channel: Channel, message: ClusterState) -> None:
         try:
             state = read_state(message.state)
-        except (ValueError, ParallaxError) as error:
+            if self.state is None or state.proof != self.state.proof:
+                self._check(channel.peer, read_proof(state.proof))
+        except ValueError as error:
             raise PeerLost(f"node {channel.peer!r} sent a state that cannot be read: {error}") from error
-        if self.state is not None and self.state.cluster == state.cluster and state.term < self.state.term:
-            raise PeerLost(f"node {channel.peer!r} is an older coordinator: its term is {state.term}")
         if self.state is None:
             logger.info("following the coordinator model=%s term=%d", state.model, state.term)
         self.state = state
         self.note(state, True)  # noqa: FBT003 -- whether it is there
 
+    def _check(self, peer: str, told: TermProof) -> None:
+        """Check that a coordinator is no older than the one of which the latest state is.
+
+        Raises:
+            PeerLost: if it is.
+        """
+        before = read_proof(self.state.proof) if self.state is not None else told
+        if before.cluster == told.cluster and judge(before, told) in {"older", "unproved"}:
+            raise PeerLost(f"node {peer!r} is an older coordinator: its term is {told.latest.term}")
+
     async def _dismiss(self, channel: Channel, state: StandbyState) -> None:
         """Tell a coordinator that is still there that it no longer is one."""
         with contextlib.suppress(PeerLost):
-            await channel.send(show_term(take_over(Term(state.cluster, state.term))))
+            await channel.send(Succession(self.candidacy.promote(state, self.address).proof))

@@ -6,24 +6,21 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import Epoch, name_machine
-from parallax_core.base.taskgroup import run_in_turns
-from parallax_core.cluster.membership.standby_state import StandbyState, write_state
-from parallax_core.cluster.membership.succession import Candidate, Term
+from parallax_core.base.ids import HEAD, Epoch, name_machine
+from parallax_core.cluster.membership.standby_state import AcceptedStandby, StandbyState, write_state
+from parallax_core.cluster.membership.term_proof import read_proof, write_proof
 from parallax_core.node.channel import Channel
-from parallax_core.node.coordinator.own_node import OWN_NODE
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.own_term import OwnTerm, describe_newer
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.worker.terms import show_term
 from parallax_core.wire.membership import Refusal
 from parallax_core.wire.messages import Message
-from parallax_core.wire.succession import MOST_STANDBYS, ClusterState, Succession
+from parallax_core.wire.profile import Peer
+from parallax_core.wire.succession import ClusterState, Succession
 
 logger = logging.getLogger(__name__)
 
@@ -39,26 +36,32 @@ class Standbys:
     """The standbys of a coordinator. Belongs to one event loop."""
 
     def __init__(
-        self, registry: NodeRegistry, term: Term, describe: Callable[[], StandbyState], end: Callable[[str], None]
+        self,
+        registry: NodeRegistry,
+        own: OwnTerm,
+        describe: Callable[[], StandbyState],
+        end: Callable[[str], None],
     ) -> None:
-        """Tell the nodes of ``registry`` of ``term``, and standbys what ``describe`` returns.
+        """Prove the term ``own`` to the nodes of ``registry``, and tell standbys what ``describe`` returns.
 
-        ``end`` is called with the reason once a standby, or most machines, know of a newer term.
+        ``end`` is called with the reason once it is proved that another coordinator has taken over.
         """
         self._registry = registry
         self._describe = describe
         self._end = end
         self._tasks: set[asyncio.Task[None]] = set()
-        self._gone: set[str] = set()
-        """The machines that follow a newer coordinator."""
-        self.term = term
+        self.own = own
         self.names: list[str] = []
         """The standbys that follow now."""
 
     def start(self) -> None:
-        """Greet nodes and standbys from now on."""
+        """Greet nodes and standbys, those that have joined already, too."""
+        self._check_keys()
         self._registry.note_join = self._greet
+        for node in self._registry.joined:
+            self._greet(node)
         self._registry.services["standby"] = self._serve
+        self._start(self._watch_keys())
 
     async def stop(self) -> None:
         """Tell nobody any more. Idempotent."""
@@ -68,40 +71,47 @@ class Standbys:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _greet(self, node: JoinedNode) -> None:
-        node.channel.divert(Succession, partial(self._hear_node, node))
-        self._start(self._tell(node.channel))
-
-    def _start(self, telling: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(telling)
-        self._tasks.add(task)
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.add(task := asyncio.create_task(work))
         task.add_done_callback(self._tasks.discard)
 
+    def _greet(self, node: JoinedNode) -> None:
+        node.channel.divert(Succession, partial(self._hear, node.channel))
+        self._start(self._tell(node.channel))
+
     async def _tell(self, channel: Channel) -> None:
+        heads = tuple(Peer(HEAD, each.address, each.key) for each in self.own.heads)
         with contextlib.suppress(PeerLost):
-            await channel.send(show_term(self.term))
+            await channel.send(Succession(write_proof(self.own.proof), heads))
 
-    def _hear_node(self, node: JoinedNode, told: Succession) -> None:
-        """Note that a machine follows a newer coordinator; end once most machines do, since a single one may lie."""
-        if not self._is_newer(told):
+    def _tell_all(self) -> None:
+        for node in self._registry.joined:
+            self._start(self._tell(node.channel))
+
+    def _hear(self, channel: Channel, told: Succession) -> None:
+        """End if a node or a standby proves that another coordinator has taken over. It says so once."""
+        channel.divert(Succession, _ignore)
+        try:
+            term = self.own.hear(told.proof)
+        except ValueError as error:
+            logger.warning("node tells a term that is not proved node=%s: %s", channel.peer, error)
             return
-        machine = name_machine(node.name)
-        logger.warning("node follows another coordinator node=%s term=%d", node.name, told.term)
-        self._gone.add(machine)
-        others = {name_machine(each.name) for each in self._registry.joined} - self._gone - {name_machine(OWN_NODE)}
-        if len(self._gone) > len(others):
-            self._hear(told)
+        if term:
+            self._end(describe_newer(term, self.own.proof.latest.term))
 
-    def _hear(self, told: Succession) -> None:
-        """End if there is a newer coordinator of this cluster."""
-        if self._is_newer(told):
-            self._end(
-                f"another coordinator has taken over: its term is {told.term}, and that of this one was "
-                f"{self.term.number}"
-            )
+    def _check_keys(self) -> None:
+        """Take back what was accepted of machines whose keys may no longer be those of a head."""
 
-    def _is_newer(self, told: Succession) -> bool:
-        return told.cluster == self.term.cluster and told.term > self.term.number
+        def is_allowed(standby: AcceptedStandby) -> bool:
+            return self._registry.find_role(standby.key) in {"head", "any"}
+
+        if self.own.keep_only(is_allowed):
+            self._tell_all()
+
+    async def _watch_keys(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._check_keys()
 
     async def _serve(self, channel: Channel) -> None:
         """Tell a standby all it has to know, until it is gone."""
@@ -110,11 +120,12 @@ class Standbys:
             channel.admit()
             async with asyncio.timeout(FIRST_S):
                 first = await channel.receive()
-            candidate = _read_candidate(channel, first)
-            logger.info("standby follows node=%s address=%s", channel.peer, candidate.address)
-            self._add(candidate)
+            standby = _read_standby(channel, first)
+            logger.info("standby follows node=%s address=%s", channel.peer, standby.address)
+            if self.own.accept(standby):
+                self._tell_all()
             self.names.append(channel.peer)
-            channel.divert(Succession, self._hear)
+            channel.divert(Succession, partial(self._hear, channel))
             await self._keep_told(channel)
         except (PeerLost, TimeoutError) as error:
             logger.warning("standby is gone node=%s: %s", channel.peer, error)
@@ -138,12 +149,6 @@ class Standbys:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
 
-    def _add(self, candidate: Candidate) -> None:
-        """Tell all nodes of one more coordinator that may follow; of too many, the oldest is forgotten."""
-        heads = [each for each in self.term.heads if each.key != candidate.key or not each.key]
-        self.term = replace(self.term, heads=tuple([*heads, candidate][-MOST_STANDBYS:]))
-        self._start(run_in_turns(self._tell(node.channel) for node in self._registry.joined))
-
 
 async def _check_standby(channel: Channel) -> None:
     """Check that the key of a standby allows it to be a head, since nodes are going to trust it as one; tell it if not.
@@ -161,12 +166,25 @@ async def _check_standby(channel: Channel) -> None:
         raise
 
 
-def _read_candidate(channel: Channel, message: Message) -> Candidate:
-    """Return where a standby would listen, with the key that it has proved.
+def _read_standby(channel: Channel, message: Message) -> AcceptedStandby:
+    """Return where a standby would listen, and by which key it would sign, with the key that it has proved.
 
     Raises:
-        PeerLost: if it does not say.
+        PeerLost: if it does not say, or does not prove that the signing key is its own.
     """
     if not isinstance(message, Succession) or len(message.heads) != 1:
         raise PeerLost(f"standby {channel.peer!r} did not say where it would listen")
-    return Candidate(message.heads[0].address, channel.key)
+    try:
+        stated = read_proof(message.proof).latest
+    except ValueError as error:
+        raise PeerLost(f"standby {channel.peer!r} did not say by which key it would sign: {error}") from error
+    if channel.key and stated.key != channel.key:
+        raise PeerLost(f"standby {channel.peer!r} would prove another key as a server than it does now")
+    [head] = message.heads
+    return AcceptedStandby(
+        machine=name_machine(channel.peer), key=channel.key, signer=stated.signer, address=head.address
+    )
+
+
+def _ignore(told: Succession) -> None:
+    """Take no further note of what a node tells."""

@@ -68,8 +68,8 @@ class HeadSearch:
     def __init__(self, session: WorkerSession, place: HeadPlace, seek: SeekHead | None) -> None:
         """Begin at ``place``, which is changed."""
         self._session, self._place, self._seek = session, place, seek
-        self._known = place.address
-        """Where the head was last."""
+        self._first = self._known = place.address
+        """Where the user said that the head is, and where it was last. It may serve there again."""
         self._unusable: set[str] = set()
         """The addresses to which this node cannot connect, such as those of another transport."""
         self.num_failures = 0
@@ -96,8 +96,9 @@ class HeadSearch:
         found, _ = await asyncio.gather(_seek(self._seek, wait_s), asyncio.sleep(wait_s))
         terms = self._session.terms
         others = terms.others if terms is not None else []
-        places = [each for each in dict.fromkeys([self._known, *found, *others]) if each not in self._unusable]
-        self._place.address = places[self.num_failures // TRIES % len(places)]
+        places = dict.fromkeys([self._known, *found, *others, self._first])
+        usable = [each for each in places if each not in self._unusable]
+        self._place.address = usable[self.num_failures // TRIES % len(usable)]
         if terms is not None:
             terms.choose(self._place.address)
 

@@ -169,7 +169,7 @@ class WorkerSession:
 
     def _note_term(self, channel: Channel, told: Succession) -> None:
         """Follow a coordinator of the newest term; tell an older one that it is, and leave it."""
-        if self.terms is not None and (newer := self.terms.note(told)) is not None:
+        if self.terms is not None and (newer := self.terms.note(told, channel.key)) is not None:
             refusal = asyncio.create_task(refuse_head(channel, newer))
             self._refusals.add(refusal)
             refusal.add_done_callback(self._refusals.discard)

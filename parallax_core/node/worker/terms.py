@@ -1,4 +1,4 @@
-"""What a node knows of the coordinators of its cluster: the newest term, and where those are that may follow."""
+"""What a node knows of the coordinators of its cluster: the latest term, and where those are that may follow."""
 
 from __future__ import annotations
 
@@ -11,12 +11,23 @@ import msgspec
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import HEAD
-from parallax_core.cluster.membership.succession import Candidate, KnownTerms, Term
+from parallax_core.cluster.membership.succession import Candidate, ClusterId, KnownTerms, Term
+from parallax_core.cluster.membership.term_proof import read_proof, write_proof
 from parallax_core.node.channel import Channel
 from parallax_core.wire.profile import Peer
 from parallax_core.wire.succession import Succession
 
 logger = logging.getLogger(__name__)
+
+
+class TermRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A term as it is kept in a file."""
+
+    proof: bytes = b""
+    heads: tuple[Candidate, ...] = ()
+    cluster: bytes = b""
+    """Of a term without a proof, which an earlier version has kept."""
+    number: int = 0
 
 
 class HeadTerms:
@@ -41,7 +52,7 @@ class HeadTerms:
 
     @property
     def others(self) -> list[str]:
-        """The addresses of the coordinator of the newest term, and of those that may follow."""
+        """The addresses of the coordinator of the latest term, and of those that may follow."""
         return [each.address for each in self._current.heads] if self._current is not None else []
 
     def choose(self, address: str) -> None:
@@ -50,30 +61,59 @@ class HeadTerms:
         self._keys.pop(HEAD, None)
         self._keys.update({HEAD: self._place.key} if self._place.key else {})
 
-    def note(self, told: Succession) -> Succession | None:
-        """Note what the coordinator tells; return the newer term that there is, if it is to be refused."""
-        standbys = (Candidate(head.address, head.key) for head in told.heads)
-        term = Term(told.cluster, told.term, (self._place, *standbys))
+    def note(self, told: Succession, key: bytes = b"") -> Term | None:
+        """Note what the coordinator proves, whose link has ``key``; return the newer term if it is to be refused.
+
+        Raises:
+            PeerLost: if it proves nothing.
+        """
+        term = self._read(told, key)
+        self._known = KnownTerms({**self._known.terms, **_read(self._path)})  # other processes note terms, too
         newer = self._known.find_newer(term)
         if newer is None and self._known.terms.get(term.cluster) != term:
             self._known = self._known.note(term)
             _write(self._path, self._known)
         self._current = newer or term
         self._places.update({each.address: each for each in self._current.heads})
-        return show_term(newer) if newer is not None else None
+        return newer
+
+    def _read(self, told: Succession, key: bytes) -> Term:
+        try:
+            proof = read_proof(told.proof)
+        except ValueError as error:
+            raise PeerLost(f"the coordinator tells a term and does not prove it: {error}") from error
+        if key and proof.latest.key != key:
+            raise PeerLost("the coordinator tells the term of another one as its own")
+        standbys = (Candidate(head.address, head.key) for head in told.heads)
+        return Term(proof.latest.term, proof.cluster, (self._place, *standbys), proof)
 
 
 def show_term(term: Term) -> Succession:
     """Return the message that tells a term."""
-    return Succession(term.cluster, term.number, tuple(Peer(HEAD, each.address, each.key) for each in term.heads))
+    heads = tuple(Peer(HEAD, each.address, each.key) for each in term.heads)
+    return Succession(write_proof(term.proof) if term.proof is not None else b"", heads)
 
 
-def _read(path: Path | None) -> dict[bytes, Term]:
+def _read(path: Path | None) -> dict[ClusterId, Term]:
     if path is None:
         return {}
-    with contextlib.suppress(OSError, msgspec.DecodeError):  # there is none, or it is damaged
-        return {term.cluster: term for term in msgspec.msgpack.decode(path.read_bytes(), type=list[Term])}
+    with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
+        records = msgspec.msgpack.decode(path.read_bytes(), type=list[TermRecord])
+        return {term.cluster: term for term in map(_read_record, records)}
     return {}
+
+
+def _read_record(record: TermRecord) -> Term:
+    if not record.proof:
+        return Term(record.number, (record.cluster, b""), record.heads)
+    proof = read_proof(record.proof)
+    return Term(proof.latest.term, proof.cluster, record.heads, proof)
+
+
+def _write_record(term: Term) -> TermRecord:
+    if term.proof is None:
+        return TermRecord(cluster=term.cluster[0], number=term.number, heads=term.heads)
+    return TermRecord(proof=write_proof(term.proof), heads=term.heads)
 
 
 def _write(path: Path | None, known: KnownTerms) -> None:
@@ -82,15 +122,15 @@ def _write(path: Path | None, known: KnownTerms) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(msgspec.msgpack.encode(list(known.terms.values())))
+        draft.write_bytes(msgspec.msgpack.encode([_write_record(term) for term in known.terms.values()]))
         draft.replace(path)
     except OSError as error:
         logger.warning("the term of the coordinator is not kept: %s", error)
 
 
-async def refuse_head(channel: Channel, newer: Succession) -> None:
+async def refuse_head(channel: Channel, newer: Term) -> None:
     """Tell a coordinator that there is a newer one, and end the link to it."""
-    logger.warning("coordinator is refused: there is one of term %d", newer.term)
+    logger.warning("coordinator is refused: there is one of term %d", newer.number)
     with contextlib.suppress(PeerLost):
-        await channel.send(newer)
+        await channel.send(show_term(newer))
     await channel.leave()

@@ -11,7 +11,7 @@ from parallax_transport_lattica.call import find_ip, start_caller
 from parallax_transport_lattica.process import PeerProcess
 from parallax_transport_zmq.address import TcpEndpoint
 from parallax_transport_zmq.joining import DAMAGED, ZmqJoining
-from parallax_transport_zmq.keyfile import KEY_BYTES
+from parallax_transport_zmq.keyfile import KEY_BYTES, NodeRole
 
 REACH_S = 2.2
 """Seconds to reach the head's peer: with the 2.5 of ZeroMQ, less than five."""
@@ -63,9 +63,15 @@ class LatticaJoining:
         """Return the keys that were removed, each with its name."""
         return self._inner.list_removed()
 
-    def take_over(self, machines: Mapping[str, bytes], removed: Mapping[bytes, str]) -> None:
-        """Trust the machines of another head as workers, and none that was removed there or here."""
-        self._inner.take_over(machines, removed)
+    def find_role(self, key: bytes) -> NodeRole | None:
+        """Return the role that a key has, whichever machine's it is; None: it has none, or was removed."""
+        return self._inner.find_role(key)
+
+    def take_over(
+        self, machines: Mapping[str, bytes], removed: Mapping[bytes, str], servers: Mapping[str, bytes]
+    ) -> None:
+        """Trust the machines of another head as workers, ``servers`` also as heads, and none that was removed."""
+        self._inner.take_over(machines, removed, servers)
 
     async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         """Have the head admit this machine's own key, through a tunnel to the first address that answers."""

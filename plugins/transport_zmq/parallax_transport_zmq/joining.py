@@ -28,7 +28,7 @@ from parallax_core.api import (
 from parallax_transport_zmq.address import IpcEndpoint, TcpEndpoint, advertise_host, parse_address
 from parallax_transport_zmq.call import EVENTS
 from parallax_transport_zmq.interfaces import list_own_addresses
-from parallax_transport_zmq.keyfile import KEY_BYTES, KeyPair, derive_public
+from parallax_transport_zmq.keyfile import KEY_BYTES, KeyPair, NodeRole, derive_public
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.message import BadMessage, Kind, pack_enrol, unpack_enrolled, unpack_reason
 from parallax_transport_zmq.pump import Pump
@@ -97,9 +97,15 @@ class ZmqJoining:
         """Return the keys that were removed, each with its name."""
         return self._keyring.list_removed()
 
-    def take_over(self, machines: Mapping[str, bytes], removed: Mapping[bytes, str]) -> None:
-        """Trust the machines of another head as workers, and none that was removed there or here."""
-        self._keyring.take_over(machines, removed)
+    def find_role(self, key: bytes) -> NodeRole | None:
+        """Return the role that a key has, whichever machine's it is; None: it has none, or was removed."""
+        return self._keyring.find_key_role(key)
+
+    def take_over(
+        self, machines: Mapping[str, bytes], removed: Mapping[bytes, str], servers: Mapping[str, bytes]
+    ) -> None:
+        """Trust the machines of another head as workers, ``servers`` also as heads, and none that was removed."""
+        self._keyring.take_over(machines, removed, servers)
 
     async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
         """Have the head admit this machine's own key; the first address that answers counts."""

@@ -19,6 +19,7 @@ from zmq.utils import z85
 from parallax_core.api import ParallaxError
 from parallax_transport_zmq.keyfile import (
     NAME,
+    ROLES,
     Key,
     KeyPair,
     NodeRole,
@@ -277,8 +278,15 @@ class Keyring:
             path.unlink(missing_ok=True)
             self._kept.refresh()
 
-    def take_over(self, machines: Mapping[str, bytes], removed: Mapping[bytes, str]) -> None:
-        """Trust the machines of another head as workers, and none that was removed there or here.
+    def find_key_role(self, public: bytes) -> NodeRole | None:
+        """Return the role of the holder of ``public``, whoever it is; None: there is none."""
+        roles = {key.role for key in self._find(public)}
+        return next((role for role in ROLES if role in roles), None)
+
+    def take_over(
+        self, machines: Mapping[str, bytes], removed: Mapping[bytes, str], servers: Mapping[str, bytes]
+    ) -> None:
+        """Trust the machines of another head as workers, ``servers`` also as heads, and none that was removed.
 
         Raises:
             ParallaxError: if that cannot be kept.
@@ -291,6 +299,10 @@ class Keyring:
                         called = self.admit(public, name)
                         if called != name:  # another key has that name, by which the machine knows itself
                             logger.warning("machine %s has to join again: here it is called %s", name, called)
+                for name, public in servers.items():
+                    is_own = any(key.is_own for key in self._find(public))
+                    if not is_own and public not in self._kept.look(fresh=True).removed:
+                        self.allow(public, self.admit(public, name), "any")
             except OSError as error:
                 message = f"the keys of machines cannot be kept in {self.folder}: {error.strerror}"
                 raise ParallaxError(message, "is the disk full?") from error

@@ -85,7 +85,7 @@ def test_file_that_was_left_or_put_back_does_not_allow_a_removed_key(ring: Keyri
 
 def test_own_key_is_not_refused_because_it_was_removed_elsewhere(ring: Keyring) -> None:
     own = ring.make("default").public
-    ring.take_over({}, {own: "server", KEY: "mini"})
+    ring.take_over({}, {own: "server", KEY: "mini"}, {})
     assert ring.allows(own)
     assert ring.list_removed() == {KEY: "mini"}
 
@@ -112,7 +112,7 @@ def test_removal_that_cannot_be_kept_is_told_and_ends_the_trust(ring: Keyring) -
         ring.remove("mini", own=False)
     assert not ring.allows(KEY)
     with pytest.raises(ParallaxError, match="cannot be kept"):
-        ring.take_over({}, {OTHER: "desk"})
+        ring.take_over({}, {OTHER: "desk"}, {})
 
 
 def test_machines_of_another_head_are_admitted_but_those_that_were_removed(ring: Keyring) -> None:
@@ -120,13 +120,28 @@ def test_machines_of_another_head_are_admitted_but_those_that_were_removed(ring:
     ring.remove("mini", own=False)
     machines = {"mini": KEY, "studio": OTHER, "HEAD": bytes(32), "../x": b"\1" * 32, "gone": b"\2" * 32}
     for _ in range(2):
-        ring.take_over(machines, {b"\2" * 32: "gone"})
+        ring.take_over(machines, {b"\2" * 32: "gone"}, {})
     assert set(ring.list_machines().values()) == {OTHER, bytes(32), b"\1" * 32}
     assert ring.find_role(OTHER, "studio/7") == "worker"
     assert ring.list_removed() == {KEY: "mini", b"\2" * 32: "gone"}
-    ring.take_over({"studio": OTHER}, {OTHER: "studio"})
+    ring.take_over({"studio": OTHER}, {OTHER: "studio"}, {})
     assert not ring.allows(OTHER)
     assert "studio" not in {key.name for key in ring.list_keys()}
+
+
+def test_servers_of_another_head_may_be_heads_and_none_that_was_removed(ring: Keyring) -> None:
+    own = ring.make("default").public
+    ring.allow(OTHER, "studio", "worker")
+    ring.allow(KEY, "mini")
+    ring.remove("mini", own=False)
+    new, gone = b"\1" * 32, b"\2" * 32
+    ring.take_over(
+        {"studio": OTHER}, {gone: "gone"}, {"studio": OTHER, "server-1": new, "x": gone, "mini": KEY, "y": own}
+    )
+    found = {key: ring.find_key_role(key) for key in (OTHER, new, gone, KEY)}
+    assert found == {OTHER: "any", new: "any", gone: None, KEY: None}
+    assert ring.find_role(new, "server-1/7") == "any"
+    assert [key.name for key in ring.list_keys() if key.public == own] == ["default"]
 
 
 def test_machines_are_those_that_may_be_workers_here(ring: Keyring) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.cli.promote import promote
-from parallax_core.config.home import standby_file
+from parallax_core.config.home import standby_file, term_file
 from parallax_core.deploy.standby import StandbyRecord, find_standby
+from parallax_core.node.membership.term_store import TermStore
 
 HOLD = """
 import sys, signal
@@ -60,6 +61,16 @@ def test_without_a_standby_it_is_an_error_with_the_next_step() -> None:
     assert find_standby() is None, "its process has ended"
 
 
+def test_old_server_learns_how_it_serves_again() -> None:
+    TermStore(term_file()).begin("toy")
+    with pytest.raises(ParallaxError, match="no standby runs") as caught:
+        promote(force=True)
+    assert "`parallax run --new-term`" in caught.value.hint
+    term_file().write_bytes(b"\0")
+    with pytest.raises(ParallaxError, match="no standby runs"):
+        promote()
+
+
 def test_standby_takes_over_when_its_coordinator_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     with standing_by() as process:
         promote()
@@ -75,6 +86,13 @@ def test_coordinator_that_still_answers_is_replaced_only_by_force() -> None:
         assert process.poll() is None
         promote(force=True)
         assert process.wait(20) == 7
+
+
+def test_standby_that_is_accepted_no_more_is_not_promoted() -> None:
+    with standing_by(is_accepted=False) as process:
+        with pytest.raises(ParallaxError, match="does not accept this machine as a standby any more"):
+            promote(force=True)
+        assert process.poll() is None
 
 
 def test_standby_that_has_heard_nothing_cannot_take_over() -> None:

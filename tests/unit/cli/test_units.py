@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,10 +13,22 @@ import pytest
 import typer
 
 from parallax_core.cli import app
+from parallax_core.config.join import JoinSettings
+from parallax_core.config.relay import RelayCommandSettings
+from parallax_core.config.run import RunSettings
+from parallax_core.config.schema import list_keys
+from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 
 FOLDER = Path(__file__).parents[3] / "docs/examples/deploy"
 UNITS = sorted(FOLDER.glob("*.service"))
+SETTINGS = {
+    "join": JoinSettings,
+    "relay": RelayCommandSettings,
+    "run": RunSettings,
+    "serve": ServeSettings,
+    "worker": WorkerSettings,
+}
 SCRIPT = "/srv/parallax/bin/parallax"
 
 KNOWN = {
@@ -33,6 +46,7 @@ KNOWN = {
         "TimeoutStopSec",
         "Restart",
         "RestartSec",
+        "RestartPreventExitStatus",
         "LimitNOFILE",
         "NoNewPrivileges",
         "PrivateTmp",
@@ -58,8 +72,22 @@ def read_unit(path: Path) -> dict[str, dict[str, str]]:
     return sections
 
 
-def test_there_are_units_for_server_and_worker() -> None:
-    assert [path.name for path in UNITS] == ["parallax-worker.service", "parallax.service"]
+def test_there_are_units_for_all_that_runs_for_long() -> None:
+    names = ["parallax-join", "parallax-relay", "parallax-run", "parallax-standby", "parallax-worker", "parallax"]
+    assert [path.stem for path in UNITS] == names
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_settings_that_a_unit_names_are_settings_of_its_command(path: Path) -> None:
+    named = set(re.findall(r"PARALLAX_(\w+?)__(\w+)=", path.read_text(encoding="utf-8")))
+    assert {section.lower() for section, _ in named} == {read_unit(path)["Service"]["ExecStart"].split()[1]}
+    assert {key.lower() for section, key in named if key.lower() not in list_keys(SETTINGS[section.lower()])} == set()
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_no_unit_writes_a_join_code_into_the_journal(path: Path) -> None:
+    command = read_unit(path)["Service"]["ExecStart"]
+    assert " run " not in command or "--code-hours 0" in command
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)

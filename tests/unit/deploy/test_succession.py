@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -7,7 +8,8 @@ import msgspec
 import pytest
 
 from parallax_core.base.errors import ParallaxError
-from parallax_core.cluster.membership.standby_state import ClusterSettings, StandbyState, read_state
+from parallax_core.cluster.membership.standby_state import AcceptedStandby, ClusterSettings, StandbyState, read_state
+from parallax_core.cluster.membership.term_proof import write_proof
 from parallax_core.config.config import Config
 from parallax_core.config.home import term_file
 from parallax_core.config.run import RunSettings
@@ -15,11 +17,21 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.joining import MachineKeys
 from parallax_core.contracts.placement import PlacedStage, StageLease
 from parallax_core.contracts.stage import LayerRange
+from parallax_core.contracts.transport import NodeRole
 from parallax_core.deploy.executors import make_registry
 from parallax_core.deploy.join_codes import get_method
-from parallax_core.deploy.succession import adopt_machines, adopt_settings, followed, recall_plan
+from parallax_core.deploy.succession import (
+    ToldState,
+    adopt_machines,
+    adopt_settings,
+    check_taken_over,
+    followed,
+    open_own_term,
+    recall_plan,
+)
 from parallax_core.node.membership.term_store import TermStore
 from parallax_core.plugins.host import PluginHost
+from tests.unit.cluster.membership.terms import ONE
 from tests.unit.node.cluster import Node, joined, open_registry, until
 
 STUDIO, MINI, DESK_KEY = bytes(range(32)), bytes(range(1, 33)), b"\7" * 32
@@ -84,8 +96,19 @@ def test_machines_of_a_cluster_that_was_taken_over_are_kept_once_so_that_they_ca
     assert take_over(STATE).list_machines() == {"studio": STUDIO, "mini": MINI}
     kept = TermStore(term_file()).find()
     assert kept == msgspec.structs.replace(STATE, machines={})
-    get_keys().take_over({}, {MINI: "mini"})  # as `parallax keys remove` does
+    get_keys().take_over({}, {MINI: "mini"}, {})  # as `parallax keys remove` does
     assert take_over(kept).list_machines() == {"studio": STUDIO}
+
+
+@pytest.mark.usefixtures("home")
+def test_machines_that_may_be_servers_stay_so_once() -> None:
+    state = msgspec.structs.replace(STATE, servers={"mini": MINI, "server-1": DESK_KEY}, removed={STUDIO: "studio"})
+    keys = take_over(state)
+    assert [keys.find_role(key) for key in (MINI, DESK_KEY, STUDIO)] == ["any", "any", None]
+    kept = TermStore(term_file()).find()
+    assert kept == msgspec.structs.replace(STATE, machines={})
+    keys.take_over({}, {DESK_KEY: "server-1"}, {})
+    assert take_over(kept).find_role(DESK_KEY) is None
 
 
 @pytest.mark.usefixtures("home")
@@ -117,7 +140,10 @@ class FullKeys:
     def list_removed(self) -> dict[bytes, str]:
         return {}
 
-    def take_over(self, machines: object, removed: object) -> None:
+    def find_role(self, key: bytes) -> NodeRole | None:
+        return None
+
+    def take_over(self, machines: object, removed: object, servers: object) -> None:
         raise ParallaxError("the disk is full")
 
 
@@ -156,9 +182,25 @@ async def test_standby_is_told_all_machines_that_may_join_and_those_that_were_re
     async with open_registry() as registry, joined(registry, Node("a")):
         await until(lambda: registry.has("a"))
         registry.keys = SomeKeys()
-        settings = RunSettings(model="m")
-        following = followed(cast("Any", Coordinator()), registry, settings, dict, tuple)
-        async with following as standbys:
+        settings, coordinator = RunSettings(model="m"), cast("Any", Coordinator())
+        told = ToldState(settings, coordinator, dict, tuple)
+        async with followed(registry, open_own_term(settings, b"key"), told, coordinator.end) as standbys:
             state = standbys._describe()
     assert state.machines == {"studio": STUDIO, "desk": DESK_KEY}
     assert state.removed == {MINI: "mini"}
+
+
+def test_server_from_which_another_took_over_is_refused_before_it_loads_a_model(home: Path) -> None:
+    settings = RunSettings(model="org/model")
+    check_taken_over(settings)
+    own = open_own_term(settings, b"key")
+    own.accept(AcceptedStandby(machine="one", key=ONE.key, signer=ONE.signer))
+    check_taken_over(settings)
+    own.hear(write_proof(ONE.take_over(own.proof)))
+    with pytest.raises(ParallaxError, match="its term is 2, and that of this one was 1"):
+        check_taken_over(settings)
+    check_taken_over(replace(settings, new_term=True))
+    assert open_own_term(replace(settings, new_term=True), b"key").state.term == 3
+    check_taken_over(settings)
+    assert open_own_term(settings, b"key").state.term == 3
+    assert (home / "cluster" / "signing.key").stat().st_mode & 0o777 == 0o600

@@ -6,10 +6,11 @@ import asyncio
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
-from parallax_core.base.errors import EngineFailed
+from parallax_core.base.errors import EngineFailed, ParallaxError
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
@@ -37,6 +38,31 @@ def make_site(engine: PipelineEngine) -> run.ServerSite:
     models = ServedModels.only(service)
     changes = ModelChanges(models, None)
     return run.ServerSite(make_app(models, changes, options, drain), models, options, drain, changes)
+
+
+async def test_server_that_has_to_give_way_ends_with_the_reason_also_before_it_is_ready() -> None:
+    over = asyncio.Event()
+
+    async def await_end() -> None:
+        await over.wait()
+        raise ParallaxError("another coordinator has taken over", "follow it")
+
+    class Slow(LocalExecutor):
+        """Stages that are never assembled."""
+
+        async def assemble(self, *_: object) -> None:
+            await asyncio.Event().wait()
+
+    engine = PipelineEngine(Slow([TOY.open]), Letters().decode)
+    site = replace(make_site(engine), await_end=await_end)
+    serving = asyncio.create_task(run.run_server(site, bind_socket("127.0.0.1", 0), lambda: None))
+    async with asyncio.timeout(30):
+        await asyncio.sleep(0.1)
+        assert not serving.done()
+        over.set()
+        with pytest.raises(ParallaxError, match="another coordinator has taken over") as caught:
+            await serving
+    assert caught.value.hint == "follow it"
 
 
 def make_engine() -> PipelineEngine:

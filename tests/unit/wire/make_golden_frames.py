@@ -221,7 +221,7 @@ SAMPLES: dict[str, Message] = {
     "link tried": LinkTried("kitchen", is_reached=False, reason="no node answers there"),
     "probe": Probe(bytes(range(8))),
     "answer to a probe": ProbeAnswer(),
-    "succession": Succession(b"cluster", 3, (Peer("head", "tcp://10.0.0.9:9000", b"key"),)),
+    "succession": Succession(b"proof", (Peer("head", "tcp://10.0.0.9:9000", b"key"),)),
     "state of a cluster": ClusterState(b"state"),
     "hello of a client": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "api"),
     "data of a client": ApiData(b"GET /v1/models HTTP/1.1\r\n"),

@@ -262,7 +262,7 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(LinkTried, shown, st.booleans(), words),
     st.builds(Probe, st.binary(max_size=9)),
     st.builds(ProbeAnswer),
-    st.builds(Succession, st.binary(max_size=9), counts, tuples(st.builds(Peer, shown, shown, st.binary(max_size=9)))),
+    st.builds(Succession, st.binary(max_size=9), tuples(st.builds(Peer, shown, shown, st.binary(max_size=9)))),
     st.builds(ClusterState, st.binary(max_size=9)),
     st.builds(ApiData, st.binary(min_size=1, max_size=9)),
     st.builds(Join, shown, tuples(shown), shown, counts, shown, counts, counts, counts, st.booleans()),
