@@ -18,6 +18,7 @@ from parallax_core.api import TransportPlan
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.layer_plan import LayerPlanner
 from parallax_core.cluster.placement.policy import SearchPlacement
+from parallax_core.cluster.rebalancing.rest import MoveRules
 from parallax_core.cluster.rebalancing.slowdown import SlowdownRules
 from parallax_core.contracts.placement import (
     ClusterProfile,
@@ -48,7 +49,7 @@ GB = 10**9
 TIMEOUT_S = 1.0
 CONVERGE_S = 60.0
 TRANSPORT = "parallax_transport_zmq.transport:ZmqTransport"
-QUICK = SlowdownRules(interval_s=0.25, span_s=2.5, min_intervals=6)
+QUICK = MoveRules(slowdown=SlowdownRules(interval_s=0.25, span_s=2.5, min_intervals=6), rest_s=3.0)
 """Ten times as quick as usual, since other changes follow each other in seconds, too."""
 
 
@@ -106,8 +107,8 @@ class PacedCluster:
         self.registry = NodeRegistry(ZmqTransport(plan), "head")
         self.fleet = PacedFleet(folder, self.registry)
         goal = ServingGoal(prompt_tokens=20, output_tokens=30, concurrency=concurrency)
-        planner = LayerPlanner(policy=SearchPlacement(), model=make_model(), goal=goal)
-        self.coordinator = Coordinator(self.registry, planner, self.fleet.describe, self._open, QUICK)
+        planner = LayerPlanner(policy=SearchPlacement(), model=make_model(), goal=goal, rules=QUICK)
+        self.coordinator = Coordinator(self.registry, planner, self.fleet.describe, self._open)
         self.router = Router(self.coordinator.engines, LeastPendingTokens(), lambda: 200)
 
     def _open(self, rank: int, planning: Planning) -> PlannedPipeline:

@@ -92,6 +92,17 @@ class Client:
         except (OSError, HTTPException) as error:
             raise self._absent(error) from error
 
+    def rebalance(self) -> None:
+        """Have the server plan its layers anew, and move them if that is worth it.
+
+        Raises:
+            ParallaxError: if no server answers there, or it refuses.
+        """
+        try:
+            self._open("/cluster/rebalance", {}, "admin").close()
+        except (OSError, HTTPException) as error:
+            raise self._absent(error) from error
+
     def chat(self, body: dict[str, Any]) -> Iterator[AnswerPiece]:
         """Yield the pieces of a streamed answer in a chat; raises what `complete` raises."""
         for choice in self._stream("/chat/completions", body):

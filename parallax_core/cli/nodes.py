@@ -31,11 +31,17 @@ def nodes(
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     show_code: Annotated[bool, typer.Option("--show-code", help="Show the join code, which is a secret.")] = False,
+    rebalance: Annotated[
+        bool, typer.Option("--rebalance", help="Have layers move now if that is worth it, also held ones.")
+    ] = False,
 ) -> None:
     """Show the nodes that have joined a running server, the layers of each, and why others are idle.
 
     A key is taken from PARALLAX_API_KEY.
     """
+    if rebalance:
+        Client(find_url(url), TIMEOUT_S).rebalance()
+        return
     cluster = Client(find_url(url), TIMEOUT_S).cluster()
     if not show_code:
         hide_code(cluster)

@@ -10,6 +10,7 @@ from parallax_core.cluster.layer_plan import LayerPlan, Stages, describe_unreach
 from parallax_core.cluster.placement.covers import describe_gap, find_covers
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.movement import find_loads, measure_movement
+from parallax_core.cluster.rebalancing.rest import USUAL, MoveRules
 from parallax_core.contracts.placement import (
     ClusterProfile,
     Estimate,
@@ -31,16 +32,20 @@ class CoverPlanner:
 
     model: ModelDemand
     goal: ServingGoal = field(default_factory=ServingGoal)
+    rules: MoveRules = USUAL
 
-    def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False) -> LayerPlan:
+    def plan(
+        self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""
+    ) -> LayerPlan:
         """Return the pipelines that the nodes of ``cluster`` form: those that are intact, and what the others add.
 
         Args:
             cluster: the nodes that may be used; those without `NodeProfile.fixed_layers` are not.
             current: the pipelines so far, by rank; some of their nodes may be gone.
             has_begun: has no effect, since no number of nodes is waited for.
+            keeps: has no effect, since no layers move.
         """
-        del has_begun
+        del has_begun, keeps
         ranges = {node.name: node.fixed_layers for node in cluster.nodes if node.fixed_layers is not None}
         intact = find_intact(current.values(), ranges, cluster.unreachable)
         kept = [stages for stages in intact if _is_valid(stages, ranges)]
@@ -53,7 +58,7 @@ class CoverPlanner:
             return LayerPlan(cluster=cluster, idle=idle, waits_for=gap or describe_unreachable(cluster))
         problem = PlacementProblem(cluster=cluster, model=self.model, goal=self.goal)
         placement, held = Placement(tuple(covers)), Placement(tuple(current.values()))
-        loads = find_loads(self.model, held, placement)
+        loads = find_loads(problem, held, placement)
         return LayerPlan(
             cluster=cluster,
             pipelines=dict(zip(give_ranks(current, covers), covers, strict=True)),

@@ -11,8 +11,10 @@ from parallax_core.base.ids import lease_node
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import MOST_TOLD, explain_idle, name_some
 from parallax_core.cluster.placement.leased import shares_nodes
-from parallax_core.cluster.placement.movement import Movement, find_loads, measure_movement
+from parallax_core.cluster.placement.movement import Movement, find_loads, is_worth_moving, measure_movement
 from parallax_core.cluster.placement.shortage import describe_shortage
+from parallax_core.cluster.rebalancing.rest import USUAL as USUAL_RULES
+from parallax_core.cluster.rebalancing.rest import MoveRules
 from parallax_core.contracts.placement import (
     ClusterProfile,
     Estimate,
@@ -67,13 +69,20 @@ class Planner(Protocol):
     def model(self) -> ModelDemand:
         """What the model takes."""
 
-    def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False) -> LayerPlan:
+    @property
+    def rules(self) -> MoveRules:
+        """When layers move."""
+
+    def plan(
+        self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""
+    ) -> LayerPlan:
         """Return the pipelines that the nodes of ``cluster`` are to form.
 
         Args:
             cluster: the nodes that may be used.
             current: the pipelines so far, by rank; some of their nodes may be gone.
             has_begun: whether there was a pipeline before.
+            keeps: why pipelines that have all their nodes stay as they are; empty: others may take their place.
         """
 
 
@@ -86,8 +95,11 @@ class LayerPlanner:
     goal: ServingGoal = USUAL
     min_nodes: int = 0
     """The nodes to wait for before the first pipeline."""
+    rules: MoveRules = USUAL_RULES
 
-    def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False) -> LayerPlan:
+    def plan(
+        self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""
+    ) -> LayerPlan:
         """Return the pipelines that the nodes of ``cluster`` are to form.
 
         Pipelines that have all their nodes stay as they are unless others are worth the move (`is_worth_moving`). A
@@ -97,6 +109,8 @@ class LayerPlanner:
             cluster: the nodes that may be used.
             current: the pipelines so far, by rank; some of their nodes may be gone.
             has_begun: whether there was a pipeline before, so that no number of nodes is waited for.
+            keeps: why pipelines that have all their nodes stay as they are, and only the other nodes form new ones;
+                empty: they change if that is worth the move.
         """
         missing = self.min_nodes - len(cluster.nodes)
         if not has_begun and missing > 0:
@@ -109,27 +123,50 @@ class LayerPlanner:
             cluster=cluster, model=self.model, goal=self.goal, current=kept if kept.pipelines else None
         )
         estimator = PlacementEstimator(problem)
-        placement = self.policy.place(problem, estimator)
+        extended = self._extend(problem, estimator) if keeps else None
+        placement = extended or self.policy.place(problem, estimator)
         if not placement.pipelines:
             waits_for = self._explain(problem)
             return LayerPlan(cluster=cluster, idle=explain_idle(problem, placement), waits_for=waits_for)
         held = Placement(tuple(current.values()))
         placement = settle_nodes(problem, estimator, held, placement)
-        ranks, loads = give_ranks(current, placement.pipelines), find_loads(self.model, held, placement)
+        ranks, loads = give_ranks(current, placement.pipelines), find_loads(problem, held, placement)
         return LayerPlan(
             cluster=cluster,
             pipelines=dict(zip(ranks, placement.pipelines, strict=True)),
             estimate=estimator.estimate(placement),
-            idle=explain_idle(problem, placement),
+            idle=dict.fromkeys(list_idle(cluster, placement), keeps) if extended else explain_idle(problem, placement),
             movement=measure_movement(problem, held, placement),
             loads={node: sum(sizes.values()) for node, sizes in loads.items()},
         )
+
+    def _extend(self, problem: PlacementProblem, estimator: Estimator) -> Placement | None:
+        """Return the current pipelines, and those of other nodes that better them; None: none can stay as it is."""
+        if problem.current is None:
+            return None
+        idle = list_idle(problem.cluster, problem.current)
+        nodes = tuple(node for node in problem.cluster.nodes if node.name in idle)
+        others = replace(problem, cluster=replace(problem.cluster, nodes=nodes), current=None)
+        found = self.policy.place(others, PlacementEstimator(others)).pipelines if nodes else ()
+        both = Placement((*problem.current.pipelines, *found))
+        try:
+            old, new = estimator.estimate(problem.current), estimator.estimate(both)
+        except ValueError:  # a node has less memory than before
+            return None
+        movement = measure_movement(problem, problem.current, both)
+        return both if found and is_worth_moving(problem, old, new, movement) else problem.current
 
     def _explain(self, problem: PlacementProblem) -> str:
         """Return why there is no pipeline: missing links, or else missing memory."""
         return (
             describe_unreachable(problem.cluster) if lacks_links(problem, self.policy) else describe_shortage(problem)
         )
+
+
+def list_idle(cluster: ClusterProfile, placement: Placement) -> list[str]:
+    """Return the nodes of a cluster without layers, by name."""
+    used = {stage.node for stages in placement.pipelines for stage in stages}
+    return [node.name for node in cluster.nodes if node.name not in used]
 
 
 def settle_nodes(problem: PlacementProblem, estimator: Estimator, held: Placement, placement: Placement) -> Placement:

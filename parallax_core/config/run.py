@@ -33,6 +33,9 @@ class RunSettings(ServerSettings):
             extra={"metavar": "GB"},
         ),
     ] = None
+    hold_moves: Annotated[
+        bool, Meta(description="Move layers only when a node is lost or leaves, or `nodes --rebalance` asks.")
+    ] = False
     code_hours: Annotated[
         float,
         Meta(

@@ -55,6 +55,8 @@ class NodeProfile:
     """The network the node is in; see `LinkProfile`."""
     cached_layers: LayerRange | None = None
     """The layers whose weights are on its disk."""
+    loaded_layers: LayerRange | None = None
+    """The layers whose weights are in its memory; None: those that it has in the current placement."""
     disk_bandwidth: float = 1e9
     """Bytes per second when weights are loaded from the disk."""
     download_bandwidth: float = 50e6

@@ -16,6 +16,7 @@ from parallax_core.base.ids import HEAD
 from parallax_core.base.tasks import WatchedWork
 from parallax_core.cluster.layer_plan import LayerPlanner
 from parallax_core.cluster.placement.demand import measure_demand
+from parallax_core.cluster.rebalancing.rest import MoveRules
 from parallax_core.config.home import plan_file
 from parallax_core.config.run import RunSettings
 from parallax_core.contracts.device import DType
@@ -255,7 +256,8 @@ class ClusterPlan:
             memory_fraction=settings.memory_fraction,
         )
         demand = measure_model(self.plugins, deployment.folder, settings.dtype)
-        return LayerPlanner(policy=self.policy, model=demand, goal=goal, min_nodes=min_nodes)
+        rules = MoveRules(holds=settings.hold_moves)
+        return LayerPlanner(policy=self.policy, model=demand, goal=goal, min_nodes=min_nodes, rules=rules)
 
     def open_own_term(self, listening: ListeningHead) -> OwnTerm:
         """Return the term of the coordinator that listens; see `open_own_term`."""

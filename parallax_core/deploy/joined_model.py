@@ -77,7 +77,7 @@ class JoinedModel:
         self._following: WatchedWork | None = None
         self._tell = maker.tell_loss(deployment.model_id)
         self.nodes = rooms.pool.open(deployment.model_id)
-        described = ModelProfiles(self.nodes, rooms, describe)
+        described = ModelProfiles(self.nodes, rooms, describe, self._stages.model)
         self.coordinator = Coordinator(self.nodes, planner, described.describe, self._open_pipeline)
         self.nodes.find_use = self.find_use
         self._unplanned = self.coordinator.plan
@@ -125,6 +125,10 @@ class JoinedModel:
         registry = self._rooms.pool.registry
         stages = [stage for stages in self.coordinator.plan.pipelines.values() for stage in stages]
         return [_show_progress(stage, registry.get(name_member(stage))) for stage in stages]
+
+    def rebalance(self) -> None:
+        """Plan anew soon; see `Rebalancing`."""
+        self.coordinator.rebalance()
 
     def find_plan(self, join_command: str) -> PlanStatus:
         """Return what is planned; ``join_command`` is shown with it."""

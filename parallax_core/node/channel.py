@@ -43,6 +43,8 @@ class Channel:
         """A link to the same node that takes over after a `HandOver`, and ends with this channel until then."""
         self._takers: dict[type, Callable[[Any], None]] = {}
         """By kind of message: what takes such messages instead of who receives."""
+        self.silence_s = 0.0
+        """Seconds of silence for which the peer was disconnected; 0: it was not, or for another reason."""
         self.ended = asyncio.Event()
         """Set once this end is closed, or a call has found that the peer is gone."""
 
@@ -186,7 +188,7 @@ class Channel:
 
     def _lose(self, silence_s: float) -> None:
         message = f"node {self.peer!r} is cut off: no sign of life for {silence_s:.2g} s"
-        self._fault = PeerLost(message, "look at what it says last", peer=self.peer)
+        self._fault, self.silence_s = PeerLost(message, "look at what it says last", peer=self.peer), silence_s
         self.unwatch()
         self.ended.set()
         self._drop_successor()

@@ -1,4 +1,4 @@
-"""The route ``GET /v1/cluster``, and the routes that drain and readmit a replica."""
+"""The route ``GET /v1/cluster``, and the routes that move layers, and drain and readmit a replica."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from parallax_core.base.errors import UnknownName
 from parallax_core.contracts.status import Drainable
 from parallax_core.server.cluster_models import ClusterReply, ReplicaReply, show_replica
 from parallax_core.server.cluster_view import describe_replicas, view_cluster
+from parallax_core.server.hosting import Rebalancing
 from parallax_core.server.openapi import describe_errors
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
@@ -31,6 +32,17 @@ def make_router(models: ServedModels) -> APIRouter:
         if http.state.role != "admin":
             return _strip_secrets(cluster)
         return cluster
+
+    @router.post("/v1/cluster/rebalance", responses=describe_errors(401, 403, 404))
+    async def rebalance() -> ClusterReply:
+        """Have layers move if a new plan is worth it, even while they rest after a move or are held (--hold-moves)."""
+        hosted: list[object] = [each.hosted for each in models.loaded]
+        movable = [model for model in hosted if isinstance(model, Rebalancing)]
+        if not movable:
+            raise UnknownName("layers do not move on this server", "they do on one that `parallax run` has started")
+        for model in movable:
+            model.rebalance()
+        return view_cluster(models)
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def drain_replica(rank: RankPath, model: ModelQuery = None) -> ReplicaReply:

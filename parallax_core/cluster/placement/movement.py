@@ -16,6 +16,11 @@ from parallax_core.contracts.stage import LayerRange
 
 HORIZON_S = 600.0
 """Seconds within which a change must gain more tokens than it costs."""
+PAUSE_S = 10.0
+"""Seconds for which a pipeline that changes does not serve besides loading: its nodes are linked, and its requests are
+computed again."""
+LEAST_GAIN = 0.1
+"""The share by which a change of pipelines that serve must be better: predictions are no more exact."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +37,7 @@ class Movement:
 
 def measure_movement(problem: PlacementProblem, old: Placement, new: Placement) -> Movement:
     """Return what it takes to get from ``old`` to ``new``."""
-    nodes, loads = {node.name: node for node in problem.cluster.nodes}, find_loads(problem.model, old, new)
+    nodes, loads = {node.name: node for node in problem.cluster.nodes}, find_loads(problem, old, new)
     return Movement(
         load_bytes=sum(size for sizes in loads.values() for size in sizes.values()),
         load_s=max((_measure_load(nodes[name], sizes) for name, sizes in loads.items()), default=0.0),
@@ -40,12 +45,13 @@ def measure_movement(problem: PlacementProblem, old: Placement, new: Placement) 
     )
 
 
-def find_loads(model: ModelDemand, old: Placement, new: Placement) -> dict[str, dict[int, int]]:
+def find_loads(problem: PlacementProblem, old: Placement, new: Placement) -> dict[str, dict[int, int]]:
     """Return the bytes of the layers that each node must load to get from ``old`` to ``new``, by node and layer."""
     held = {stage.node: stage.holds for stages in old.pipelines for stage in stages}
+    held.update({node.name: node.loaded_layers for node in problem.cluster.nodes if node.loaded_layers is not None})
     wanted = {stage.node: stage.holds for stages in new.pipelines for stage in stages}
     return {
-        node: _weigh(model, layers, missing)
+        node: _weigh(problem.model, layers, missing)
         for node, layers in wanted.items()
         if (missing := _list_missing(layers, held.get(node)))
     }
@@ -64,7 +70,8 @@ def is_worth_moving(problem: PlacementProblem, old: Estimate, new: Estimate, mov
     """Return whether a change gains more tokens within `HORIZON_S` than it costs.
 
     It gains in proportion to the objective. It costs the tokens that the pipelines that change would have answered
-    while weights are loaded, and for each of their requests half of its tokens, which are computed again.
+    while weights are loaded and in `PAUSE_S`, and for each of their requests half of its tokens, which are computed
+    again. A gain of less than `LEAST_GAIN` is none, except where no pipeline changes.
     """
     if not old.num_requests:
         return new.num_requests > 0
@@ -72,9 +79,11 @@ def is_worth_moving(problem: PlacementProblem, old: Estimate, new: Estimate, mov
         gain = new.tokens_per_s / old.tokens_per_s - 1
     else:
         gain = old.response_s / new.response_s - 1 if new.num_requests else -1
+    if movement.num_moved and gain < LEAST_GAIN:
+        return False
     share = min(1.0, movement.num_moved / len(old.pipelines))
     lost = old.num_requests * (problem.goal.prompt_tokens + problem.goal.output_tokens) / 2
-    return gain * old.tokens_per_s * HORIZON_S > share * (movement.load_s * old.tokens_per_s + lost)
+    return gain * old.tokens_per_s * HORIZON_S > share * ((movement.load_s + PAUSE_S) * old.tokens_per_s + lost)
 
 
 def _list_missing(wanted: LayerRange, held: LayerRange | None) -> list[int]:

@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
 
 from parallax_core.base.ids import holder_of, is_lease
 from parallax_core.cluster.layer_plan import LayerPlan, Planner, Stages, count_leases, find_intact, list_hops
-from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
+from parallax_core.cluster.rebalancing.rest import MoveRest
 from parallax_core.cluster.rebalancing.watch import SlowdownWatch, describe_changes
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage
-from parallax_core.contracts.stage import Row
+from parallax_core.contracts.stage import LayerRange, Row
 from parallax_core.contracts.status import PlannedMove
 from parallax_core.node.coordinator.exclusions import Exclusions
 from parallax_core.node.coordinator.link_checks import LinkChecks
 from parallax_core.node.coordinator.pipelines import PlannedPipeline, PlannedPipelines, Replicas
-from parallax_core.node.coordinator.planned import PlanFault, Planning, describe_fault, describe_places
+from parallax_core.node.coordinator.plan_notes import Known, describe_names, list_names, log_plan
+from parallax_core.node.coordinator.planned import PlanFault, Planning, describe_fault
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.link_trial import LinkFailed
 from parallax_core.node.membership.loading import NodeRefused
 from parallax_core.node.pipeline.engine import PipelineEngine
-from parallax_core.pages.budget import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ class UsableNodes:
 
     cluster: ClusterProfile
     others: Mapping[str, str]
+    loaded: Mapping[str, LayerRange] = field(default_factory=dict)
+    """The layers of the model that nodes have in memory, by name."""
 
 
 class Members(Protocol):
@@ -65,8 +67,6 @@ class Members(Protocol):
 
 Describe = Callable[[Collection[JoinedNode]], UsableNodes]
 """Returns the profile of the nodes that may be used."""
-Known = tuple[ClusterProfile, dict[int, Stages]]
-"""What a plan is made from: the nodes, and the stages of each pipeline so far."""
 OpenPipeline = Callable[[int, Planning], PlannedPipeline]
 """Makes the pipeline of a rank, not started."""
 
@@ -74,18 +74,8 @@ OpenPipeline = Callable[[int, Planning], PlannedPipeline]
 class Coordinator:
     """Plans the pipelines of one model over the nodes that may have its layers. Belongs to one event loop."""
 
-    def __init__(
-        self,
-        registry: Members,
-        planner: Planner,
-        describe: Describe,
-        open_pipeline: OpenPipeline,
-        rules: SlowdownRules = USUAL,
-    ) -> None:
-        """Give the nodes of ``registry`` the layers that ``planner`` chooses by what ``describe`` says of them.
-
-        ``rules`` tell when a node is slow.
-        """
+    def __init__(self, registry: Members, planner: Planner, describe: Describe, open_pipeline: OpenPipeline) -> None:
+        """Give the nodes of ``registry`` the layers that ``planner`` chooses by what ``describe`` says of them."""
         self._registry = registry
         self._planner = planner
         self._describe = describe
@@ -100,7 +90,14 @@ class Coordinator:
         self.unreachable: frozenset[tuple[str, str]] = frozenset()
         """Pairs of nodes of which the first is known not to reach the second."""
         self._planned = asyncio.Event()
-        self._watch = SlowdownWatch(planner.model, rules)
+        self._watch = SlowdownWatch(planner.model, planner.rules.slowdown)
+        self._rest = MoveRest(planner.rules)
+        self._kept_for = ""
+        """Why pipelines that had all their nodes stayed as they were in the latest plan; empty: they might move."""
+        self._former: Mapping[int, Stages] = {}
+        """The pipelines of the latest plan that had any."""
+        self._loaded: Mapping[str, LayerRange] = {}
+        """The layers that nodes have in memory, by name."""
         self._reason = ""
         """Why the latest plan was made."""
         self._links = LinkChecks(registry.changed.set)
@@ -177,6 +174,11 @@ class Coordinator:
         self._planned_at = -inf
         self._registry.changed.set()
 
+    def rebalance(self) -> None:
+        """Plan anew, and have layers move if that is worth it, even if they rest after a move or are held."""
+        self._rest.end()
+        self._plan_soon()
+
     def end(self, reason: str) -> None:
         """Serve no more, since another coordinator has taken over: all pipelines fail."""
         self._pipelines.fail(reason)
@@ -228,9 +230,11 @@ class Coordinator:
         """Return whether to plan again; figures of the same nodes change all the time, and little."""
         if self._known is None or self._known[1] != known[1]:
             return True
+        if self._kept_for and not self._rest.explain(_now()):
+            return True
         if not self.plan.pipelines and self._known[0].unreachable != known[0].unreachable:
             return True
-        return _list_names(self._known) != _list_names(known) or (
+        return list_names(self._known) != list_names(known) or (
             known != self._known and _now() > self._planned_at + CALM_S
         )
 
@@ -239,7 +243,7 @@ class Coordinator:
         self._known, self._planned_at = known, _now()
         self._stop_broken()  # their nodes can say meanwhile whom they reach
         try:
-            plan = await asyncio.to_thread(self._planner.plan, *known, has_begun=self._has_begun)
+            plan = await asyncio.to_thread(self._plan, *known, keeps=(kept_for := self._rest.explain(_now())))
         except Exception:  # the next nodes may be others, whatever the error is
             logger.exception("cluster cannot be planned")
             return True
@@ -248,8 +252,16 @@ class Coordinator:
             self._plan_soon()
             return False
         self._reason = "; ".join(reason) or "what nodes say of themselves has changed"
+        self._kept_for = kept_for
+        self._rest.note_plan()
         self._apply(plan)
         return True
+
+    def _plan(self, cluster: ClusterProfile, current: Mapping[int, Stages], keeps: str) -> LayerPlan:
+        """Plan by what nodes have in memory; pipelines that all wait may go on as they were."""
+        nodes = (replace(node, loaded_layers=self._loaded.get(node.name)) for node in cluster.nodes)
+        cluster = replace(cluster, nodes=tuple(nodes))
+        return self._planner.plan(cluster, current or self._former, has_begun=self._has_begun, keeps=keeps)
 
     async def _check_links(self, plan: LayerPlan) -> bool:
         """Have nodes try the links that a plan needs, before anything that serves is left for it."""
@@ -281,6 +293,7 @@ class Coordinator:
         reported, used = usable.cluster.unreachable, self._pipelines.hops
         self.unreachable = self._links.find_unreachable(self._nodes, reported, used)
         cluster = replace(usable.cluster, nodes=tuple(profiles), unreachable=self.unreachable)
+        self._loaded = usable.loaded
         return UsableNodes(cluster, {**usable.others, **others})
 
     def _apply(self, plan: LayerPlan) -> None:
@@ -289,40 +302,16 @@ class Coordinator:
             logger.warning("no pipeline: %s", self.explain())
             self._stop_broken()
             return
-        self._has_begun = True
-        self._tell(plan)
+        self._has_begun, self._former = True, plan.pipelines
+        if plan.movement.num_moved:
+            self._rest.note_move(_now())
+        log_plan(plan, self._reason, self.idle)
         self._registry.want_leases(count_leases(plan.pipelines))
         self._pipelines.begin(plan.pipelines, {node.name for node in plan.cluster.nodes}, _now())
 
     def _stop_broken(self) -> None:
         """Have pipelines wait that have lost a node; the others serve on, also with nodes that leave."""
         self._pipelines.stop_broken({node.name for node in self._nodes} - self._excluded.find(_now()).keys())
-
-    def _tell(self, plan: LayerPlan) -> None:
-        if plan.movement.load_bytes or plan.movement.num_moved:
-            logger.info(
-                "layers move bytes=%s %spipelines=%d: %s",
-                format_bytes(plan.movement.load_bytes),
-                "".join(f"{node}={format_bytes(size)} " for node, size in plan.loads.items()),
-                len(plan.pipelines),
-                self._reason,
-            )
-        for rank, stages in plan.pipelines.items():
-            logger.info("pipeline %d has %s", rank, describe_places(stages))
-        logger.info("predicted tokens_per_s=%.4g", plan.estimate.tokens_per_s)
-        for node, reason in self.idle.items():
-            logger.info("node is idle node=%s: %s", node, reason)
-
-
-def describe_names(before: Known | None, after: Known) -> list[str]:
-    """Return which nodes may be used that could not be, and which no longer, in words."""
-    old, new = _list_names(before) if before is not None else set(), _list_names(after)
-    found = [(new - old, "can be used"), (old - new, "can no longer be used")]
-    return [f"node {name!r} {news}" for names, news in found for name in sorted(names)]
-
-
-def _list_names(known: Known) -> set[str]:
-    return {node.name for node in known[0].nodes}
 
 
 def _now() -> float:

@@ -66,10 +66,12 @@ class LastingPlanner(LayerPlanner):
     find_memories: Callable[[], Mapping[str, int]]
     """Returns the memory of each node before it loaded layers."""
 
-    def plan(self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False) -> LayerPlan:
+    def plan(
+        self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""
+    ) -> LayerPlan:
         """Return the pipelines; see `LayerPlanner.plan`. Before the first, those before the restart are the current."""
         known = current if current or has_begun else self.former.pipelines
-        plan = LayerPlanner.plan(self, cluster, known, has_begun=has_begun)
+        plan = LayerPlanner.plan(self, cluster, known, has_begun=has_begun, keeps=keeps)
         if plan.pipelines:
             try:
                 self.store.save(self.name, FormerPlan(plan.pipelines, self.find_memories()))

@@ -49,9 +49,13 @@ class MachineRooms:
 class ModelProfiles:
     """The profiles of the nodes of one model: those of their machines, with the memory that the model may use."""
 
-    def __init__(self, nodes: ModelNodes, rooms: MachineRooms, describe: Describe) -> None:
-        """Describe ``nodes`` by what ``describe`` says of their machines, with memory as ``rooms`` divides it."""
+    def __init__(self, nodes: ModelNodes, rooms: MachineRooms, describe: Describe, model: str = "") -> None:
+        """Describe ``nodes`` by what ``describe`` says of their machines, with memory as ``rooms`` divides it.
+
+        ``model`` is the name of the model in their assignments.
+        """
         self._nodes = nodes
+        self._model = model
         self._rooms = rooms
         self._describe = describe
         self._made: dict[str, tuple[NodeProfile, NodeProfile]] = {}
@@ -74,7 +78,9 @@ class ModelProfiles:
             cluster = self._rename_network(cluster, names)
         others = {names[name]: reason for name, reason in usable.others.items()}
         others.update({name: "its machine leaves" for name, first in firsts.items() if first is None})
-        return UsableNodes(cluster, others)
+        loaded = {node.name: node.loaded for node in nodes if node.loaded is not None}
+        holding = {name: each.layers for name, each in loaded.items() if each.model == self._model}
+        return UsableNodes(cluster, others, holding)
 
     def _make(self, machine: NodeProfile, name: str, room: int) -> tuple[NodeProfile, NodeProfile]:
         """Return the profile of a machine with that of a node on it, which is the same object if nothing is new."""

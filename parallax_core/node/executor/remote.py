@@ -102,7 +102,7 @@ class RemoteExecutor:
                 group.start(self._link(assignment))
         self.channels = tuple(self._get_node(assignment).channel for assignment in self._assignments)
         for assignment, channel in zip(self._assignments, self.channels, strict=True):
-            channel.watch(assignment.min_timeout_s)
+            channel.watch(max(assignment.min_timeout_s, self._get_node(assignment).patience_s))
         return infos
 
     async def gather(self) -> None:

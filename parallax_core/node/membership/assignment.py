@@ -10,7 +10,7 @@ from parallax_core.contracts.device import DType
 from parallax_core.contracts.placement import StageLease
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.executor.base import LEASE
-from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.joined_node import HeldLayers, JoinedNode
 from parallax_core.wire.membership import Assign
 
 
@@ -38,6 +38,12 @@ class StageAssignment:
     """The node that gets the stage; empty: any suitable one."""
     lease: StageLease | None = None
     """What the stage has of a node that it shares; None: it has all."""
+
+    @property
+    def holds(self) -> HeldLayers | None:
+        """What its node has in memory once it is loaded; None: the whole model."""
+        layers = self.lease.holds if self.lease is not None else self.layers
+        return HeldLayers(self.model, layers) if layers is not None else None
 
     def assign(self, attempt: Epoch) -> Assign:
         """Return the message that assigns the stage, for ``attempt`` at building the pipeline."""

@@ -6,12 +6,22 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
+from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.channel import Channel
 from parallax_core.wire.membership import Join, Loading
 from parallax_core.wire.profile import LinkTried, NodeReport
 from parallax_core.wire.relay import Relinked
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLayers:
+    """The layers that a node has in memory."""
+
+    model: str
+    """The model as the user of the head names it."""
+    layers: LayerRange
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +40,15 @@ class JoinedNode:
     """By node: what comes of a link to it that this one was asked to try."""
     num_leases: int = 0
     """The number up to which it was asked to open leases."""
+    patience_s: float = 0.0
+    """Seconds of silence that never count as its loss, besides those of all nodes: it was taken for lost before."""
+    loaded: HeldLayers | None = field(init=False)
+    """What it has in memory; None: nothing, or it is loading."""
+
+    def __post_init__(self) -> None:
+        join = self.join
+        is_loaded = join.stop > join.start and not join.is_fixed
+        self.loaded = HeldLayers(join.model, LayerRange(join.start, join.stop)) if is_loaded else None
 
     @property
     def name(self) -> str:

@@ -38,6 +38,7 @@ class LeaseOpener:
 
     def free(self, node: JoinedNode) -> None:
         """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""
+        node.loaded = None
         self._send(node, Release(LEASE, Epoch(0), keeps_layers=True))
 
     async def stop(self) -> None:

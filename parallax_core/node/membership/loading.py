@@ -48,6 +48,7 @@ async def load_stage(node: JoinedNode, assignment: StageAssignment, attempt: Epo
         NodeRefused: if it refuses, with its reason.
     """
     await node.channel.send(assignment.assign(attempt))
+    node.loaded = None
     try:
         while True:
             match await _receive_loading(node, assignment, attempt):
@@ -55,6 +56,7 @@ async def load_stage(node: JoinedNode, assignment: StageAssignment, attempt: Epo
                     node.loading = loading
                     progress(task, done, None if total < 0 else total, unit)
                 case Ready(_, _, _, info):
+                    node.loaded = assignment.holds
                     return info
                 case Refusal(_, _, stage, message, hint, lacks_leases):
                     reason = f"stage {stage} on node {node.name!r}: {message}"

@@ -16,6 +16,7 @@ from parallax_core.contracts.transport import Link, NodeRole, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import SoftwareNotes, welcome
+from parallax_core.node.membership.false_alarms import FalseAlarms
 from parallax_core.node.membership.introductions import Introducer, Member
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.lease_opener import LeaseOpener
@@ -38,6 +39,8 @@ MOST_GREETINGS_OF_ONE = 16
 NAME_HINT = (
     "give it another name (--node), or if it is a copy of that machine, keys of its own: remove its own keys there"
 )
+OF_RELAYS: tuple[Purpose, ...] = ("relay", "stream", "offer")
+"""The purposes of links to the directory of relays."""
 LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
 ServeLink = Callable[[Channel], Awaitable[None]]
@@ -78,12 +81,10 @@ class NodeRegistry:
         """Called with each node that has joined."""
         self.relays = RelayDirectory(node, lambda: self.joined)
         """The relays of the nodes that have joined."""
-        relays: tuple[Purpose, ...] = ("relay", "stream", "offer")
-        self.services: dict[Purpose, ServeLink] = {each: partial(self.relays.serve, purpose=each) for each in relays}
+        self.services: dict[Purpose, ServeLink] = {each: partial(self.relays.serve, purpose=each) for each in OF_RELAYS}
         """By the purpose of a link: what serves it; links of other purposes are refused."""
         self._tunnels: set[asyncio.Future[None]] = set()
-        self._leases = LeaseOpener()
-        self._software = SoftwareNotes()
+        self._leases, self._alarms, self._software = LeaseOpener(), FalseAlarms(), SoftwareNotes()
         self.changed = asyncio.Event()
         """Set whenever a node has joined, has reported first or is gone; whoever waits for it clears it."""
 
@@ -190,6 +191,7 @@ class NodeRegistry:
     async def unload(self, name: str) -> None:
         """Have a node, which waits, release what it has loaded."""
         if (node := self._matcher.nodes.get(name)) is not None:
+            node.loaded = None
             with contextlib.suppress(PeerLost):
                 await node.channel.send(Release(LEASE, Epoch(0)))
 
@@ -280,7 +282,7 @@ class NodeRegistry:
             return
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
         self._software.note(hello)
-        node = JoinedNode(channel, join)
+        node = JoinedNode(channel, join, patience_s=self._alarms.note_join((link.peer, join.pid)))
         self._hear_news(node)
         self._joined[node.name], self._list = node, None
         if self.note_join is not None:
@@ -324,6 +326,7 @@ class NodeRegistry:
     async def _await_end(self, node: JoinedNode) -> None:
         """Remove a node from the members once its link has ended, whoever notices that."""
         await node.channel.ended.wait()
+        self._alarms.note_end((node.name, node.join.pid), node.channel.silence_s)
         if self._joined.get(node.name) is node:
             del self._joined[node.name]
             self._list = None

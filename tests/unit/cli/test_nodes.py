@@ -2,7 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from parallax_core.cli.nodes import hide_code, render
+from typer.testing import CliRunner
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.cli.nodes import app, hide_code, render
+from tests.unit.cli.peer import Peer
 
 PROFILE = {"device": "M2", "memory": 8 * 2**30}
 NODE: dict[str, Any] = {
@@ -94,3 +98,16 @@ def test_links_over_relays_and_links_that_do_not_exist_are_shown() -> None:
         "unreached: studio/1 does not reach n0, n1, n2, n3, n4, n5, n6, n7 and 2 more",
         "unreached: mini/2 does not reach studio/1",
     ]
+
+
+def test_layers_are_moved_on_request(peer: Peer) -> None:
+    given = CliRunner().invoke(app, ["--rebalance", "--url", peer.url], catch_exceptions=False)
+    assert (given.exit_code, given.output) == (0, "")
+    assert peer.asked == b"{}"
+
+
+def test_server_whose_layers_do_not_move_says_so(peer: Peer) -> None:
+    peer.status, peer.body = 404, b'{"error": {"message": "layers do not move on this server", "hint": "use another"}}'
+    given = CliRunner().invoke(app, ["--rebalance", "--url", peer.url])
+    assert isinstance(given.exception, ParallaxError)
+    assert "layers do not move on this server" in given.exception.message

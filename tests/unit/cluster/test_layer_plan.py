@@ -81,6 +81,54 @@ def test_loss_breaks_one_pipeline_only() -> None:
     assert list_nodes(again)[1] == {"e"}
 
 
+REST = "layers rest"
+
+
+def test_pipelines_that_are_kept_change_for_no_better_plan() -> None:
+    current = {0: pipeline("a", "b")}
+    nodes = make_cluster(a=4, b=4, large=5.5)
+    better = PLANNER.plan(nodes, current, has_begun=True)
+    assert list_nodes(better) != {0: {"a", "b"}}
+    plan = PLANNER.plan(nodes, current, has_begun=True, keeps=REST)
+    assert (plan.pipelines, plan.idle) == (current, {"large": REST})
+    assert plan.estimate.tokens_per_s < better.estimate.tokens_per_s
+    assert (plan.movement.num_moved, plan.loads) == (0, {})
+
+
+def test_other_nodes_form_pipelines_beside_those_that_are_kept() -> None:
+    current = {0: pipeline("a", "b")}
+    plan = PLANNER.plan(make_cluster(a=4, b=4, c=9, tiny=0.5), current, has_begun=True, keeps=REST)
+    assert plan.pipelines[0] == current[0]
+    assert list_nodes(plan) == {0: {"a", "b"}, 1: {"c"}}
+    assert plan.idle == {"tiny": REST}
+    assert len(plan.estimate.pipelines) == 2
+
+
+def test_broken_pipelines_are_planned_anew_beside_those_that_are_kept() -> None:
+    current = {0: pipeline("a", "b"), 1: pipeline("c", "gone")}
+    plan = PLANNER.plan(make_cluster(a=4, b=4, c=4, d=4), current, has_begun=True, keeps=REST)
+    assert plan.pipelines[0] == current[0]
+    assert list_nodes(plan) == {0: {"a", "b"}, 1: {"c", "d"}}
+
+
+def test_nothing_is_kept_if_no_pipeline_can_stay_as_it_is() -> None:
+    for nodes in (make_cluster(a=4, c=4), make_cluster(a=1.2, b=9)):
+        plan = PLANNER.plan(nodes, {0: pipeline("a", "b")}, has_begun=True, keeps=REST)
+        assert plan.pipelines == PLANNER.plan(nodes, {0: pipeline("a", "b")}, has_begun=True).pipelines
+
+
+def test_layers_that_nodes_still_have_in_memory_are_not_counted_as_loaded() -> None:
+    cluster = make_cluster(a=4, b=4)
+    first = PLANNER.plan(cluster, {})
+    assert first.movement.load_bytes == sum(first.loads.values()) == 6 * 10**9
+    [stages] = first.pipelines.values()
+    held = {stage.node: stage.layers for stage in stages}
+    nodes = tuple(replace(node, loaded_layers=held[node.name]) for node in cluster.nodes)
+    again = PLANNER.plan(replace(cluster, nodes=nodes), {}, has_begun=True)
+    assert again.pipelines == first.pipelines
+    assert (again.movement.load_bytes, again.loads) == (0, {})
+
+
 def test_node_that_does_not_help_is_idle_and_has_a_reason() -> None:
     plan = PLANNER.plan(make_cluster(a=9, tiny=0.5), {})
     assert list_nodes(plan) == {0: {"a"}}

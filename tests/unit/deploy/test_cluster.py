@@ -6,7 +6,8 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from parallax_core.config.run import RunSettings
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.device import DType
 from parallax_core.deploy.cluster import ClusterPlan, measure_model, read_cluster_plan
+from parallax_core.deploy.deployment import Deployment
 from parallax_core.node.membership.code_store import ListeningHead
 from parallax_core.plugins.host import PluginHost
 
@@ -107,3 +109,10 @@ def test_model_that_no_adapter_knows_cannot_be_planned(plugins: PluginHost, tmp_
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "architectures": ["Unheard"], "model_type": "unheard"}))
     with pytest.raises(ParallaxError, match="no installed plugin knows the architecture"):
         measure_model(plugins, tmp_path, "auto")
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_layers_are_held_if_that_is_asked_for(plugins: PluginHost, tmp_path: Path, *, holds: bool) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    deployment = cast("Deployment", SimpleNamespace(folder=tmp_path))
+    assert make_plan(plugins, hold_moves=holds).make_planner(deployment, 0).rules.holds == holds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -113,6 +113,26 @@ def test_drained_replica_gets_nothing_until_it_is_admitted_again(site: Site) -> 
     assert site.client.get("/health").status_code == 503
     assert not ReplicaReply.model_validate_json(move(site, 0, "readmit").content).drained
     assert site.ask(max_tokens=1).status_code == 200
+
+
+def test_layers_are_asked_to_move_where_they_can(site: Site) -> None:
+    refused = site.client.post("/v1/cluster/rebalance")
+    assert "layers do not move on this server" in error_of(refused, 404)["message"]
+
+    @dataclass(frozen=True, slots=True)
+    class Movable(FixedModel):
+        asked: list[str]
+
+        def rebalance(self) -> None:
+            self.asked.append("once")
+
+    [known] = site.models.all
+    assert isinstance(known.hosted, FixedModel)
+    known.hosted = movable = Movable(known.hosted.service, [])
+    response = site.client.post("/v1/cluster/rebalance")
+    assert response.status_code == 200
+    ClusterReply.model_validate_json(response.content)
+    assert movable.asked == ["once"]
 
 
 @pytest.mark.parametrize("where", ["drain", "readmit"])

@@ -22,16 +22,25 @@ def test_layers_in_memory_cost_nothing_and_cached_ones_little() -> None:
     assert measure_movement(PROBLEM, split(6), split(3)) == Movement(load_bytes=3 * GB, load_s=22.0, num_moved=1)
     assert measure_movement(PROBLEM, split(3), split(5)).load_bytes == 2 * GB
     assert measure_movement(PROBLEM, Placement(), split(4)).load_bytes == 8 * GB
+    held = [
+        dataclasses.replace(node, loaded_layers=LayerRange(*ends))
+        for node, ends in zip(NODES, [(0, 4), (4, 8)], strict=True)
+    ]
+    problem = dataclasses.replace(PROBLEM, cluster=ClusterProfile(nodes=tuple(held)))
+    assert measure_movement(problem, Placement(), split(4)).load_bytes == 0
+    assert measure_movement(problem, split(6), split(5)).load_bytes == GB
 
 
 def test_change_is_worth_what_it_gains_within_the_horizon() -> None:
     estimate = PlacementEstimator(PROBLEM).estimate(split(4))
-    better = dataclasses.replace(estimate, tokens_per_s=estimate.tokens_per_s * 1.1)
-    quick, slow = (Movement(load_bytes=1, load_s=seconds, num_moved=1) for seconds in (1.0, 100.0))
+    better, little = (dataclasses.replace(estimate, tokens_per_s=estimate.tokens_per_s * n) for n in (1.2, 1.09))
+    quick, slow = (Movement(load_bytes=1, load_s=seconds, num_moved=1) for seconds in (1.0, 120.0))
     assert is_worth_moving(PROBLEM, estimate, better, quick)
     assert not is_worth_moving(PROBLEM, estimate, better, slow)
     assert not is_worth_moving(PROBLEM, estimate, estimate, Movement(load_bytes=0, load_s=0.0, num_moved=0))
     assert not is_worth_moving(PROBLEM, better, estimate, quick)
+    assert not is_worth_moving(PROBLEM, estimate, little, quick), "predictions are no more exact"
+    assert is_worth_moving(PROBLEM, estimate, little, dataclasses.replace(quick, num_moved=0))
 
 
 def test_anything_is_better_than_no_pipeline() -> None:

@@ -11,7 +11,7 @@ from parallax_core.api import Delta, Finish
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.layer_plan import LayerPlanner, name_member
 from parallax_core.cluster.placement.policy import SearchPlacement
-from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownRules
+from parallax_core.cluster.rebalancing.rest import MoveRules
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage, PlacementPolicy, ServingGoal
 from parallax_core.node.coordinator.coordinator import Coordinator, UsableNodes
 from parallax_core.node.coordinator.pipelines import PlannedPipeline
@@ -38,6 +38,10 @@ def assign(stage: int, placed: PlacedStage) -> StageAssignment:
     )
 
 
+AT_ONCE = MoveRules(rest_s=0.0)
+"""Moves may follow each other at once."""
+
+
 @dataclass
 class PlannedCluster:
     """A coordinator with its registry and router; each node has memory for 1.5 of the toy's 3 layers by default."""
@@ -46,21 +50,21 @@ class PlannedCluster:
     rooms: Mapping[str, float] = field(default_factory=dict)
     """By node: the layers that its memory holds."""
     min_nodes: int = 0
-    rules: SlowdownRules = USUAL
+    rules: MoveRules = AT_ONCE
     policy: PlacementPolicy = SEARCH
 
     def __post_init__(self) -> None:
-        planner = LayerPlanner(
-            policy=self.policy, model=make_model(len(TOY.layers), 1.0), goal=GOAL, min_nodes=self.min_nodes
-        )
-        self.coordinator = Coordinator(self.registry, planner, self.describe, self.open_pipeline, self.rules)
+        model = make_model(len(TOY.layers), 1.0)
+        planner = LayerPlanner(policy=self.policy, model=model, goal=GOAL, min_nodes=self.min_nodes, rules=self.rules)
+        self.coordinator = Coordinator(self.registry, planner, self.describe, self.open_pipeline)
         self.router = Router(self.coordinator.engines, LeastPendingTokens(), lambda: 200)
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
         has_leases = self.policy is not SEARCH
         found = (make_node(node.name, self.rooms.get(node.name, 1.5)) for node in nodes)
         profiles = tuple(replace(each, leases=has_leases) for each in found)
-        return UsableNodes(ClusterProfile(nodes=profiles), {})
+        loaded = {node.name: node.loaded.layers for node in nodes if node.loaded is not None}
+        return UsableNodes(ClusterProfile(nodes=profiles), {}, loaded)
 
     def open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:
         del rank
@@ -101,7 +105,7 @@ class PlannedCluster:
 async def coordinated(
     rooms: Mapping[str, float] | None = None,
     min_nodes: int = 0,
-    rules: SlowdownRules = USUAL,
+    rules: MoveRules = AT_ONCE,
     policy: PlacementPolicy = SEARCH,
 ) -> AsyncIterator[PlannedCluster]:
     """Run a coordinator and its router, which starts as soon as the model fits."""

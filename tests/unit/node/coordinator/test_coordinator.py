@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from parallax_core.api import Draw, LayerRange, ParallaxError, Progress, Row, SeqId, Stage
+from parallax_core.cluster.rebalancing.rest import MoveRules
 from parallax_core.cluster.rebalancing.slowdown import SlowdownRules
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import PlannedMove
@@ -147,7 +148,7 @@ async def test_node_that_leaves_without_a_successor_ends_once_no_request_needs_i
 
 async def test_layers_leave_a_node_whose_steps_take_long_and_that_is_said_before() -> None:
     """The steps are invented: those of a toy take no time that a device would take."""
-    rules = SlowdownRules(interval_s=0.05, span_s=0.4, min_intervals=4)
+    rules = MoveRules(slowdown=SlowdownRules(interval_s=0.05, span_s=0.4, min_intervals=4), rest_s=0.0)
     async with coordinated({"a": 2.5, "b": 2.5, "c": 2.5}, rules=rules) as cluster:
         nodes = await gather(cluster, *"abc")
         await until(lambda: len(cluster.coordinator.plan.cluster.nodes) == len(nodes))
@@ -194,4 +195,85 @@ async def test_coordinator_that_was_replaced_before_it_served_never_does() -> No
         await until(lambda: cluster.router.health().state == "failed")
         nodes |= await gather(cluster, "b", "c")
         assert cluster.router.health().state == "failed"
+        await end(nodes)
+
+
+ROOMS = {"a": 2.5, "b": 2.5, "c": 2.5, "d": 2.5, "whole": 9.0}
+"""By node: the layers that its memory holds; the toy has three, and is faster on three nodes than on two."""
+
+
+async def serve_in_two(cluster: PlannedCluster) -> dict[str, Node]:
+    """Have two nodes serve that hold the model together."""
+    nodes = await gather(cluster, "a", "b")
+    await until(lambda: cluster.users == {"a", "b"} and cluster.coordinator.move is None)
+    return nodes
+
+
+async def test_held_layers_stay_for_a_better_plan_and_move_when_a_node_is_lost() -> None:
+    async with coordinated(ROOMS, rules=MoveRules(holds=True)) as cluster:
+        nodes = await serve_in_two(cluster)
+        before = cluster.places
+        nodes |= await gather(cluster, "c")
+        await until(lambda: "c" in cluster.coordinator.idle)
+        assert "--hold-moves" in cluster.coordinator.idle["c"]
+        assert cluster.places == before
+        await nodes.pop("a").kill()
+        await until(lambda: cluster.users == {"b", "c"})
+        await cluster.check()
+        await end(nodes)
+
+
+async def test_held_layers_move_once_when_somebody_asks_for_it() -> None:
+    async with coordinated(ROOMS, rules=MoveRules(holds=True)) as cluster:
+        nodes = await serve_in_two(cluster)
+        nodes |= await gather(cluster, "c")
+        await until(lambda: "c" in cluster.coordinator.idle)
+        cluster.coordinator.rebalance()
+        await until(lambda: "c" in cluster.users and cluster.coordinator.move is None)
+        await cluster.check()
+        nodes |= await gather(cluster, "d")
+        await until(lambda: "--hold-moves" in cluster.coordinator.idle.get("d", ""))
+        await end(nodes)
+
+
+async def test_nodes_without_layers_serve_beside_held_ones() -> None:
+    async with coordinated(ROOMS, rules=MoveRules(holds=True)) as cluster:
+        nodes = await serve_in_two(cluster)
+        before = cluster.places[0]
+        nodes |= await gather(cluster, "whole")
+        await until(lambda: set(cluster.places) == {0, 1})
+        assert cluster.places == {0: before, 1: [("whole", 0, 3)]}
+        await cluster.check()
+        await end(nodes)
+
+
+async def test_layers_rest_after_a_move_and_then_move_to_a_better_place() -> None:
+    async with coordinated(ROOMS, rules=MoveRules(rest_s=2.0)) as cluster:
+        nodes = await serve_in_two(cluster)
+        await nodes.pop("b").kill()
+        nodes |= await gather(cluster, "c")
+        await until(lambda: cluster.users == {"a", "c"} and cluster.coordinator.move is None)
+        before = cluster.places
+        nodes |= await gather(cluster, "d")
+        await until(lambda: "d" in cluster.coordinator.idle)
+        assert "layers have moved, and rest" in cluster.coordinator.idle["d"]
+        assert cluster.places == before
+        await until(lambda: cluster.users == {"a", "c", "d"})
+        await cluster.check()
+        await end(nodes)
+
+
+async def test_nodes_that_come_back_with_their_layers_load_nothing() -> None:
+    async with coordinated() as cluster:
+        nodes = await gather(cluster, *"abc")
+        await until(lambda: len(cluster.users) == len(nodes))
+        before = cluster.places
+        asking = asyncio.create_task(cluster.answer((1, 2), 150))
+        await until(lambda: bool(cluster.router.stats()[0].output_tokens))
+        silent = next(node for node in cluster.registry.joined if node.name == "b")
+        silent.channel._lose(0.9)
+        tokens, finish = await asking
+        assert (tokens, finish.reason) == (TOY.continuation((1, 2), 150), "length"), finish.message
+        assert cluster.places == before
+        assert [len(node.loads) for node in nodes.values()] == [1, 1, 1]
         await end(nodes)

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from parallax_core.api import BackendFailed, LayerRange, ParallaxError, Progress, Stage
+from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
@@ -129,6 +130,21 @@ async def test_nodes_that_stay_are_not_judged_by_their_heartbeats_while_they_loa
         await soon(executor.open())
         assert during == [set(), set()]
         assert watched == {"cellar", "attic"}
+        await executor.close()
+
+
+async def test_nodes_that_were_taken_for_lost_before_are_watched_with_more_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounds = dict[str, float]()
+    monkeypatch.setattr(Channel, "watch", lambda channel, bound_s: bounds.update({channel.peer: bound_s}))
+    nodes = [Node(name) for name in NAMES[:2]]
+    async with open_registry() as registry, joined(registry, *nodes):
+        registry.joined[1].patience_s = 1.7
+        executor = make_executor(registry, 2)
+        await soon(executor.open())
+        assert bounds == {NAMES[0]: MIN_TIMEOUT_S, NAMES[1]: 1.7}
+        assert [node.loaded.layers for node in registry.joined if node.loaded] == list(executor.layers)
         await executor.close()
 
 

@@ -287,3 +287,19 @@ async def test_first_report_of_a_node_is_a_change_and_later_ones_are_not() -> No
             await channel.send(make_report(memory))
             await until(lambda memory=memory: find_memory(registry) == {"a": memory})  # type: ignore[misc]
             assert registry.changed.is_set() == is_change
+
+
+async def test_process_that_was_only_silent_is_granted_more_silence_when_it_joins_again() -> None:
+    async with open_registry() as registry:
+        await join(registry, "a")
+        [first] = registry.joined
+        assert first.patience_s == 0
+        first.channel._lose(0.9)
+        await until(lambda: not registry.joined)
+        await join(registry, "a")
+        [again] = registry.joined
+        assert again.patience_s == 1.8
+        await again.channel.leave()
+        await until(lambda: not registry.joined)
+        await join(registry, "a")
+        assert registry.joined[0].patience_s == 1.8, "its link broke for another reason, and it is the same process"
