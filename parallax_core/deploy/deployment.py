@@ -33,7 +33,8 @@ from parallax_core.models.generation_config import check_choice
 from parallax_core.models.output_parser import OutputParser, check_parser, find_parser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.membership.code_store import ListeningHead
-from parallax_core.node.membership.registry import NodeRegistry, ServeLink
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.served_links import ServeLink
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions

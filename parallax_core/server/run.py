@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from parallax_core.base.errors import EngineFailed
 from parallax_core.base.taskgroup import wait_for_ever
-from parallax_core.node.membership.registry import ServeLink
+from parallax_core.node.membership.served_links import ServeLink
 from parallax_core.server.bind import explain_bind_error
 from parallax_core.server.connection import make_protocol
 from parallax_core.server.drain import Drain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 
@@ -21,6 +21,7 @@ from parallax_core.node.membership.introductions import Introducer, Member
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.lease_opener import LeaseOpener
 from parallax_core.node.membership.node_matcher import Fit, NodeMatcher, NodeRequest
+from parallax_core.node.membership.served_links import ServedLinks
 from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
@@ -43,8 +44,6 @@ OF_RELAYS: tuple[Purpose, ...] = ("relay", "stream", "offer")
 """The purposes of links to the directory of relays."""
 LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
-ServeLink = Callable[[Channel], Awaitable[None]]
-"""Answers what comes over a link, until it ends."""
 
 
 class NodeRegistry:
@@ -81,9 +80,10 @@ class NodeRegistry:
         """Called with each node that has joined."""
         self.relays = RelayDirectory(node, lambda: self.joined)
         """The relays of the nodes that have joined."""
-        self.services: dict[Purpose, ServeLink] = {each: partial(self.relays.serve, purpose=each) for each in OF_RELAYS}
+        self._served = ServedLinks(self.has)
+        self.services = self._served.services
         """By the purpose of a link: what serves it; links of other purposes are refused."""
-        self._tunnels: set[asyncio.Future[None]] = set()
+        self.services.update({each: partial(self.relays.serve, purpose=each) for each in OF_RELAYS})
         self._leases, self._alarms, self._software = LeaseOpener(), FalseAlarms(), SoftwareNotes()
         self.changed = asyncio.Event()
         """Set whenever a node has joined, has reported first or is gone; whoever waits for it clears it."""
@@ -138,7 +138,7 @@ class NodeRegistry:
         """Disconnect all nodes and stop listening. Idempotent."""
         await self._introducer.stop()
         await self._leases.stop()
-        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._tunnels)
+        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._served.running)
         tasks = [task for task in several if task is not None]
         for task in tasks:
             task.cancel()
@@ -252,11 +252,6 @@ class NodeRegistry:
                 self._greetings[task] = machine
                 task.add_done_callback(self._note_greeting)
 
-    def _note_tunnel(self, tunnel: asyncio.Future[None]) -> None:
-        self._tunnels.discard(tunnel)
-        if not tunnel.cancelled() and (error := tunnel.exception()) is not None and not isinstance(error, PeerLost):
-            logger.error("connection of a joined machine's client ended", exc_info=error)
-
     def _note_greeting(self, task: asyncio.Task[None]) -> None:
         del self._greetings[task]
         self._room.release()
@@ -272,7 +267,7 @@ class NodeRegistry:
                     await answer_probes(channel)
                     return
                 if hello.purpose:
-                    self._open_tunnel(channel, hello.purpose)
+                    self._served.open(channel, hello.purpose)
                     return
                 join = await self._check_join(channel, await channel.receive())
         except (ParallaxError, TimeoutError) as error:
@@ -293,20 +288,6 @@ class NodeRegistry:
         self.relays.note_join(node)
         self._introducer.note_change()
         self.changed.set()
-
-    def _open_tunnel(self, channel: Channel, purpose: Purpose) -> None:
-        """Have a client of a node, a standby, or a user of a rendezvous or of relays served over a link of its own.
-
-        Raises:
-            PeerLost: if the node has not joined and would have to, or nobody serves such links.
-        """
-        serve = self.services.get(purpose)
-        if purpose != "standby":
-            channel.check_role("worker")
-        if serve is None or (purpose not in {"standby", "rendezvous", "offer"} and channel.peer not in self._joined):
-            raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
-        self._tunnels.add(tunnel := asyncio.ensure_future(serve(channel)))
-        tunnel.add_done_callback(self._note_tunnel)
 
     def _list_members(self) -> list[Member]:
         return [(node.channel, node.join) for node in self.joined if not (is_further(node.name) or is_lease(node.name))]

@@ -116,7 +116,7 @@ async def test_client_that_hangs_up_cancels_its_request() -> None:
         assert machine.server.num_connections == 1
         await client.close()
         await until(lambda: machine.server.num_connections == 0)
-        await until(lambda: machine.registry._tunnels == set())
+        await until(lambda: machine.registry._served.running == set())
 
 
 async def test_end_of_the_machine_ends_the_connections_of_its_clients() -> None:

@@ -1,0 +1,47 @@
+"""Serves the links that are made to a head for something else than joining it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from parallax_core.base.errors import PeerLost
+from parallax_core.node.channel import Channel
+from parallax_core.wire.messages import Purpose
+
+logger = logging.getLogger(__name__)
+
+ServeLink = Callable[[Channel], Awaitable[None]]
+"""Answers what comes over a link, until it ends."""
+
+
+class ServedLinks:
+    """The links of clients of nodes, of standbys, and of users of a rendezvous or of relays."""
+
+    def __init__(self, has_joined: Callable[[str], bool]) -> None:
+        """Serve nodes that have joined, as ``has_joined`` says by name, and whoever needs not."""
+        self._has_joined = has_joined
+        self.services: dict[Purpose, ServeLink] = {}
+        """By the purpose of a link: what serves it; links of other purposes are refused."""
+        self.running: set[asyncio.Future[None]] = set()
+        """The links that are being served."""
+
+    def open(self, channel: Channel, purpose: Purpose) -> None:
+        """Have a link served.
+
+        Raises:
+            PeerLost: if the node has not joined and would have to, or nobody serves such links.
+        """
+        serve = self.services.get(purpose)
+        if purpose != "standby":
+            channel.check_role("worker")
+        if serve is None or (purpose not in {"standby", "rendezvous", "offer"} and not self._has_joined(channel.peer)):
+            raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
+        self.running.add(serving := asyncio.ensure_future(serve(channel)))
+        serving.add_done_callback(self._note_end)
+
+    def _note_end(self, serving: asyncio.Future[None]) -> None:
+        self.running.discard(serving)
+        if not serving.cancelled() and (error := serving.exception()) is not None and not isinstance(error, PeerLost):
+            logger.error("connection of a joined machine's client ended", exc_info=error)
