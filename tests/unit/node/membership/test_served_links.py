@@ -1,35 +1,54 @@
 from __future__ import annotations
 
 import asyncio
+from typing import get_args
 
 import pytest
 
 from parallax_core.api import PeerLost
 from parallax_core.node.channel import Channel
 from parallax_core.node.membership.served_links import ServedLinks
+from parallax_core.wire.messages import Purpose
 from tests.unit.node.cluster import call, open_registry, soon, until
 
+FOR_ALL = {"standby", "rendezvous", "offer"}
+"""The purposes for which a node need not have joined."""
 
-async def test_links_are_served_that_have_a_purpose_and_may_be_there(caplog: pytest.LogCaptureFixture) -> None:
-    served, may_end = list[str](), asyncio.Event()
+
+async def test_links_are_served_that_have_a_purpose_and_may_be_there() -> None:
+    served = list[str]()
 
     async def serve(channel: Channel) -> None:
         served.append(channel.peer)
-        await may_end.wait()
-        raise RuntimeError("it broke")
 
     async with open_registry() as registry:
-        links = ServedLinks({"mini"}.__contains__)
-        links.services.update({"api": serve, "rendezvous": serve})
-        mini, stranger = await call(registry, "mini"), await call(registry, "stranger")
-        for channel, purpose in ((stranger, "api"), (mini, "relay")):
+        channel = await call(registry, "mini")
+        for has_joined in (False, True):
+            links = ServedLinks(lambda _, has_joined=has_joined: has_joined)  # type: ignore[misc]
             with pytest.raises(PeerLost, match="wants what it may not have here"):
-                links.open(channel, purpose)  # type: ignore[arg-type]
-        links.open(mini, "api")
-        links.open(stranger, "rendezvous")
-        await until(lambda: served == ["mini", "stranger"])
-        assert len(links.running) == len(served)
-        may_end.set()
-        await soon(asyncio.wait(links.running))
+                links.open(channel, "api")
+            for purpose in get_args(Purpose):
+                links.services[purpose] = serve
+                if has_joined or purpose in FOR_ALL:
+                    links.open(channel, purpose)
+                    continue
+                with pytest.raises(PeerLost, match="wants what it may not have here"):
+                    links.open(channel, purpose)
+            await until(lambda links=links: not links.running)  # type: ignore[misc]
+        assert len(served) == len(FOR_ALL) + len(get_args(Purpose))
+
+
+async def test_error_of_a_service_is_logged_and_the_loss_of_its_peer_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    errors = [RuntimeError("it broke"), PeerLost("it is gone")]
+
+    async def serve(_: Channel) -> None:
+        raise errors.pop()
+
+    async with open_registry() as registry:
+        channel, links = await call(registry, "mini"), ServedLinks(lambda _: True)
+        links.services["api"] = serve
+        for _ in range(len(errors)):
+            links.open(channel, "api")
+            await soon(asyncio.wait(links.running))
         await until(lambda: not links.running)
-    assert caplog.text.count("connection of a joined machine's client ended") == len(served)
+    assert caplog.text.count("connection of a joined machine's client ended") == 1
