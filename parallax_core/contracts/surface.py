@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol, TypeVar
 
+from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Engine
+
+T = TypeVar("T")
 
 
 class ForwardedAnswer(Protocol):
@@ -20,6 +23,12 @@ class ForwardedAnswer(Protocol):
 
     async def read(self) -> bytes:
         """Return the rest of the body."""
+
+    async def read_json(self, kind: type[T]) -> T:
+        """Return the rest of the body, decoded as ``kind``, in a thread if it is large.
+
+        Parts of a large body cost least as ``msgspec.Raw``.
+        """
 
     async def close(self) -> None:
         """End the answer: what has not come is not generated. Idempotent."""
@@ -41,6 +50,21 @@ class HttpSurface(Protocol):
         Raises:
             TypeError: if it is not a router.
             ValueError: if one of its routes exists already.
+        """
+
+    async def read(self, request: Any, reader: Ref[Callable[[bytes], T]], kind: type[T]) -> T:  # noqa: ANN401 -- as above
+        """Have a function of the plugin read the body of a request in a process that reads bodies.
+
+        A route that parsed a large body itself would hold up the streams of all clients meanwhile.
+
+        Args:
+            request: the ``fastapi.Request`` that a route of the plugin got.
+            reader: the function, which gets the body; that process imports it, so its module is light.
+            kind: the type of what it returns, which goes through MessagePack: a ``msgspec.Struct``, or ``bytes``.
+
+        Raises:
+            InvalidRequest: if the function raises it, or takes too long.
+            ParallaxError: if too many bodies wait already, or the process is lost.
         """
 
     async def forward(self, request: Any, path: str, body: bytes | None = None) -> ForwardedAnswer:  # noqa: ANN401

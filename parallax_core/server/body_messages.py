@@ -26,8 +26,11 @@ BodyKind = Literal[
     "tokenize",
     "detokenize",
     "grammar",
+    "model",
+    "plugin",
 ]
-"""The kind of a body, by its route; ``grammar``: a `Grammar` in MessagePack, to be checked."""
+"""The kind of a body, by its route. ``grammar``: a `Grammar` in MessagePack, to be checked; ``model``: a body of which
+only its model is read; ``plugin``: see `BodyRequest.reader`."""
 
 LENGTH_BYTES = 4
 """The bytes at the beginning of a frame that give its length."""
@@ -61,6 +64,8 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The input and output of earlier responses, as a JSON list, if the body continues one."""
     items: bytes | None = None
     """The items that the body refers to, in its order, as a JSON list."""
+    reader: str = ""
+    """For a route of a plugin, the target of the `Ref` to what reads its body; see `HttpSurface.read`."""
     keeps_billing_line: bool = False
     """Keep the line of a system prompt that changes with every request; see `BILLING_LINE`."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
+from parallax_core.base.refs import Ref
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
@@ -33,6 +34,7 @@ from parallax_core.server.engine_request import check_tokens, read_chat, read_co
 from parallax_core.server.grammar_check import check_grammar
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
 from parallax_core.server.message_request import count_tokens, read_messages
+from parallax_core.server.model_name import find_model
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from parallax_core.server.responses.body_models import CompactRequest, ResponsesRequest
 from parallax_core.server.responses.request import read_responses
@@ -69,6 +71,11 @@ class BodyReader:
     def _read(self, ask: BodyRequest) -> ReadContent:
         if ask.kind == "grammar":
             return _write(seconds=check_grammar(self.text.grammars, msgspec.msgpack.decode(ask.body, type=Grammar)))
+        if ask.kind == "model":
+            return _write(model=find_model(ask.body))
+        if ask.kind == "plugin":
+            read_other: Ref[Callable[[bytes], object]] = Ref(ask.reader)
+            return DirectAnswer(msgspec.msgpack.encode(read_other.load()(ask.body)))
         schema, read = READ[ask.kind]
         body = read_body(ask.body, schema)
         if body.model is not None and body.model != self.model_id:

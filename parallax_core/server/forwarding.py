@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 import fastapi
+import msgspec
 from fastapi import FastAPI
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope
 
 from parallax_core.server.auth import find_needed
 
+T = TypeVar("T")
+
+SMALL = 2**16
+"""Bytes of a body that are decoded in less time than another thread takes to begin."""
 CONTENT = {b"content-type", b"content-length", b"transfer-encoding", b"content-encoding"}
 """The headers about the client's body, which the route gets another one for."""
 OWN = {"path_params", "route", "router", "endpoint"}
@@ -47,6 +52,13 @@ class RouteAnswer:
     async def read(self) -> bytes:
         """Return the rest of the body."""
         return b"".join([piece async for piece in self])
+
+    async def read_json(self, kind: type[T]) -> T:
+        """Return the rest of the body, decoded; see `ForwardedAnswer.read_json`."""
+        body = await self.read()
+        if len(body) <= SMALL:
+            return msgspec.json.decode(body, type=kind)
+        return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
 
     async def close(self) -> None:
         """End the route."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import msgspec
 from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute, Match, Route
 
+from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Engine
 from parallax_core.contracts.surface import ForwardedAnswer
 from parallax_core.plugins.host import PluginHost
+from parallax_core.server.body_messages import BodyRequest, DirectAnswer, RefusedBody
 from parallax_core.server.forwarding import forward
+from parallax_core.server.response import while_connected
 from parallax_core.server.served_models import ServedModels
+
+T = TypeVar("T")
 
 
 class PluginRoutes:
@@ -42,6 +50,18 @@ class PluginRoutes:
             if isinstance(route, Route) and any(_covers(other, route) for other in others):
                 raise ValueError(f"{route.path} is taken")
         self.routers.append(router)
+
+    async def read(self, request: Any, reader: Ref[Callable[[bytes], T]], kind: type[T]) -> T:  # noqa: ANN401
+        """Have a function of the plugin read a body; see `HttpSurface.read`."""
+        body = await request.body()
+        if (pool := self._models.find_reader()) is None:
+            return await asyncio.to_thread(reader.load(), body)
+        ask = BodyRequest(kind="plugin", body=body, reader=reader.target, client=self._models.quota.identify(request))
+        result = await while_connected(request, pool.read(ask))
+        if isinstance(result.content, RefusedBody):
+            raise result.content.as_error()
+        assert isinstance(result.content, DirectAnswer)
+        return msgspec.msgpack.decode(result.content.body, type=kind)
 
     async def forward(self, request: Any, path: str, body: bytes | None = None) -> ForwardedAnswer:  # noqa: ANN401
         """Have one of the server's own routes answer a request; see `HttpSurface.forward`."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import fastapi
-import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parallax_core.contracts.engine import Health
 from parallax_core.contracts.status import NodeStatus, PlanStatus
-from parallax_core.server.body_messages import UnknownModel
+from parallax_core.server.body_messages import BodyReading, BodyRequest, DirectAnswer, UnknownModel
 from parallax_core.server.hosting import FixedModel, HostedModel
 from parallax_core.server.metrics import ServerMetrics
 from parallax_core.server.model_errors import ModelNotLoaded
+from parallax_core.server.model_name import find_model
 from parallax_core.server.quota import Quota
 from parallax_core.server.response import while_connected
 from parallax_core.server.responses.keeper import ResponseKeeper
@@ -25,14 +25,10 @@ from parallax_core.server.service import Service
 ModelState = Literal["unloaded", "loading", "ready", "draining"]
 RANKS: dict[ModelState, int] = {"ready": 0, "loading": 1, "draining": 2, "unloaded": 3}
 """The order of models in lists: those that answer come first."""
+SMALL = 2**20
+"""Bytes of a body in which the model is found within about two milliseconds."""
 RELEASES = "model_releases"
 """Where the state of a request has what is to be called at its end."""
-
-
-class NamedModel(msgspec.Struct):
-    """The part of a body that says which model is meant."""
-
-    model: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -144,6 +140,10 @@ class ServedModels:
             return services[0]
         raise ModelNotLoaded("no model is loaded", "an administrator loads one with `parallax models load MODEL`")
 
+    def find_reader(self) -> BodyReading | None:
+        """Return what reads bodies in other processes; None: no model is ready, so no answer can be held up here."""
+        return next((each.reader for each in self.services if each.engine.health().state == "ready"), None)
+
     def health(self) -> Health:
         """Return the health of the best model: ready if any can answer."""
         healths = [service.engine.health() for service in self.services]
@@ -198,13 +198,18 @@ class ServedModels:
     async def _choose(self, http: fastapi.Request) -> ModelEntry:
         if len(self.known) == 1 and (loaded := self.loaded):
             return loaded[0]  # it refuses other names itself
-        try:
-            name = msgspec.json.decode(await http.body(), type=NamedModel).model
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # any model's reader says what is wrong
-            name = None
-        if name is not None:
+        if (name := await self._find_name(http)) is not None:
             return self.get(name)
         return self.known[self.main.model_id]
+
+    async def _find_name(self, http: fastapi.Request) -> str | None:
+        """Return the model that a body names; a large body is read in another process."""
+        body = await http.body()
+        if len(body) <= SMALL or (reader := self.find_reader()) is None:  # if not valid, any reader says why
+            return find_model(body)
+        ask = BodyRequest(kind="model", body=body, client=self.quota.identify(http))
+        answer = await while_connected(http, reader.read(ask))
+        return find_model(answer.content.body) if isinstance(answer.content, DirectAnswer) else None
 
 
 def _release(known: ModelEntry) -> None:

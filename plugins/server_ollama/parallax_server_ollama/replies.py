@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 Json = dict[str, Any]
 
 DATA, DONE = b"data: ", b"[DONE]"
@@ -22,9 +24,40 @@ def write_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def name_error(body: bytes) -> Json:
+def name_error(body: Json) -> Json:
     """Return an error of the server in Ollama's form."""
-    return {"error": json.loads(body)["error"]["message"]}
+    return {"error": body["error"]["message"]}
+
+
+class Embedded(msgspec.Struct):
+    """An embedding in an answer of the server."""
+
+    embedding: msgspec.Raw
+    """Its numbers, which are passed on as they are."""
+
+
+class EmbeddingUsage(msgspec.Struct):
+    """The token counts of an answer of the server."""
+
+    prompt_tokens: int
+
+
+class Embeddings(msgspec.Struct):
+    """An answer of ``/v1/embeddings``."""
+
+    data: list[Embedded]
+    usage: EmbeddingUsage
+
+    def write(self, model: str, seconds: float) -> bytes:
+        """Return the reply for the client."""
+        reply = {
+            "model": model,
+            "embeddings": [each.embedding for each in self.data],
+            "total_duration": _nanoseconds(seconds),
+            "load_duration": 0,
+            "prompt_eval_count": self.usage.prompt_tokens,
+        }
+        return msgspec.json.encode(reply)
 
 
 @dataclass(slots=True)

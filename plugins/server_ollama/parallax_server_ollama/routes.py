@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from parallax_core.api import ForwardedAnswer, HttpSurface, InvalidRequest
-from parallax_server_ollama.bodies import ChatBody, EmbedBody, GenerateBody, ShowBody, read
-from parallax_server_ollama.replies import Reply, name_error, write_lines, write_time
-from parallax_server_ollama.translate import make_chat, make_embedding, make_generate, name_model
+from parallax_core.api import ForwardedAnswer, HttpSurface, InvalidRequest, Ref
+from parallax_server_ollama.asked import Asked, name_model
+from parallax_server_ollama.replies import Embeddings, Reply, name_error, write_lines, write_time
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 VERSION = "0.12.0"
 """The release of Ollama whose API this is; clients compare it with what they need."""
@@ -25,6 +24,12 @@ CAPABILITIES = {"chat": "completion", "tools": "tools", "reasoning": "thinking",
 FAR = "0001-01-01T00:00:00Z"
 """Ollama's time for never."""
 OK, MISSING, BAD = 200, 404, 400
+Reader = Ref[Callable[[bytes], Asked]]
+CHAT: Reader = Ref("parallax_server_ollama.translate:read_chat")
+GENERATE: Reader = Ref("parallax_server_ollama.translate:read_generate")
+EMBED: Reader = Ref("parallax_server_ollama.translate:read_embed")
+SHOW: Reader = Ref("parallax_server_ollama.translate:read_show")
+"""What reads the bodies, in processes of their own: a large one would hold up all streams here."""
 
 
 class Refusal(Exception):
@@ -64,40 +69,22 @@ class Ollama:
 
     async def chat(self, http: Request) -> Response:
         """Answer ``POST /api/chat``."""
-        body: ChatBody = read(await http.body(), ChatBody)
-        model = await self.find_model(http, body.model)
-        if not body.messages:
-            return _loaded(Reply(body.model, is_chat=True), body.keep_alive)
-        asked = make_chat(body, model["max_model_len"] or 0)
-        return await self._answer(http, "/v1/chat/completions", asked, Reply(body.model, is_chat=True))
+        return await self._answer(http, CHAT, is_chat=True)
 
     async def generate(self, http: Request) -> Response:
         """Answer ``POST /api/generate``."""
-        body: GenerateBody = read(await http.body(), GenerateBody)
-        model = await self.find_model(http, body.model)
-        if not body.prompt:
-            return _loaded(Reply(body.model, is_chat=False), body.keep_alive)
-        path, asked = make_generate(body, model["max_model_len"] or 0)
-        return await self._answer(http, path, asked, Reply(body.model, is_chat=False))
+        return await self._answer(http, GENERATE, is_chat=False)
 
     async def embed(self, http: Request) -> Response:
         """Answer ``POST /api/embed``."""
-        began, body = time.monotonic(), read(await http.body(), EmbedBody)
-        found = await self._ask(http, "/v1/embeddings", make_embedding(body))
-        return JSONResponse(
-            {
-                "model": body.model,
-                "embeddings": [each["embedding"] for each in found["data"]],
-                "total_duration": round((time.monotonic() - began) * 1e9),
-                "load_duration": 0,
-                "prompt_eval_count": found["usage"]["prompt_tokens"],
-            }
-        )
+        began, asked = time.monotonic(), await self._server.read(http, EMBED, Asked)
+        found = await self._ask(http, asked.path, asked.body, Embeddings)
+        return Response(found.write(asked.model, time.monotonic() - began), media_type="application/json")
 
     async def show(self, http: Request) -> Response:
         """Answer ``POST /api/show``."""
-        body: ShowBody = read(await http.body(), ShowBody)
-        model = await self.find_model(http, body.model or body.name)
+        asked = await self._server.read(http, SHOW, Asked)
+        model = await self.find_model(http, asked.model)
         able = [CAPABILITIES[name] for name in model["capabilities"] if name in CAPABILITIES]
         length = model["max_model_len"]
         facts = {"general.architecture": "parallax", **({"parallax.context_length": length} if length else {})}
@@ -125,41 +112,51 @@ class Ollama:
         raise Refusal(MISSING, {"error": f"model '{name}' not found"})
 
     async def _list(self, http: Request) -> list[Json]:
-        found: list[Json] = (await self._ask(http, "/v1/models"))["data"]
+        found: list[Json] = (await self._ask(http, "/v1/models", None, dict))["data"]
         return found
 
-    async def _ask(self, http: Request, path: str, asked: Json | None = None) -> Json:
-        """Return the whole answer of a route.
+    async def _ask(self, http: Request, path: str, body: bytes | None, kind: type[T]) -> T:
+        """Return the whole answer of a route, as ``kind``.
 
         Raises:
             Refusal: if it refuses.
         """
-        answer = await self._open(http, path, asked)
+        answer = await self._open(http, path, body)
         try:
-            found: Json = json.loads(await answer.read())
+            return await answer.read_json(kind)
         finally:
             await answer.close()
-        return found
 
-    async def _open(self, http: Request, path: str, asked: Json | None) -> ForwardedAnswer:
-        body = None if asked is None else json.dumps(asked).encode()
+    async def _open(self, http: Request, path: str, body: bytes | None) -> ForwardedAnswer:
         answer = await self._server.forward(http, path, body)
         if answer.status != OK:
             try:
-                raise Refusal(answer.status, name_error(await answer.read()))
+                raise Refusal(answer.status, name_error(await answer.read_json(dict)))
             finally:
                 await answer.close()
         return answer
 
-    async def _answer(self, http: Request, path: str, asked: Json, reply: Reply) -> Response:
-        if asked["stream"]:
-            return LinesResponse(await self._open(http, path, asked), reply)
-        return JSONResponse(reply.read_whole(await self._ask(http, path, asked)))
+    async def _answer(self, http: Request, reader: Reader, *, is_chat: bool) -> Response:
+        asked = await self._server.read(http, reader, Asked)
+        model, reply = await self.find_model(http, asked.model), Reply(asked.model, is_chat=is_chat)
+        if not asked.path:
+            return _loaded(reply, asked)
+        _check_context(asked, model["max_model_len"] or 0)
+        if asked.streams:
+            return LinesResponse(await self._open(http, asked.path, asked.body), reply)
+        return JSONResponse(reply.read_whole(await self._ask(http, asked.path, asked.body, dict)))
 
 
-def _loaded(reply: Reply, keep_alive: object) -> Response:
+def _check_context(asked: Asked, room: int) -> None:
+    """Raise InvalidRequest if a client wants more tokens of context than the model has ``room`` for; 0: not known."""
+    if room and asked.context > room:
+        message = f"'options.num_ctx' is {asked.context}, and this model has room for {room} tokens here"
+        raise InvalidRequest(message, "options.num_ctx", "leave it out, or send a smaller number")
+
+
+def _loaded(reply: Reply, asked: Asked) -> Response:
     """Return the reply to a request without a prompt, by which clients load a model; here it is loaded already."""
-    if keep_alive in {0, "0", "0s"}:
+    if asked.unloads:
         message = "'keep_alive': the model stays in memory as long as the server runs"
         raise InvalidRequest(message, "keep_alive", "end the server to free its memory")
     [*_, whole] = reply.end()

@@ -1,4 +1,4 @@
-"""Turns requests to Ollama's API into requests to the server's own, which is OpenAI's."""
+"""Turns requests to Ollama's API into requests to the server's own, which is OpenAI's. Runs where bodies are read."""
 
 from __future__ import annotations
 
@@ -7,51 +7,79 @@ from collections.abc import Sequence
 from typing import Any
 
 from parallax_core.api import InvalidRequest
-from parallax_server_ollama.bodies import ChatBody, EmbedBody, Format, GenerateBody, Message, Options, Think
+from parallax_server_ollama.asked import Asked, name_model
+from parallax_server_ollama.bodies import (
+    ChatBody,
+    EmbedBody,
+    Format,
+    GenerateBody,
+    KeepAlive,
+    Message,
+    Options,
+    ShowBody,
+    Think,
+    read,
+)
 
 Json = dict[str, Any]
 
 SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")
 """The options that have the same name there."""
-LATEST = ":latest"
-"""The tag that Ollama's clients add to names without one."""
+CHAT = "/v1/chat/completions"
 
 
-def name_model(name: str) -> str:
-    """Return the id of a model by its name in Ollama's API."""
-    return name.removesuffix(LATEST)
-
-
-def make_chat(body: ChatBody, context: int) -> Json:
-    """Return the request for ``/v1/chat/completions``.
-
-    Args:
-        body: the request.
-        context: the tokens that the model has room for; 0: not known.
+def read_chat(data: bytes) -> Asked:
+    """Return what a body of ``POST /api/chat`` asks for.
 
     Raises:
-        InvalidRequest: if the server cannot do what is asked for; it names the field.
+        InvalidRequest: if it is not valid, or the server cannot do it; it names the field.
     """
+    body: ChatBody = read(data, ChatBody)
+    if not body.messages:
+        return Asked(model=body.model, unloads=_is_none(body.keep_alive))
     tools = {"tools": body.tools} if body.tools else {}
-    return {"messages": make_messages(body.messages), **tools, **_make_common(body, context)}
+    return _ask(body, CHAT, {"messages": make_messages(body.messages), **tools})
 
 
-def make_generate(body: GenerateBody, context: int) -> tuple[str, Json]:
-    """Return the path and the request for a completion or, with the chat template, a chat; see `make_chat`."""
+def read_generate(data: bytes) -> Asked:
+    """Return what a body of ``POST /api/generate`` asks for: a completion or, with the chat template, a chat.
+
+    Raises what `read_chat` raises.
+    """
+    body: GenerateBody = read(data, GenerateBody)
+    if not body.prompt:
+        return Asked(model=body.model, unloads=_is_none(body.keep_alive))
     if not body.raw:
         system = [Message("system", body.system)] if body.system else []
-        messages = make_messages([*system, Message("user", body.prompt)])
-        return "/v1/chat/completions", {"messages": messages, **_make_common(body, context)}
+        return _ask(body, CHAT, {"messages": make_messages([*system, Message("user", body.prompt)])})
     for name in ("system", "think"):
         if getattr(body, name) is not None:
             raise InvalidRequest(f"'{name}' is for prompts with a chat template: leave out 'raw'", name)
-    return "/v1/completions", {"prompt": body.prompt, **_make_common(body, context)}
+    return _ask(body, "/v1/completions", {"prompt": body.prompt})
 
 
-def make_embedding(body: EmbedBody) -> Json:
-    """Return the request for ``/v1/embeddings``."""
+def read_embed(data: bytes) -> Asked:
+    """Return what a body of ``POST /api/embed`` asks for; raises what `read_chat` raises."""
+    body: EmbedBody = read(data, EmbedBody)
     sizes = {} if body.dimensions is None else {"dimensions": body.dimensions}
-    return {"model": name_model(body.model), "input": body.input, **sizes}
+    asked = {"model": name_model(body.model), "input": body.input, **sizes}
+    return Asked(model=body.model, path="/v1/embeddings", body=json.dumps(asked).encode())
+
+
+def read_show(data: bytes) -> Asked:
+    """Return what a body of ``POST /api/show`` asks for; raises what `read_chat` raises."""
+    body: ShowBody = read(data, ShowBody)
+    return Asked(model=body.model or body.name)
+
+
+def _ask(body: ChatBody | GenerateBody, path: str, prompt: Json) -> Asked:
+    whole = {**prompt, **_make_common(body)}
+    context, streams = body.options.num_ctx or 0, bool(whole["stream"])
+    return Asked(model=body.model, path=path, body=json.dumps(whole).encode(), streams=streams, context=context)
+
+
+def _is_none(keep_alive: KeepAlive | None) -> bool:
+    return keep_alive in {0, "0", "0s"}
 
 
 def make_messages(messages: Sequence[Message]) -> list[Json]:
@@ -90,23 +118,20 @@ def _take_call(waiting: list[tuple[str, str]], function: str | None, number: int
     raise InvalidRequest(message, f"messages.{number}")
 
 
-def _make_common(body: ChatBody | GenerateBody, context: int) -> Json:
+def _make_common(body: ChatBody | GenerateBody) -> Json:
     streams = body.stream is not False
     asks: Json = {"stream_options": {"include_usage": True}} if streams else {}
     return {
         "model": name_model(body.model),
         "stream": streams,
         **asks,
-        **_make_sampling(body.options, context),
+        **_make_sampling(body.options),
         **_make_format(body.format),
         **_make_effort(body.think),
     }
 
 
-def _make_sampling(options: Options, context: int) -> Json:
-    if context and options.num_ctx is not None and options.num_ctx > context:
-        message = f"'options.num_ctx' is {options.num_ctx}, and this model has room for {context} tokens here"
-        raise InvalidRequest(message, "options.num_ctx", "leave it out, or send a smaller number")
+def _make_sampling(options: Options) -> Json:
     found = {name: value for name in SAME if (value := getattr(options, name)) is not None}
     if options.repeat_penalty is not None:
         found["repetition_penalty"] = options.repeat_penalty

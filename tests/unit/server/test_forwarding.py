@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from parallax_core.api import ForwardedAnswer, HttpSurface
+from parallax_core.server import forwarding
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.scripted import ScriptedSite
@@ -69,6 +71,29 @@ def test_route_of_the_server_answers(site: ScriptedSite) -> None:
     assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, "Hello there.")
     models = site.http.get("/x/whole", headers={"X-To": "/v1/models"}).json()
     assert models == site.http.get("/v1/models").json()
+
+
+@pytest.mark.parametrize("small", [0, 10**6])
+def test_whole_answer_is_decoded(site: ScriptedSite, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    class Reply(msgspec.Struct):
+        model: str
+        usage: msgspec.Raw
+
+    def add_usage(server: HttpSurface) -> None:
+        router = APIRouter()
+
+        @router.post("/x/usage")
+        async def usage(http: Request) -> Response:
+            answer = await server.forward(http, CHAT, await http.body())
+            reply = await answer.read_json(Reply)
+            return Response(bytes(reply.usage), headers={"X-Model": reply.model})
+
+        server.add_router(router)
+
+    monkeypatch.setattr(forwarding, "SMALL", small)
+    assert extend(site, two=add_usage) == {"two": ""}
+    answer = send(site, path="/x/usage")
+    assert (answer.headers["X-Model"], answer.json()["prompt_tokens"] > 0) == ("toy", True)
 
 
 def test_stream_comes_in_pieces(site: ScriptedSite) -> None:

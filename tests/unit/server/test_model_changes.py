@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from parallax_core.base.errors import BackendFailed, ParallaxError
+from parallax_core.server import served_models
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.model_routes import KnownModelsReply, ModelChangeReply
 from parallax_core.server.options import ServerOptions
@@ -44,6 +45,21 @@ def test_each_request_is_answered_by_the_model_that_it_names(several: SeveralSit
     assert error_of(several.complete_with("nobody"), 404)["code"] == "model_not_found"
     assert text_of(several.post("/v1/completions", model="toy", **BODY)) == answer("hello", 6)
     assert [each["id"] for each in several.client.get("/v1/models").json()["data"]] == ["toy", "other"]
+
+
+@pytest.mark.parametrize("small", [0, 10**6])
+def test_model_is_found_in_a_body_of_any_size(
+    several: SeveralSite, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr(served_models, "SMALL", small)
+    several.change("load", "other")
+    several.finish()
+    assert several.complete_with("other").json()["model"] == "other"
+    assert several.complete_with("toy").json()["model"] == "toy"
+    assert error_of(several.complete_with("nobody"), 404)["code"] == "model_not_found"
+    headers = {"Content-Type": "application/json"}
+    for body in (b"{", b'{"model": 1}', b"[" * 100_000):
+        assert error_of(several.client.post("/v1/completions", content=body, headers=headers))["message"]
 
 
 @pytest.mark.parametrize("step", ["gates", "starts"])

@@ -7,15 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from parallax_core.api import HttpSurface, hookimpl
+from parallax_core.base.errors import Overloaded
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.body_messages import BodyRequest, BodyResult
+from parallax_core.server.body_reader import LocalReader
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.plugin_routes import extend_app
 from tests.unit.server.letters import Site, error_of
+from tests.unit.server.plugin_reader import READER, Asked
 from tests.unit.server.scripted import ScriptedSite
 
 KEYED = {"Authorization": "Bearer k"}
@@ -116,6 +120,42 @@ def test_two_plugins_cannot_have_one_route_and_the_second_adds_nothing(site: Sit
     assert reasons == {"one": "", "two": "ValueError: /x/status is taken"}
     assert site.client.get("/x/status").status_code == 200
     assert site.client.get("/x/other").status_code == 404
+
+
+def add_reader(server: HttpSurface) -> None:
+    """Add a route that says how long its body is."""
+    router = APIRouter()
+
+    @router.post("/x/size")
+    async def size(http: Request) -> dict[str, int]:
+        asked = await server.read(http, READER, Asked)
+        return {"size": asked.size}
+
+    server.add_router(router)
+
+
+def test_body_is_read_for_a_plugin(site: Site) -> None:
+    extend(site, one=add_reader)
+    assert site.client.post("/x/size", content=b"abc").json() == {"size": 3}
+    error = error_of(site.client.post("/x/size", content=b"bad"))
+    assert (error["param"], error["message"]) == ("body", "the body is bad")
+
+
+def test_body_is_read_for_a_plugin_while_no_model_is_ready(site: Site) -> None:
+    extend(site, one=add_reader)
+    site.models.known.clear()
+    assert site.client.post("/x/size", content=b"abc").json() == {"size": 3}
+    assert error_of(site.client.post("/x/size", content=b"bad"))["param"] == "body"
+
+
+def test_body_for_a_plugin_waits_like_all_others() -> None:
+    class FullReader(LocalReader):
+        async def read(self, ask: BodyRequest) -> BodyResult:
+            raise Overloaded("too many requests wait to be read", "try again later")
+
+    with Site(reader=FullReader(None)) as site:  # type: ignore[arg-type]
+        extend(site, one=add_reader)
+        error_of(site.client.post("/x/size", content=b"abc"), 429)
 
 
 def test_what_is_no_router_is_refused(site: Site) -> None:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest, Overloaded, ParallaxError, Unavailable
@@ -34,6 +35,7 @@ from parallax_core.server.options import ServerOptions
 from parallax_core.server.tokenizer_pool import LARGE, PoolLimits, TokenizerPool
 from parallax_core.server.tokenizer_process import write_job
 from tests.unit.server.letters import TOY
+from tests.unit.server.plugin_reader import READER, Asked
 from tests.unit.tinymodel import write, write_model
 
 LOOP = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
@@ -120,6 +122,28 @@ async def test_pool_reads_what_a_reader_does(tmp_path: Path) -> None:
         DirectAnswer
     ]
     assert reader.answer(asks[-1]).ignored == ("x?", "y")
+
+
+async def test_body_of_a_plugin_is_read_by_its_function_in_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    async with running(tmp_path) as pool:
+        ask = BodyRequest(kind="plugin", body=b"abc", reader=READER.target)
+        found = (await pool.read(ask)).content
+        assert isinstance(found, DirectAnswer)
+        asked = msgspec.msgpack.decode(found.body, type=Asked)
+        assert (asked.size, asked.pid in list_pids(pool)) == (3, True)
+        refused = (await pool.read(msgspec.structs.replace(ask, body=b"bad"))).content
+        assert refused == RefusedBody(kind="invalid", message="the body is bad", param="body")
+        assert await read_chat(pool) == "[hello]"
+
+
+async def test_model_of_a_large_body_is_found_in_a_process(tmp_path: Path) -> None:
+    async with running(tmp_path) as pool:
+        for body, model in ((b'{"x": [1], "model": "m"}', b'{"model":"m"}'), (b"{", b'{"model":null}')):
+            found = (await pool.read(BodyRequest(kind="model", body=body))).content
+            assert found == DirectAnswer(model)
 
 
 async def test_template_without_end_is_a_refusal_and_others_are_read(tmp_path: Path) -> None:

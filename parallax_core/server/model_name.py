@@ -1,0 +1,19 @@
+"""Finds the model that a body names, without reading the rest of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class NamedModel(msgspec.Struct):
+    """The part of a body that says which model is meant."""
+
+    model: str | None = None
+
+
+def find_model(body: bytes) -> str | None:
+    """Return the model that a body names; None: it names none, or is not valid."""
+    try:
+        return msgspec.json.decode(body, type=NamedModel).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
