@@ -6,13 +6,13 @@ import json
 import math
 import statistics
 import struct
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from parallax_core.base.ids import SeqId
+from parallax_core.base.private_folder import make_private_folder
 from parallax_core.contracts.backend import Backend, StagePlan
 from parallax_core.contracts.device import DevicePlan
 from parallax_core.contracts.sample import Sampling
@@ -51,7 +51,7 @@ def measure_overhead(
     Raises:
         ParallaxError: if a stage cannot be opened or fails.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with make_private_folder() as folder:
         few_s, many_s = (
             _time_step(backend, plan, Path(folder), (layers, limit_s / 2, clock)) for layers in (FEW, MANY)
         )

@@ -7,12 +7,12 @@ size, inode and times are unchanged; one of the times, that of the inode's chang
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from parallax_core.base.files import replace_file
 from parallax_core.checkpoint.digest import SCHEME, digest_tensors
 from parallax_core.checkpoint.partial import read_journal
 from parallax_core.config.home import cache_folder
@@ -42,7 +42,7 @@ def read_digests(path: Path) -> dict[str, str]:
             return kept.tensors
     tensors = digest_tensors(path)
     with suppress(OSError):  # without a writable cache, later starts only take longer
-        _save(_place(path), Kept(str(path), state, tensors))
+        replace_file(_place(path), msgspec.json.encode(Kept(str(path), state, tensors)))
     return tensors
 
 
@@ -54,10 +54,3 @@ def _describe_state(path: Path) -> str:
 
 def _place(path: Path) -> Path:
     return cache_folder(FOLDER) / f"{hashlib.sha256(str(path).encode()).hexdigest()[:32]}.json"
-
-
-def _save(place: Path, kept: Kept) -> None:
-    """Write the cache file atomically, since other processes may read or write it."""
-    draft = place.with_suffix(f".{os.getpid()}.part")
-    draft.write_bytes(msgspec.json.encode(kept))
-    draft.replace(place)

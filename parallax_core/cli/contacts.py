@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from parallax_core.base.offline import go_offline, is_offline
+from parallax_core.cli.tell import tell
 
 HUB = "https://huggingface.co"
 ASKED = 29753
@@ -54,4 +55,4 @@ def tell_contacts(contacts: Contacts, *, offline: bool = False) -> None:
     else:
         sentences = list(contacts.describe())
     for sentence in sentences:
-        print(f"network: {sentence}", file=sys.stderr, flush=True)
+        tell(f"network: {sentence}", sys.stderr)

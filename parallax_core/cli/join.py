@@ -11,6 +11,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
+from parallax_core.cli.tell import tell
 from parallax_core.cli.worker import HeadAccess, run_worker
 from parallax_core.config.config import Config
 from parallax_core.config.join import JoinSettings
@@ -50,9 +51,9 @@ def join(settings: JoinSettings, config: Config) -> None:
     joiner = Joiner(plugins, looks_around=settings.discovery)
     joined = joiner.join(where)
     node = f"{joined.machine}/{os.getpid()}"
-    print(f"joining {joined.address} as {node}", file=sys.stderr, flush=True)
+    tell(f"joining {joined.address} as {node}", sys.stderr)
     if api is not None:
-        print(f"API {find_api_url(api)}", file=sys.stderr, flush=True)
+        tell(f"API {find_api_url(api)}", sys.stderr)
     worker = settings.as_worker(connect=joined.address, node=node, transport=joined.transport)
     seek = partial(joiner.list_addresses, joined) if settings.discovery else None
     run_worker(worker, config, HeadAccess(joiner.find_key(joined), api, seek))

@@ -16,6 +16,7 @@ from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.cli.rendezvous import print_ready
+from parallax_core.cli.tell import tell
 from parallax_core.config.config import Config
 from parallax_core.config.relay import RelayCommandSettings
 from parallax_core.config.rendezvous import RendezvousSettings
@@ -63,7 +64,7 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     joiner = Joiner(plugins, looks_around=settings.discovery)
     joined = joiner.join(settings.where)
     node = f"{joined.machine}/{os.getpid()}"
-    print(f"joining {joined.address} as {node}", file=sys.stderr, flush=True)
+    tell(f"joining {joined.address} as {node}", sys.stderr)
     offer = plugins.transports().get(joined.transport)
     listen = choose_listen(offer, settings.listen, joined.address, node)
     transport = make_transport(offer, node, listen, joiner.find_key(joined), settings.peer_timeout)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from parallax_core.base import log
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
+from parallax_core.cli.tell import tell
 from parallax_core.config.config import Config
 from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.deploy.rendezvous_host import host_rendezvous
@@ -36,4 +38,4 @@ def rendezvous(settings: RendezvousSettings, config: Config) -> None:
 
 def print_ready(address: str, code: str) -> None:
     """Print the address of a rendezvous and its new code, which may be empty."""
-    print(f"ready {address} code={code}" if code else f"ready {address}", flush=True)
+    tell(f"ready {address} code={code}" if code else f"ready {address}", sys.stdout)

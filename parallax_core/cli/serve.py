@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TextIO
 
 from parallax_core.base import log
+from parallax_core.base.private_folder import make_private_folder
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.exposure import check_exposure, check_tls, make_options
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
+from parallax_core.cli.tell import tell
 from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
@@ -100,7 +101,7 @@ def _serve(plan: ServePlan, options: ServerOptions, plugins: PluginHost, output:
 
     with (
         bind_socket(*plan.address) as sock,
-        TemporaryDirectory(prefix="parallax-") as private,
+        make_private_folder() as private,
         make_display() as display,
     ):
         deployment = plan.prepare(Path(private), display)
@@ -152,7 +153,7 @@ async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -
 
     async with deployment.nodes_joining() as listening, replicas.running(listening):
         if replicas.join_command:
-            print(replicas.join_command, file=context.output, flush=True)
+            tell(replicas.join_command, context.output)
         site = ServerSite(app, models, options, drain, changes, deployment.share_api, replicas.await_end)
         await run_server(site, context.sock, lambda: _announce(deployment, context, replicas.engines))
     if tracer is not None:
@@ -174,9 +175,9 @@ def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[R
     for limits in {engine.limits for engine in engines}:
         if limits is not None:
             _log_limits(limits, deployment.stages.plan)
-    print(f"ready {_url(context.sock, context.options)} model={deployment.model_id}", file=context.output, flush=True)
+    tell(f"ready {_url(context.sock, context.options)} model={deployment.model_id}", context.output)
     for advice in deployment.advice:
-        print(f"hint: {advice}", file=sys.stderr, flush=True)
+        tell(f"hint: {advice}", sys.stderr)
 
 
 def _log_defaults(defaults: RequestDefaults) -> None:

@@ -26,7 +26,7 @@ from parallax_core.contracts.status import PlanStatus
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, read_plan
 from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
-from parallax_core.deploy.join_codes import find_method, get_method, make_code_of
+from parallax_core.deploy.join_codes import find_method, get_method, try_code_of
 from parallax_core.deploy.joined_model import JoinedModel
 from parallax_core.deploy.succession import ToldState, check_taken_over, followed, open_own_term
 from parallax_core.models.catalog import Catalog
@@ -265,10 +265,9 @@ class ClusterPlan:
 
     def make_command(self, listening: ListeningHead | None, stages: RemoteStages) -> str:
         """Return the command by which another machine joins."""
-        if listening is None or not self.settings.code_hours:
-            return stages.registry.invitation
-        code, _ = make_code_of(listening, self.plugins, self.settings.code_hours * HOUR_S, 0)
-        return f"parallax join {code}"
+        hours = self.settings.code_hours
+        code = try_code_of(listening, self.plugins, hours * HOUR_S) if listening is not None and hours else ""
+        return f"parallax join {code}" if code else stages.registry.invitation
 
     def make_launcher(self, stages: RemoteStages) -> WorkerLauncher:
         """Return the maker of the command line of this machine's worker."""

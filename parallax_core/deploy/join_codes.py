@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import HEAD
@@ -14,6 +15,8 @@ from parallax_core.contracts.transport import TransportSpec
 from parallax_core.node.membership.code_store import CodeStore, ListeningHead
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
+
+logger = logging.getLogger(__name__)
 
 
 def find_method(offer: Offer[TransportSpec]) -> JoinMethod | None:
@@ -54,7 +57,10 @@ def note_listening(offer: Offer[TransportSpec], *addresses: str) -> ListeningHea
     if found is None:
         return None
     head = ListeningHead(offer.spec.name, found[1])
-    CodeStore(cluster_file()).note_head(head)
+    try:
+        CodeStore(cluster_file()).note_head(head)
+    except ParallaxError as error:  # it serves all the same
+        logger.warning("`parallax codes new` may make codes for an earlier server: %s", error.message)
     return head
 
 
@@ -69,6 +75,21 @@ def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[s
         message = "no server of this machine has listened for nodes yet"
         raise ParallaxError(message, "start one: `parallax run MODEL`")
     return make_code_of(head, plugins, lifetime_s, most_uses)
+
+
+def try_code_of(head: ListeningHead, plugins: PluginHost, lifetime_s: float) -> str:
+    """Return a new code for a head, which admits any number of machines; empty: it cannot be kept, which is logged.
+
+    Raises:
+        ParallaxError: if its transport is not installed.
+    """
+    method, secret = get_method(plugins, head.transport), new_secret()
+    try:
+        CodeStore(cluster_file()).add(method.derive_proof(secret), lifetime_s, 0)
+    except ParallaxError as error:  # machines that have joined before need none
+        logger.warning("no join code is made: %s; later `parallax codes new` makes one", error.message)
+        return ""
+    return write_code(JoinCode(transport=head.transport, secret=secret, head=head.head))
 
 
 def make_code_of(head: ListeningHead, plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[str, CodeRecord]:

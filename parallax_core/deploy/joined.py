@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import msgspec
 
 from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.files import replace_file
 from parallax_core.config.home import joined_folder
 
 
@@ -32,10 +32,7 @@ class JoinedHead(msgspec.Struct, frozen=True, kw_only=True):
         """Write the record, among those of the heads that this machine has joined, or to another folder."""
         folder = folder or joined_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / self.name
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(msgspec.json.encode(self))
-        draft.replace(path)  # other processes may be reading it
+        replace_file(folder / self.name, msgspec.json.encode(self))
 
 
 def list_joined(folder: Path | None = None) -> list[JoinedHead]:

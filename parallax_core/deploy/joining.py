@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from parallax_core.deploy.joined import JoinedHead, find_joined, list_joined
 from parallax_core.node.versions import own_versions
 from parallax_core.plugins.host import PluginHost
 from parallax_core.wire.versions import write_versions
+
+logger = logging.getLogger(__name__)
 
 SEEK_S = 2.0
 """Seconds to look for the head of a code that has no address."""
@@ -68,7 +71,10 @@ class Joiner:
         if not is_code(word):
             return find_joined(word)
         joined = asyncio.run(self.enrol(read_code(word)))
-        joined.save()
+        try:
+            joined.save()
+        except OSError as error:  # it serves all the same
+            logger.warning("`parallax join` without a code may not find this server again: %s", error)
         return joined
 
     def find_key(self, joined: JoinedHead) -> dict[str, bytes]:

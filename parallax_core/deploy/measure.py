@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] = sys.argv) -> int:
     """Run the process; return its exit code."""
     try:
         measure(msgspec.json.decode(arguments[1].encode(), type=MeasurePlan))
-    except ParallaxError as error:
-        logger.warning("device cannot be measured: %s", error.message)
+    except (ParallaxError, OSError) as error:  # an OSError: no disk has room for a model to measure with
+        logger.warning("device cannot be measured: %s", error.message if isinstance(error, ParallaxError) else error)
         return 1
     return 0
 

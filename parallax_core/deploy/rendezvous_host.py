@@ -12,7 +12,7 @@ from parallax_core.config.home import cluster_file
 from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.contracts.joining import Enrolling
 from parallax_core.deploy.discovery import being_found
-from parallax_core.deploy.join_codes import get_method, make_code_of, note_listening
+from parallax_core.deploy.join_codes import get_method, note_listening, try_code_of
 from parallax_core.deploy.node_transport import make_transport
 from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.node.membership.rendezvous_host import RendezvousHost
@@ -41,7 +41,7 @@ async def host_rendezvous(settings: RendezvousSettings, plugins: PluginHost, tel
             message = f"other machines cannot reach {transport.address}"
             raise ParallaxError(message, "give an address at which they can, such as tcp://0.0.0.0:9100")
         lifetime_s = settings.code_hours * HOUR_S
-        code = make_code_of(head, plugins, lifetime_s, 0)[0] if lifetime_s else ""
+        code = try_code_of(head, plugins, lifetime_s) if lifetime_s else ""
         logger.info("rendezvous listens at %s", transport.address)
         tell(transport.address, code)
         async with being_found(offer, *places) if settings.discovery else nullcontext():

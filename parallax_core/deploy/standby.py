@@ -7,13 +7,14 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import msgspec
 from filelock import FileLock, Timeout
 
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
+from parallax_core.base.files import replace_file
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.standby_state import StandbyState
 from parallax_core.cluster.membership.term_proof import judge, read_proof
@@ -87,8 +88,15 @@ def wait_for_promotion(settings: RunSettings, plugins: PluginHost) -> RunSetting
         return _serve_again(settings, taken)
     logger.info("standby of %s; `parallax promote` has it take over", joined.address)
     with _recorded(joined):
-        state = asyncio.run(link.follow())
-    _take_over(state, plugins)
+        while True:
+            state = asyncio.run(link.follow())
+            try:
+                TermStore(term_file()).keep(state)
+                break
+            except ParallaxError as error:  # without it, nodes would refuse this machine after a restart
+                logger.error("cannot take over: %s; %s", error.message, error.hint)  # noqa: TRY400 -- no bug
+    _keep_plan(Catalog(plugins).qualify(state.model), state)
+    logger.info("taking over model=%s term=%d", state.model, state.term)
     return adopt_settings(settings, state)
 
 
@@ -111,34 +119,39 @@ def _serve_again(settings: RunSettings, taken: StandbyState) -> RunSettings:
     return adopt_settings(settings, taken)
 
 
-def _take_over(state: StandbyState, plugins: PluginHost) -> None:
-    """Keep what this machine begins with as the coordinator."""
-    TermStore(term_file()).keep(state)
-    store, model = PlanStore(plan_file()), Catalog(plugins).qualify(state.model)
-    store.save(model, recall_plan(state))
-    store.save_loaded(model, state.other_models)
-    logger.info("taking over model=%s term=%d", state.model, state.term)
+def _keep_plan(model: str, state: StandbyState) -> None:
+    """Keep the plan with which this machine begins."""
+    store = PlanStore(plan_file())
+    try:
+        store.save(model, recall_plan(state))
+        store.save_loaded(model, state.other_models)
+    except ParallaxError as error:  # it serves all the same
+        logger.warning("%s; nodes may have to load other layers", error.message)
 
 
 @contextmanager
 def _recorded(joined: JoinedHead) -> Iterator[None]:
     """Keep a record of this process, so that `parallax promote` finds it."""
-    standby_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        with FileLock(standby_file().with_suffix(".lock"), timeout=LOCK_S):
-            _write(StandbyRecord(pid=os.getpid(), address=joined.address))
-            try:
-                yield
-            finally:
-                standby_file().unlink(missing_ok=True)
-    except Timeout as error:
-        raise ParallaxError("another standby runs on this machine", "give it a PARALLAX_HOME of its own") from error
+    with ExitStack() as stack:
+        try:
+            standby_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stack.enter_context(FileLock(standby_file().with_suffix(".lock"), timeout=LOCK_S))
+        except Timeout as error:
+            raise ParallaxError("another standby runs on this machine", "give it a PARALLAX_HOME of its own") from error
+        except OSError as error:  # it follows all the same
+            logger.warning("`parallax promote` will not find this standby: %s", error)
+        _write(StandbyRecord(pid=os.getpid(), address=joined.address))
+        try:
+            yield
+        finally:
+            standby_file().unlink(missing_ok=True)
 
 
 def _write(record: StandbyRecord) -> None:
-    draft = standby_file().with_suffix(f".{os.getpid()}")
-    draft.write_bytes(msgspec.json.encode(record))
-    draft.replace(standby_file())
+    try:
+        replace_file(standby_file(), msgspec.json.encode(record))
+    except OSError as error:  # it follows all the same
+        logger.warning("`parallax promote` does not find this standby as it is: %s", error)
 
 
 @dataclass(frozen=True, slots=True)

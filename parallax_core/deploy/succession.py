@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
+from nacl.signing import SigningKey
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import name_machine
@@ -118,8 +119,22 @@ def open_own_term(settings: RunSettings, key: bytes) -> OwnTerm:
     Raises:
         ParallaxError: if another coordinator has taken over, or the term cannot be read or kept.
     """
-    signing = ensure_signing_key(term_key_file())
-    return open_term(TermStore(term_file()), signing, key, settings.model, is_new=settings.new_term)
+    return open_term(TermStore(term_file()), _find_signing_key(), key, settings.model, is_new=settings.new_term)
+
+
+def _find_signing_key() -> SigningKey:
+    """Return the key that signs the terms of this machine; one that cannot be kept holds until a restart.
+
+    Raises:
+        ParallaxError: if there is one that cannot be used.
+    """
+    try:
+        return ensure_signing_key(term_key_file())
+    except ParallaxError as error:
+        if term_key_file().exists():
+            raise
+        logger.warning("%s; until a restart, another one holds", error.message)
+        return SigningKey.generate()
 
 
 def recall_plan(state: StandbyState) -> FormerPlan:

@@ -36,8 +36,12 @@ def _copy_output() -> Iterator[TextIO]:
         yield stream
         return
     _flush()
-    with os.fdopen(copy, "w", encoding=stream.encoding, errors=stream.errors) as own:
+    own = os.fdopen(copy, "w", encoding=stream.encoding, errors=stream.errors)
+    try:
         yield own
+    finally:
+        with contextlib.suppress(OSError):  # lines are flushed one by one: whoever wrote them knows already
+            own.close()
 
 
 @contextlib.contextmanager

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
 from parallax_core.cluster.membership.join_code import shorten_code
+from tests.e2e.conftest import MODEL, PARALLAX, environment
 from tests.e2e.test_run import ROOM, coordinating, homes, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 
@@ -42,3 +44,23 @@ def test_machines_find_a_restarted_coordinator_and_keep_their_layers(homes: dict
         again = tmp_path / "again.log"
         stack.enter_context(started(homes["one"], again, *JOIN))
         wait_until(lambda: "joined head=head" in again.read_text())
+
+
+def test_server_starts_again_where_nothing_can_be_written(homes: dict[str, Path], tmp_path: Path) -> None:
+    home, log = homes["first"], tmp_path / "first.log"
+    options = ("run", MODEL, "--listen", "tcp://127.0.0.1:0", "--port", "0", "--backend", "mlx")
+    with started(home, log, *options) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("parallax join ")
+        whole = read_stream(read_ready(process, log), 0, lambda: None)
+
+    limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", PARALLAX, *options]  # no file may grow, as on a full disk
+    sinks = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(limited, text=True, env=environment(home), **sinks) as process:  # type: ignore[call-overload]
+        try:
+            assert process.stdout.readline().startswith("parallax worker --connect "), "there is no code"
+            assert read_stream(read_ready(process, log), 0, lambda: None) == whole
+            process.terminate()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import partial
 
+from parallax_core.base.disk import FaultLog
 from parallax_core.base.errors import ParallaxError
 from parallax_core.cluster.layer_plan import LayerPlan, LayerPlanner, Stages
 from parallax_core.contracts.placement import ClusterProfile
@@ -65,6 +67,7 @@ class LastingPlanner(LayerPlanner):
     former: FormerPlan
     find_memories: Callable[[], Mapping[str, int]]
     """Returns the memory of each node before it loaded layers."""
+    faults: FaultLog = field(default_factory=partial(FaultLog, logger, "the last plan"), compare=False)
 
     def plan(
         self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""
@@ -75,8 +78,9 @@ class LastingPlanner(LayerPlanner):
         if plan.pipelines:
             try:
                 self.store.save(self.name, FormerPlan(plan.pipelines, self.find_memories()))
+                self.faults.clear()
             except ParallaxError as error:  # it serves all the same
-                logger.warning("%s; after a restart of the server nodes may have to load other layers", error.message)
+                self.faults.note(f"{error.message}; after a restart of the server nodes may have to load other layers")
         return plan
 
 
@@ -88,5 +92,5 @@ def make_lasting(planner: LayerPlanner, store: PlanStore, name: str, profiles: N
         logger.warning("%s", error.message)
         former = FormerPlan()
     profiles.recall(former.memories)
-    given = {field.name: getattr(planner, field.name) for field in fields(LayerPlanner)}
+    given = {each.name: getattr(planner, each.name) for each in fields(LayerPlanner)}
     return LastingPlanner(**given, store=store, name=name, former=former, find_memories=lambda: profiles.memories)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import secrets
 from pathlib import Path
 
 import msgspec
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.base.files import replace_file
 from parallax_core.cluster.membership.standby_state import StandbyState, read_state, write_state
 from parallax_core.cluster.membership.succession import FIRST_TERM
+
+logger = logging.getLogger(__name__)
 
 CLUSTER_BYTES = 16
 """The bytes of the number that names a cluster."""
@@ -44,7 +47,10 @@ class TermStore:
         found = self.find()
         if found is None:
             found = StandbyState(cluster=secrets.token_bytes(CLUSTER_BYTES), term=FIRST_TERM, model=model)
-            self.keep(found)
+            try:
+                self.keep(found)
+            except ParallaxError as error:  # it serves all the same
+                logger.warning("%s; after a restart of the server its machines need new join codes", error.message)
         return found
 
     def keep(self, state: StandbyState) -> None:
@@ -53,10 +59,8 @@ class TermStore:
         Raises:
             ParallaxError: if it cannot be written.
         """
-        draft = self._path.with_suffix(f".{os.getpid()}")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.write_bytes(write_state(state))
-            draft.replace(self._path)
+            replace_file(self._path, write_state(state))
         except OSError as error:
             raise ParallaxError(f"the state of the coordinator cannot be kept: {error}", "is the disk full?") from error

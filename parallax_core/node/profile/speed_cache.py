@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
+from parallax_core.base.files import replace_file
 from parallax_core.config.home import cache_folder
 from parallax_core.contracts.device import DeviceSpeed
 
@@ -39,12 +39,9 @@ def find_speed(key: list[str]) -> MeasuredSpeed | None:
 
 
 def keep_speed(measured: MeasuredSpeed) -> None:
-    """Write a speed to the cache atomically; without a writable folder, later starts only measure again."""
+    """Write a speed to the cache; without a writable folder, later starts only measure again."""
     with suppress(OSError):
-        place = _place(measured.key)
-        draft = place.with_suffix(f".{os.getpid()}.part")
-        draft.write_bytes(msgspec.json.encode(measured))
-        draft.replace(place)
+        replace_file(_place(measured.key), msgspec.json.encode(measured))
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from pathlib import Path
 
 import msgspec
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.base.files import replace_file
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.succession import Candidate, ClusterId, KnownTerms, Term
 from parallax_core.cluster.membership.term_proof import read_proof, write_proof
@@ -121,9 +121,7 @@ def _write(path: Path | None, known: KnownTerms) -> None:
         return
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(msgspec.msgpack.encode([_write_record(term) for term in known.terms.values()]))
-        draft.replace(path)
+        replace_file(path, msgspec.msgpack.encode([_write_record(term) for term in known.terms.values()]))
     except OSError as error:
         logger.warning("the term of the coordinator is not kept: %s", error)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from parallax_core.base.disk import FaultLog, is_full
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.body_messages import BodyRequest, HistoryNeeded, UnknownPart
@@ -59,6 +60,7 @@ class ResponseKeeper:
         """By client, the bytes of kept responses that are being sent."""
         self._runs: dict[tuple[bytes, str], BackgroundRun] = {}
         self._running: Counter[bytes] = Counter()
+        self._faults = FaultLog(logger, "the response store")
 
     @property
     def has_store(self) -> bool:
@@ -155,8 +157,9 @@ class ResponseKeeper:
         stored = StoredResponse(id=writer.id, owner=owner, previous=plan.previous, body=body, input=plan.input)
         try:
             await self._store.put(stored, events)
+            self._faults.clear()
         except ParallaxError as error:
-            logger.error("response is not kept id=%s: %s", writer.id, error.message)  # noqa: TRY400 -- no bug
+            self._faults.note(f"responses are not kept: {error.message}")
 
     def find_run(self, owner: bytes, name: str) -> BackgroundRun | None:
         """Return a response of a client that runs in the background."""
@@ -190,12 +193,19 @@ class ResponseKeeper:
 
 
 def make_keeper(options: ServerOptions, backlog: UnreadOutput | None = None) -> ResponseKeeper:
-    """Return the keeper for a server; ``backlog`` bounds what its clients have not read.
+    """Return the keeper for a server, in memory if the disk is full; ``backlog`` bounds what its clients have not read.
 
     Raises:
         ParallaxError: if its store cannot be opened.
     """
     store = None
     if options.response_bytes:
-        store = ResponseStore(options.response_store, options.response_bytes, options.response_ttl_s)
+        limits = options.response_bytes, options.response_ttl_s
+        try:
+            store = ResponseStore(options.response_store, *limits)
+        except ParallaxError as error:
+            if not is_full(error.__cause__):
+                raise
+            logger.warning("%s; until a restart, responses are kept in memory", error.message)
+            store = ResponseStore(None, *limits)
     return ResponseKeeper(store, options.max_concurrent, max(LEAST_HISTORY, options.max_body_bytes), backlog)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from parallax_core.base.disk import is_full
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.server.json_pieces import to_json
 from parallax_core.server.responses.kept_events import BLOCK, EventPlace, find_event, pack_events, unpack_block
@@ -183,14 +184,22 @@ class ResponseStore:
                 raise LargeHistory
             found.append(turn)
             at = turn.previous
-        with self._database:
-            now = self._clock()
-            self._database.executemany("UPDATE response SET used = ? WHERE id = ?", [(now, turn.id) for turn in found])
+        self._note_use(found)
         parts: list[msgspec.Raw] = []
         for turn in found[::-1]:
             parts += msgspec.json.decode(turn.input, type=list[msgspec.Raw])
             parts += msgspec.json.decode(turn.body, type=ResponseOutput).output
         return to_json(parts)
+
+    def _note_use(self, found: Sequence[StoredResponse]) -> None:
+        now = self._clock()
+        try:
+            with self._database:
+                rows = [(now, turn.id) for turn in found]
+                self._database.executemany("UPDATE response SET used = ? WHERE id = ?", rows)
+        except sqlite3.Error as error:
+            if not is_full(error):  # else they are dropped sooner than others
+                raise
 
     def _drop_old(self) -> None:
         query = "DELETE FROM response WHERE used < ? RETURNING size"

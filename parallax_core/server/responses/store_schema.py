@@ -54,7 +54,9 @@ def open_database(path: Path | None) -> sqlite3.Connection:
             raise ParallaxError(f"the response store {path} has version {version}, and this is {VERSION}", hint)
         if version == 1:
             _convert(database)
-        database.executescript(f"BEGIN EXCLUSIVE;{RESPONSES}{BLOCKS}PRAGMA user_version = {VERSION};COMMIT;")
+        if version == 0:  # what is there already can be read on a full disk, too
+            database.executescript(f"BEGIN EXCLUSIVE;{RESPONSES}{BLOCKS}PRAGMA user_version = {VERSION};COMMIT;")
+        database.execute("SELECT 1 FROM response LIMIT 1")  # locks the file
     except (OSError, sqlite3.Error) as error:
         raise ParallaxError(f"the response store {path} cannot be opened: {error}", hint) from error
     return database

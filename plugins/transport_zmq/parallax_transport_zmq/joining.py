@@ -233,7 +233,9 @@ class _Question:
             message = f"the server at {self._address} refuses this machine: {unpack_reason(data)}"
             self._fail(IncompatibleNode(message, SAME_VERSION))
         elif data[:1] == Kind.REFUSE:
-            hint = "ask for another code: `parallax codes new` on the machine of the server"
+            hint = (
+                "ask for another code (`parallax codes new` on the machine of the server), or see the log of the server"
+            )
             self._fail(_Refused(f"the server at {self._address} refuses this machine: {unpack_reason(data)}", hint))
         elif not self._answer.done():
             self._answer.set_result(data)

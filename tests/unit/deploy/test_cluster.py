@@ -13,6 +13,7 @@ import pytest
 
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.config.config import Config
+from parallax_core.config.home import cluster_file
 from parallax_core.config.run import RunSettings
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.device import DType
@@ -91,6 +92,8 @@ def test_join_command_has_a_code_unless_there_is_to_be_none(plugins: PluginHost,
     none = replace(plan, settings=replace(plan.settings, code_hours=0.0))
     assert none.make_command(head, stages).startswith("parallax worker --connect")
     assert plan.make_command(None, stages).startswith("parallax worker --connect")
+    cluster_file().write_bytes(b"no database" * 100)
+    assert plan.make_command(head, stages).startswith("parallax worker --connect")
 
 
 def test_code_is_not_shown_where_anybody_may_look(plugins: PluginHost) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
@@ -230,3 +231,20 @@ def test_record_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
     finally:
         is_over.set()
         saving.join()
+
+
+def test_machine_joins_though_that_cannot_be_kept(
+    plugins: PluginHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined = JoinedHead(transport="zmq", address="tcp://a:1", head=KEY * 8, machine="desk")
+
+    async def enrol(self: Joiner, code: JoinCode) -> JoinedHead:
+        return joined
+
+    def refuse(self: JoinedHead, folder: Path | None = None) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(Joiner, "enrol", enrol)
+    monkeypatch.setattr(JoinedHead, "save", refuse)
+    assert Joiner(plugins).join(write_code(JoinCode(transport="zmq", secret=SECRET, head=KEY * 8))) == joined
+    assert "`parallax join` without a code may not find this server again" in caplog.text

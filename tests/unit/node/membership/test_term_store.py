@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -31,3 +32,12 @@ def test_damaged_file_is_an_error(tmp_path: Path) -> None:
         TermStore(path).begin("model")
     with pytest.raises(ParallaxError, match="cannot be kept"):
         TermStore(path / "below").keep(TermStore(tmp_path / "new").begin("model"))
+
+
+def test_cluster_whose_state_cannot_be_kept_begins_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / f"coordinator.{os.getpid()}.part").mkdir()
+    state = TermStore(tmp_path / "coordinator").begin("model")
+    assert (state.term, state.model) == (1, "model")
+    assert "after a restart of the server its machines need new join codes" in caplog.text

@@ -263,6 +263,7 @@ async def test_response_that_a_full_disk_refuses_is_an_error_and_loses_nothing(c
         await store.put(response("b", size=100_000))
     assert await store.get(ME, "a") == response("a")
     assert await store.get(ME, "b") is None
+    assert await store.read_history(ME, "a", 1000) == b'["in a","out a"]'
     store._database.execute("PRAGMA max_page_count = 10000")
     await store.put(response("b", size=100_000))
     assert await store.get(ME, "b") == response("b", size=100_000)

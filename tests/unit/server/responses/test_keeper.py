@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from parallax_core.base.errors import ParallaxError
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.responses import keeper as module
+from parallax_core.server.responses.keeper import ResponseKeeper, make_keeper
+from parallax_core.server.responses.store import ResponseStore, StoredResponse
+
+OWNER = b"me"
+
+
+class FullStore:
+    """A store that cannot keep anything while it is full."""
+
+    is_full = True
+    num_kept = 0
+
+    async def put(self, response: StoredResponse, events: object = None) -> None:
+        del response, events
+        if self.is_full:
+            raise ParallaxError("the response store cannot be used: database or disk is full")
+        self.num_kept += 1
+
+
+def make_writer() -> Any:
+    return SimpleNamespace(id="resp_1", plan=SimpleNamespace(stores=True, previous=None, input=b"[]"), write=dict)
+
+
+async def test_store_that_is_full_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    store = FullStore()
+    keeper = ResponseKeeper(store)  # type: ignore[arg-type]
+    with caplog.at_level("INFO"):
+        for _ in range(3):
+            await keeper.save(OWNER, make_writer())
+        store.is_full = False
+        await keeper.save(OWNER, make_writer())
+    told = ["responses are not kept: the response store cannot be used: database or disk is full"]
+    assert [record.getMessage() for record in caplog.records] == [*told, "the response store can be written again"]
+    assert store.num_kept == 1
+
+
+async def test_responses_are_kept_in_memory_if_the_disk_is_full_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def open_store(path: Path | None, *limits: float) -> ResponseStore:
+        if path is not None:
+            raise ParallaxError("the response store cannot be opened") from OSError(errno.ENOSPC, "no space left")
+        return ResponseStore(None, int(limits[0]), limits[1])
+
+    monkeypatch.setattr(module, "ResponseStore", open_store)
+    keeper = make_keeper(replace(ServerOptions(), response_store=tmp_path / "store"))
+    assert keeper.has_store
+    assert "until a restart, responses are kept in memory" in caplog.text
+    await keeper.close()
+
+
+def test_store_that_cannot_be_opened_for_another_reason_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ParallaxError, match="cannot be opened"):
+        make_keeper(replace(ServerOptions(), response_store=tmp_path / "missing" / "store"))
