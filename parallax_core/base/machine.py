@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import math
 import os
+import socket
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +28,7 @@ class Machine:
     memory: Path = Path("/proc/meminfo")
     processors: Path = Path("/sys/devices/system/cpu")
     nvidia_driver: Path = Path("/proc/driver/nvidia/version")
+    boot: Path = Path("/proc/sys/kernel/random/boot_id")
 
     def count_cores(self) -> int:
         """Return the number of cores this process can keep busy, at least 1; two threads of one core count once."""
@@ -43,6 +47,16 @@ class Machine:
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         except (OSError, ValueError):
             return 0
+
+    def identify(self, folder: Path) -> str:
+        """Return digits that name this machine since its start, and a folder on it: those of a copy are others."""
+        boot = _read_text(self.boot) or f"{uuid.getnode():x}"
+        try:
+            place = folder.stat()
+        except OSError:
+            return ""
+        text = f"{boot} {socket.gethostname()} {place.st_dev} {place.st_ino}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def has_nvidia_driver(self) -> bool:
         """Return whether the driver of an NVIDIA GPU is loaded."""

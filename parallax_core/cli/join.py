@@ -17,6 +17,7 @@ from parallax_core.config.config import Config
 from parallax_core.config.join import JoinSettings
 from parallax_core.deploy.joined import list_joined
 from parallax_core.deploy.joining import Joiner, check_where
+from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.models.backends import find_backends
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.forwarder import bind_api, find_api_url
@@ -56,7 +57,8 @@ def join(settings: JoinSettings, config: Config) -> None:
         tell(f"API {find_api_url(api)}", sys.stderr)
     worker = settings.as_worker(connect=joined.address, node=node, transport=joined.transport)
     seek = partial(joiner.list_addresses, joined) if settings.discovery else None
-    run_worker(worker, config, HeadAccess(joiner.find_key(joined), api, seek))
+    claim = MemoryClaim(worker.memory_bytes)
+    run_worker(worker, config, HeadAccess(joiner.find_key(joined), api, seek, claim=claim))
 
 
 def _asks_for_code(where: str) -> bool:

@@ -20,6 +20,7 @@ import msgspec
 from parallax_core.base import log
 from parallax_core.base.errors import PeerLost, UsageError
 from parallax_core.base.ids import is_further
+from parallax_core.base.machine import Machine
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
@@ -27,12 +28,13 @@ from parallax_core.cli.worker_record import recorded
 from parallax_core.cluster.membership.calls import LayerOffer
 from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.config import Config
-from parallax_core.config.home import known_terms_file
+from parallax_core.config.home import keys_folder, known_terms_file
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.announced import make_announced
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.further_nodes import drop_port, make_further_command
+from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.deploy.node_reports import make_reporter
 from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.deploy.relays import make_offer
@@ -91,7 +93,9 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     if not settings.connect:
         raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
     keys = {settings.head: bytes.fromhex(settings.trust_head)} if settings.trust_head else {}
-    run_worker(replace(settings, node=settings.node or name_node(os.getpid())), config, HeadAccess(keys))
+    claim = MemoryClaim(settings.memory_bytes) if settings.as_joined else None
+    named = replace(settings, node=settings.node or name_node(os.getpid()))
+    run_worker(named, config, HeadAccess(keys, claim=claim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ class HeadAccess:
     """Finds the head if it is not where it was; None: it is not looked for."""
     fixed: LayerOffer | None = None
     """The only layers that the node runs; None: it runs any."""
+    claim: MemoryClaim | None = None
+    """That to the memory of this machine; None: its workers have what they are given, or all."""
 
 
 def run_worker(settings: WorkerSettings, config: Config, access: HeadAccess = HeadAccess()) -> None:
@@ -170,6 +176,7 @@ class WorkerPlan:
 async def _work(plan: WorkerPlan) -> None:
     settings, node, plugins = plan.settings, plan.node, plan.plugins
     opener = make_opener(settings, plugins)
+    opener.claim = plan.access.claim
     if settings.supervised:  # a silent node counts as lost; others import it when a process has done so before
         opener.warm_up()
     gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
@@ -179,6 +186,8 @@ async def _work(plan: WorkerPlan) -> None:
     paths = RelayPaths(transport, node)
     prober = LinkProber(paths, node)
     reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
+    if plan.access.claim is not None:
+        reporter.find_limit = plan.access.claim.find_limit
     session = WorkerSession(paths, node, opener.open_stage, opener.open_engine, reporter)
     place = HeadPlace(settings.connect, settings.head, node)
     join = _describe_node(plan, transport, opener)
@@ -199,7 +208,8 @@ async def _work(plan: WorkerPlan) -> None:
 def _describe_node(plan: WorkerPlan, transport: Transport, opener: StageOpener) -> Join:
     """Return what the node says of itself when it joins a head."""
     host, memory = socket.gethostname()[:256], opener.find_memory()
-    join = Join(transport.address, opener.names, host, os.getpid(), memory=memory)
+    place = Machine().identify(keys_folder())
+    join = Join(transport.address, opener.names, host, os.getpid(), memory=memory, place=place)
     if (fixed := plan.access.fixed) is None:
         return join
     return msgspec.structs.replace(join, model=fixed.model, start=fixed.start, stop=fixed.stop, is_fixed=True)

@@ -18,6 +18,7 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.contracts.token_engine import EnginePlan
+from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.engines import open_engine
@@ -70,6 +71,8 @@ class StageOpener:
         self._backends = backends
         self._fault = fault
         self._memory = memory
+        self.claim: MemoryClaim | None = None
+        """Says how much memory a stage may use now, in place of ``memory``; None: nothing else does."""
         self.fixed: FixedStage | None = None
         """The only layers that are opened; None: any that a head assigns."""
 
@@ -156,13 +159,17 @@ class StageOpener:
 
     def _limit_share(self, fraction: float) -> float:
         """Return the share of the free memory that is ``fraction`` of the memory for this node."""
-        if self._memory is None or not (free := self._find_free()):
+        if (memory := self._find_limit()) is None or not (free := self._find_free()):
             return fraction
-        return fraction * min(1.0, self._memory / free)
+        return fraction * min(1.0, memory / free)
 
     def find_memory(self) -> int:
         """Return the bytes that a stage may use; 0: unknown, because some backend uses a device's own memory."""
-        return self._find_free() if self._memory is None else self._memory
+        memory = self._find_limit()
+        return self._find_free() if memory is None else memory
+
+    def _find_limit(self) -> int | None:
+        return self._memory if self.claim is None else self.claim.find_limit()
 
     def _find_free(self) -> int:
         devices = [probe(offer).device for offer in self._backends]

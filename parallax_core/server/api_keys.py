@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import stat
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -41,19 +44,22 @@ class KeyFile:
     """A file of API keys, one per line: ``KEY [user|metrics|admin]``, by default ``user``; # begins a comment line.
 
     Looking up a key reloads a changed file, with at most one check per `LOOK_S` seconds. If the file cannot be read,
-    it logs that and the keys stay as they were; if the file has no key in it, no key is valid.
+    or others can write it, it logs that and the keys stay as they were; if the file has no key in it, no key is valid.
     """
 
     def __init__(self, path: Path) -> None:
         """Read the file.
 
         Raises:
-            UsageError: if it cannot be read, has no key in it, or has an invalid line.
+            UsageError: if it cannot be read, other users can read or write it, it has no key in it, or an invalid line.
         """
         self._path = path
         self._looked = time.monotonic()
         self._seen = self._read = _stamp(path)
         self._roles = parse_keys(_read(path), str(path))
+        check_rights(path)
+        if (fault := find_readers(path)) is not None:
+            raise fault
         if not self._roles:
             raise UsageError(f"there is no API key in {path}", "write one key per line")
 
@@ -76,11 +82,15 @@ class KeyFile:
             return
         self._read = stamp
         try:
-            self._roles = parse_keys(_read(self._path), str(self._path))
+            roles = parse_keys(_read(self._path), str(self._path))
+            check_rights(self._path)
         except UsageError as error:
             logger.warning("API keys stay as they were: %s; %s", error.message, error.hint)
-        else:
-            logger.info("API keys read again: %s", self)
+            return
+        self._roles = roles
+        logger.info("API keys read again: %s", self)
+        if (fault := find_readers(self._path)) is not None:  # to keep a key that was taken out would be worse
+            logger.warning("%s; %s", fault.message, fault.hint)
 
 
 class ApiKeys:
@@ -135,6 +145,29 @@ def _parse_line(line: str, place: str) -> tuple[bytes, Role]:
         if rest == [role]:
             return digest_key(key), role
     raise UsageError(f"{place} is not a key with a role", f"write KEY, or KEY and one of {', '.join(ROLES)}")
+
+
+def check_rights(path: Path) -> None:
+    """Check who can write a file of keys, which may be gone.
+
+    Raises:
+        UsageError: if users can who are neither root nor the user of this process: they could add their own.
+    """
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or found.st_uid not in {os.getuid(), 0}:
+            raise UsageError(f"other users can write the API keys in {path}", f"chmod 600 {path}, as its owner")
+
+
+def find_readers(path: Path) -> UsageError | None:
+    """Return what is wrong if other users can read a file of keys; whoever mounts secrets as root chooses who can."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        is_ours = found.st_uid == os.getuid()
+        if is_ours and found.st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            hint = f"chmod 600 {path}, or mount it with mode 0400; replace the keys if others may have read them"
+            return UsageError(f"other users can read the API keys in {path}", hint)
+    return None
 
 
 def _read(path: Path) -> str:

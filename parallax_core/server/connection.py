@@ -21,6 +21,8 @@ PROBES = 3
 """The number of unanswered keep-alive probes after which a client counts as gone."""
 LEAST_BYTES_S = 256
 """Bytes per second below which a client that has unread data counts as stalled."""
+MOST_SILENT = 1024
+"""The usual bound of connections that have sent no request yet; of more, the oldest are ended."""
 
 
 class CountedTransport:
@@ -44,6 +46,30 @@ class CountedTransport:
         return getattr(self._transport, name)
 
 
+class SilentConnections:
+    """The connections that have sent no request yet, of which there are at most so many.
+
+    Each is an open file, and a server without files can accept nobody, and not even its machines.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Keep at most ``most``."""
+        self._most = most
+        self._known: dict[Connection, None] = {}
+
+    def add(self, connection: Connection) -> None:
+        """Note a new connection, and end the oldest if there are too many."""
+        self._known[connection] = None
+        if len(self._known) > self._most:
+            oldest = next(iter(self._known))
+            self.remove(oldest)
+            oldest.transport.abort()
+
+    def remove(self, connection: Connection) -> None:
+        """Note that a connection has sent a request, or has ended."""
+        self._known.pop(connection, None)
+
+
 class Connection(H11Protocol):
     """uvicorn's protocol, which also ends stalled connections and answers invalid HTTP with an error body.
 
@@ -54,6 +80,7 @@ class Connection(H11Protocol):
     """
 
     limit_s = 30.0
+    silent = SilentConnections(MOST_SILENT)
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 -- uvicorn's own types differ between versions
         """Start to watch the connection."""
@@ -64,10 +91,18 @@ class Connection(H11Protocol):
         _guard_socket(transport.get_extra_info("socket"), self.limit_s)
         self._stall, self._since = self._find_stall(), self.loop.time()
         self._watch = self.loop.call_later(self.limit_s / LOOKS, self._look)
+        self.silent.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what a client sends."""
+        super().data_received(data)
+        if getattr(self, "cycle", None) is not None:
+            self.silent.remove(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching the connection."""
         self._watch.cancel()
+        self.silent.remove(self)
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -110,9 +145,9 @@ class Connection(H11Protocol):
         return None
 
 
-def make_protocol(limit_s: float) -> type[asyncio.Protocol]:
-    """Return the protocol class with ``limit_s`` as its time limit, in seconds."""
-    return type("LimitedConnection", (Connection,), {"limit_s": limit_s})
+def make_protocol(limit_s: float, most_silent: int = MOST_SILENT) -> type[asyncio.Protocol]:
+    """Return the protocol class with ``limit_s`` as its time limit, in seconds, and a bound of silent connections."""
+    return type("LimitedConnection", (Connection,), {"limit_s": limit_s, "silent": SilentConnections(most_silent)})
 
 
 def _guard_socket(sock: socket.socket, limit_s: float) -> None:

@@ -19,7 +19,7 @@ from parallax_core.base.errors import EngineFailed
 from parallax_core.base.taskgroup import wait_for_ever
 from parallax_core.node.membership.served_links import ServeLink
 from parallax_core.server.bind import explain_bind_error
-from parallax_core.server.connection import make_protocol
+from parallax_core.server.connection import MOST_SILENT, make_protocol
 from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
 from parallax_core.server.forwarded import ForwardedConnections
@@ -79,8 +79,7 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
         EngineFailed: if the engine fails later, for good.
         ParallaxError: whatever ends the server for good; see `ServerSite.await_end`.
     """
-    raise_limit()
-    server = Server(make_config(site))
+    server = Server(make_config(site, raise_limit() // 4))
     site.share(ForwardedConnections(server).serve)
     ending = asyncio.create_task(_wait_for_signal(site))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
@@ -104,12 +103,12 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
         raise explain_bind_error("{}:{}".format(*sock.getsockname()[:2]), error) from error
 
 
-def make_config(site: ServerSite) -> uvicorn.Config:
-    """Return uvicorn's configuration for a site."""
+def make_config(site: ServerSite, most_silent: int = MOST_SILENT) -> uvicorn.Config:
+    """Return uvicorn's configuration for a site, which keeps ``most_silent`` connections without a request."""
     options = site.options
     return uvicorn.Config(
         site.app,
-        http=make_protocol(options.request_s),
+        http=make_protocol(options.request_s, most_silent),
         log_config=None,
         access_log=False,
         ws="none",

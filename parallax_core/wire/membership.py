@@ -43,6 +43,8 @@ class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """Bytes of memory free for a stage on its machine; 0: unknown."""
     is_fixed: bool = False
     """Whether it runs nothing but those layers of that model, loaded or not."""
+    place: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Names its machine and the folder of its keys; that of a copy of both is another. Empty: unknown."""
 
 
 class Assign(Leased, frozen=True, tag=8):

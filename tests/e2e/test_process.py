@@ -98,6 +98,7 @@ def test_listening_off_loopback_needs_a_key(model_home: Path, tmp_path: Path) ->
 
 def test_key_is_asked_for_everywhere_but_health(model_home: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
+    keys.touch(0o600)
     keys.write_text("# staff\nfrom-the-file\n")
     server = start_server(model_home, tmp_path / "log", "--api-key-file", str(keys), PARALLAX_API_KEY="from-outside")
     try:

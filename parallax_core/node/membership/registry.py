@@ -16,6 +16,7 @@ from parallax_core.contracts.transport import Link, NodeRole, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import SoftwareNotes, welcome
+from parallax_core.node.membership.copies import NAME_HINT, check_original
 from parallax_core.node.membership.false_alarms import FalseAlarms
 from parallax_core.node.membership.introductions import Introducer, Member
 from parallax_core.node.membership.joined_node import JoinedNode
@@ -37,9 +38,6 @@ MOST_GREETINGS = 64
 """The largest number of nodes in a handshake at the same time; more wait in the transport."""
 MOST_GREETINGS_OF_ONE = 16
 """The same for one machine; more of its nodes are turned away."""
-NAME_HINT = (
-    "give it another name (--node), or if it is a copy of that machine, keys of its own: remove its own keys there"
-)
 OF_RELAYS: tuple[Purpose, ...] = ("relay", "stream", "offer")
 """The purposes of links to the directory of relays."""
 LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
@@ -327,6 +325,7 @@ class NodeRegistry:
         try:
             channel.check_role("worker")
             self._check_name(channel.peer)
+            check_original(channel.peer, message, self.joined)
         except PeerLost as error:
             await channel.send(Refusal(LEASE, Epoch(0), 0, error.message, error.hint))
             raise

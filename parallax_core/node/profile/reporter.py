@@ -32,6 +32,7 @@ LINK_STEP, LEAST_STEP_S = 0.25, 0.001
 seconds, that is worth one at all."""
 
 MakeReport = Callable[[], NodeReport | None]
+FindLimit = Callable[[], int | None]
 
 
 class NodeReporter:
@@ -52,6 +53,8 @@ class NodeReporter:
         self._prober = prober
         self._thread: StageThread | None = None
         self._is_idle = True
+        self.find_limit: FindLimit | None = None
+        """Returns the bytes of memory to report at most; None: all that is free."""
 
     async def pause(self) -> None:
         """Measure no more until `resume`: a stage is about to be loaded."""
@@ -115,7 +118,11 @@ class NodeReporter:
 
     async def _call(self) -> NodeReport | None:
         self._thread = self._thread or StageThread("parallax-report")
-        return await self._thread.call(self._make)
+        report = await self._thread.call(self._make)
+        limit = self.find_limit() if self.find_limit is not None else None
+        if report is None or limit is None or report.device.memory <= limit:
+            return report
+        return msgspec.structs.replace(report, device=msgspec.structs.replace(report.device, memory=limit))
 
 
 async def _log_failure(reporting: Coroutine[Any, Any, None]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.base.ids import name_machine
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.handshake import answer_greeting, hear_greeting
@@ -18,8 +20,9 @@ from parallax_core.wire.messages import Hello
 
 GREETING_S = 10.0
 """Seconds a node may take to greet."""
-MOST_LINKS = 16
-"""The most links that greet or measure at the same time, and that wait for this node to need them; more are closed."""
+MOST_LINKS, MOST_OF_ONE = 16, 4
+"""The most links that greet or measure at the same time, and that wait for this node to need them; more are closed. The
+same of one machine, which cannot take the places of others."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +40,10 @@ class IncomingLinks:
         self._kept: dict[str, Greeted] = {}
         """The newest link of each node."""
         self._news = asyncio.Event()
-        self._greeting: set[asyncio.Task[None]] = set()
+        self._greeting: dict[asyncio.Task[None], str] = {}
+        """The links that greet or measure, each with the machine of its node."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        """The links of too many nodes that connect at once."""
         self._relaying: set[asyncio.Task[None]] = set()
         self.before: Channel | None = None
         """The link to the stage before, which may make a direct one in its place; None: there is none."""
@@ -51,7 +57,7 @@ class IncomingLinks:
         try:
             yield
         finally:
-            tasks = [task, *self._greeting, *self._relaying]
+            tasks = [task, *self._greeting, *self._leaving, *self._relaying]
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -69,15 +75,19 @@ class IncomingLinks:
         with suppress(PeerLost):  # the transport has stopped
             while True:
                 link = await self._transport.accept()
+                machine, machines = name_machine(link.peer), list(self._greeting.values())
+                if len(machines) >= MOST_LINKS or machines.count(machine) >= MOST_OF_ONE:
+                    task = asyncio.create_task(Channel(link).leave())
+                    self._leaving.add(task)
+                    task.add_done_callback(self._leaving.discard)
+                    continue
                 task = asyncio.create_task(self._greet(link))
-                self._greeting.add(task)
-                task.add_done_callback(self._greeting.discard)
+                self._greeting[task] = machine
+                task.add_done_callback(self._greeting.pop)
 
     async def _greet(self, link: Link) -> None:
         channel = Channel(link, STRANGERS)
         try:
-            if len(self._greeting) > MOST_LINKS:
-                raise PeerLost("too many nodes connect at once")
             async with asyncio.timeout(GREETING_S):
                 hello = await hear_greeting(channel, self._node)
             if hello.purpose == "probe":
@@ -109,14 +119,23 @@ class IncomingLinks:
         task.add_done_callback(self._relaying.discard)
 
     async def _keep(self, channel: Channel, hello: Hello) -> None:
-        """Keep a link in place of an earlier one of its node, and of the oldest if there are too many."""
+        """Keep a link in place of an earlier one of its node, or of one that is too many."""
         surplus = self._kept.pop(channel.peer, None)
-        if surplus is None and len(self._kept) >= MOST_LINKS:
-            surplus = self._kept.pop(next(iter(self._kept)))
+        if surplus is None and (name := self._find_surplus(name_machine(channel.peer))) is not None:
+            surplus = self._kept.pop(name)
         self._kept[channel.peer] = (channel, hello)
         self._news.set()
         if surplus is not None:
             await surplus[0].leave()
+
+    def _find_surplus(self, machine: str) -> str | None:
+        """Return the node whose link makes room for one more of a machine: the oldest of that, or of who has most."""
+        nums = Counter(map(name_machine, self._kept))
+        if nums[machine] < MOST_OF_ONE:
+            if len(self._kept) < MOST_LINKS:
+                return None
+            [(machine, _)] = nums.most_common(1)
+        return next(node for node in self._kept if name_machine(node) == machine)
 
 
 async def _log_end(node: str, serving: Coroutine[Any, Any, None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -71,7 +72,7 @@ class ZmqLink:
         self._taken = self._granted = 0
         self._frames: deque[Frame] = deque()
         self._parcel: Parcel | None = None
-        self._lost = ""
+        self._lost, self._lost_at = "", math.inf
         self._cause: LossCause = "link"
         self._turn = asyncio.Lock()  # first come, first served
         self._room = asyncio.Event()
@@ -206,7 +207,9 @@ class ZmqLink:
         is_alive = self._was_heard or self._has_arrivals(now - self._judged)
         self._silence_s = 0.0 if is_alive else self._silence_s + listened_s
         self._was_heard, self._judged, self._listened_s = False, now, 0.0
-        if self._silence_s >= timeout_s:
+        if self._lost and now - self._lost_at >= self._plan.busy_s:
+            self.finish(HERE)  # the peer lives, and says no goodbye
+        elif self._silence_s >= timeout_s:
             self.break_off(f"no sign of life for {timeout_s:g} s", "you were silent for too long")
         elif self._mute_s >= (busy_s := max(timeout_s, self._plan.busy_s)):
             self.break_off(f"its process runs, but has sent nothing for {busy_s:g} s", "you sent nothing for too long")
@@ -325,6 +328,7 @@ class ZmqLink:
             self.finish("the connection broke")
 
     def _lose(self, reason: str, cause: LossCause = "link") -> None:
+        self._lost_at = min(self._lost_at, self._loop.time())
         if not self._lost:
             self._lost, self._cause = reason, cause
         self._room.set()

@@ -294,6 +294,22 @@ async def count_refused(far: ZmqTransport, names: list[str]) -> int:
     return refused
 
 
+async def test_peer_that_lives_and_says_no_goodbye_is_left_without_one() -> None:
+    plan = TransportPlan(node="far", listen=LOOPBACK, timeout_s=5.0, busy_s=0.3)
+    async with started(plan) as far, spoken(far.address) as socket:
+        link = await greet(socket, far)
+
+        async def beat() -> None:
+            while True:
+                socket.send(Kind.BEAT)
+                await asyncio.sleep(0.05)
+
+        beating = asyncio.create_task(beat())
+        await asyncio.wait_for(link.close(), 10)
+        assert link.is_over
+        beating.cancel()
+
+
 async def test_links_that_nobody_accepts_are_bounded() -> None:
     async with started(plan_node("far", LOOPBACK)) as far:
         assert await count_refused(far, [f"machine-{number}" for number in range(MOST_WAITING + 3)]) == 3

@@ -79,3 +79,21 @@ def test_machine_without_control_groups_has_memory_all_the_same(tmp_path: Path) 
     assert machine.free_memory() is None
     assert machine.total_memory() > 2**28
     assert machine.count_cores() >= 1
+
+
+def test_copy_of_a_folder_or_a_machine_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "boot").write_text("3f1c-77\n")
+    machine = Machine(boot=tmp_path / "boot")
+    for name in ("keys", "copy"):
+        (tmp_path / name).mkdir()
+    found = [machine.identify(tmp_path / name) for name in ("keys", "keys", "copy", "missing")]
+    assert found[0] == found[1]
+    assert found[2] != found[0]
+    assert found[3] == ""
+    assert len(found[0]) == 16
+    (tmp_path / "boot").write_text("another start\n")
+    assert machine.identify(tmp_path / "keys") != found[0]
+    (tmp_path / "boot").write_text("3f1c-77\n")
+    monkeypatch.setattr("socket.gethostname", lambda: "clone")
+    assert machine.identify(tmp_path / "keys") != found[0]
+    assert Machine(boot=tmp_path / "none").identify(tmp_path / "keys") != found[0]

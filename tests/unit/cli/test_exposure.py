@@ -43,6 +43,7 @@ def test_exposure_needs_a_key_or_an_explicit_word(caplog: pytest.LogCaptureFixtu
 def test_keys_come_from_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARALLAX_API_KEY", " outside ")
     path = tmp_path / "keys"
+    path.touch(0o600)
     path.write_text("# ours\n\n one \ntwo metrics\n")
     keys = read_keys(path)
     assert [keys.find_role(key) for key in ("one", "two", "outside", "ours", "")] == [

@@ -22,6 +22,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(keys, "LOOK_S", 0.0)
     monkeypatch.setattr(keys, "SETTLE_S", 0.0)
     path = tmp_path / "keys"
+    path.touch(0o600)
     path.write_text("alice\nbob admin\n")
     return path
 
@@ -151,7 +152,7 @@ def test_key_without_a_file_is_the_only_one() -> None:
 def test_file_whose_permissions_change_is_read_again(path: Path) -> None:
     if os.geteuid() == 0:  # root reads everything: only the change itself can be seen
         found = ApiKeys(file=KeyFile(path))
-        path.chmod(0o600)
+        path.chmod(0o400)
         assert find(found, "alice") == ["user"]
         return
     found = ApiKeys(file=KeyFile(path))
@@ -159,3 +160,45 @@ def test_file_whose_permissions_change_is_read_again(path: Path) -> None:
     assert find(found, "alice") == ["user"]
     path.chmod(0o600)
     assert find(found, "alice") == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [(0o640, "can read"), (0o604, "can read"), (0o644, "can read"), (0o620, "can write"), (0o602, "can write")],
+)
+def test_file_that_others_can_read_or_write_is_refused_at_the_start(path: Path, mode: int, reason: str) -> None:
+    path.chmod(mode)
+    with pytest.raises(UsageError, match=f"other users {reason} the API keys in {path}") as caught:
+        KeyFile(path)
+    assert f"chmod 600 {path}" in caught.value.hint
+
+
+def test_key_that_is_taken_out_is_gone_although_others_can_read_the_file(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = ApiKeys(file=KeyFile(path))
+    path.write_text("bob admin\n")
+    path.chmod(0o644)
+    assert find(found, "alice", "bob") == [None, "admin"]
+    assert caplog.text.count("other users can read the API keys") == 1
+
+
+def test_file_that_others_can_write_meanwhile_changes_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = ApiKeys(file=KeyFile(path))
+    path.write_text("eve admin\n")
+    path.chmod(0o666)
+    assert find(found, "alice", "eve") == ["user", None]
+    assert "API keys stay as they were: other users can write" in caplog.text
+
+
+def test_mounted_secret_of_root_may_be_read_by_others_and_a_file_of_another_user_counts_as_written_by_him(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.chmod(0o444)
+    owner = path.stat().st_uid
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    if owner == 0:
+        assert find(ApiKeys(file=KeyFile(path)), "alice") == ["user"]
+    else:
+        with pytest.raises(UsageError, match="can write"):
+            KeyFile(path)

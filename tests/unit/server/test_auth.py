@@ -119,6 +119,7 @@ def test_key_file_that_is_edited_counts_while_the_server_runs(tmp_path: Any, mon
     monkeypatch.setattr("parallax_core.server.api_keys.LOOK_S", 0.0)
     monkeypatch.setattr("parallax_core.server.api_keys.SETTLE_S", 0.0)
     path = tmp_path / "keys"
+    path.touch(0o600)
     path.write_text("u\n")
     with Site(ServerOptions(keys=ApiKeys(file=KeyFile(path)))) as site:
         assert site.client.get("/v1/models", headers=bearer("u")).status_code == 200

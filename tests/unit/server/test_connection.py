@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from parallax_core.node.pipeline.unread import UnreadOutput
-from parallax_core.server import connection
+from parallax_core.server import connection, run
 from parallax_core.server.options import MAX_BODY_BYTES, ServerOptions
 from tests.unit.server.letters import answer
 from tests.unit.server.listening import Client, Listening, head, request, until
@@ -42,6 +42,28 @@ async def test_client_that_never_sends_its_head_is_cut_off(opening: bytes) -> No
         assert await client.is_cut()
         assert 0.35 < time.monotonic() - began < 5
         assert await server.answers()
+
+
+async def test_of_too_many_silent_clients_the_oldest_are_cut_off_and_busy_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = run.make_config
+    monkeypatch.setattr(run, "make_config", lambda site: make(site, 3))
+    async with Listening() as server:
+        busy = await server.connect()
+        busy.send(request(max_tokens=1))
+        assert (await busy.read())[0] == 200
+        silent = []
+        for number in range(5):
+            silent.append(await server.connect())
+            silent[-1].send(b"POST /v1/ch" if number % 2 else b"")
+            await until(lambda number=number: server.num_connections == min(number + 2, 4))  # type: ignore[misc]
+        for client in silent[:2]:
+            assert await client.is_cut()
+        busy.send(request(max_tokens=1))
+        assert (await busy.read())[0] == 200
+        silent[4].send(request(max_tokens=1))
+        assert (await silent[4].read())[0] == 200
 
 
 async def test_client_that_stalls_in_its_second_head_is_cut_off_too() -> None:

@@ -253,6 +253,7 @@ SAMPLES: dict[str, Message] = {
     "end a node": EndNode(300),
     "open a lease": OpenLease(2),
     "join with fixed layers": Join("tcp://10.0.0.7:9001", ("mlx",), "attic", 4711, "hf:org/model", 10, 20, 0, True),
+    "join from a place": Join("tcp://10.0.0.7:9001", ("mlx",), "attic", 4711, place="0123456789abcdef"),
     "hello at a rendezvous": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "rendezvous"),
     "follow": Follow((bytes(range(16)), bytes(16))),
     "announced": Announced(b"announcement"),

@@ -172,3 +172,18 @@ async def test_node_that_is_no_longer_reached_is_reported_at_once(monkeypatch: p
         assert isinstance(second, NodeReport)
         assert ([each.peer for each in first.links], first.unreached) == (["far"], ())
         assert (second.links, second.unreached) == ((), ("far",))
+
+
+async def test_report_has_no_more_memory_than_this_node_may_use_now() -> None:
+    maker, limits = Maker(), [10**6]
+    reporter = NodeReporter(maker)
+    reporter.find_limit = lambda: limits[0] if limits else None
+    async with connected() as (node, head), reporter.reporting(node, "inprocess://x"):
+        assert await soon(head.receive()) == change(memory=10**6)
+        limits.clear()
+        assert await soon(head.receive()) == REPORT
+        limits.append(10**9)
+        asked = maker.num_calls
+        await until(lambda: maker.num_calls > asked + 2)
+    maker.report = None
+    assert await reporter._call() is None

@@ -80,6 +80,50 @@ async def test_links_that_nobody_needs_are_bounded(monkeypatch: pytest.MonkeyPat
         await asyncio.gather(*greetings, return_exceptions=True)
 
 
+@asynccontextmanager
+async def greeting_as(links: IncomingLinks, address: str, *names: str) -> AsyncIterator[list[asyncio.Task[object]]]:
+    """Have nodes greet one after the other, and wait to be taken."""
+    greetings: list[asyncio.Task[object]] = []
+    try:
+        for name in names:
+            greetings.append(asyncio.create_task(greet(await connect(address, name), name)))
+            await until(lambda name=name: name in links._kept)  # type: ignore[misc]
+        yield greetings
+    finally:
+        for greeting in greetings:
+            greeting.cancel()
+        await asyncio.gather(*greetings, return_exceptions=True)
+
+
+async def test_machine_with_many_names_displaces_its_own_links_alone() -> None:
+    many = [f"m/{number}" for number in range(16)]
+    async with listening() as (links, address), greeting_as(links, address, "before/7", *many) as greetings:
+        assert not greetings[0].done()
+        assert list(links._kept) == ["before/7", *many[-module.MOST_OF_ONE :]]
+        found, _ = await soon(links.take())
+        assert found.peer == "before/7"
+
+
+async def test_of_too_many_machines_the_one_with_most_links_loses_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LINKS", 5)
+    async with listening() as (links, address):
+        names = ("before/7", "m/1", "m/2", "n/1", "o/1", "p/1")
+        async with greeting_as(links, address, *names):
+            assert list(links._kept) == ["before/7", "m/2", "n/1", "o/1", "p/1"]
+
+
+async def test_machine_whose_nodes_say_nothing_keeps_no_other_out() -> None:
+    async with listening() as (links, address):
+        silent = [await connect(address, f"m/{number}") for number in range(16)]
+        await until(lambda: len(links._greeting) == module.MOST_OF_ONE)
+        assert all(machine == "m" for machine in links._greeting.values())
+        channel = await connect(address, "near")
+        await soon(greet(channel, "near", "probe"))
+        assert (await soon(probe_link(channel))).round_trip_s > 0
+        for each in silent:
+            await each.leave()
+
+
 @pytest.mark.parametrize("header", [b"\0", b"\6\xff\xff", b""])
 async def test_stranger_that_sends_garbage_is_hung_up_on(header: bytes) -> None:
     async with listening() as (links, address):
