@@ -83,7 +83,8 @@ def repeat(kind: str, lab: Lab) -> dict[str, Any]:
             lab.faults.append(fault := dealer.draw())
             inflict(lab.cluster, fault)
             time.sleep(5.0)
-            unsettled += filter(None, [lab.await_ready(len(lab.cluster.workers) + 1)])
+            num_nodes = 1 + len(lab.cluster.workers) + lab.cluster.guest.is_running
+            unsettled += filter(None, [lab.await_ready(num_nodes)])
     return found | {"unsettled": unsettled, "passes": is_whole(found) and not unsettled}
 
 
