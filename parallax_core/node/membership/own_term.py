@@ -49,7 +49,7 @@ class OwnTerm:
         return tuple(Candidate(each.address, each.key) for each in self.state.standbys if each.address)
 
     def accept(self, standby: AcceptedStandby) -> bool:
-        """Have a standby be one that may take over, and return whether that is news; of too many, the oldest is not."""
+        """Have a standby be one that may take over, in place of the oldest of too many; return whether that is news."""
         places = [place for place, each in enumerate(self.state.standbys) if _is_same(each, standby)]
         standbys = [each for each in self.state.standbys if not _is_same(each, standby)]
         # Elsewhere it would be news each time.

@@ -6,12 +6,11 @@ import logging
 import secrets
 from pathlib import Path
 
-import msgspec
-
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.files import replace_file
 from parallax_core.cluster.membership.standby_state import StandbyState, read_state, write_state
 from parallax_core.cluster.membership.succession import FIRST_TERM
+from parallax_core.cluster.membership.term_proof import read_proof
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +32,17 @@ class TermStore:
             ParallaxError: if the file cannot be read.
         """
         try:
-            return read_state(self._path.read_bytes())
+            state = read_state(self._path.read_bytes())
+            for proof in filter(None, (state.proof, state.newer)):
+                read_proof(proof)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:
             raise ParallaxError(
                 f"the state of the coordinator in {self._path} cannot be read: {error}",
                 "without that file, a new cluster begins: its machines need new join codes",
             ) from error
+        return state
 
     def begin(self, model: str) -> StandbyState:
         """Return the state of the coordinator of this machine, which is new if there was none."""

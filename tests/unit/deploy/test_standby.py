@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from parallax_core.cluster.membership.standby_state import StandbyState
+from parallax_core.cluster.membership.term_proof import write_proof
 from parallax_core.config.home import term_file
 from parallax_core.deploy.standby import find_taken_over
 from parallax_core.node.membership.term_store import TermStore
+from tests.unit.cluster.membership.terms import ONE
 
 STATE = StandbyState(cluster=b"c", term=2, model="org/model", predecessor=b"key of the first")
 
@@ -31,7 +33,7 @@ def test_standby_of_another_server_follows_that(store: TermStore, key: bytes) ->
     assert find_taken_over(key) is None
 
 
-@pytest.mark.parametrize("change", [{"newer": b"proof"}, {"predecessor": b""}])
+@pytest.mark.parametrize("change", [{"newer": write_proof(ONE.begin())}, {"predecessor": b""}])
 def test_server_that_was_replaced_or_took_over_from_none_may_be_a_standby(
     store: TermStore, change: dict[str, bytes]
 ) -> None:

@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.cluster.membership.term_proof import write_proof
 from parallax_core.node.membership.term_store import TermStore
+from tests.unit.cluster.membership.terms import OLD, ONE
 
 
 def test_first_coordinator_begins_a_cluster_of_its_own(tmp_path: Path) -> None:
@@ -23,6 +25,16 @@ def test_state_of_a_coordinator_that_was_taken_over_is_kept(tmp_path: Path) -> N
     state = msgspec.structs.replace(store.begin("model"), term=2, machines={"desk": b"key"})
     store.keep(state)
     assert TermStore(tmp_path / "coordinator").find() == state
+
+
+@pytest.mark.parametrize("name", ["proof", "newer"])
+def test_damaged_proof_is_an_error(tmp_path: Path, name: str) -> None:
+    store = TermStore(tmp_path / "coordinator")
+    data = bytearray(write_proof(OLD.begin(ONE)))
+    data[-1] ^= 1
+    store.keep(msgspec.structs.replace(store.begin("model"), **{name: bytes(data)}))
+    with pytest.raises(ParallaxError, match="cannot be read: a signature is wrong"):
+        store.find()
 
 
 def test_damaged_file_is_an_error(tmp_path: Path) -> None:
