@@ -57,7 +57,7 @@ async def test_of_too_many_silent_clients_the_oldest_are_cut_off_and_busy_ones_a
         for number in range(5):
             silent.append(await server.connect())
             silent[-1].send(b"POST /v1/ch" if number % 2 else b"")
-            await until(lambda number=number: server.num_connections == min(number + 2, 4))  # type: ignore[misc]
+            await until(lambda number=number: server.num_connections == min(number + 2, 4))
         for client in silent[:2]:
             assert await client.is_cut()
         busy.send(request(max_tokens=1))
