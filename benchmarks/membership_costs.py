@@ -37,7 +37,7 @@ from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.node_matcher import NodeMatcher, NodeRequest
 from parallax_core.node.status import describe_node
 from parallax_core.server.cluster_events import find_changes
-from parallax_core.server.cluster_view import view_cluster
+from parallax_core.server.cluster_view import read_cluster
 from parallax_core.server.served_models import ServedModels
 from parallax_core.wire.membership import Join
 from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport
@@ -153,14 +153,14 @@ class Costs:
         cluster = self.models[0].describe(joined).cluster
         watch = SlowdownWatch(MODEL)
         served = ServedModels(list_nodes=lambda: [describe_node(node) for node in joined])
-        before = view_cluster(served)
+        before = read_cluster(served)
         keys = {node.name: bytes(32) for node in joined}
         state = StandbyState(cluster=bytes(16), term=1, model="model", machines=keys, memories=dict.fromkeys(keys, GB))
         return {
             "follow": measure(lambda: watch.follow(cluster, 0.0)),
             "match": time_match(self.count) / self.count,
             "introduce": measure(lambda: choose_peers(members)),
-            "view": measure(lambda: list(find_changes(before, view_cluster(served)))),
+            "view": measure(lambda: list(find_changes(before, read_cluster(served)))),
             "standby": measure(lambda: write_state(msgspec.structs.replace(state))),
         }
 

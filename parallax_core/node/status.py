@@ -66,6 +66,12 @@ def describe_engine(health: Health, head: Head | None, num_losses: int, stages: 
 
 def describe_node(node: JoinedNode) -> NodeStatus:
     """Return the status of a node that has joined."""
+    if node.status is None:
+        node.status = _describe_node(node)
+    return node.status
+
+
+def _describe_node(node: JoinedNode) -> NodeStatus:
     join, report = node.join, node.report
     return NodeStatus(
         name=node.name,

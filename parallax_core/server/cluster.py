@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
 
 from parallax_core.base.errors import UnknownName
 from parallax_core.contracts.status import Drainable
 from parallax_core.server.cluster_models import ClusterReply, ReplicaReply, show_replica
-from parallax_core.server.cluster_view import describe_replicas, view_cluster
+from parallax_core.server.cluster_view import ClusterView, describe_replicas, read_cluster, show_cluster
 from parallax_core.server.hosting import Rebalancing
 from parallax_core.server.openapi import describe_errors
 from parallax_core.server.served_models import ServedModels
@@ -25,16 +27,13 @@ def make_router(models: ServedModels) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
-    @router.get("/v1/cluster", responses=describe_errors(401, 403))
-    async def show_cluster(http: Request) -> ClusterReply:
+    @router.get("/v1/cluster", response_model=ClusterReply, responses=describe_errors(401, 403))
+    async def get_cluster(http: Request) -> Response:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
-        cluster = view_cluster(models)
-        if http.state.role != "admin":
-            return _strip_secrets(cluster)
-        return cluster
+        return await _answer(read_cluster(models), is_admin=http.state.role == "admin")
 
-    @router.post("/v1/cluster/rebalance", responses=describe_errors(401, 403, 404))
-    async def rebalance() -> ClusterReply:
+    @router.post("/v1/cluster/rebalance", response_model=ClusterReply, responses=describe_errors(401, 403, 404))
+    async def rebalance() -> Response:
         """Have layers move if a new plan is worth it, even while they rest after a move or are held (--hold-moves)."""
         hosted: list[object] = [each.hosted for each in models.loaded]
         movable = [model for model in hosted if isinstance(model, Rebalancing)]
@@ -42,7 +41,7 @@ def make_router(models: ServedModels) -> APIRouter:
             raise UnknownName("layers do not move on this server", "they do on one that `parallax run` has started")
         for model in movable:
             model.rebalance()
-        return view_cluster(models)
+        return await _answer(read_cluster(models), is_admin=True)
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
     async def drain_replica(rank: RankPath, model: ModelQuery = None) -> ReplicaReply:
@@ -59,6 +58,16 @@ def make_router(models: ServedModels) -> APIRouter:
         return _show(service, rank)
 
     return router
+
+
+async def _answer(state: ClusterView, *, is_admin: bool) -> Response:
+    """Return the answer that shows a cluster, which is written on another thread: it may have many nodes."""
+
+    def write() -> str:
+        cluster = show_cluster(state)
+        return (cluster if is_admin else _strip_secrets(cluster)).model_dump_json()
+
+    return Response(await asyncio.to_thread(write), media_type="application/json")
 
 
 def _strip_secrets(cluster: ClusterReply) -> ClusterReply:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from parallax_core.contracts.status import PlanStatus
 from parallax_core.server.cluster_models import ClusterReply
-from parallax_core.server.cluster_view import view_cluster
+from parallax_core.server.cluster_view import (
+    ClusterView,
+    read_cluster,
+    show_cluster,
+    show_member,
+    show_models,
+    show_plan,
+)
 from parallax_core.server.openapi import describe_cluster_events, describe_errors
 from parallax_core.server.response import SseResponse
+from parallax_core.server.response_models import ResponseModel
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.sse import write_named
 
@@ -38,21 +48,21 @@ class ClusterFeed:
     async def listen(self) -> AsyncIterator[bytes]:
         """Yield the whole state, and then each change, as events."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_UNREAD)
-        state = view_cluster(self._models)
+        state = read_cluster(self._models)
         self._listeners.add(queue)  # at once: what changes while the client reads the state comes next
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(state))
         try:
-            yield write_event("cluster", state.model_dump(mode="json"))
+            yield await asyncio.to_thread(lambda: write_event("cluster", _write(show_cluster(state))))
             while (event := await queue.get()) is not None:
                 yield event
         finally:
             self._listeners.discard(queue)
 
-    async def _look(self, before: ClusterReply) -> None:
+    async def _look(self, before: ClusterView) -> None:
         while self._listeners:
             await asyncio.sleep(LOOK_S)
-            now = view_cluster(self._models)
+            now = read_cluster(self._models)
             for name, data in find_changes(before, now):
                 self._tell(write_event(name, data))
             before = now
@@ -67,47 +77,43 @@ class ClusterFeed:
                 queue.put_nowait(event)
 
 
-def find_changes(before: ClusterReply, now: ClusterReply) -> Iterator[Change]:
+def find_changes(before: ClusterView, now: ClusterView) -> Iterator[Change]:
     """Yield what has changed between two states, apart from loads and counters.
 
     ``node_joined``, ``node_changed`` and ``node_left`` have a node, ``plan`` the plan, ``status`` the health of the
     server and of its replicas, and ``models`` the state of each model.
     """
-    old, new = ({each.node: each.model_dump(mode="json") for each in state.nodes} for state in (before, now))
-    yield from (("node_left", old[name]) for name in old if name not in new)
-    yield from (("node_joined", new[name]) for name in new if name not in old)
-    yield from (("node_changed", new[name]) for name in new if name in old and _tell_apart(old[name], new[name]))
-    plans = [_strip_plan(state) for state in (before, now)]
-    if plans[0] != plans[1] and now.plan is not None:
-        yield "plan", now.plan.model_dump(mode="json")
+    old, new = ({each.node.name: each for each in state.members} for state in (before, now))
+    yield from (("node_left", _write(show_member(each))) for name, each in old.items() if name not in new)
+    yield from (("node_joined", _write(show_member(each))) for name, each in new.items() if name not in old)
+    changed = (each for name, each in new.items() if name in old and not each.does_as(old[name]))
+    yield from (("node_changed", _write(show_member(each))) for each in changed)
+    if _strip_plan(before) != _strip_plan(now) and (plan := show_plan(now)) is not None:
+        yield "plan", _write(plan)
     states = [_find_status(state) for state in (before, now)]
     if states[0] != states[1]:
         yield "status", states[1]
     if before.models != now.models:
-        yield "models", {"models": [each.model_dump(mode="json") for each in now.models]}
+        yield "models", {"models": [_write(each) for each in show_models(now)]}
 
 
-def _tell_apart(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether a node does something else, or another process has its name; its figures always vary a little."""
-    names = ("pid", "state", "model", "replica", "layers", "idle_reason", "slowdown")
-    return any(one[name] != other[name] for name in names) or (one["profile"] is None) != (other["profile"] is None)
+def _write(reply: ResponseModel) -> dict[str, Any]:
+    found: dict[str, Any] = reply.model_dump(mode="json")
+    return found
 
 
-def _strip_plan(state: ClusterReply) -> dict[str, Any] | None:
-    if state.plan is None:
-        return None
-    plan: dict[str, Any] = state.plan.model_dump(mode="json")
-    for replica in plan["replicas"]:
-        del replica["measured_token_seconds"]
-    return plan
+def _strip_plan(state: ClusterView) -> PlanStatus | None:
+    """Return the plan without what belongs to nodes."""
+    return replace(state.plan, idle={}, slowdowns={}, unreachable=frozenset()) if state.plan is not None else None
 
 
-def _find_status(state: ClusterReply) -> dict[str, Any]:
+def _find_status(state: ClusterView) -> dict[str, Any]:
     replicas = [
-        {"model": each.model, "rank": each.rank, "status": each.status, "reason": each.reason}
-        for each in state.replicas
+        {"model": model, "rank": each.rank, "status": each.health.state, "reason": each.health.reason}
+        for model, found in state.replicas.items()
+        for each in found
     ]
-    return {"status": state.status, "reason": state.reason, "replicas": replicas}
+    return {"status": state.health.state, "reason": state.health.reason, "replicas": replicas}
 
 
 def write_event(name: str, data: dict[str, Any]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from parallax_core.contracts.engine import HealthState
 from parallax_core.contracts.placement import LinkProfile
@@ -323,16 +323,21 @@ def show_replica(status: ReplicaStatus, model: str) -> ReplicaReply:
 
 def show_node(status: NodeStatus) -> NodeReply:
     """Return the reply for a node."""
-    return NodeReply(
-        node=status.name,
-        host=status.host,
-        pid=status.pid,
-        address=status.address,
-        backends=list(status.backends),
-        spare=_show_spare(status),
-        profile=_show_profile(status),
-        unreached=sorted(status.unreached),
-    )
+    return NodeReply(**describe_node(status))
+
+
+def describe_node(status: NodeStatus) -> dict[str, Any]:
+    """Return the fields of the reply for a node."""
+    return {
+        "node": status.name,
+        "host": status.host,
+        "pid": status.pid,
+        "address": status.address,
+        "backends": list(status.backends),
+        "spare": _show_spare(status),
+        "profile": _show_profile(status),
+        "unreached": sorted(status.unreached),
+    }
 
 
 def _show_profile(status: NodeStatus) -> ProfileReply | None:

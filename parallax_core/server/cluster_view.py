@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parallax_core.base.ids import holder_of
-from parallax_core.contracts.engine import Engine
+from parallax_core.contracts.engine import Engine, Health
 from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage
 from parallax_core.contracts.status import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
 from parallax_core.server.cluster_models import (
@@ -20,30 +20,11 @@ from parallax_core.server.cluster_models import (
     PlannedStageReply,
     PlanReply,
     PredictionReply,
+    describe_node,
     show_node,
     show_replica,
 )
-from parallax_core.server.served_models import ServedModels
-
-
-def view_cluster(models: ServedModels) -> ClusterReply:
-    """Return the whole state of a server's cluster."""
-    health, services = models.health(), models.services
-    main = services[0].model_id if services else ""
-    replicas = {service.model_id: describe_replicas(service.engine) for service in services}
-    plans = {model: models.find_plan(model) for model in replicas}
-    plan = plans.get(main) or models.find_plan("")
-    return ClusterReply(
-        object="cluster",
-        model=main,
-        models=[ClusterModelReply(id=each.id, state=each.status, error=each.error or None) for each in models.all],
-        status=health.state,
-        reason=health.reason,
-        replicas=[show_replica(each, model) for model, found in replicas.items() for each in found],
-        waiting=[show_node(each) for each in models.list_waiting()],
-        nodes=list(_list_members(models.list_nodes(), replicas, plans)),
-        plan=_show_plan(plan, replicas.get(main, ())) if plan is not None else None,
-    )
+from parallax_core.server.served_models import ModelState, ServedModels
 
 
 def describe_replicas(engine: Engine) -> tuple[ReplicaStatus, ...]:
@@ -57,15 +38,106 @@ class NodePlace:
 
     model: str
     rank: int
-    layers: list[int] | None
+    layers: tuple[int, int] | None
     is_ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node that has joined, and what it does."""
+
+    node: NodeStatus
+    place: NodePlace | None
+    """None: it has no layers."""
+    idle_reason: str | None
+    slowdown: float | None
+    unreached: tuple[str, ...]
+    """The nodes to which it cannot connect."""
+
+    @property
+    def state(self) -> NodeState:
+        """What it does."""
+        return "idle" if self.place is None else "serving" if self.place.is_ready else "loading"
+
+    def does_as(self, other: NodeView) -> bool:
+        """Return whether it is the same process and does the same; its figures always vary a little."""
+        is_same = self.node.pid == other.node.pid and (self.node.profile is None) == (other.node.profile is None)
+        mine, theirs = (self.place, self.idle_reason, self.slowdown), (other.place, other.idle_reason, other.slowdown)
+        return is_same and mine == theirs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterView:
+    """The state of a server's cluster; the values of other layers, so that a look at it costs little."""
+
+    main: str
+    """The model that answers requests which name none; empty: none is loaded."""
+    models: tuple[tuple[str, ModelState, str], ...]
+    """The id, the state and the last error of each model."""
+    health: Health
+    replicas: Mapping[str, Sequence[ReplicaStatus]]
+    """By model."""
+    waiting: Sequence[NodeStatus]
+    members: tuple[NodeView, ...]
+    plan: PlanStatus | None
+
+
+def read_cluster(models: ServedModels) -> ClusterView:
+    """Return the whole state of a server's cluster."""
+    services = models.services
+    main = services[0].model_id if services else ""
+    replicas = {service.model_id: describe_replicas(service.engine) for service in services}
+    plans = {model: models.find_plan(model) for model in replicas}
+    return ClusterView(
+        main=main,
+        models=tuple((each.id, each.status, each.error) for each in models.all),
+        health=models.health(),
+        replicas=replicas,
+        waiting=models.list_waiting(),
+        members=tuple(_list_members(models.list_nodes(), replicas, plans)),
+        plan=plans.get(main) or models.find_plan(""),
+    )
+
+
+def show_cluster(state: ClusterView) -> ClusterReply:
+    """Return the answer that shows a state. Of many nodes it takes long: call it on another thread."""
+    return ClusterReply(
+        object="cluster",
+        model=state.main,
+        models=show_models(state),
+        status=state.health.state,
+        reason=state.health.reason,
+        replicas=[show_replica(each, model) for model, found in state.replicas.items() for each in found],
+        waiting=[show_node(each) for each in state.waiting],
+        nodes=[show_member(each) for each in state.members],
+        plan=show_plan(state),
+    )
+
+
+def show_models(state: ClusterView) -> list[ClusterModelReply]:
+    """Return the reply for each model."""
+    return [ClusterModelReply(id=name, state=each, error=error or None) for name, each, error in state.models]
+
+
+def show_member(member: NodeView) -> MemberReply:
+    """Return the reply for a node."""
+    place = member.place
+    return MemberReply(
+        **describe_node(member.node) | {"unreached": list(member.unreached)},
+        state=member.state,
+        model=place.model if place else None,
+        replica=place.rank if place else None,
+        layers=list(place.layers) if place and place.layers else None,
+        idle_reason=member.idle_reason,
+        slowdown=member.slowdown,
+    )
 
 
 def _list_members(
     nodes: Sequence[NodeStatus],
     replicas: Mapping[str, Sequence[ReplicaStatus]],
     plans: Mapping[str, PlanStatus | None],
-) -> Iterator[MemberReply]:
+) -> Iterator[NodeView]:
     """Yield each node with what it does; a planned stage counts also before its node has loaded it."""
     places: dict[str, NodePlace] = {}
     for model, found in replicas.items():
@@ -73,21 +145,18 @@ def _list_members(
     found_plans = [plan for plan in plans.values() if plan is not None]
     idle = {name: reason for plan in found_plans for name, reason in plan.idle.items()}
     slowdowns = {name: factor for plan in found_plans for name, factor in plan.slowdowns.items()}
-    unreachable = {pair for plan in found_plans for pair in plan.unreachable}
+    unreached: dict[str, list[str]] = {}
+    for one, other in sorted({pair for plan in found_plans for pair in plan.unreachable}):
+        unreached.setdefault(one, []).append(other)
     for node in nodes:
         place = places.get(node.name)
-        state: NodeState = "idle" if place is None else "serving" if place.is_ready else "loading"
-        shown = show_node(node).model_dump()
-        if found_plans:  # they count with what was tried since the node has reported
-            shown["unreached"] = sorted(other for one, other in unreachable if one == node.name)
-        yield MemberReply(
-            **shown,
-            state=state,
-            model=place.model if place else None,
-            replica=place.rank if place else None,
-            layers=place.layers if place else None,
-            idle_reason=idle.get(node.name) if state == "idle" else None,
-            slowdown=slowdowns.get(node.name, 1.0) if found_plans else None,
+        yield NodeView(
+            node,
+            place,
+            idle.get(node.name) if place is None else None,
+            slowdowns.get(node.name, 1.0) if found_plans else None,
+            # The plan counts with what was tried since the node has reported.
+            tuple(unreached.get(node.name, ()) if found_plans else sorted(node.unreached)),
         )
 
 
@@ -96,18 +165,21 @@ def find_places(model: str, replicas: Sequence[ReplicaStatus], plan: PlanStatus 
     places: dict[str, NodePlace] = {}
     for planned in plan.replicas if plan else ():
         for placed in planned.stages:
-            places[placed.node] = NodePlace(model, planned.rank, [placed.layers.start, placed.layers.stop])
+            places[placed.node] = NodePlace(model, planned.rank, (placed.layers.start, placed.layers.stop))
     for replica in replicas:
         is_ready = replica.health.state == "ready"
         for stage in (each for each in replica.stages if each.pid):
-            layers = [stage.layers.start, stage.layers.stop] if stage.layers else None
+            layers = (stage.layers.start, stage.layers.stop) if stage.layers else None
             if (node := holder_of(stage.node)) not in places or is_ready:
                 places[node] = NodePlace(model, replica.rank, layers, is_ready)
     return places
 
 
-def _show_plan(plan: PlanStatus, replicas: Sequence[ReplicaStatus]) -> PlanReply:
-    found = {replica.rank: replica for replica in replicas}
+def show_plan(state: ClusterView) -> PlanReply | None:
+    """Return the reply for the plan; None: there is none."""
+    if (plan := state.plan) is None:
+        return None
+    found = {replica.rank: replica for replica in state.replicas.get(state.main, ())}
     return PlanReply(
         replicas=[_show_planned(each, found.get(each.rank)) for each in plan.replicas],
         predicted=_show_prediction(plan.estimate) if plan.estimate is not None else None,

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass, field
 
 from parallax_core.contracts.stage import LayerRange
+from parallax_core.contracts.status import NodeStatus
 from parallax_core.node.channel import Channel
 from parallax_core.wire.membership import Join, Loading
 from parallax_core.wire.profile import LinkTried, NodeReport
@@ -38,6 +39,8 @@ class JoinedNode:
     """The relay over which its stage is linked to the next one; empty: directly, or there is none."""
     trials: dict[str, asyncio.Future[LinkTried]] = field(default_factory=dict)
     """By node: what comes of a link to it that this one was asked to try."""
+    status: NodeStatus | None = None
+    """Its status as of its last report; None: it was not asked for since."""
     num_leases: int = 0
     """The number up to which it was asked to open leases."""
     patience_s: float = 0.0
@@ -70,4 +73,4 @@ class JoinedNode:
         if self.report is None:
             memory = report.device.memory / 10**9
             logger.info("node has reported node=%s device=%r memory=%.3gGB", self.name, report.device.name, memory)
-        self.report = report
+        self.report, self.status = report, None

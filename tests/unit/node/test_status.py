@@ -12,10 +12,14 @@ from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.engine import EngineStats
 from parallax_core.contracts.status import Described, Drainable, ReplicaStatus
 from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.routing.router import Router
+from parallax_core.node.status import describe_node
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
+from parallax_core.wire.membership import Join
+from parallax_core.wire.profile import DeviceReport, NodeReport
 from tests.unit.node.replicas import collect, make_request, make_router
 
 TOY = Toy()
@@ -89,3 +93,20 @@ async def test_router_adds_what_it_knows_to_what_replicas_say() -> None:
     )
     assert [len(engine.requests) for engine in engines] == [0, 1]
     await router.stop()
+
+
+class Channel:
+    """The name of a node."""
+
+    peer = "mini/7"
+
+
+def test_status_of_a_node_is_made_once_a_report() -> None:
+    node = JoinedNode(Channel(), Join("inprocess://x", (), "mini", 7))  # type: ignore[arg-type]
+    assert describe_node(node).profile is None
+    for memory in (5, 7):
+        node.note_report(NodeReport(backend="mlx", device=DeviceReport(memory=memory, flops=1e12, bandwidth=1e11)))
+        status = describe_node(node)
+        assert status.profile is not None
+        assert status.profile.device.memory == memory
+        assert describe_node(node) is status

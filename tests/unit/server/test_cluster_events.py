@@ -19,8 +19,9 @@ from parallax_core.contracts.status import (
 )
 from parallax_core.server.auth import find_needed
 from parallax_core.server.cluster_events import MOST_UNREAD, ClusterFeed, find_changes
-from parallax_core.server.cluster_models import LeaseReply
-from parallax_core.server.cluster_view import find_places, view_cluster
+from parallax_core.server.cluster_models import ClusterReply, LeaseReply
+from parallax_core.server.cluster_view import find_places, read_cluster, show_cluster
+from parallax_core.server.served_models import ServedModels
 from tests.unit.server.letters import Site
 
 NODE = NodeStatus(name="mini/7", host="mini", pid=7, address="tcp://mini:9", backends=("mlx",))
@@ -45,6 +46,10 @@ class Watched:
         self.models = site.models
         self.models.list_nodes = lambda: self.nodes
         self.models.find_plan = lambda _: self.plan
+
+
+def view_cluster(models: ServedModels) -> ClusterReply:
+    return show_cluster(read_cluster(models))
 
 
 async def read(events: AsyncIterator[bytes]) -> tuple[str, Any]:
@@ -88,11 +93,13 @@ def test_node_with_leases_is_shown_as_one(site: Site) -> None:
 def test_move_and_slow_nodes_are_shown_and_told(site: Site) -> None:
     watched = Watched(site)
     watched.nodes, watched.plan = [NODE], PLAN
-    before = view_cluster(watched.models)
+    first = read_cluster(watched.models)
+    before = show_cluster(first)
     assert (before.nodes[0].slowdown, before.plan and before.plan.move) == (1.0, None)
     move = PlannedMove(reason="node 'mini/7' takes long", loads={"mini/7": 5, "slow/1": 7}, load_s=2.5, ranks=(0, 2))
     watched.plan = replace(PLAN, move=move, slowdowns={"mini/7": 2.0}, term=2, standbys=("desk/standby",))
-    after = view_cluster(watched.models)
+    second = read_cluster(watched.models)
+    after = show_cluster(second)
     assert after.plan is not None
     assert after.plan.move is not None
     assert after.plan.move.model_dump() == {
@@ -104,7 +111,7 @@ def test_move_and_slow_nodes_are_shown_and_told(site: Site) -> None:
     }
     assert after.nodes[0].slowdown == 2.0
     assert (before.plan and before.plan.term, after.plan.term, after.plan.standbys) == (None, 2, ["desk/standby"])
-    assert [name for name, _ in find_changes(before, after)] == ["node_changed", "plan"]
+    assert [name for name, _ in find_changes(first, second)] == ["node_changed", "plan"]
 
 
 def test_measured_time_is_that_of_all_stages_and_links(site: Site) -> None:
@@ -118,17 +125,17 @@ def test_measured_time_is_that_of_all_stages_and_links(site: Site) -> None:
 
 def test_changes_name_what_has_changed(site: Site) -> None:
     watched = Watched(site)
-    empty = view_cluster(watched.models)
+    empty = read_cluster(watched.models)
     assert list(find_changes(empty, empty)) == []
     watched.nodes = [NODE]
-    one = view_cluster(watched.models)
+    one = read_cluster(watched.models)
     assert [(name, data["node"]) for name, data in find_changes(empty, one)] == [("node_joined", "mini/7")]
     assert [(name, data["node"]) for name, data in find_changes(one, empty)] == [("node_left", "mini/7")]
     watched.plan = PLAN
-    planned = view_cluster(watched.models)
+    planned = read_cluster(watched.models)
     assert [name for name, _ in find_changes(one, planned)] == ["node_changed", "plan"]
     site.ask("hello", max_tokens=3)
-    assert list(find_changes(planned, view_cluster(watched.models))) == [], "loads are no changes"
+    assert list(find_changes(planned, read_cluster(watched.models))) == [], "loads are no changes"
 
 
 async def test_clients_are_told_of_changes_and_share_one_look(site: Site) -> None:
