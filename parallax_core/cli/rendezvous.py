@@ -32,7 +32,9 @@ def rendezvous(settings: RendezvousSettings, config: Config) -> None:
     parallax serve org/model --find CODE
     """
     log.configure(verbose=settings.verbose)
-    tell_contacts(Contacts(is_found=settings.discovery, fetches=False), offline=settings.offline)
+    tell_contacts(
+        Contacts(is_found=settings.discovery, fetches=False), offline=settings.offline, verbose=settings.verbose
+    )
     asyncio.run(run_until_signal(host_rendezvous(settings, PluginHost.discover(config), print_ready)))
 
 

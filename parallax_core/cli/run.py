@@ -45,7 +45,7 @@ def run(settings: RunSettings, config: Config) -> None:
         is_found=settings.discovery,
         stun_port=settings.stun_port,
     )
-    tell_contacts(contacts, offline=settings.offline)
+    tell_contacts(contacts, offline=settings.offline, verbose=settings.verbose)
     if settings.standby_of:
         log.configure(verbose=settings.verbose)
         settings = wait_for_promotion(settings, PluginHost.discover(config))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
@@ -16,6 +17,7 @@ from parallax_core.base.private_folder import make_private_folder
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.exposure import check_exposure, check_tls, make_options
+from parallax_core.cli.next_command import name_chat
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
 from parallax_core.cli.tell import tell
@@ -61,7 +63,7 @@ def serve(settings: ServeSettings, config: Config) -> None:
     """
     for code in settings.find:
         read_code(code)
-    tell_contacts(find_contacts(settings), offline=settings.offline)
+    tell_contacts(find_contacts(settings), offline=settings.offline, verbose=settings.verbose)
     run_service(settings, config, partial(read_serve_plan, settings))
 
 
@@ -104,6 +106,7 @@ def _serve(plan: ServePlan, options: ServerOptions, plugins: PluginHost, output:
         make_private_folder() as private,
         make_display() as display,
     ):
+        tell(f"Parallax {version('parallax-core')}: loading {plan.model}", sys.stderr)
         deployment = plan.prepare(Path(private), display)
         event_bus = EventBus(plugins.observers())
         try:
@@ -165,7 +168,7 @@ def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[R
     context.display.__exit__(None, None, None)
     _log_defaults(deployment.text.defaults)
     if deployment.parser is not None:
-        logger.info("output parser %s", deployment.parser.spec.name)
+        logger.debug("output parser %s", deployment.parser.spec.name)
     for engine in engines:
         if isinstance(engine, TextEngine):
             _log_engine(engine.info)
@@ -175,7 +178,9 @@ def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[R
     for limits in {engine.limits for engine in engines}:
         if limits is not None:
             _log_limits(limits, deployment.stages.plan)
-    tell(f"ready {_url(context.sock, context.options)} model={deployment.model_id}", context.output)
+    url = _url(context.sock, context.options)
+    tell(f"ready {url} model={deployment.model_id}", context.output)
+    tell(f"talk to it: {name_chat(url)}", sys.stderr)
     for advice in deployment.advice:
         tell(f"hint: {advice}", sys.stderr)
 
@@ -183,12 +188,12 @@ def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[R
 def _log_defaults(defaults: RequestDefaults) -> None:
     if stated := defaults.describe():
         values = " ".join(f"{name}={value:g}" for name, value in stated.items())
-        logger.info("default sampling %s (OpenAI's: --generation-config off)", values)
+        logger.debug("default sampling %s (OpenAI's: --generation-config off)", values)
 
 
 def _log_stage(info: StageInfo) -> None:
     pool = info.pools[0]
-    logger.info(
+    logger.debug(
         "stage ready layers=%d-%d device=%r dtype=%s weights=%.0fMB kv_room=%d tokens, of which a request may hold %d",
         info.layers.start,
         info.layers.stop,
@@ -201,7 +206,7 @@ def _log_stage(info: StageInfo) -> None:
 
 
 def _log_engine(info: EngineInfo) -> None:
-    logger.info(
+    logger.debug(
         "engine ready layers=%d device=%r dtype=%s context=%d tokens seed=%s",
         info.num_layers,
         info.device,
@@ -212,7 +217,7 @@ def _log_engine(info: EngineInfo) -> None:
 
 
 def _log_limits(limits: ReplicaLimits, plan: StagePlan) -> None:
-    logger.info(
+    logger.debug(
         "limits of a replica max_running=%d max_waiting=%d max_batch_tokens=%d, of a stage memory_fraction=%g",
         limits.max_running,
         limits.max_waiting,

@@ -86,7 +86,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
         for code in settings.announce:
             read_code(code)
         seeks = bool(settings.announce) and settings.discovery
-        tell_contacts(Contacts(links=True, seeks=seeks), offline=settings.offline)
+        tell_contacts(Contacts(links=True, seeks=seeks), offline=settings.offline, verbose=settings.verbose)
     if settings.announce or settings.layers or settings.model:
         run_announced(settings, config)
         return

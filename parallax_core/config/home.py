@@ -73,6 +73,11 @@ def rendezvous_folder() -> Path:
     return joined_folder() / "rendezvous"
 
 
+def told_file() -> Path:
+    """Return the file of the sentences that a user of this machine has read once; it may not exist yet."""
+    return _folder("told", platformdirs.user_state_path("parallax") / "told") / "network"
+
+
 def signing_key_file() -> Path:
     """Return the file of the key that signs what this machine announces; it may not exist yet."""
     return joined_folder() / "signing.key"

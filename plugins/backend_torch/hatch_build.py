@@ -76,7 +76,7 @@ def compile_library(target: Path, extra: list[str] | None = None) -> bool:
         reason = f"{MODE} is off" if mode == "off" else "there is no C++ compiler"
         if mode == "require":
             raise RuntimeError(f"{reason}; install one, or name it with CXX")
-        print(f"parallax-backend-torch: {reason}; torch will compute, more slowly", file=sys.stderr)  # noqa: T201
+        tell(f"{reason}; torch will compute, more slowly")
         return False
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / NAME
@@ -150,8 +150,11 @@ def compile_units(
         command = [*compiler, *FLAGS, *ARITHMETIC, *extra, *flags, "-I", str(HERE / "csrc"), "-c", str(source)]
         return unit, run_command([*command, "-o", unit])
 
+    done = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # a compiler takes 0.2 GB
-        done = list(pool.map(compile_unit, enumerate(units)))
+        for compiled in pool.map(compile_unit, enumerate(units)):
+            done.append(compiled)
+            tell(f"compiled {len(done)} of {len(units)} files")
     return [unit for unit, _ in done], "\n".join(error for _, error in done if error)
 
 
@@ -159,6 +162,11 @@ def _run_compiler(compiler: list[str], built: Path, extra: list[str]) -> str:
     """Compile and link; return the compiler's errors, empty if it succeeded."""
     objects, said = compile_units(compiler, list_units(find_machine(compiler)), built.parent, extra)
     return said or run_command([*compiler, "-shared", "-pthread", *extra, *objects, "-o", str(built)])
+
+
+def tell(line: str) -> None:
+    """Print a line for who builds; pip hides it."""
+    print(f"parallax-backend-torch: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def run_command(command: list[str]) -> str:

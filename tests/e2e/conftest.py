@@ -126,7 +126,7 @@ def build_wheels(folder: Path) -> None:
     """Build every distribution into ``folder``."""
     for project in PROJECTS:
         command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project)]
-        build = {**os.environ, "PARALLAX_BUILD_KERNELS": "require"}  # as `make wheels` does
+        build = {**os.environ, "PARALLAX_BUILD_KERNELS": "require"}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=build)
 
 

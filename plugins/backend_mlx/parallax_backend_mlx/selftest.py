@@ -53,7 +53,7 @@ def _report(errors: Sequence[str]) -> None:
     if errors:
         logger.warning("rows run one by one, on pages: together %s", errors[0])
     else:
-        logger.info("rows run together: they give the same results as alone")
+        logger.debug("rows run together: they give the same results as alone")
 
 
 def _make_info(kind: PoolKind, window: int) -> PoolInfo:

@@ -67,7 +67,7 @@ def test_windows_that_forgot_go_back_as_far_as_they_say(family: Make, kind: str)
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_family_runs_its_rows_together(family: Make, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         MlxBackend().open_stage(StagePlan(model=family(kind).folder)).close()
     assert "rows run together: they give the same results as alone" in caplog.text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from parallax_core.base.offline import HUB_VARIABLE, OFFLINE_VARIABLE, is_offline
@@ -11,7 +13,8 @@ from parallax_core.config.serve import ServeSettings
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
     for name in (OFFLINE_VARIABLE, HUB_VARIABLE):  # set first, so that both are restored
         monkeypatch.setenv(name, "")
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
@@ -74,3 +77,29 @@ def test_variable_has_the_same_effect_as_the_option(
     monkeypatch.setenv(OFFLINE_VARIABLE, "true")
     tell_contacts(Contacts())
     assert capsys.readouterr().err.startswith("network: offline")
+
+
+def test_sentence_is_said_once_on_a_machine_and_whenever_more_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_contacts(Contacts())
+    capsys.readouterr()
+    tell_contacts(Contacts(links=True))
+    assert [line[:20] for line in capsys.readouterr().err.splitlines()] == ["network: links are m"]
+    tell_contacts(Contacts(links=True))
+    assert not capsys.readouterr().err
+    tell_contacts(Contacts(links=True), verbose=True)
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_sentences_are_said_again_where_they_cannot_be_noted(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "home" / "told"
+    if content is None:
+        place.parent.mkdir()
+        place.write_bytes(b"")  # a file where a folder is needed
+    else:
+        place.mkdir(parents=True)
+        (place / "network").write_bytes(content)
+    tell_contacts(Contacts())
+    assert "huggingface.co" in capsys.readouterr().err

@@ -115,7 +115,7 @@ async def test_limits_are_told_once_the_stages_are_there(tmp_path: Path, caplog:
     await engine.stop()
     assert before is None
     assert limits is not None
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         _log_limits(limits, StagePlan(model=tmp_path, memory_fraction=0.25))
     assert caplog.messages == [
         "limits of a replica max_running=4 max_waiting=256 max_batch_tokens=8, of a stage memory_fraction=0.25"
