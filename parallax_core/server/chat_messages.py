@@ -8,10 +8,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from parallax_core.models.chat_template import Arguments
-from parallax_core.server.fields import Strict, TextField, check_variables, refuse
+from parallax_core.server.fields import Copied, Strict, TextField, check_variables, refuse
+from parallax_core.server.neutral_fields import Neutral, Tolerant
 
 MAX_TOOLS = 128
 """The most tools of a request in OpenAI's API."""
+
+NEUTRAL_TURN: Neutral = {
+    "images": ([],),
+    "provider_specific_fields": ({},),
+    "reasoning_details": ([],),
+    "thinking_blocks": ([],),
+}
+"""Fields that client libraries add to our answers and send back, with the values that mean nothing."""
 
 Schema = Annotated[dict[TextField, Any], AfterValidator(check_variables)]
 """A JSON Schema."""
@@ -37,6 +46,7 @@ class CalledFunction(Strict):
 
     name: TextField
     arguments: TextField
+    parsed_arguments: Copied = None
 
     def as_template_value(self) -> dict[str, Any]:
         """Return it in the form of chat templates, which want the arguments as an object if they are one."""
@@ -60,10 +70,11 @@ class RequestToolCall(Strict):
     """The number of the call, as in a stream; without effect."""
 
 
-class ChatRequestMessage(Strict):
+class ChatRequestMessage(Tolerant):
     """One turn of the conversation."""
 
     place = "messages."
+    neutral = NEUTRAL_TURN
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: ContentField | None = None
@@ -81,11 +92,12 @@ class ChatRequestMessage(Strict):
     annotations: Annotated[list[None], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
+    parsed: Copied = None
 
     @model_validator(mode="after")
     def check_role(self) -> Self:
         """Check that the fields suit the role."""
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+        if self.content is None and self.role != "assistant":
             raise refuse("content", f"'content' is missing in a message of the role '{self.role}'")
         if self.tool_calls is not None and self.role != "assistant":
             raise refuse("tool_calls", "'tool_calls' is only for messages of the role 'assistant'")
@@ -102,6 +114,8 @@ class ChatRequestMessage(Strict):
 
     @property
     def _text(self) -> str | None:
+        if self.content is None and not self.tool_calls:
+            return ""  # Templates print the content of a turn without calls, also where it is none.
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from parallax_core.server.fields import CountField, TextField, Texts, TokenLists, TokensField
-from parallax_core.server.request_models import Tolerant
+from parallax_core.server.neutral_fields import Tolerant
 from parallax_core.server.response_models import ResponseModel
 
 

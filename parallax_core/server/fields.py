@@ -111,6 +111,8 @@ BiasField = Annotated[float, Field(ge=-100, le=100)]
 Biases = Annotated[
     dict[Annotated[str, AfterValidator(_check_token)], BiasField], Field(max_length=MAX_BIASES), _limit(MAX_BIASES)
 ]
+Copied = Annotated[Any, Field(exclude=True)]
+"""A field that a client's own library adds to our answers, such as the parsed form of a text, with no effect here."""
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 ShareField = Annotated[float, Field(ge=0, le=1)]
 Answers = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]

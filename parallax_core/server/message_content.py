@@ -48,10 +48,12 @@ def open_part(piece: Piece) -> ContentPart:
                 "id": piece.id or f"toolu_{make_call_id()}",
                 "name": name,
                 "input": {},
+                "caller": {"type": "direct"},
+                "toolset_name": None,
             }
             return ContentPart(ToolCall, call)
         case _:
-            return ContentPart(Content, {"type": "text", "text": ""})
+            return ContentPart(Content, {"type": "text", "text": "", "citations": None})
 
 
 def read_input(arguments: str) -> dict[str, Any]:

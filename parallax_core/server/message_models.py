@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from parallax_core.server.chat_messages import MAX_TOOLS, Schema, ToolName
-from parallax_core.server.fields import VARIANT, CountField, Stop, Strict, TextField, Variables, refuse
-from parallax_core.server.request_models import Neutral, Tolerant
+from parallax_core.server.fields import VARIANT, Copied, CountField, Stop, Strict, TextField, Variables, refuse
+from parallax_core.server.neutral_fields import Neutral, Tolerant
 
 KEEPS_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
 """An edit of the context that removes nothing."""
@@ -29,6 +29,12 @@ NEUTRAL_MESSAGES: Neutral = {
 }
 """The same for a request for an answer."""
 
+
+NEUTRAL_CALL: Neutral = {"caller": ({"type": "direct"},), "toolset_name": ()}
+"""Fields of a call that say how the model made it, with the values that ours have."""
+
+NEUTRAL_TOOL: Neutral = {"allowed_callers": (["direct"],), "defer_loading": (False,), "input_examples": ([],)}
+"""Unsupported fields of a tool, with the values that have no effect."""
 
 LONGEST_PIN_S = 3600.0
 """The longest time to live of a pin, in seconds."""
@@ -51,6 +57,7 @@ class MessagePart(Strict):
     text: TextField
     cache_control: CacheControl | None = None
     citations: Annotated[list[None], Field(max_length=0)] | None = None
+    parsed_output: Copied = None
 
 
 class ThinkingPart(Strict):
@@ -61,8 +68,10 @@ class ThinkingPart(Strict):
     signature: TextField | None = None
 
 
-class ToolUsePart(Strict):
+class ToolUsePart(Tolerant):
     """A tool call of an earlier answer."""
+
+    neutral = NEUTRAL_CALL
 
     type: Literal["tool_use"]
     id: TextField
@@ -71,8 +80,10 @@ class ToolUsePart(Strict):
     cache_control: CacheControl | None = None
 
 
-class ToolResultPart(Strict):
+class ToolResultPart(Tolerant):
     """The result of a tool call."""
+
+    neutral = {"toolset_name": ()}  # noqa: RUF012 -- as in every body
 
     type: Literal["tool_result"]
     tool_use_id: TextField
@@ -135,10 +146,11 @@ class Metadata(Strict):
     user_id: TextField | None = None
 
 
-class MessageTool(Strict):
+class MessageTool(Tolerant):
     """A tool that the model may call."""
 
     place = "tools."
+    neutral = NEUTRAL_TOOL
 
     type: Literal["custom"] | None = None
     name: ToolName

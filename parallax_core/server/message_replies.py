@@ -16,6 +16,12 @@ class CacheCreation(ResponseModel):
     ephemeral_1h_input_tokens: int
 
 
+class ThinkingDetails(ResponseModel):
+    """Details of the answer's tokens."""
+
+    thinking_tokens: int
+
+
 class MessageDeltaUsage(ResponseModel):
     """The token counts at the end of a stream; the prompt has the sum of the three counts of input."""
 
@@ -26,6 +32,10 @@ class MessageDeltaUsage(ResponseModel):
     cache_read_input_tokens: int
     """Tokens of the prompt that were not computed because the prefix cache had them."""
     output_tokens: int
+    output_tokens_details: ThinkingDetails | None
+    """None at the beginning of a stream."""
+    server_tool_use: None
+    """There are no tools that the server runs."""
 
 
 class MessageUsage(MessageDeltaUsage):
@@ -33,6 +43,9 @@ class MessageUsage(MessageDeltaUsage):
 
     cache_creation: CacheCreation | None
     """None at the beginning of a stream."""
+    inference_geo: None
+    service_tier: Literal["standard"]
+    speed: None
 
 
 class MessageText(ResponseModel):
@@ -40,6 +53,7 @@ class MessageText(ResponseModel):
 
     type: Literal["text"]
     text: str
+    citations: None
 
 
 class MessageThinking(ResponseModel):
@@ -51,6 +65,12 @@ class MessageThinking(ResponseModel):
     """A digest of the text, for clients that expect one; it is not checked."""
 
 
+class DirectCaller(ResponseModel):
+    """The model itself, which calls a tool without a program."""
+
+    type: Literal["direct"]
+
+
 class MessageToolUse(ResponseModel):
     """A tool call."""
 
@@ -59,6 +79,8 @@ class MessageToolUse(ResponseModel):
     name: str
     input: dict[str, Any]
     """The arguments; empty if the answer ended within them."""
+    caller: DirectCaller
+    toolset_name: None
 
 
 MessageContentPart = MessageText | MessageThinking | MessageToolUse
@@ -77,6 +99,10 @@ class MessageReply(ResponseModel):
     """Null only at the beginning of a stream."""
     stop_sequence: str | None
     """The string of ``stop_sequences`` that ended the answer."""
+    stop_details: None
+    """Details of a refusal; nothing is refused here."""
+    container: None
+    diagnostics: None
     usage: MessageUsage
 
 
@@ -149,6 +175,8 @@ class MessageEnd(ResponseModel):
 
     stop_reason: MessageStop
     stop_sequence: str | None
+    stop_details: None
+    container: None
 
 
 class MessageDelta(ResponseModel):

@@ -31,6 +31,10 @@ VERSION_HEADER, VERSIONS = "anthropic-version", ("2023-06-01", "2026-10-21")
 """The header with the version of the API, and the versions known here."""
 PING = write_named("ping", to_json({"type": "ping"}))
 """The event that is sent at the beginning of a stream and during long pauses."""
+NOT_ENDED: JsonObject = {"stop_reason": None, "stop_sequence": None, "stop_details": None, "container": None}
+"""The end of a message that has none yet."""
+WHOLE_USAGE: JsonObject = {"cache_creation": None, "inference_geo": None, "service_tier": "standard", "speed": None}
+"""The fields of the usage of a message that the end of a stream does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,8 @@ class MessageResponse:
             yield write_named("error", to_json(convert_error(response.status_code, body, self.http.scope)[1]))
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        begun = {**_write_usage(TokenCounts(sum(self.reading.lengths), 0, 0)), "cache_creation": None}
-        message = self._write_message([], {"stop_reason": None, "stop_sequence": None}, begun)
+        begun = _write_usage(TokenCounts(sum(self.reading.lengths), 0, 0), None)
+        message = self._write_message([], NOT_ENDED, {**begun, **WHOLE_USAGE})
         yield _write_event("message_start", message=message) + PING
         async for _, delta in self.flow.read():
             for piece in self.answer.read(delta):
@@ -99,7 +103,7 @@ class MessageResponse:
 
     def _write_message(self, content: list[JsonObject], end: JsonObject, usage: JsonObject) -> JsonObject:
         message = {"id": self.id, "type": "message", "role": "assistant", "model": self.reading.form.model}
-        return {**message, "content": content, **end, "usage": usage}
+        return {**message, "content": content, **end, "diagnostics": None, "usage": usage}
 
     def _write_end(self) -> JsonObject:
         answer, reason = self.answer, "end_turn"
@@ -109,17 +113,18 @@ class MessageResponse:
             reason = "stop_sequence"
         elif answer.parsing.has_calls:
             reason = "tool_use"
-        return {"stop_reason": reason, "stop_sequence": answer.stop_string or None}
+        return {**NOT_ENDED, "stop_reason": reason, "stop_sequence": answer.stop_string or None}
 
     def _write_usage(self) -> JsonObject:
-        return _write_usage(self.flow.count_tokens())
+        return _write_usage(self.flow.count_tokens(), self.answer.parsing.num_reasoning)
 
     def _write_whole_usage(self) -> JsonObject:
         """Return the usage with the time for which its pinned tokens are kept."""
         usage, pin = self._write_usage(), self.reading.request.pin
         name = "ephemeral_1h_input_tokens" if pin and pin.ttl_s == LONGEST_PIN_S else "ephemeral_5m_input_tokens"
         times = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
-        return {**usage, "cache_creation": {**times, name: usage["cache_creation_input_tokens"]}}
+        made = {**times, name: usage["cache_creation_input_tokens"]}
+        return {**usage, **WHOLE_USAGE, "cache_creation": made}
 
 
 @dataclass(slots=True)
@@ -145,13 +150,16 @@ class MessageAnswer:
         return text
 
 
-def _write_usage(counts: TokenCounts) -> JsonObject:
+def _write_usage(counts: TokenCounts, num_reasoning: int | None) -> JsonObject:
+    """Return the token counts; ``num_reasoning``: those of the reasoning, None while they are not known."""
     pinned = max(0, counts.pinned - counts.cached)
     return {
         "input_tokens": counts.prompt - counts.cached - pinned,
         "cache_creation_input_tokens": pinned,
         "cache_read_input_tokens": counts.cached,
         "output_tokens": counts.output,
+        "output_tokens_details": None if num_reasoning is None else {"thinking_tokens": num_reasoning},
+        "server_tool_use": None,
     }
 
 

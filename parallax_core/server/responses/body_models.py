@@ -17,7 +17,8 @@ from parallax_core.server.fields import (
     Variables,
     refuse,
 )
-from parallax_core.server.request_models import Neutral, Sampled, Tolerant
+from parallax_core.server.neutral_fields import Neutral, Tolerant
+from parallax_core.server.request_models import Sampled
 from parallax_core.server.responses.input_models import InputMessage, InputParts, find_type
 from parallax_core.server.responses.tool_models import (
     AllowedTools,

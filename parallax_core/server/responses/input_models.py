@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Discriminator, Field, Tag
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.server.fields import VARIANT, Strict, TextField
-from parallax_core.server.request_models import Neutral, Tolerant
+from parallax_core.server.fields import VARIANT, Copied, Strict, TextField
+from parallax_core.server.neutral_fields import Neutral, Tolerant
 
 MAX_INPUT = 100_000
 """The most parts of an input."""
 
-NEUTRAL_CALL: Neutral = {"caller": ({"type": "direct"},), "async": (False,), "created_by": ()}
+NEUTRAL_CALL: Neutral = {"caller": ({"type": "direct"},), "async": (False,), "async_": (False,), "created_by": ()}
 """Fields of calls and results that this server does not send, with the values that mean nothing."""
 
 PartStatus = Literal["in_progress", "completed", "incomplete"]
@@ -42,6 +42,7 @@ class AnsweredText(Strict):
     """Citations, which the model is not shown."""
     logprobs: list[Any] | None = Field(default=None, exclude=True)
     """Log-probabilities, which the model is not shown."""
+    parsed: Copied = None
 
 
 class AnsweredRefusal(Strict):
@@ -144,6 +145,7 @@ class InputCall(Tolerant):
     name: TextField
     arguments: TextField
     namespace: TextField | None = None
+    parsed_arguments: Copied = None
     id: TextField | None = None
     status: PartStatus | None = None
 

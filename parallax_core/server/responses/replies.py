@@ -162,20 +162,32 @@ class ResponsesReply(ResponseModel):
     output: list[ResponsePart]
     usage: ResponseUsage | None
     """Null until the answer has ended."""
+    access_programs: None
+    conversation: None
+    frequency_penalty: float
+    image: None
+    input_transformations: None
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: int | None
     metadata: dict[str, str]
     model: str
+    moderation: None
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
+    prompt: None
+    prompt_cache_diagnostics: None
     prompt_cache_key: str | None
+    prompt_cache_options: None
+    prompt_cache_retention: None
     reasoning: EchoedReasoning
     safety_identifier: str | None
     service_tier: Literal["default"]
     store: bool
     temperature: float
     text: dict[str, Any]
+    tool_usage: None
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     top_logprobs: int

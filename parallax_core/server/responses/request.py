@@ -157,17 +157,35 @@ def _make_grammar(placed: PlacedTool) -> StructuredOutputs | None:
     return StructuredOutputs.model_construct(regex=form.definition)
 
 
+UNUSED = (
+    "access_programs",
+    "conversation",
+    "image",
+    "input_transformations",
+    "moderation",
+    "prompt",
+    "prompt_cache_diagnostics",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "tool_usage",
+)
+"""The fields of OpenAI's responses that ours have as null, for clients whose schemas want them."""
+
+
 def _write_echo(body: ResponsesRequest, reading: ParsedBody) -> JsonObject:
     """Return the fields of the request that the response repeats, with the values in effect."""
     sampling, reasoning = reading.request.sampling, body.reasoning
     form = body.text.format if body.text else None
     return {
+        **dict.fromkeys(UNUSED),
+        "frequency_penalty": sampling.frequency_penalty,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
         "metadata": body.metadata or {},
         "model": body.model,
         "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "presence_penalty": sampling.presence_penalty,
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {

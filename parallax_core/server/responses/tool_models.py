@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from parallax_core.server.chat_messages import MAX_TOOLS, Schema, ToolName
 from parallax_core.server.fields import VARIANT, Strict, TextField, refuse
-from parallax_core.server.request_models import Neutral, Tolerant
+from parallax_core.server.neutral_fields import Neutral, Tolerant
 from parallax_core.server.responses.input_models import find_type
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 

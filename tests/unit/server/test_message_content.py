@@ -16,6 +16,7 @@ from parallax_core.server.answer_parsing import continues
 from parallax_core.server.message_content import open_part, read_input, sign
 from parallax_core.server.message_replies import MessageReply
 from tests.unit.server.scripted import ScriptedSite
+from tests.unit.server.sdkfields import list_missing
 
 TOOL: Any = {
     "name": "look_up",
@@ -46,7 +47,9 @@ def ask(site: ScriptedSite, script: str, **fields: Any) -> Any:
     response = site.http.post("/v1/messages", json={**given, **fields})
     assert response.status_code == 200, response.text
     MessageReply.model_validate_json(response.content)
-    return Message.model_validate_json(response.content, strict=True)
+    parsed = Message.model_validate_json(response.content, strict=True)
+    assert list(list_missing(parsed, response.json())) == []
+    return parsed
 
 
 def stream(site: ScriptedSite, script: str, **fields: Any) -> tuple[Any, list[Any]]:
@@ -98,6 +101,32 @@ def test_results_of_tools_reach_the_template(site: ScriptedSite) -> None:
     assert "Let me think." in prompt
     assert f"<tool>a letter#{call.id}" in prompt
     assert "<user>Go on." in prompt
+
+
+@pytest.mark.parametrize("mode", ["python", "json"])
+def test_parts_are_accepted_as_the_client_writes_them(site: ScriptedSite, mode: Any) -> None:
+    script = THOUGHT + "Well." + CALL + SECOND
+    for answer in (ask(site, script), stream(site, script)[0]):
+        parts = [part.model_dump(mode=mode) for part in answer.content]
+        results = [
+            {"type": "tool_result", "tool_use_id": part["id"], "content": "x", "is_error": None, "toolset_name": None}
+            for part in parts
+            if part["type"] == "tool_use"
+        ]
+        turns = [{"role": "assistant", "content": parts}, {"role": "user", "content": results}]
+        ask(site, "Done.", messages=[{"role": "user", "content": "hi"}, *turns])
+        assert "Well.(Let me think.)[toolu" in site.text.show(site.engine.requests[-1].prompt)
+
+
+def test_fields_of_tools_that_ask_for_nothing_are_accepted(site: ScriptedSite) -> None:
+    for value in (None, False, [], ["direct"]):
+        names = {None: "type", False: "defer_loading", "[]": "input_examples", "['direct']": "allowed_callers"}
+        name = names[value if value in (None, False) else str(value)]
+        ask(site, "Done.", tools=[{**TOOL, name: value}])
+    message = "'tools.0.defer_loading' is not supported yet; leave it out or send false"
+    body = {"model": "toy", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+    response = site.http.post("/v1/messages", json={**body, "tools": [{**TOOL, "defer_loading": True}]})
+    assert (response.status_code, response.json()["error"]["message"]) == (400, message)
 
 
 def test_choice_none_hides_the_tools(site: ScriptedSite) -> None:

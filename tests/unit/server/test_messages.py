@@ -20,6 +20,7 @@ from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import CACHE_BLOCK, SseResponse
 from parallax_core.server.response_models import ResponseModel
 from tests.unit.server.letters import Site, answer
+from tests.unit.server.sdkfields import list_missing
 from tests.unit.server.thread import Threaded
 
 ROUTE = "/v1/messages"
@@ -50,6 +51,7 @@ def fits(model: type[BaseModel], reply: ResponseModel) -> None:
     """Check that a reply is valid by the official client's strict types, and has no field that these lack."""
     parsed = model.model_validate_json(reply.model_dump_json(), strict=True)
     assert parsed.model_extra in (None, {})
+    assert list(list_missing(parsed, reply.model_dump(mode="json"))) == []
 
 
 def events(response: Any) -> list[Any]:
@@ -61,7 +63,8 @@ def events(response: Any) -> list[Any]:
         EVENT.validate_json(data.removeprefix("data: "))
         assert name == f"event: {content['type']}"
         if content["type"] not in {"ping", "error"}:
-            CLIENT_EVENT.validate_json(json.dumps(content), strict=True)
+            parsed = CLIENT_EVENT.validate_json(json.dumps(content), strict=True)
+            assert list(list_missing(parsed, content)) == []
         found.append(content)
     return found
 
@@ -87,14 +90,22 @@ def test_answer_has_anthropics_shape(site: Site) -> None:
         "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "cache_read_input_tokens": 0,
         "output_tokens": 5,
+        "output_tokens_details": {"thinking_tokens": 0},
+        "server_tool_use": None,
+        "inference_geo": None,
+        "service_tier": "standard",
+        "speed": None,
     }
     assert body == {
         "type": "message",
         "role": "assistant",
         "model": "toy",
-        "content": [{"type": "text", "text": answer("hello", 5)}],
+        "content": [{"type": "text", "text": answer("hello", 5), "citations": None}],
         "stop_reason": "max_tokens",
         "stop_sequence": None,
+        "stop_details": None,
+        "container": None,
+        "diagnostics": None,
         "usage": usage,
     }
 
@@ -106,11 +117,11 @@ def test_events_of_a_stream_come_in_the_published_order(site: Site) -> None:
     message = start["message"]
     assert (message["content"], message["stop_reason"]) == ([], None)
     assert (message["usage"]["input_tokens"], ping) == (5, {"type": "ping"})
-    assert opened["content_block"] == {"type": "text", "text": ""}
+    assert opened["content_block"] == {"type": "text", "text": "", "citations": None}
     assert "".join(delta["delta"]["text"] for delta in deltas) == answer("hello", 5)
     assert (closed["type"], end["delta"]) == (
         "content_block_stop",
-        {"stop_reason": "max_tokens", "stop_sequence": None},
+        {"stop_reason": "max_tokens", "stop_sequence": None, "stop_details": None, "container": None},
     )
     assert end["usage"]["output_tokens"] == 5
     assert stop == {"type": "message_stop"}

@@ -55,6 +55,33 @@ def test_call_reaches_the_client_whole(site: ScriptedSite) -> None:
     assert call.id.isalnum()
 
 
+@pytest.mark.parametrize("script", [CALL, THOUGHT + "Well." + CALL, THOUGHT, "Well."])
+def test_turn_is_accepted_as_the_client_writes_it(site: ScriptedSite, script: str) -> None:
+    whole, streamed = site.ask(script, tools=[TOOL]), accumulate(site, script, tools=[TOOL])[0]
+    for message in (whole.choices[0].message, streamed.choices[0].message):
+        for turn in (message.model_dump(), message.model_dump(mode="json", exclude_none=True)):
+            results = [
+                {"role": "tool", "tool_call_id": call["id"], "content": "found"}
+                for call in turn.get("tool_calls") or ()
+            ]
+            site.ask("Done.", messages=[{"role": "user", "content": "hi"}, turn, *results], tools=[TOOL])
+
+
+def test_turn_without_content_is_empty(site: ScriptedSite) -> None:
+    fields: tuple[dict[str, Any], ...] = (
+        {"content": None, "reasoning_content": "hm"},
+        {"content": None, "tool_calls": []},
+        {"reasoning": "hm", "provider_specific_fields": {}, "thinking_blocks": None},
+        {"content": "", "parsed": {"a": 1}},
+    )
+    for turn in fields:
+        messages = [{"role": "user", "content": "hi"}, {"role": "assistant", **turn}, {"role": "user", "content": "go"}]
+        site.ask("Done.", messages=messages)
+        prompt = site.text.show(site.engine.requests[-1].prompt)
+        assert "<assistant>" in prompt
+        assert "None" not in prompt
+
+
 def test_content_of_an_answer_with_calls_only_is_null(site: ScriptedSite) -> None:
     message = site.ask(CALL + SECOND, tools=[TOOL]).choices[0].message
     assert message.content is None

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from parallax_core.server.responses.replies import AnyResponseEvent, ResponsesReply
 from tests.unit.server.scripted import ScriptedSite
+from tests.unit.server.sdkfields import list_missing
 
 ROUTE = "/v1/responses"
 EVENT: TypeAdapter[Any] = TypeAdapter(AnyResponseEvent)
@@ -63,8 +64,12 @@ def check_response(text: str) -> dict[str, Any]:
     """Check a response, and return it."""
     ResponsesReply.model_validate_json(text)
     parsed = CLIENT_RESPONSE.validate_json(text, strict=True)
-    assert set(parsed.model_extra or ()) <= {"store"}  # it is in the reference, and not in this version of the client
+    # They are in the reference, and not in this version of the client.
+    assert set(parsed.model_extra or ()) <= {"store", "presence_penalty", "frequency_penalty"}
     found: dict[str, Any] = json.loads(text)
+    missing = {*list_missing(parsed, found)}
+    assert {name for name in missing if name.startswith("Response.")} == set()
+    assert list(list_missing(parsed, found, only_required=True)) == []
     return found
 
 
@@ -80,6 +85,7 @@ def read_events(text: str) -> list[dict[str, Any]]:
         assert name == f"event: {found[-1]['type']}"
         assert parsed.type == found[-1]["type"]
         assert not parsed.model_extra
+        assert list(list_missing(parsed, found[-1], only_required=True)) == []
         if "response" in found[-1]:
             check_response(json.dumps(found[-1]["response"]))
     assert [event["sequence_number"] for event in found] == list(range(len(found)))

@@ -11,8 +11,10 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.responses import Response
 from pydantic import BaseModel
 
+from parallax_core.server.responses.request import UNUSED
 from tests.unit.server.letters import Site, answer
 from tests.unit.server.responses.client import (
     CUSTOM,
@@ -69,11 +71,13 @@ def test_response_has_every_field_of_the_reference(site: ScriptedSite) -> None:
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"] > usage["output_tokens"] > 0
     assert usage["input_tokens_details"] == {"cached_tokens": 32, "cache_write_tokens": 0}
     assert usage["output_tokens_details"] == {"reasoning_tokens": 0}
+    assert {name for name in UNUSED if body.pop(name) is None} == {*UNUSED}
     assert body == {
         "object": "response",
         "status": "completed",
         "background": False,
         "error": None,
+        "frequency_penalty": 0.0,
         "incomplete_details": None,
         "instructions": None,
         "max_output_tokens": None,
@@ -81,6 +85,7 @@ def test_response_has_every_field_of_the_reference(site: ScriptedSite) -> None:
         "metadata": {"a": "b"},
         "model": "toy",
         "parallel_tool_calls": True,
+        "presence_penalty": 0.0,
         "previous_response_id": None,
         "prompt_cache_key": None,
         "reasoning": {"effort": None, "summary": None},
@@ -191,6 +196,25 @@ def test_output_of_a_response_is_an_input(site: ScriptedSite) -> None:
     ask(site, "Yes.", tools=[FUNCTION], input=[*output, {"role": "user", "content": "and?"}])
     assert site.prompt.count("<assistant>") == 1, "the parts of one answer are one turn"
     assert "<assistant>Hello.(Let me think.)[" in site.prompt
+
+
+@pytest.mark.parametrize("options", [{}, {"by_alias": True}, {"mode": "json"}])
+def test_output_is_accepted_as_the_client_writes_it(site: ScriptedSite, options: dict[str, Any]) -> None:
+    tools, given = [FUNCTION, CUSTOM], {"input": "x"}
+    script = THOUGHT + "Well." + write_call("look_up", {"word": "é"}) + write_call("apply_patch", given)
+    whole = Response.model_validate(ask(site, script, tools=tools))
+    site.engine.scripts.append(script)
+    with site.openai.responses.stream(model="toy", input="hi", tools=tools) as events:  # type: ignore[arg-type]
+        streamed = events.until_done().get_final_response()
+    for response in (whole, streamed):
+        parts = [part.model_dump(**options) for part in response.output]
+        results = [
+            {"type": f"{part['type']}_output", "call_id": part["call_id"], "output": "found"}
+            for part in parts
+            if "call_id" in part
+        ]
+        assert [part["type"] for part in parts] == ["reasoning", "message", "function_call", "custom_tool_call"]
+        ask(site, "Done.", input=[{"role": "user", "content": "hi"}, *parts, *results], tools=tools)
 
 
 def test_text_may_have_to_match_a_schema(site: ScriptedSite) -> None:
