@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost
 from parallax_core.base.refs import Ref
-from parallax_core.contracts.joining import MOST_HEAD_BYTES, Enrolling, Enrolment, JoinMethod
+from parallax_core.contracts.joining import MOST_HEAD_BYTES, Enrolling, Enrolment, JoinMethod, MachineKeys
 from parallax_core.contracts.transport import Guarded, Link, Transport, TransportPlan, TransportSpec
 from parallax_core.testing.promise import broken, expect
 from parallax_core.testing.runner import beside, in_loop, within
@@ -21,9 +21,10 @@ SIZE = "At most `MOST_HEAD_BYTES`, which are part of the code and not secret"
 DAMAGED = "if it is damaged"
 PROOF = "it recognises the secret, which cannot be found from it"
 NAME = "The name by which the head knows this machine"
-VERSION = "a use is counted only if the head can work with the versions of the machine"
+VERSION = "which the head checks (`Admission.check_versions`) before it counts a use"
 VERSIONS, OTHER_VERSIONS = b"versions", b""
 OTHER_VERSION = "it has another version"
+REMOVED = "A machine that was removed stays so, whatever code it has"
 SECRET, OTHER_SECRET = bytes(range(16)), bytes(range(1, 17))
 
 
@@ -103,6 +104,30 @@ class JoinConformance:
             with expect(PeerLost, "enrol with a wrong secret", REFUSED):
                 await self.enrol("guest", description, OTHER_SECRET)
             assert not admission.keys, broken("a wrong secret has admitted a machine", ONCE)
+
+    @in_loop
+    async def test_machine_that_was_removed_stays_out(self) -> None:
+        """A machine that was removed is not admitted by a code that is still good, nor linked; for `MachineKeys`."""
+        async with self.listening() as (head, admission, description):
+            joined = await self.enrol("guest", description, SECRET)
+            [key] = admission.keys
+            self.enter_machine("server")
+            machines: object = self.make_method()
+            if not isinstance(machines, MachineKeys):
+                return
+            known = machines.list_machines()
+            assert known == {joined.machine: key}, broken(f"the machines are {known}", "the machines that may join")
+            machines.take_over({}, {key: joined.machine}, {})
+            for wanted in ("guest", "GUEST", "another"):
+                with expect(PeerLost, "enrol of a machine that was removed", REMOVED):
+                    await self.enrol("guest", description, SECRET, wanted)
+            with expect(PeerLost, "a link of a machine that was removed", REMOVED):
+                async with self.linked("guest", joined, description, head):
+                    pass
+            self.enter_machine("server")
+            machines.take_over({joined.machine: key}, {}, {})
+            assert not machines.list_machines(), broken("another head's list has brought it back", REMOVED)
+            assert machines.list_removed() == {key: joined.machine}, broken("its removal is forgotten", REMOVED)
 
     @in_loop
     async def test_reason_of_a_refusal_reaches_the_machine(self) -> None:

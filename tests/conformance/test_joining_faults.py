@@ -23,6 +23,7 @@ VERSION = "test_machine_of_another_version_learns_why_before_the_code_is_used"
 REASON = "test_reason_of_a_refusal_reaches_the_machine"
 IMPOSTOR = "test_head_with_another_key_is_not_trusted"
 SMALL = "test_description_is_small_and_damage_is_found"
+REMOVED = "test_machine_that_was_removed_stays_out"
 PROOF = "test_proof_is_of_one_secret_and_does_not_contain_it"
 
 
@@ -89,7 +90,7 @@ class Forgetful(ZmqTransport):
         self._keyring.allow = lambda *_: None  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("name", [ONCE, NAMES, WRONG, REASON, VERSION, IMPOSTOR, SMALL, PROOF])
+@pytest.mark.parametrize("name", [ONCE, NAMES, WRONG, REASON, VERSION, REMOVED, IMPOSTOR, SMALL, PROOF])
 def test_healthy_transport_passes(kit: type[JoinConformance], name: str) -> None:
     assert run_test(kit, name) == ""
 
@@ -113,6 +114,18 @@ def test_fault_of_the_joining_side_is_found(kit: type[JoinConformance], method: 
 def test_key_that_is_not_trusted_is_found(kit: type[JoinConformance]) -> None:
     kit.spec = replace(SPEC, factory=Ref(f"{__name__}:Forgetful"))
     assert run_test(kit, ONCE) != ""
+
+
+@pytest.mark.parametrize("name", ["check_removed", "_remove_all"])
+def test_removal_that_does_not_last_is_found(
+    kit: type[JoinConformance], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def forget(ring: Keyring, removed: object) -> None:
+        for path in (*ring.folder.glob("known/*.pub"), *ring.folder.glob("removed/*")):
+            path.unlink()
+
+    monkeypatch.setattr(Keyring, name, forget)
+    assert run_test(kit, REMOVED) != ""
 
 
 def test_shared_name_is_found(kit: type[JoinConformance], monkeypatch: pytest.MonkeyPatch) -> None:

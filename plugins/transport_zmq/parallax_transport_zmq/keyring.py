@@ -254,7 +254,10 @@ class Keyring:
 
     def check_removed(self, public: bytes) -> None:
         """Raise ParallaxError if a key was removed, and not allowed since."""
-        if (name := self._kept.look(fresh=True).removed.get(public)) is not None and not self._find(public):
+        kept = self._kept.look(fresh=True)
+        if public not in kept.removed and (self._removed / public.hex()).exists():  # of this moment
+            kept = self._kept.refresh()
+        if (name := kept.removed.get(public)) is not None and not self._find(public):
             hint = f"on the machine that removed it: `parallax keys allow {public.hex()} {name} --role worker`"
             raise ParallaxError(
                 f"this machine was removed here, as {name!r}; only `parallax keys allow` lets it back", hint

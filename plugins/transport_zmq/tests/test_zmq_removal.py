@@ -63,6 +63,16 @@ def test_removed_key_is_refused_whoever_vouches_for_it(home: Path) -> None:
     assert list(ring.list_keys()) == []
 
 
+def test_key_that_another_process_removed_this_moment_is_not_admitted(home: Path) -> None:
+    ring = Keyring(home / "keys", age_s=3600)
+    for number in range(3):
+        key = bytes([number]) * 32
+        name = ring.admit(key, "mini")
+        Keyring(home / "keys").remove(name, own=False)
+        with pytest.raises(ParallaxError, match="was removed here"):
+            ring.admit(key, "mini")
+
+
 def test_removal_outlives_the_process_and_ends_when_the_key_is_allowed(ring: Keyring) -> None:
     run("allow", KEY.hex(), "mini", "--role", "worker")
     run("remove", "mini")
