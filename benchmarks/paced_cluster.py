@@ -114,7 +114,7 @@ class PacedCluster:
     def _open(self, rank: int, planning: Planning) -> PlannedPipeline:
         del rank
         executor = PlannedExecutor(RemoteExecutor((), NodeSupply(self.registry)), planning, _assign)
-        options = PipelineOptions(releases_requests=lambda: len(self.coordinator.engines) > 1)
+        options = PipelineOptions(releases_requests=lambda: self.coordinator.can_release)
         return PlannedPipeline(PipelineEngine(executor, lambda tokens: "x" * len(tokens), options), executor)
 
     @property

@@ -50,6 +50,8 @@ from parallax_core.plugins.registry import Offer
 
 INPROCESS = "inprocess"
 """The transport between stages in one process."""
+PATIENCE_S = 15.0
+"""Seconds to wait for a node that a plan names and that is not free: other pipelines give theirs back at once."""
 USUAL = WorkerSettings().transport
 """The default transport of workers."""
 
@@ -115,7 +117,9 @@ class RemoteStages:
 
     def make_planned(self, planning: Planning, options: PipelineOptions, assign: AssignPlaced) -> PlannedExecutor:
         """Return the executor of a pipeline whose stages are planned, and assigned by ``assign``."""
-        executor = RemoteExecutor((), NodeSupply(self.registry), self.plan.progress, self.weights)
+        executor = RemoteExecutor(
+            (), NodeSupply(self.registry, patience_s=PATIENCE_S), self.plan.progress, self.weights
+        )
         return PlannedExecutor(executor, planning, partial(assign, options))
 
     def assign_placed(self, options: PipelineOptions, stage: int, placed: PlacedStage) -> StageAssignment:

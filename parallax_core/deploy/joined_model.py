@@ -69,7 +69,7 @@ class JoinedModel:
         """
         assert isinstance(deployment.stages, RemoteStages), "it listens for nodes"
         self.deployment, self._stages, self._planner, self._rooms = deployment, deployment.stages, planner, rooms
-        self._options = replace(deployment.pipeline, releases_requests=lambda: len(self.engines) > 1)
+        self._options = replace(deployment.pipeline, releases_requests=lambda: self.coordinator.can_release)
         self._shares: dict[str, tuple[PlacedStage, float]] = {}
         """By node: its stage, and the share of its machine's memory that it got for that."""
         self.waits = False

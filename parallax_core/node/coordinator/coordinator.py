@@ -111,6 +111,14 @@ class Coordinator:
         return self._pipelines.engines
 
     @property
+    def can_release(self) -> bool:
+        """Whether the requests of a pipeline can move to another one, of which no node leaves."""
+        pipelines = self._pipelines.current.values()
+        return len(self.engines) > 1 and any(
+            self._leaving.keys().isdisjoint(stage.node for stage in each) for each in pipelines
+        )
+
+    @property
     def move(self) -> PlannedMove | None:
         """What is about to move, or is moving; None: nothing."""
         if not (pending := self._pipelines.pending):

@@ -183,8 +183,7 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
 
     async def _drive(self, head: Head, driver: PipelineDriver) -> StageLost:
         """Serve until the stages have to be opened again, and return why; then requests are paused."""
-        releasing = self._options.releases_requests()
-        handover = Handover(self._executor, head, self._note_leaving, is_releasing=releasing)
+        handover = Handover(self._executor, head, self._note_leaving, self._options.releases_requests)
         try:
             async with FailFastGroup() as group:
                 group.start(driver.run())

@@ -43,10 +43,12 @@ async def follow(executor: Executor) -> None:
 class Handover:
     """Finds successors for the nodes of a pipeline that leave, while the pipeline serves."""
 
-    def __init__(self, executor: Executor, head: Head, tell: Callable[[str], None], *, is_releasing: bool) -> None:
+    def __init__(
+        self, executor: Executor, head: Head, tell: Callable[[str], None], is_releasing: Callable[[], bool]
+    ) -> None:
         """Replace the stages of ``executor``, which run the steps of ``head``.
 
-        ``tell`` is called with what the pipeline waits for. If ``is_releasing``, the requests can move to another
+        ``tell`` is called with what the pipeline waits for. While ``is_releasing``, the requests can move to another
         replica, and a node without a loaded successor is released soon.
         """
         self._executor = executor
@@ -104,4 +106,4 @@ class Handover:
 
     def _is_needed(self) -> bool:
         stats = self._head.stats()
-        return not self._is_releasing and stats.running + stats.waiting > 0
+        return not self._is_releasing() and stats.running + stats.waiting > 0

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from parallax_core.api import Delta, Finish, LayerRange, PeerLost, Progress, Request, RequestId, Stage, TransportPlan
+from parallax_core.api import (
+    Delta,
+    Finish,
+    LayerRange,
+    PeerLost,
+    Progress,
+    Request,
+    RequestId,
+    Stage,
+    StageBatch,
+    StageOutput,
+    TransportPlan,
+)
 from parallax_core.base.errors import StageLost
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.progress import silent
@@ -28,7 +41,7 @@ from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.liar import LiarTransport, Plot
 from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
-from parallax_core.testing.toy import GREEDY, Toy
+from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.membership import Assign, Join
 from parallax_core.wire.profile import Peer, Peers
 
@@ -39,6 +52,7 @@ MODEL = name_toy(TOY)
 AGAIN_S = 0.01
 PATIENCE_S = 20.0
 NUMBERS = count()
+STEP = ToyStage.step
 
 
 async def soon(work: Awaitable[T]) -> T:
@@ -52,6 +66,12 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(0.005)
+
+
+def step_slowly(stage: ToyStage, batch: StageBatch) -> StageOutput:
+    """Compute a step of the toy in 10 ms or more."""
+    time.sleep(0.01)
+    return STEP(stage, batch)
 
 
 class Node:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
+from typing import ClassVar
 
 from parallax_core.api import Delta, Finish
 from parallax_core.builtin.routing import LeastPendingTokens
@@ -46,6 +48,7 @@ AT_ONCE = MoveRules(rest_s=0.0)
 class PlannedCluster:
     """A coordinator with its registry and router; each node has memory for 1.5 of the toy's 3 layers by default."""
 
+    patience_s: ClassVar = inf
     registry: NodeRegistry
     rooms: Mapping[str, float] = field(default_factory=dict)
     """By node: the layers that its memory holds."""
@@ -68,8 +71,10 @@ class PlannedCluster:
 
     def open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:
         del rank
-        executor = PlannedExecutor(RemoteExecutor((), NodeSupply(self.registry)), planning, assign)
-        options = PipelineOptions(releases_requests=lambda: len(self.coordinator.engines) > 1)
+        executor = PlannedExecutor(
+            RemoteExecutor((), NodeSupply(self.registry, patience_s=self.patience_s)), planning, assign
+        )
+        options = PipelineOptions(releases_requests=lambda: self.coordinator.can_release)
         return PlannedPipeline(PipelineEngine(executor, lambda tokens: "x" * len(tokens), options), executor)
 
     @property

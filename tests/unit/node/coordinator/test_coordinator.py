@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from parallax_core.api import Draw, LayerRange, ParallaxError, Progress, Row, SeqId, Stage
 from parallax_core.cluster.rebalancing.rest import MoveRules
 from parallax_core.cluster.rebalancing.slowdown import SlowdownRules
@@ -128,6 +130,19 @@ async def test_node_that_cannot_load_is_left_out() -> None:
         await until(lambda: cluster.router.health().state == "ready")
         assert cluster.users == {"a", "c", "d"}
         assert "there is no such backend; install it" in cluster.coordinator.idle["b"]
+        await cluster.check()
+        await end(nodes)
+
+
+async def test_node_that_is_there_and_never_free_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlannedCluster, "patience_s", 0.3)
+    async with coordinated() as cluster:
+        taken = await gather(cluster, "b")
+        await soon(cluster.registry.find(lambda node: 2 * (node.name == "b")))
+        nodes = {**taken, **await gather(cluster, *"acd")}
+        await until(lambda: cluster.router.health().state == "ready")
+        assert cluster.users == {"a", "c", "d"}
+        assert "waited 0.3 s for node 'b' in vain" in cluster.coordinator.idle["b"]
         await cluster.check()
         await end(nodes)
 

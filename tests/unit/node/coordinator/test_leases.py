@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+import pytest
+
 from parallax_core.base.errors import ParallaxError
 from parallax_core.cluster.layer_plan import count_leases
 from parallax_core.contracts.placement import Estimator, PlacedStage, Placement, PlacementProblem, StageLease
@@ -14,8 +16,9 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.node.membership.loading import NodeRefused
 from parallax_core.testing.node import open_toy, open_toy_layers
+from parallax_core.testing.toy import ToyStage
 from parallax_core.wire.membership import Assign
-from tests.unit.node.cluster import TOY, Node, joined, soon, until
+from tests.unit.node.cluster import TOY, Node, joined, soon, step_slowly, until
 from tests.unit.node.coordinator.planned_cluster import PlannedCluster, coordinated
 
 ROOMS = {"hub/1": 2.5, "one/1": 1.5, "two/1": 1.5, "three/1": 1.5}
@@ -184,14 +187,18 @@ async def test_node_whose_lease_fails_is_excluded_as_a_whole() -> None:
 async def test_node_whose_lease_leaves_is_replaced_as_a_whole() -> None:
     async with hub("one/1", "two/1") as (cluster, nodes):
         replacing = asyncio.create_task(cluster.coordinator.replace("hub/1~1"))
+        can_release = [cluster.coordinator.can_release]
         await until(lambda: cluster.coordinator.unusable == {"hub/1": "it leaves"})
+        can_release.append(cluster.coordinator.can_release)
+        assert can_release == [True, False], "it is in each pipeline"
         await cluster.check()
         assert not replacing.done(), "there is no other place for the model"
         await nodes["hub/1"].kill()
         await soon(replacing)
 
 
-async def test_node_that_leaves_ends_with_its_leases_once_no_request_needs_it() -> None:
+async def test_node_that_leaves_ends_with_its_leases_once_no_request_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ToyStage, "step", step_slowly)  # so that no answer is complete when the node leaves
     async with hub("one/1", "two/1") as (cluster, nodes):
         asking = [asyncio.create_task(cluster.answer((number, 2), 40)) for number in range(4)]
         await asyncio.sleep(0.05)

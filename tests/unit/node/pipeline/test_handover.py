@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from parallax_core.api import Finish, ParallaxError, Progress, Stage, StageBatch, StageOutput
+from parallax_core.api import Finish, ParallaxError, Progress, Stage
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.spares import SparePool
@@ -29,13 +28,13 @@ from tests.unit.node.cluster import (
     open_registry,
     running,
     soon,
+    step_slowly,
     until,
 )
 
 NAMES = ("attic", "cellar", "kitchen")
 PROMPTS = ([1, 2], [3], [5, 6, 7])
 LENGTH = 200
-STEP = ToyStage.step
 
 
 @asynccontextmanager
@@ -69,22 +68,17 @@ async def until_loaded(pool: SparePool) -> None:
     await until(lambda: any(spare.is_loaded for spare in pool.spares))
 
 
-async def begin(engine: PipelineEngine) -> list[asyncio.Task[tuple[list[int], Finish]]]:
+async def begin(engine: PipelineEngine, length: int = LENGTH) -> list[asyncio.Task[tuple[list[int], Finish]]]:
     """Send requests, and wait until they have tokens."""
-    asking = [asyncio.create_task(answer(engine, prompt, LENGTH)) for prompt in PROMPTS]
+    asking = [asyncio.create_task(answer(engine, prompt, length)) for prompt in PROMPTS]
     await until(lambda: engine.stats()[0].output_tokens > len(PROMPTS))
     return asking
 
 
-async def check(asking: list[asyncio.Task[tuple[list[int], Finish]]]) -> None:
+async def check(asking: list[asyncio.Task[tuple[list[int], Finish]]], length: int = LENGTH) -> None:
     for prompt, task in zip(PROMPTS, asking, strict=True):
         tokens, finish = await task
-        assert (tokens, finish.reason) == (TOY.continuation(prompt, LENGTH), "length"), finish.message
-
-
-def step_slowly(stage: ToyStage, batch: StageBatch) -> StageOutput:
-    time.sleep(0.01)
-    return STEP(stage, batch)
+        assert (tokens, finish.reason) == (TOY.continuation(prompt, length), "length"), finish.message
 
 
 @pytest.mark.parametrize("stage", range(2))
@@ -176,6 +170,17 @@ async def test_requests_that_can_move_do_not_wait_for_a_successor(monkeypatch: p
         ends = [await task for task in asking]
         assert {finish.reason for _, finish in ends} == {"error"}
         await soon(nodes[0].has_left.wait())
+
+
+async def test_node_stays_for_requests_that_can_move_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ToyStage, "step", step_slowly)
+    has_others = [True]
+    async with three_stages(PipelineOptions(releases_requests=lambda: has_others[0])) as (engine, _, nodes, reasons):
+        asking = await begin(engine, 40)
+        has_others[0] = False
+        nodes[0].leave()
+        await check(asking, 40)
+        assert reasons == []
 
 
 @pytest.mark.parametrize("error", [ParallaxError("there is too little memory"), RuntimeError("no such kernel")])
