@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not has_namespaces(), reason="network namespaces
 
 def part(machine: Machine, address: str) -> None:
     """Have what a machine sends to ``address`` vanish, as behind a firewall."""
-    machine.ip("neigh", "add", address, "lladdr", NOBODY, "dev", "lan0")
+    machine.ip("neigh", "replace", address, "lladdr", NOBODY, "dev", "lan0")
 
 
 @contextmanager
