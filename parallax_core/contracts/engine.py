@@ -74,6 +74,8 @@ class Request:
     """What the text of each answer must match; None: anything. Needs ``stop_ids``, which end a complete answer."""
     shown_tokens: frozenset[int] = frozenset()
     """Special tokens that the text of the answer keeps; other special tokens give no text."""
+    client: bytes = b""
+    """Who sent it: what can be slow, such as masks of tokens, is done in turns of the clients. Empty: not known."""
     pin: Pin | None = None
     """Keep the KV of the prompt from being evicted; None: it is kept as long as nothing else needs its memory."""
     pooling: Pooling | None = None

@@ -211,7 +211,7 @@ class Row(Value, frozen=True):
 
 
 class MaskSource(Protocol):
-    """The masks of one step, which the head makes while the stages compute."""
+    """The masks of one step, which come from the head beside the step."""
 
     def wait(self) -> Mapping[int, Tensor]:
         """Return the masks, blocking until all have come.

@@ -170,23 +170,28 @@ class SequenceCache:
             self.stored.index.insert(self._space(sequence), sequence.key(length), seq)
         self.waiting.note_length(seq, length)
 
+    def park(self, sequence: Sequence) -> SeqId | None:
+        """Stop running a sequence; keep its KV on the stages as a prefix, from which it may go on, and return that."""
+        seq = self._release(sequence)
+        if seq is None:
+            return None
+        space, key, pin = self._space(sequence), sequence.key(sequence.planned), sequence.request.pin
+        if not key:
+            kept = None
+        elif (kept := self.stored.find_kept(space, key, pin.owner if pin else None)) is None:
+            kept = seq
+            self.stored.keep(space, key, seq)
+        if kept != seq:
+            self._edit(Drop(seq))
+        return kept
+
     def retire(self, sequence: Sequence) -> int:
         """Stop running a sequence; keep its KV on the stages as a prefix for others.
 
         Returns the tokens of its prompt that are pinned now.
         """
-        seq = self._release(sequence)
-        if seq is None:
-            return 0
         space, key, pin = self._space(sequence), sequence.key(sequence.planned), sequence.request.pin
-        owner = pin.owner if pin else None
-        if not key:
-            kept = None
-        elif (kept := self.stored.find_kept(space, key, owner)) is None:
-            kept = seq
-            self.stored.keep(space, key, seq)
-        if kept != seq:
-            self._edit(Drop(seq))
+        kept = self.park(sequence)
         if kept is None or pin is None or sequence.request.n > 1:
             return 0
         is_pinned = self.stored.pin(kept, space, key, pin)
@@ -196,7 +201,7 @@ class SequenceCache:
         """Drop a sequence from the stages to make room; it waits to be computed again."""
         if (seq := self._release(sequence)) is not None:
             self._edit(Drop(seq))
-        if sequence.is_waiting:
+        if sequence.is_waiting and sequence.can_draw:  # else it comes back with its mask
             self.waiting.add(sequence)
 
     def take_back(self, inflight: InflightStep) -> None:

@@ -11,7 +11,6 @@ from parallax_core.base.errors import InvalidRequest, Overloaded, StageLost
 from parallax_core.base.ids import Epoch, RequestId, SeqId
 from parallax_core.contracts.engine import Delta, EngineStats, Request
 from parallax_core.contracts.grammar import CompiledGrammar
-from parallax_core.contracts.policy import QueueView
 from parallax_core.contracts.stage import Edit, StageBatch, StageInfo, StageResult
 from parallax_core.engine.cache import SequenceCache
 from parallax_core.engine.detokenizer import Decode
@@ -21,7 +20,9 @@ from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.limits import find_limits
 from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.pacing import Pacer
+from parallax_core.engine.pending_mask import PendingMask
 from parallax_core.engine.priority import PriorityQueue
+from parallax_core.engine.readiness import Readiness
 from parallax_core.engine.replay import Replay
 from parallax_core.engine.request import RequestState, find_last
 from parallax_core.engine.scheduler import Scheduler, StepBudget
@@ -29,7 +30,7 @@ from parallax_core.engine.sequence import RequestContext, Sequence
 from parallax_core.engine.stage_clock import MOST_IN_FLIGHT, StageClock
 from parallax_core.engine.timing import EngineCounters, Timeline
 from parallax_core.engine.validate import RequestValidator
-from parallax_core.engine.waiting import ReadyList, WaitingQueue
+from parallax_core.engine.waiting import WaitingQueue
 
 
 class Head:
@@ -49,7 +50,7 @@ class Head:
         self._wanted = self._options.limits
         self._requests: dict[RequestId, RequestState] = {}
         self._deadlines: PriorityQueue[RequestState] = PriorityQueue()
-        self._ready = ReadyList()
+        self._readiness = Readiness()
         self._num_accepted = 0
         self._deltas: list[tuple[RequestId, Delta]] = []
         self._counters = EngineCounters()
@@ -86,18 +87,26 @@ class Head:
         self._counters.requests_replayed += bool(request.delivered)
         if state.deadline is not None:
             self._deadlines.add(state.deadline, state)
-        self._settle_all(state.live)
+        self._readiness.settle(state.live)
 
     def release(self, request_id: RequestId, grammar: CompiledGrammar) -> None:
         """Have a request go on whose grammar has been compiled. Does nothing if it has ended."""
         if (state := self._requests.get(request_id)) and state.context.is_held:
             state.context.grammar = grammar
-            self._settle_all(state.live)
+            self._readiness.settle(state.live)
 
     def refuse(self, request_id: RequestId, message: str) -> None:
         """End a request whose grammar cannot be followed. Does nothing if it has ended."""
         if state := self._requests.get(request_id):
             self._yield(state, state.fail(message, param="grammar"))
+
+    def take_masks(self) -> list[PendingMask]:
+        """Return the masks that answers need before their next rows, and that were not returned before."""
+        return self._readiness.take_masks()
+
+    def give_mask(self, pending: PendingMask, bits: bytes, now: float) -> None:
+        """Have an answer go on whose mask was made. Does nothing if it has ended."""
+        self._readiness.give_mask(pending, bits, now)
 
     def check_room(self) -> None:
         """Raise Overloaded if too many requests wait, not counting those that can start with the next step."""
@@ -123,15 +132,18 @@ class Head:
 
     def hold_s(self, now: float) -> float:
         """Return the seconds to hold back the next step; 0: it may be planned now."""
-        if (first := self._ready.oldest) is None:
-            return 0.0
-        oldest = now - first.ready_since
-        view = QueueView(num_ready=len(self._ready), oldest_wait_s=oldest, num_in_flight=len(self._in_flight))
-        return max(0.0, min(self._options.batching.wait_s(view), self._wanted.max_hold_s - oldest))
+        held_s = self.mask_hold_s(now)
+        if (view := self._readiness.view(now, len(self._in_flight))) is None:
+            return held_s
+        return max(held_s, min(self._options.batching.wait_s(view), self._wanted.max_hold_s - view.oldest_wait_s))
+
+    def mask_hold_s(self, now: float) -> float:
+        """Return the seconds to hold back the next step, and its deltas, for masks that are about to be made."""
+        return self._readiness.hold_s(now)
 
     def plan(self, now: float) -> PlannedStep | None:
         """Return the next step, or None if there is none now. Results must be absorbed in the order of the steps."""
-        if len(self._in_flight) >= self.stage_clock.most_in_flight:
+        if len(self._in_flight) >= self.stage_clock.most_in_flight or self.mask_hold_s(now):
             return None
         self._cache.stored.pins.expire(now)
         while True:
@@ -162,7 +174,7 @@ class Head:
                 num_known = len(state.answers)
                 for delta in state.absorb(sequence, answers, result.tensors, now):
                     self._yield(state, delta)
-                self._settle_all((sequence, *state.answers[num_known:]))
+                self._readiness.settle((sequence, *state.answers[num_known:]), now)
 
     def confirm(
         self, stage: int, step: int, free: tuple[int, ...], seconds: float = 0.0, now: float | None = None
@@ -208,7 +220,7 @@ class Head:
         if goes_on:
             self._num_steps = self._in_flight.pop().number - 1
             self._cache.take_back(inflight)
-            self._ready.replace([sequence for sequence in self._list_live() if not sequence.is_drawing])
+            self._readiness.replace(self._list_live())
         for sequence in inflight.find_faulty(named):
             if (state := self._find_state(sequence)) is not None:
                 self._cache.distrust(sequence, is_certain=bool(named))
@@ -281,9 +293,7 @@ class Head:
         self._waiting = WaitingQueue(self._wanted.min_shared)
         budget = HeaderBudget(self._stages, self._wanted.header_bytes, self.limits.max_running)
         self._cache = SequenceCache(self._ledger, budget, self._waiting, self._space)
-        self._ready.replace(live := self._list_live())
-        for sequence in live:
-            self._waiting.add(sequence)
+        self._readiness.begin_epoch(self._waiting, self._list_live())
 
     def _space(self, sequence: Sequence) -> Hashable:
         return sequence.request.adapter, self._versions, sequence.request.salt
@@ -313,8 +323,7 @@ class Head:
             if sequence.context.timeline.begin(times):
                 self._counters.prompt_tokens += sequence.num_prompt
                 self._counters.cached_tokens += sequence.num_cached or 0
-            if sequence.is_drawing:
-                self._ready.discard(sequence)
+            self._readiness.note_row(sequence)
             self._cache.note_planned(sequence)
         self._num_steps += 1
         inflight = InflightStep(self._num_steps, rows, tuple(chosen), self._ledger.free, times, marks)
@@ -324,9 +333,9 @@ class Head:
     def _break_deadlock(self) -> bool:
         """If no step can be planned, preempt an answer of the newest request that holds pages, or fail the request.
 
-        Returns False if a step is in flight or there is no request.
+        Returns False if a step is in flight, a mask is being made, or there is no request.
         """
-        if self._in_flight or (last := find_last(self._requests.values())) is None:
+        if self._in_flight or self._readiness.is_masking or (last := find_last(self._requests.values())) is None:
             return False
         if len(last.running) > 1:
             self._cache.discard(last.running[-1])
@@ -349,23 +358,10 @@ class Head:
         del self._requests[state.request.id]
         self._deadlines.discard(state)
         for answer in state.answers:
-            answer.is_over = True
-            self._ready.discard(answer)
-            self._waiting.discard(answer)
+            self._readiness.drop(answer)
         return sum(self._cache.retire(answer) for answer in state.answers)
 
     def _find_state(self, sequence: Sequence) -> RequestState | None:
         """Return the request that a sequence answers, or None if it has ended."""
         state = self._requests.get(sequence.request.id)
         return state if state is not None and state.context is sequence.context else None
-
-    def _settle_all(self, sequences: Listing[Sequence]) -> None:
-        """Mark sequences as ready, and as waiting if they are not on the stages, unless they are over or being drawn.
-
-        The sequences of a request that waits for its grammar are left alone.
-        """
-        for sequence in sequences:
-            if not (sequence.is_over or sequence.is_drawing or sequence.context.is_held):
-                self._ready.add(sequence)
-                if sequence.seq is None:
-                    self._waiting.add(sequence)

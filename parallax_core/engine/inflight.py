@@ -22,7 +22,7 @@ from parallax_core.contracts.stage import (
     State,
 )
 from parallax_core.contracts.tensor import FLOATS, Tensor
-from parallax_core.engine.pending_mask import PendingMask
+from parallax_core.engine.pending_mask import StepMask
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.stage_clock import StageClock, StepTimes
 from parallax_core.pages.pool import Mark
@@ -46,8 +46,8 @@ class PlannedStep:
     epoch: Epoch
     edits: tuple[Edit, ...]
     batch: StageBatch
-    masks: tuple[PendingMask, ...] = ()
-    """The masks that its draws wait for, to be made in the order of the steps."""
+    masks: tuple[StepMask, ...] = ()
+    """The masks of its draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ class InflightStep:
                 shown = str(answer)[:MOST_SHOWN]
                 raise StageLost(f"the last stage answered {shown} to {output} in step {self.number}")
 
-    def list_masks(self) -> tuple[PendingMask, ...]:
-        """Return the masks that the draws of the step wait for."""
+    def list_masks(self) -> tuple[StepMask, ...]:
+        """Return the masks of the draws of the step."""
         return tuple(
-            sequence.make_pending_mask(index, place)
+            StepMask(index, place, sequence.mask or b"")
             for index, (row, sequence) in enumerate(zip(self.rows, self.sequences, strict=True))
             for place, output in enumerate(row.outputs)
             if isinstance(output, Draw) and output.masked

@@ -107,7 +107,11 @@ class Scheduler:
                     self._cache.keep(source, claim)
 
     def _admit(self, claim: PageClaim, budget: int, room: StepBudget) -> None:
-        """Admit waiting sequences until one does not fit."""
+        """Admit waiting sequences until one does not fit; those that wait for slow masks make room."""
+        if self._waiting.first() is not None:
+            for each in self._ranked:
+                if each.seq is not None and each.awaits_slow_mask:
+                    self._cache.park(each)
         num_looked_up = 0
         while budget and len(self._cache.running) < room.max_running and num_looked_up < MOST_LOOKED_UP:
             sequence = self._waiting.first()

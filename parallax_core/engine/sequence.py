@@ -9,10 +9,11 @@ from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Delta, Reason, Request, TokenLogprob
 from parallax_core.contracts.grammar import CompiledGrammar
 from parallax_core.contracts.stage import Draw, Output, Row, SequenceSpec
+from parallax_core.engine.answer_grammar import AnswerGrammar
 from parallax_core.engine.answer_text import AnswerText
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.header_budget import RowCost, make_spec, weigh_rows
-from parallax_core.engine.pending_mask import AnswerGrammar, PendingMask
+from parallax_core.engine.mask_budget import MaskBudget
 from parallax_core.engine.prefix import ITEM, make_key
 from parallax_core.engine.prompt_embedding import PromptEmbedding
 from parallax_core.engine.prompt_logprobs import PromptScore
@@ -41,6 +42,8 @@ class RequestContext:
     """The request's number in the order of arrival at the head."""
     grammar: CompiledGrammar | None = None
     """The request's grammar; None: it has none, or it is still being compiled."""
+    masks: MaskBudget = field(default_factory=MaskBudget)
+    """The time that its masks have taken."""
     spec: SequenceSpec = field(init=False)
     """The spec with which a sequence is opened on the stages."""
     cost: RowCost = field(init=False)
@@ -87,6 +90,8 @@ class Sequence:
     """Urgency (ageing changes it equally for all), then arrival; lower is served first."""
     output: list[int] = field(init=False, default_factory=list)
     """The tokens drawn so far."""
+    mask: bytes | None = field(init=False, default=None)
+    """Under a grammar: the tokens that may be drawn next; None: that is not known yet."""
     score: PromptScore | None = field(init=False, default=None)
     """The log-probabilities of the prompt, if requested; the first answer computes them."""
     embedding: PromptEmbedding | None = field(init=False, default=None)
@@ -126,7 +131,17 @@ class Sequence:
     @property
     def is_ready(self) -> bool:
         """Whether it can have a row in the next step."""
-        return not self.is_drawing and self.seq is not None
+        return not self.is_drawing and self.seq is not None and self.can_draw
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether its next token may be drawn: under a grammar, once the mask for it is in hand."""
+        return self.mask is not None or self.request.grammar is None
+
+    @property
+    def awaits_slow_mask(self) -> bool:
+        """Whether its next token waits for a mask that may take long."""
+        return not (self.is_drawing or self.can_draw or self.context.masks.is_quick)
 
     @property
     def is_waiting(self) -> bool:
@@ -205,18 +220,16 @@ class Sequence:
             outputs = (*outputs, self._make_draw(count - 1))
         return Row(self.seq, start, self.read(start, stop), outputs)
 
-    def make_pending_mask(self, row: int, output: int) -> PendingMask:
-        """Return the mask to be made for the draw at index ``output`` of the planned row at index ``row``."""
-        assert self.context.grammar is not None, "a request whose grammar is not compiled is not planned"
+    def find_grammar(self) -> AnswerGrammar:
+        """Return its place in its grammar, which is compiled."""
+        assert self.context.grammar is not None, "a request whose grammar is not compiled asks for no mask"
         if self._grammar is None:
             self._grammar = AnswerGrammar(self.context.grammar)
-        request, length = self.request, len(self.output)
-        may_end = length >= request.sampling.min_tokens
-        return PendingMask(row, output, request.id, self._grammar, self.output, length, request.stop_ids, may_end)
+        return self._grammar
 
     def advance(self, token: int, logprobs: tuple[TokenLogprob, ...]) -> Delta:
         """Add a drawn token and return the delta for the client."""
-        self.is_drawing = False
+        self.is_drawing, self.mask = False, None
         self.output.append(token)
         text, ended = self._read(token)
         stop_string = self._text.stop_string if ended == "stop" else ""

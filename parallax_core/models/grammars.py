@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from parallax_core.base.files import read_object
 from parallax_core.contracts.grammar import Grammar
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLExecutor, LLMatcher, LLTokenizer
     from llguidance._lib import JsonCompileOptions
 
 WHITESPACE = r"(\n[ \t]{0,40}|[ ])"
@@ -26,6 +27,11 @@ JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": WHITESPACE, "lenient":
 """How llguidance compiles a JSON schema."""
 MOST_STATES = 50_000
 """The most states of a grammar's lexer, of 1 to 2 kB each."""
+MOST_ITEMS = 20_000
+"""The most items of the parser for a mask, some 50 ms of a processor for an ambiguous grammar. A union of a thousand
+objects needs more than half of them."""
+SLOW_S = 0.001
+"""Seconds of a mask after which the next token may take long, too: a mask tries all tokens."""
 MOST_SHOWN = 300
 """The most characters of an error of llguidance that are shown."""
 PROBE = b"a true text"
@@ -54,14 +60,18 @@ class ModelGrammars:
         from llguidance import LLMatcher, LLParserLimits
 
         self.prepare()
-        limits = LLParserLimits(max_lexer_states=MOST_STATES, verbose_errors=False)
+        limits = LLParserLimits(max_lexer_states=MOST_STATES, step_max_items=MOST_ITEMS, verbose_errors=False)
         matcher = LLMatcher(self._tokenizer, self._translate(grammar), log_level=0, limits=limits)
         _check(matcher)
         mask = matcher.compute_bitmask()
         _check(matcher)
         if not any(mask):
             raise InvalidRequest("no text matches the grammar", "grammar")
-        return TokenGrammar(matcher, (self._vocab_size + 7) // 8, tuple(self._stop_ids))
+        return TokenGrammar(matcher, self._follower, (self._vocab_size + 7) // 8, tuple(self._stop_ids))
+
+    @cached_property
+    def _follower(self) -> GrammarFollower:
+        return GrammarFollower(self._tokenizer)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -110,6 +120,7 @@ class TokenGrammar:
 
     matcher: LLMatcher
     """The matcher of an empty answer, which is only copied."""
+    follower: GrammarFollower
     num_bytes: int
     """The bytes of a mask."""
     end_ids: tuple[int, ...]
@@ -120,21 +131,66 @@ class TokenGrammar:
         return TokenMatcher(self.matcher.deep_copy(), self)
 
 
-@dataclass(frozen=True, slots=True)
+class GrammarFollower:
+    """Has matchers take tokens without holding Python's interpreter lock for long.
+
+    llguidance holds it while one matcher takes a token, which an ambiguous grammar can make hundreds of milliseconds,
+    and releases it for several at once.
+    """
+
+    def __init__(self, tokenizer: LLTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._token = tokenizer.greedy_tokenize("a")[0]
+
+    def advance(self, matcher: LLMatcher, tokens: Sequence[int]) -> bool:
+        """Have a matcher take tokens, one after another; return whether its grammar allows all of them."""
+        other = self._second.deep_copy()
+        for token in tokens:
+            is_allowed, _ = self._executor.consume_token_par([(matcher, token), (other, self._token)])
+            if not is_allowed:
+                return False
+        return True
+
+    @cached_property
+    def _executor(self) -> LLExecutor:
+        """A thread of llguidance; started when it is first needed."""
+        from llguidance import LLExecutor
+
+        return LLExecutor(1)
+
+    @cached_property
+    def _second(self) -> LLMatcher:
+        """A matcher beside the one that matters, which is only copied."""
+        from llguidance import LLMatcher
+
+        return LLMatcher(self._tokenizer, LLMatcher.grammar_from_regex(ANY), log_level=0)
+
+
+@dataclass(slots=True)
 class TokenMatcher:
     """The place of an answer in a grammar; see `Matcher`."""
 
     matcher: LLMatcher
     grammar: TokenGrammar
+    is_slow: bool = False
+    """Whether its latest mask took long, and so would the next token."""
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Append tokens; see `Matcher.advance`."""
-        if tokens and not self.matcher.consume_tokens(list(tokens)):
+        if not tokens:
+            return
+        if self.is_slow or len(tokens) > 1:
+            is_allowed = self.grammar.follower.advance(self.matcher, tokens)
+        else:
+            is_allowed = self.matcher.consume_token(tokens[0])
+        if not is_allowed:
             raise BackendFailed(f"the grammar cannot be followed: {_explain(self.matcher)}")
 
     def find_mask(self, stop_ids: Collection[int], *, may_end: bool) -> bytes:
         """Return the tokens that may come next; see `Matcher.find_mask`."""
+        begun = time.perf_counter()
         mask = bytearray(self.matcher.compute_bitmask()[: self.grammar.num_bytes])
+        self.is_slow = time.perf_counter() - begun > SLOW_S
         if self.matcher.is_error():
             raise BackendFailed(f"the grammar cannot be followed: {_explain(self.matcher)}")
         for token in (*self.grammar.end_ids, *stop_ids):  # a client's stop token may be one that the grammar allows

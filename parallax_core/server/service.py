@@ -130,15 +130,16 @@ class Service:
         return flow
 
     def _complete(self, reading: ParsedBody, http: fastapi.Request) -> ParsedBody:
-        """Return the body with what does not depend on it: whose cache and pins it uses, and its time.
+        """Return the body with what does not depend on it: who sent it, whose cache and pins it uses, and its time.
 
         A program that submits requests of its own clients to an engine does the same.
         """
-        request = reading.request
-        pin = request.pin and replace(request.pin, owner=self.quota.identify(http))
+        request, client = reading.request, self.quota.identify(http)
+        pin = request.pin and replace(request.pin, owner=client)
         salt = self.salts.derive(http.scope, request.salt)
         timeout_s = self.options.default_timeout_s if request.timeout_s is None else request.timeout_s
-        return msgspec.structs.replace(reading, request=replace(request, pin=pin, salt=salt, timeout_s=timeout_s))
+        request = replace(request, client=client, pin=pin, salt=salt, timeout_s=timeout_s)
+        return msgspec.structs.replace(reading, request=request)
 
     def _limit_reasoning(self, reading: ParsedBody) -> Engine:
         """Return the engine, with a limit on the reasoning if the request has one.

@@ -12,10 +12,12 @@ from parallax_core.base.ids import RequestId
 from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.stage import Row, StageResult
+from parallax_core.contracts.tensor import Tensor
 from parallax_core.engine.head import Head
+from parallax_core.engine.inflight import PlannedStep
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE, StepObserver
-from parallax_core.node.pipeline.mask_maker import MadeMasks, MaskMaker
+from parallax_core.node.pipeline.mask_maker import MaskMaker
 from parallax_core.wire.membership import Leave
 from parallax_core.wire.messages import Failure, Heartbeat, Mask, Message, Result, Step
 
@@ -57,7 +59,7 @@ class PipelineDriver:
         """Drive ``head`` over ``channels``, one to each stage, and pass the deltas of its requests to ``deliver``.
 
         ``step_timeout_s`` limits the seconds a stage may compute a step; None: `StepLimit` sets the limit. ``masks``
-        makes the masks that draws wait for; without it, the head must have no request with a grammar.
+        makes the masks of draws; without it, the head must have no request with a grammar.
         """
         self._head = head
         self._channels = tuple(channels)
@@ -66,7 +68,6 @@ class PipelineDriver:
         self._mask_outbox: Outbox = self._outbox if len(channels) == 1 else asyncio.Queue()
         """The messages to the last stage: to a single stage, masks follow their steps."""
         self._masks = masks
-        self._making: set[asyncio.Future[MadeMasks]] = set()
         self._news = asyncio.Event()
         self._losses: list[StageLost] = []
         self.leaving: asyncio.Queue[int] = asyncio.Queue()
@@ -114,24 +115,29 @@ class PipelineDriver:
         while True:
             self._news.clear()
             head.expire(_now())
+            if self._masks is not None:
+                self._masks.hand_over(_now())
+                self._masks.make()
             while self._progress.failure is None and (step := head.plan(_now())) is not None:
-                self._progress.sent = step.batch.step
-                batch = step.batch
-                self._progress.rows[batch.step] = batch.rows
-                self._outbox.put_nowait(
-                    Step(LEASE, step.epoch, batch.step, step.edits, batch.rows, (), batch.embeddings)
-                )
-                if step.masks and self._masks is not None:
-                    making = self._masks.make(step.epoch, batch.step, step.masks)
-                    self._making.add(making)
-                    making.add_done_callback(self._post_masks)
+                self._post(step)
             await asyncio.sleep(0)  # send the step before the readers of the streams get to work
-            self._deliver(head.take_deltas())
+            if not head.mask_hold_s(_now()):  # the next step is sent first, too
+                self._deliver(head.take_deltas())
             try:
                 async with asyncio.timeout(self._find_wait_s()):
                     await self._news.wait()
             except TimeoutError:
                 continue
+
+    def _post(self, step: PlannedStep) -> None:
+        """Send a step, and its masks: these go straight to the last stage."""
+        epoch, batch = step.epoch, step.batch
+        self._progress.sent = batch.step
+        self._progress.rows[batch.step] = batch.rows
+        self._outbox.put_nowait(Step(LEASE, epoch, batch.step, step.edits, batch.rows, (), batch.embeddings))
+        for row, output, bits in step.masks:
+            tensor = Tensor("uint8", (len(bits),), bits)
+            self._mask_outbox.put_nowait(Mask(LEASE, epoch, batch.step, row, tensor, output))
 
     def _find_wait_s(self) -> float | None:
         """Return the seconds until the next hold or deadline ends; None if there is none."""
@@ -139,18 +145,6 @@ class PipelineDriver:
         if (deadline := self._head.next_deadline()) is not None:
             waits.append(max(0.0, deadline - _now()))
         return min(waits, default=None)
-
-    def _post_masks(self, making: asyncio.Future[MadeMasks]) -> None:
-        """Send the masks of a step. A stage waits for them even if the step is to be discarded."""
-        self._making.discard(making)
-        if making.cancelled():
-            return
-        made = making.result()
-        for mask in made.masks:
-            self._mask_outbox.put_nowait(mask)
-        for request_id, reason in made.failed:
-            self._head.refuse(request_id, reason)
-            self._news.set()
 
     async def _send(self, stage: int, outbox: Outbox) -> None:
         while True:
@@ -226,8 +220,6 @@ class PipelineDriver:
         if failure is None or failure.step != progress.finished[-1] + 1:
             return
         if self._head.fail(failure.message, failure.sequences):
-            for making in self._making:  # of the step that failed: its number comes again
-                making.cancel()
             progress.sent, progress.failure = failure.step - 1, None
         else:
             self._progress = self._begin()

@@ -17,6 +17,7 @@ from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
 from parallax_core.node.engine_base import EngineBase
 from parallax_core.node.executor.base import Executor, Movable, StageLocation, StepObserver
+from parallax_core.node.pipeline.compiled_grammars import CompiledGrammars
 from parallax_core.node.pipeline.driver import PipelineDriver
 from parallax_core.node.pipeline.handover import Handover, StageLeaves, StageReplaced, StagesMove, follow
 from parallax_core.node.pipeline.mask_maker import MaskMaker
@@ -51,6 +52,7 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         self._infos: tuple[StageInfo, ...] = ()
         self._head: Head | None = None
         self._driver: PipelineDriver | None = None
+        self._grammars: CompiledGrammars | None = None
         self._masks: MaskMaker | None = None
 
     def submit(self, request: Request) -> QueueStream:
@@ -109,17 +111,17 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
 
     def _accept(self, head: Head, request: Request) -> None:
         """Have the head accept a request; one whose grammar is not compiled waits for that."""
-        masks, now = self._masks, asyncio.get_running_loop().time()
+        grammars, now = self._grammars, asyncio.get_running_loop().time()
         if request.grammar is None:
             head.accept(request, now)
             return
-        if masks is None:
+        if grammars is None:
             message = "a grammar is not available: this engine was made without a compiler of grammars"
             raise InvalidRequest(message, "grammar", "leave it out")
-        compiled = masks.find(request.grammar)
+        compiled = grammars.find(request.grammar)
         head.accept(request, now, compiled)
         if compiled is None:
-            masks.prepare(head, request.id, request.grammar, self._wake)
+            grammars.prepare(request.id, request.grammar)
 
     def _wake(self) -> None:
         """Have the driver, if there is one, plan again."""
@@ -144,13 +146,15 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         self._infos = opened
         self._head = Head(opened, self._decode, self._options.head_options(time.perf_counter))
         if self._options.grammars is not None:
-            self._masks = MaskMaker(self._options.grammars, opened[-1].vocab_size)
+            self._grammars = CompiledGrammars(self._options.grammars, self._head, self._wake)
+            self._masks = MaskMaker(self._head, opened[-1].vocab_size, self._wake)
         self._driver = self._make_driver(self._head)
         return self._serve(self._head, self._driver)
 
     async def _release(self) -> None:
-        if self._masks is not None:
-            self._masks.close()
+        for each in (self._grammars, self._masks):
+            if each is not None:
+                each.close()
         await self._executor.close()
 
     def _needs(self) -> str:

@@ -35,6 +35,11 @@ class StageThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread may still call: it ends after `close`, once its last call has returned."""
+        return self._thread.is_alive()
+
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``function`` after all earlier calls; return a future of its result or error."""
         loop, number = asyncio.get_running_loop(), next(self._numbers)

@@ -32,11 +32,14 @@ from parallax_core.engine.head import Head
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.options import HeadOptions
+from parallax_core.engine.pending_mask import PendingMask
+from parallax_core.testing.masks import GivenMasks
 from parallax_core.testing.paged import show_state
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.codec import encode
 from parallax_core.wire.messages import Result
 from parallax_core.wire.messages import Step as StepMessage
+from tests.support.grammars import SumCompiler, expect_answer
 
 TOY = Toy()
 LUCKY = Sampling(temperature=1.0, seed=5)
@@ -62,6 +65,8 @@ def expect_tokens(toy: Toy, request: Request, choice: int = 0, length: int | Non
     """Return the expected tokens of an answer, computed by the plain model."""
     num_tokens = length or request.max_tokens
     assert num_tokens is not None
+    if request.grammar is not None:
+        return expect_answer(toy, request.prompt, request.grammar, request.sampling, choice)[:num_tokens]
     tokens = toy.continuation(request.prompt, num_tokens, request.sampling, choice)
     ends = [place for place, token in enumerate(tokens, 1) if token in request.stop_ids]
     return tokens[: ends[0]] if ends else tokens
@@ -90,6 +95,13 @@ def read_numbers(tensor: Tensor) -> list[float]:
     return list(struct.unpack(f"<{tensor.shape[0]}f", tensor.data))
 
 
+def number_masks(step: PlannedStep) -> GivenMasks:
+    """Return the masks of a step as its last stage gets them: by the numbers of its outputs."""
+    places = [(index, place) for index, row in enumerate(step.batch.rows) for place in range(len(row.outputs))]
+    bits = {places.index((row, output)): bits for row, output, bits in step.masks}
+    return GivenMasks({number: Tensor("uint8", (len(each),), each) for number, each in bits.items()})
+
+
 class Chain:
     """A sequence of stages, each of which gets the output of the previous one."""
 
@@ -103,6 +115,7 @@ class Chain:
     def run(self, step: PlannedStep) -> list[StageResult]:
         """Run a step and return each stage's result; a new epoch starts with empty stages."""
         edits = step.edits
+        batch = replace(step.batch, masks=number_masks(step) if step.batch.rows and step.masks else None)
         if step.epoch > self.epoch:
             self.epoch = step.epoch
             edits = (*map(Drop, self._open), *edits)
@@ -110,7 +123,7 @@ class Chain:
         for stage in self.stages:
             stage.edit(edits)
             hidden = results[-1].tensors if results else ()
-            results.append(stage.step(replace(step.batch, hidden=hidden)).wait() if step.batch.rows else StageResult())
+            results.append(stage.step(replace(batch, hidden=hidden)).wait() if step.batch.rows else StageResult())
             sent = StepMessage(LeaseId(0), step.epoch, step.batch.step, step.edits, step.batch.rows, hidden)
             answered = Result(LeaseId(0), step.epoch, step.batch.step, 0, results[-1].answers, stage.free, 0.5)
             self.largest_header = max(self.largest_header, *(len(encode(each).header) for each in (sent, answered)))
@@ -138,9 +151,13 @@ class Replica:
         """The seconds of each token of a step, on every stage, as these report; 0: they report none."""
         self.requests: dict[RequestId, Request] = {}
         self.deltas: dict[RequestId, list[Delta]] = {}
+        self.masks: list[PendingMask] = []
+        """Masks that answers wait for."""
 
-    def submit(self, request: Request) -> RequestId:
-        self.head.accept(request, self.now)
+    def submit(self, request: Request, *, is_held: bool = False) -> RequestId:
+        """Submit a request; if ``is_held``, its grammar is compiled later."""
+        grammar = None if request.grammar is None or is_held else SumCompiler().compile(request.grammar)
+        self.head.accept(request, self.now, grammar)
         self.requests[request.id] = request
         self.deltas[request.id] = []
         return request.id
@@ -148,9 +165,19 @@ class Replica:
     def ask(self, prompt: Sequence[int], max_tokens: int | None = 4, **fields: Any) -> RequestId:
         return self.submit(make_request(prompt, max_tokens, **fields))
 
+    def give_masks(self, most: int | None = None) -> None:
+        """Make the masks that answers wait for, or ``most`` of them."""
+        self.masks += self.head.take_masks()
+        made, self.masks = self.masks[:most], self.masks[len(self.masks[:most]) :]
+        for pending in made:
+            bits = pending.make()
+            assert not pending.note(0.0)
+            self.head.give_mask(pending, bits, self.now)
+
     def step(self) -> bool:
-        """Run one step; return whether one was planned."""
+        """Make the masks that answers wait for, and run one step; return whether one was planned."""
         self.now += 0.01
+        self.give_masks()
         step = self.head.plan(self.now)
         if step is not None:
             self.head.absorb(self.compute(step), self.now)

@@ -16,6 +16,7 @@ from parallax_core.builtin.preemption import LowestPriority, NewestFirst
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
+from tests.support.grammars import STOP, SumCompiler, make_grammar
 from tests.support.heads import NOBODY, drop_stored
 from tests.unit.engine.replica import NUMBERS, Replica, expect_embedding, expect_logprobs, make_request, read_numbers
 
@@ -77,6 +78,20 @@ def make_requests(draw: st.DrawFn) -> Request:
     )
 
 
+@st.composite
+def make_grammar_requests(draw: st.DrawFn) -> Request:
+    request = draw(make_requests())
+    grammar = make_grammar(draw(st.integers(2, 5)), draw(st.integers(1, 4)))
+    return replace(
+        request,
+        grammar=grammar,
+        sampling=draw(st.sampled_from(SAMPLINGS[:2])),
+        stop_ids=frozenset({STOP}),
+        logprobs=None,
+        client=bytes([draw(st.integers(0, 2))]),
+    )
+
+
 class Traffic(RuleBasedStateMachine):
     """Arrivals, steps, cancels, failures, repairs and evictions over tiny pools, also while steps are in flight."""
 
@@ -118,6 +133,20 @@ class Traffic(RuleBasedStateMachine):
     @rule(request=make_requests())
     def submit(self, request: Request) -> None:
         self.live.add(self.replica.submit(request))
+
+    @rule(request=make_grammar_requests(), is_held=st.booleans())
+    def submit_with_grammar(self, request: Request, *, is_held: bool) -> None:
+        self.live.add(self.replica.submit(request, is_held=is_held))
+
+    @rule()
+    def release(self) -> None:
+        for request_id in self.live:
+            if (grammar := self.replica.requests[request_id].grammar) is not None:
+                self.replica.head.release(request_id, SumCompiler().compile(grammar))
+
+    @rule(most=st.integers(1, 4))
+    def give_masks(self, most: int) -> None:
+        self.replica.give_masks(most)
 
     @rule(request=make_requests(), tails=st.lists(st.lists(st.integers(0, 2), max_size=2), min_size=2, max_size=2))
     def submit_together(self, request: Request, tails: list[list[int]]) -> None:
@@ -266,11 +295,15 @@ class Traffic(RuleBasedStateMachine):
         assert head.stats().running == sum(bool(state.running) for state in head._requests.values())
         assert list(head._cache.running.values()) == [one for one in head._cache.running.values() if one in live]
         assert {one.seq for one in live if one.seq is not None} == set(head._cache.running)
-        assert set(head._ready._ready) == {one for one in live if not one.is_drawing}
-        assert [one.ready_since for one in head._ready._ready] == sorted(one.ready_since for one in head._ready._ready)
+        able = [one for one in live if one.can_draw]
+        assert set(head._readiness._ready._ready) == {one for one in able if not one.is_drawing}
+        assert set(head._readiness._pending) == {one for one in live if not (one.is_drawing or one.can_draw)}
+        assert [one.ready_since for one in head._readiness._ready._ready] == sorted(
+            one.ready_since for one in head._readiness._ready._ready
+        )
         waiting = head._waiting
-        assert {*waiting._queue._entries, *waiting._sources} == {one for one in live if one.is_waiting}
-        assert len(waiting) == sum(one.is_waiting for one in live)
+        assert {*waiting._queue._entries, *waiting._sources} == {one for one in able if one.is_waiting}
+        assert len(waiting) == sum(one.is_waiting for one in able)
         assert set(waiting._sources.values()) <= set(head._cache.running)
         cache = head._cache
         assert set(cache._specs) == {*cache.running, *cache.stored._stored}
@@ -296,6 +329,8 @@ class Traffic(RuleBasedStateMachine):
         for _ in range(3000):
             if not (self.live or self.results or self.replica.head._cache._edits):
                 break
+            self.release()
+            self.replica.give_masks()
             self.plan()
             while self.results:
                 self.absorb()

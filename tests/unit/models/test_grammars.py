@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,29 @@ def test_grammar_that_needs_a_stop_token_cannot_be_followed(text: ModelTokenizer
 def test_token_that_is_not_allowed_ends_the_answer(text: ModelTokenizer, grammars: ModelGrammars) -> None:
     with pytest.raises(BackendFailed, match="cannot be followed"):
         grammars.compile(Grammar(kind="choice", source='["a"]')).start().advance(text.encode("b"))
+
+
+def test_other_threads_go_on_while_an_ambiguous_grammar_takes_tokens(
+    text: ModelTokenizer, grammars: ModelGrammars
+) -> None:
+    """The event loop stood still: the library holds the interpreter lock while one matcher takes a token."""
+    grammar = 'start: a\na: a a | a a a | "x"'
+    matcher, is_over, num_turns = grammars.compile(Grammar(kind="lark", source=grammar)).start(), False, 0
+
+    def turn() -> None:
+        nonlocal num_turns
+        while not is_over:
+            num_turns += 1
+            time.sleep(0)
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    before = num_turns
+    matcher.advance(text.encode("x" * 60))
+    turns = num_turns - before
+    is_over = True
+    thread.join()
+    assert turns > 100, "the lock was held"
 
 
 def test_matchers_of_one_grammar_are_independent(text: ModelTokenizer, grammars: ModelGrammars) -> None:

@@ -1,58 +1,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from parallax_core.api import (
     BackendFailed,
     Delta,
-    Grammar,
     InvalidRequest,
     LayerRange,
-    Request,
-    RequestId,
     Sampling,
     SeqId,
     Stage,
     StageInfo,
 )
+from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline import engine as pipeline
-from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.pipeline import mask_maker
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
-from tests.support.grammars import STOP, SumCompiler, SumMatcher, expect_answer, make_grammar
+from tests.support.grammars import STOP, SumMatcher, expect_answer, make_grammar
+from tests.unit.node.pipeline.grammars import HOT, ask, plan
 from tests.unit.node.pipeline.local import collect, decode, end_of, make_stages, openers, running, tokens_of
 
 TOY = Toy(("full", "window", "full", "full", "window"))
-HOT = Sampling(temperature=3.0, seed=8)
 PROMPTS = ([1, 2, 3], list(range(30)), [7] * 11, [4])
-
-
-def plan(compiler: SumCompiler | None = None, **fields: Any) -> PipelineOptions:
-    return replace(PipelineOptions(grammars=compiler or SumCompiler(), heartbeat_s=0.02), **fields)
-
-
-def ask(prompt: Sequence[int], grammar: Grammar | None = None, **fields: Any) -> Request:
-    request = Request(
-        id=RequestId(f"{id(prompt)}-{len(NAMES)}"),
-        prompt=tuple(prompt),
-        max_tokens=25,
-        sampling=HOT,
-        stop_ids=frozenset({STOP}),
-        grammar=grammar or make_grammar(),
-    )
-    NAMES.append(request.id)
-    return replace(request, **fields)
-
-
-NAMES: list[str] = []
 
 
 def read_answer(deltas: Sequence[Delta], index: int) -> list[int]:
@@ -110,32 +89,6 @@ async def test_masks_that_take_long_are_no_hang(monkeypatch: pytest.MonkeyPatch)
         assert losses == []
 
 
-async def test_others_go_on_while_a_grammar_is_compiled() -> None:
-    compiler = SumCompiler()
-    compiler.may_go_on.clear()
-    async with running(make_stages(1), plan(compiler)) as engine:
-        waiting = engine.submit(ask([1, 2, 3]))
-        other = await collect(engine.submit(replace(ask([4, 5], sampling=GREEDY, max_tokens=6), grammar=None)))
-        assert tokens_of(other) == TOY.continuation([4, 5], 6)
-        compiler.may_go_on.set()
-        assert tokens_of(await collect(waiting)) == expect_answer(TOY, [1, 2, 3], make_grammar(), HOT)
-
-
-async def test_grammar_is_compiled_once_for_many_requests() -> None:
-    compiler = SumCompiler()
-    async with running(make_stages(1), plan(compiler)) as engine:
-        for _ in range(3):
-            await collect(engine.submit(ask([1, 2, 3])))
-    assert compiler.num_compiled == 1
-
-
-async def test_grammar_that_cannot_be_compiled_ends_its_request_alone() -> None:
-    async with running(make_stages(1), plan()) as engine:
-        wrong, right = engine.submit(ask([1], Grammar(kind="lark", source="?"))), engine.submit(ask([1, 2, 3]))
-        assert end_of(await collect(wrong)) == ("error", "the grammar is not two numbers")
-        assert tokens_of(await collect(right)) == expect_answer(TOY, [1, 2, 3], make_grammar(), HOT)
-
-
 async def test_grammar_that_fails_midway_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     advance = SumMatcher.advance
 
@@ -151,25 +104,6 @@ async def test_grammar_that_fails_midway_ends_its_request_alone(monkeypatch: pyt
         assert end_of(answer) == ("error", "the grammar has become too complex")
         assert len(tokens_of(answer)) == 2
         assert tokens_of(await collect(going)) == expect_answer(TOY, [1, 2, 3], make_grammar(), HOT)
-
-
-async def test_request_that_expires_while_its_grammar_is_compiled_ends() -> None:
-    compiler = SumCompiler()
-    compiler.may_go_on.clear()
-    async with running(make_stages(1), plan(compiler)) as engine:
-        answer = await collect(engine.submit(ask([1, 2, 3], timeout_s=0.05)))
-        compiler.may_go_on.set()
-    assert end_of(answer)[0] == "timeout"
-
-
-async def test_request_with_a_grammar_is_refused_where_it_cannot_be_followed() -> None:
-    async with running(make_stages(1), PipelineOptions()) as engine:
-        with pytest.raises(InvalidRequest, match="without a compiler of grammars") as refused:
-            engine.submit(ask([1]))
-        assert refused.value.param == "grammar"
-    async with running(make_stages(1), plan()) as engine:
-        with pytest.raises(InvalidRequest, match="needs a token that ends the answer"):
-            engine.submit(ask([1], stop_ids=frozenset()))
 
 
 class Maskless(ToyStage):
@@ -247,3 +181,154 @@ async def test_stages_that_take_steps_ahead_get_the_masks_of_each_step() -> None
         answers = await asyncio.gather(*map(collect, streams))
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         assert tokens_of(answer) == expect_answer(TOY, prompt, make_grammar(), HOT)
+
+
+class Panic(BaseException):
+    """What a library written in Rust raises when it panics."""
+
+
+def change_masks(monkeypatch: pytest.MonkeyPatch, base: int, change: Callable[[SumMatcher], None]) -> None:
+    """Have something happen before each mask of the grammars with ``base``."""
+    find_mask = SumMatcher.find_mask
+
+    def find(self: SumMatcher, stop_ids: frozenset[int], *, may_end: bool) -> bytes:
+        if self.base == base:
+            change(self)
+        return find_mask(self, stop_ids, may_end=may_end)
+
+    monkeypatch.setattr(SumMatcher, "find_mask", find)
+
+
+def burn(seconds: float) -> None:
+    """Use so many seconds of a processor."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+async def ask_others(engine: pipeline.PipelineEngine) -> None:
+    """Check that answers without a grammar, and under one with quick masks, come whole."""
+    plain = replace(ask([4, 5], sampling=GREEDY, max_tokens=20), grammar=None, stop_ids=frozenset())
+    streams = [engine.submit(plain), engine.submit(ask([1, 2, 3]))]
+    answers = await asyncio.gather(*map(collect, streams))
+    assert tokens_of(answers[0]) == TOY.continuation([4, 5], 20)
+    assert tokens_of(answers[1]) == expect_answer(TOY, [1, 2, 3], make_grammar(), HOT)
+
+
+@pytest.mark.parametrize(("num_stages", "num_answers"), [(1, 4), (2, 4), (1, 128)])
+async def test_others_go_on_while_slow_masks_are_made(
+    num_stages: int, num_answers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step waited for the masks of all of its draws."""
+    may_go_on, is_waiting = threading.Event(), threading.Event()
+
+    def delay(matcher: SumMatcher) -> None:
+        if len(matcher.tokens) == 1:
+            burn(0.004)
+        elif len(matcher.tokens) == 2:
+            is_waiting.set()
+            may_go_on.wait(20)
+
+    change_masks(monkeypatch, 3, delay)
+    slow = make_grammar(3, 6)
+    async with running(make_stages(num_stages, 600), plan()) as engine:
+        stream = engine.submit(ask([1, 2], slow, n=num_answers))
+        await asyncio.to_thread(is_waiting.wait, 20)
+        await ask_others(engine)
+        may_go_on.set()
+        answer = await collect(stream)
+    for choice in range(num_answers):
+        assert read_answer(answer, choice) == expect_answer(TOY, [1, 2], slow, HOT, choice)
+
+
+async def test_grammar_that_takes_too_long_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    change_masks(monkeypatch, 3, lambda matcher: burn(0.06 if len(matcher.tokens) == 2 else 0.0))
+    async with running(make_stages(1), plan()) as engine:
+        answer = await collect(engine.submit(ask([1, 2], make_grammar(3))))
+        reason, message = end_of(answer)
+        assert (reason, len(tokens_of(answer))) == ("error", 2)
+        assert message.startswith("the grammar cannot be followed: a token took 6")
+        assert answer[-1].finish is not None
+        assert answer[-1].finish.param == "grammar"
+        await ask_others(engine)
+
+
+async def test_panic_of_a_mask_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(matcher: SumMatcher) -> None:
+        if len(matcher.tokens) == 2:
+            raise Panic("index out of bounds")
+
+    change_masks(monkeypatch, 3, fail)
+    async with running(make_stages(2), plan()) as engine:
+        answer = await collect(engine.submit(ask([1, 2], make_grammar(3))))
+        assert end_of(answer) == ("error", "its grammar cannot be followed: Panic: index out of bounds")
+        assert len(tokens_of(answer)) == 2
+        await ask_others(engine)
+
+
+async def test_mask_that_hangs_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_maker, "LIMIT_S", 0.1)
+    may_end = threading.Event()
+
+    def hang(matcher: SumMatcher) -> None:
+        if len(matcher.tokens) == 2:
+            may_end.wait(20)
+
+    change_masks(monkeypatch, 3, hang)
+    async with running(make_stages(1), plan()) as engine:
+        others = [engine.submit(ask(prompt)) for prompt in PROMPTS]
+        hanging = engine.submit(ask([1, 2], make_grammar(3)))
+        assert end_of(await collect(hanging)) == ("error", "following the grammar takes more than 0.1 s")
+        for prompt, stream in zip(PROMPTS, others, strict=True):
+            assert tokens_of(await collect(stream)) == expect_answer(TOY, prompt, make_grammar(), HOT)
+        await ask_others(engine)
+        may_end.set()
+
+
+async def test_clients_have_turns_at_slow_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One who asks for many answers under slow grammars does not hold up another's for as long as all of them take."""
+    order: list[int] = []
+
+    def delay(matcher: SumMatcher) -> None:
+        burn(0.004)
+        order.append(matcher.most)
+
+    change_masks(monkeypatch, 3, delay)
+    async with running(make_stages(1, 600), plan()) as engine:
+        many = engine.submit(ask([1, 2], make_grammar(3, 9), n=64, client=b"many"))
+        one = engine.submit(ask([1, 2, 4], make_grammar(3, 8), client=b"one"))
+        await collect(one)
+        assert order.count(9) <= 4 * order.count(8)
+        many.close()
+
+
+async def test_masks_that_wait_go_to_another_thread_when_one_of_their_request_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first masks of a request are taken to be quick: 128 of them held up those of others."""
+    threads: list[str] = []
+
+    def delay(_: SumMatcher) -> None:
+        burn(0.004)
+        threads.append(threading.current_thread().name)
+
+    change_masks(monkeypatch, 3, delay)
+    slow = make_grammar(3, 1)
+    async with running(make_stages(1, 600), plan()) as engine:
+        answer = await collect(engine.submit(ask([1, 2], slow, n=32)))
+    for choice in range(32):
+        assert read_answer(answer, choice) == expect_answer(TOY, [1, 2], slow, HOT, choice)
+    assert (threads[0], set(threads[1:])) == ("parallax-masks", {"parallax-slow-masks"})
+
+
+async def test_error_where_a_mask_is_handed_over_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended in the event loop, and its answer waited for ever."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Head, "give_mask", fail)
+    async with running(make_stages(1), plan()) as engine:
+        reason, message = end_of(await collect(engine.submit(ask([1, 2, 3]))))
+        assert reason == "error"
+        assert "a bug" in message

@@ -79,7 +79,9 @@ async def test_lane_says_where_it_hangs() -> None:
     hanging = stage_thread.call(hang)
     await asyncio.to_thread(here.wait)
     assert "go.wait()" in stage_thread.find_place()
+    stage_thread.close()
+    assert stage_thread.is_alive
     go.set()
     await hanging
-    stage_thread.close()
     await until(lambda: stage_thread.find_place() == "")
+    assert not stage_thread.is_alive

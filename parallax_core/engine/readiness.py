@@ -1,0 +1,115 @@
+"""Which answers can have a row in the next step, and which wait for a mask first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from parallax_core.contracts.policy import QueueView
+from parallax_core.engine.pending_mask import PendingMask
+from parallax_core.engine.sequence import Sequence
+from parallax_core.engine.waiting import ReadyList, WaitingQueue
+
+MASK_HOLD_S = 0.005
+"""The most seconds for which a step waits for masks that are quick as a rule, so that answers under grammars stay
+together in one step. No step waits for a mask that may be slow."""
+
+
+class Readiness:
+    """The answers of a head that are neither over nor being drawn: ready for a row, or in need of a mask.
+
+    An answer under a grammar is ready once the mask for its next token is in hand. Its mask depends on its tokens only,
+    and stays when it leaves the stages.
+    """
+
+    def __init__(self) -> None:
+        self._ready = ReadyList()
+        self._waiting = WaitingQueue()
+        self._new: list[PendingMask] = []
+        self._pending: dict[Sequence, PendingMask] = {}
+        self._quick: set[Sequence] = set()
+        """Those whose masks are quick as a rule."""
+        self._held_since: float | None = None
+        """When the first of them began to wait, since the last step with rows."""
+
+    @property
+    def is_masking(self) -> bool:
+        """Whether an answer waits for a mask."""
+        return bool(self._pending)
+
+    def begin_epoch(self, waiting: WaitingQueue, live: Iterable[Sequence]) -> None:
+        """Have all of ``live``, none of which is on the stages or being drawn, wait in ``waiting`` from now on."""
+        self._waiting = waiting
+        self.replace(able := [sequence for sequence in live if sequence.can_draw])
+        for sequence in able:
+            waiting.add(sequence)
+
+    def replace(self, live: Iterable[Sequence]) -> None:
+        """Mark exactly those of ``live`` as ready that are not being drawn and need no mask."""
+        self._ready.replace([each for each in live if each.can_draw and not each.is_drawing])
+
+    def settle(self, sequences: Iterable[Sequence], now: float | None = None) -> None:
+        """Mark sequences as ready, and as waiting if they are not on the stages, or ask for their masks.
+
+        Those that are over or being drawn, and those of a request that waits for its grammar, are left alone. ``now``:
+        the time at which they got a token; None: they did not.
+        """
+        for sequence in sequences:
+            if sequence.is_over or sequence.is_drawing or sequence.context.is_held:
+                continue
+            if not sequence.can_draw:
+                self._ask(sequence, now)
+                continue
+            self._ready.add(sequence)
+            if sequence.seq is None:
+                self._waiting.add(sequence)
+
+    def take_masks(self) -> list[PendingMask]:
+        """Return the masks to be made that were not returned before."""
+        new, self._new = self._new, []
+        return [pending for pending in new if pending.is_wanted]
+
+    def give_mask(self, pending: PendingMask, bits: bytes, now: float) -> None:
+        """Mark an answer as ready, whose mask was made. Does nothing if it is over."""
+        sequence = pending.sequence
+        if self._pending.pop(sequence, None) is not None:
+            self._quick.discard(sequence)
+            sequence.mask, sequence.ready_since = bits, now
+            self.settle((sequence,))
+
+    def note_row(self, sequence: Sequence) -> None:
+        """Note that a sequence has a row in a step that departs."""
+        self._held_since = None
+        if sequence.is_drawing:
+            self._ready.discard(sequence)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget a sequence that is over."""
+        sequence.is_over = True
+        self._ready.discard(sequence)
+        self._waiting.discard(sequence)
+        self._pending.pop(sequence, None)
+        self._quick.discard(sequence)
+
+    def view(self, now: float, num_in_flight: int) -> QueueView | None:
+        """Return what a batching policy sees of the sequences that are ready; None if there are none."""
+        if (first := self._ready.oldest) is None:
+            return None
+        oldest = now - first.ready_since
+        return QueueView(num_ready=len(self._ready), oldest_wait_s=oldest, num_in_flight=num_in_flight)
+
+    def hold_s(self, now: float) -> float:
+        """Return the seconds for which a step waits for masks that are about to be made; 0: it does not."""
+        if not self._quick or self._held_since is None:
+            return 0.0
+        return max(0.0, self._held_since + MASK_HOLD_S - now)
+
+    def _ask(self, sequence: Sequence, now: float | None) -> None:
+        if sequence in self._pending:
+            return
+        grammar, is_quick = sequence.find_grammar(), sequence.context.masks.is_quick and now is not None
+        pending = PendingMask(sequence, grammar, sequence.num_output - grammar.num_taken, is_quick)
+        self._pending[sequence] = pending
+        self._new.append(pending)
+        if is_quick:
+            self._quick.add(sequence)
+            self._held_since = now if self._held_since is None else self._held_since

@@ -1,0 +1,85 @@
+"""Runs calls on a thread, and gives up those that take too long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from parallax_core.base.errors import BackendFailed
+from parallax_core.node.worker.thread import StageThread
+
+T = TypeVar("T")
+
+MOST_STUCK = 4
+"""The most threads that are given up and still compute: each keeps its memory, and may take a processor for ever."""
+
+logger = logging.getLogger(__name__)
+
+
+class BoundedThread:
+    """A thread for one call at a time. Nothing can end a thread, so one whose call takes too long is left alone.
+
+    Belongs to one event loop.
+    """
+
+    def __init__(self, name: str, work: str, limit_s: float, niceness: int = 0) -> None:
+        """Give calls ``limit_s`` seconds, and let others have the processor before them by ``niceness`` (Linux).
+
+        ``work`` is the calls' work as errors name it, such as ``compiling the grammar``.
+        """
+        self._name = name
+        self._work = work
+        self._limit_s = limit_s
+        self._niceness = niceness
+        self._thread: StageThread | None = None
+        self._stuck: list[StageThread] = []
+        """Threads that were given up; those whose calls return after all end."""
+
+    def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Call ``function``; the call before must have ended.
+
+        Returns:
+            A future of its result or error; BackendFailed after the limit, or if too many calls have not returned.
+        """
+        loop = asyncio.get_running_loop()
+        self._stuck = [thread for thread in self._stuck if thread.is_alive]
+        if len(self._stuck) >= MOST_STUCK:
+            refused: asyncio.Future[T] = loop.create_future()
+            refused.set_exception(BackendFailed(f"{self._work} hangs: {len(self._stuck)} threads were given up"))
+            return refused
+        thread = self._thread = self._thread or self._begin()
+        running = thread.call(function)
+        timer = loop.call_later(self._limit_s, self._give_up, thread, running)
+        running.add_done_callback(lambda _: timer.cancel())
+        return running
+
+    def close(self) -> None:
+        """Let the thread end."""
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+
+    def _begin(self) -> StageThread:
+        thread = StageThread(self._name)
+        if self._niceness:
+            thread.call(self._yield_processor)
+        return thread
+
+    def _yield_processor(self) -> None:
+        if sys.platform == "linux":  # where threads have priorities of their own
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + self._niceness)
+
+    def _give_up(self, thread: StageThread, running: asyncio.Future[T]) -> None:
+        if running.done():
+            return
+        logger.error("thread %s hangs:\n%s", self._name, thread.find_place())
+        self._stuck.append(thread)
+        self._thread = None
+        thread.close()
+        running.set_exception(BackendFailed(f"{self._work} takes more than {self._limit_s:g} s"))

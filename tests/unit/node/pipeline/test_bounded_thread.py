@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+
+import pytest
+
+from parallax_core.api import BackendFailed
+from parallax_core.node.pipeline.bounded_thread import MOST_STUCK, BoundedThread
+
+
+async def test_calls_give_their_results_and_errors() -> None:
+    thread = BoundedThread("test-bounded", "counting", 20.0)
+    assert await thread.call(lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        await thread.call(lambda: 1 / 0)
+    assert await thread.call(lambda: threading.current_thread().name) == "test-bounded"
+    thread.close()
+
+
+async def test_call_that_hangs_is_given_up_with_its_thread(caplog: pytest.LogCaptureFixture) -> None:
+    may_end = threading.Event()
+    thread = BoundedThread("test-bounded", "counting", 0.05)
+    hanging = thread.call(may_end.wait)
+    with pytest.raises(BackendFailed, match=r"counting takes more than 0\.05 s"):
+        await hanging
+    assert "thread test-bounded hangs" in caplog.text
+    assert "in wait" in caplog.text
+    assert await thread.call(lambda: 5) == 5
+    may_end.set()
+    thread.close()
+
+
+async def test_no_more_than_a_few_threads_are_given_up_at_the_same_time() -> None:
+    may_end = threading.Event()
+    thread = BoundedThread("test-bounded", "counting", 0.01)
+    for _ in range(MOST_STUCK):
+        with pytest.raises(BackendFailed, match="counting takes more than"):
+            await thread.call(may_end.wait)
+    with pytest.raises(BackendFailed, match=f"counting hangs: {MOST_STUCK} threads were given up"):
+        await thread.call(lambda: 5)
+    may_end.set()
+    while True:  # until the calls have returned
+        await asyncio.sleep(0.001)
+        with contextlib.suppress(BackendFailed):
+            assert await thread.call(lambda: 5) == 5
+            break
+    thread.close()
+
+
+async def test_thread_has_a_priority_of_its_own() -> None:
+    def read_priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    usual, nice = BoundedThread("test-bounded", "counting", 20.0), BoundedThread("test-bounded", "counting", 20.0, 10)
+    priorities = await asyncio.gather(usual.call(read_priority), nice.call(read_priority))
+    wanted = min(read_priority() + 10, 19) if sys.platform == "linux" else read_priority()
+    assert list(priorities) == [read_priority(), wanted]
+    usual.close()
+    nice.close()
