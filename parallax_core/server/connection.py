@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from typing import Any, cast
 
 import h11
@@ -21,16 +22,22 @@ PROBES = 3
 """The number of unanswered keep-alive probes after which a client counts as gone."""
 LEAST_BYTES_S = 256
 """Bytes per second below which a client that has unread data counts as stalled."""
+QUIET_S = 2.0
+"""Seconds of silence after which the rest of a body that nobody reads is no longer waited for."""
+MOST_DISCARDED = 64 * 2**20
+"""The bytes of such a rest that are read and dropped."""
 MOST_SILENT = 1024
 """The usual bound of connections that have sent no request yet; of more, the oldest are ended."""
 
 
 class CountedTransport:
-    """Wraps a transport and counts the bytes written to it."""
+    """Wraps a transport: counts the bytes written to it, and may close it later than it is told to."""
 
-    def __init__(self, transport: Any) -> None:  # noqa: ANN401 -- uvicorn's own types differ between versions
+    def __init__(self, transport: Any, delays_close: Callable[[], bool]) -> None:  # noqa: ANN401 -- of many types
         self._transport = transport
         self._num_written = 0
+        self._delays_close = delays_close
+        self._is_closing = False
 
     @property
     def num_taken(self) -> int:
@@ -41,6 +48,16 @@ class CountedTransport:
         """Write data and count its bytes."""
         self._num_written += len(data)
         self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the transport, unless its protocol will do that later."""
+        self._is_closing = True
+        if not self._delays_close():
+            self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Return whether it has been told to close."""
+        return self._is_closing or bool(self._transport.is_closing())
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the transport has
         return getattr(self._transport, name)
@@ -77,6 +94,10 @@ class Connection(H11Protocol):
     its answer; many stalled clients would use up the server's connections. This protocol aborts a connection after
     ``limit_s`` seconds without progress, or up to a quarter more, and also one whose client reads its answer too
     slowly. (`ReadTimeout` limits the time for a body that a route reads.)
+
+    A client may be answered while it still sends its body, because of its head or size. If the connection were closed
+    then, the kernel would reset it, and most clients would never read the answer. So the rest of the body is read and
+    dropped first, within bounds.
     """
 
     limit_s = 30.0
@@ -85,7 +106,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 -- uvicorn's own types differ between versions
         """Start to watch the connection."""
         super().connection_made(transport)
-        self._counted = CountedTransport(transport)
+        self._counted = CountedTransport(transport, self._begin_to_discard)
+        self._discarding: asyncio.TimerHandle | None = None
+        self._num_unread = 0
         self.transport = cast("Any", self._counted)  # uvicorn writes to it from now on
         self._taken = 0
         _guard_socket(transport.get_extra_info("socket"), self.limit_s)
@@ -95,6 +118,13 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what a client sends."""
+        self._num_unread = self._num_unread + len(data) if self._is_unread() else 0
+        if self._num_unread > MOST_DISCARDED:
+            self.transport.abort()
+            return
+        if self._discarding is not None:
+            self._await_more()
+            return
         super().data_received(data)
         if getattr(self, "cycle", None) is not None:
             self.silent.remove(self)
@@ -102,6 +132,8 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching the connection."""
         self._watch.cancel()
+        if self._discarding is not None:
+            self._discarding.cancel()
         self.silent.remove(self)
         super().connection_lost(exc)
 
@@ -123,6 +155,28 @@ class Connection(H11Protocol):
             head = self.conn.send(h11.Response(status_code=400, headers=headers, reason=b"Bad Request"))
             self.transport.write((head or b"") + body)
         self.transport.close()
+
+    def _is_unread(self) -> bool:
+        """Return whether the client sends a body whose request has been answered."""
+        cycle = getattr(self, "cycle", None)
+        return self.conn.their_state is h11.SEND_BODY and cycle is not None and cycle.response_complete
+
+    def _begin_to_discard(self) -> bool:
+        """Return whether the client still sends what nobody reads; if so, it is dropped before the connection ends."""
+        if self._discarding is not None or not (self._is_unread() or self.conn.their_state is h11.ERROR):
+            return False
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._discard_until = self.loop.time() + self.limit_s
+        self._await_more()
+        return True
+
+    def _await_more(self) -> None:
+        if self._discarding is not None:
+            self._discarding.cancel()
+        end = min(self.loop.time() + QUIET_S, self._discard_until)
+        self._discarding = self.loop.call_at(end, self.transport.abort)
 
     def _look(self) -> None:
         stall, now = self._find_stall(), self.loop.time()

@@ -17,6 +17,7 @@ import pytest
 
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server import connection, run
+from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import MAX_BODY_BYTES, ServerOptions
 from tests.unit.server.letters import answer
 from tests.unit.server.listening import Client, Listening, head, request, until
@@ -216,6 +217,12 @@ async def test_client_that_vanishes_stops_its_generation(stream: bool) -> None:
         assert server.site.engine.stats()[0].output_tokens < 200
 
 
+async def send_for_ever(client: Client) -> None:
+    while True:
+        client.send(b" " * 2**16)
+        await client.writer.drain()
+
+
 def vanish(client: Client) -> None:
     """Let no packet reach a client any more, so that none is answered; where that cannot be done, leave."""
     sock = client.writer.get_extra_info("socket")
@@ -305,6 +312,52 @@ async def test_body_over_the_limit_is_answered_while_it_is_being_sent() -> None:
         client.send(request(max_tokens=2))
         status, _, body = await client.read()
         assert (status, content_of(body)) == (200, answer("hello", 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "headers", "status"),
+    [
+        (ServerOptions(), "", 413),
+        (ServerOptions(keys=ApiKeys({"secret": "user"})), "", 401),
+        (ServerOptions(hosts=("other",)), "", 403),
+        (ServerOptions(), "Transfer-Encoding: chunked\r\n", 400),
+    ],
+)
+async def test_client_that_closes_after_its_answer_finds_it_though_it_reads_only_in_the_end(
+    options: ServerOptions, headers: str, status: int
+) -> None:
+    async with Listening(options) as server:
+        client = await server.connect()
+        client.send(head(8 * MAX_BODY_BYTES, "Connection: close\r\n" + headers))
+        for _ in range(8):
+            client.send(b" " * MAX_BODY_BYTES)
+            await client.writer.drain()
+            await asyncio.sleep(0.01)
+        assert (await client.read())[0] == status
+        assert await client.is_cut()
+        assert await server.answers() or status in {401, 403}
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_rest_of_a_refused_body_is_read_within_bounds(closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_DISCARDED", 2**20)
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(head(2**40, "Connection: close\r\n" if closes else ""))
+        assert (await client.read())[0] == 413
+        with pytest.raises(ConnectionError):
+            await send_for_ever(client)
+        await until(lambda: server.num_connections == 0)
+        assert await server.answers()
+
+
+async def test_client_that_sends_no_rest_of_its_refused_body_is_cut_off_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "QUIET_S", 0.1)
+    async with Listening() as server:
+        client = await server.connect()
+        client.send(head(2**40, "Connection: close\r\n"))
+        assert (await client.read())[0] == 413
+        await until(lambda: server.num_connections == 0)
 
 
 async def test_requests_in_one_packet_are_answered_in_order() -> None:
