@@ -47,6 +47,7 @@ def make_options(settings: ServeSettings) -> ServerOptions:
         max_body_bytes=int(settings.max_body * MIB),
         tokenizer_processes=settings.tokenizer_processes,
         request_s=settings.request_timeout,
+        keep_alive_s=settings.keep_alive,
         drain_s=settings.drain,
         otlp_endpoint=settings.otlp_endpoint or "",
     )

@@ -216,6 +216,15 @@ class ServerSettings(RelaySettings):
             extra={"metavar": "S"},
         ),
     ] = 30.0
+    keep_alive: Annotated[
+        float,
+        Meta(
+            description="Seconds for which an idle connection of a client stays open.",
+            ge=1,
+            le=86400,
+            extra={"metavar": "S"},
+        ),
+    ] = 75.0
     otlp_endpoint: Annotated[
         str | None, Meta(description="Send traces to this OpenTelemetry collector.", extra={"metavar": "URL"})
     ] = None

@@ -24,12 +24,16 @@ from parallax_core.server import (
 )
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
+from parallax_core.server.base_url import BaseUrls
 from parallax_core.server.body_limit import BodyLimit
+from parallax_core.server.content_encoding import ContentEncoding
 from parallax_core.server.drain import Drain, DrainMiddleware
 from parallax_core.server.errors import add_handlers
 from parallax_core.server.host_check import HostCheck
 from parallax_core.server.ignored_header import HEADER, IgnoredFieldsHeader
+from parallax_core.server.message_errors import REQUEST_ID as MESSAGE_REQUEST_ID
 from parallax_core.server.message_errors import MessageErrors
+from parallax_core.server.methods import METHODS, HeadRequests
 from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.openapi import describe_app, describe_health
 from parallax_core.server.options import ServerOptions
@@ -40,9 +44,6 @@ from parallax_core.server.response_models import HealthReply, VersionReply
 from parallax_core.server.responses import compact, kept_routes
 from parallax_core.server.responses import route as responses
 from parallax_core.server.served_models import ModelReleases, ServedModels
-
-MESSAGE_HEADERS = ("X-Api-Key", "Anthropic-Version", "Anthropic-Beta", "Anthropic-Dangerous-Direct-Browser-Access")
-"""The headers that Anthropic's clients send from web pages."""
 
 
 def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions, drain: Drain) -> FastAPI:
@@ -72,6 +73,8 @@ def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions
         app.include_router(routes.make_router(models))
     _add_options(app, options, drain)
     app.add_middleware(MessageErrors)
+    app.add_middleware(BaseUrls)
+    app.add_middleware(HeadRequests)
     app.add_middleware(AccessLog, count_error=models.server_metrics.count_error, logs_bodies=options.logs_bodies)
     return app
 
@@ -80,6 +83,7 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
     """Add the middleware that may refuse a request, from the innermost to the outermost."""
     app.add_middleware(ModelReleases)
     app.add_middleware(IgnoredFieldsHeader, is_lenient=options.is_lenient)
+    app.add_middleware(ContentEncoding, limit=options.max_body_bytes)
     app.add_middleware(BodyLimit, limit=options.max_body_bytes)
     app.add_middleware(ReadTimeout, drain=drain, limit_s=options.request_s)
     app.add_middleware(DrainMiddleware, drain=drain)
@@ -91,9 +95,9 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(options.cors_origins),
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", REQUEST_ID, *MESSAGE_HEADERS],
-            expose_headers=[REQUEST_ID, HEADER, "Retry-After"],
+            allow_methods=[*METHODS, "HEAD"],
+            allow_headers=["*"],  # whatever a page's SDK sends: an allowed page may do what its client may
+            expose_headers=[REQUEST_ID, MESSAGE_REQUEST_ID, HEADER, "Retry-After"],
         )
     if options.hosts:
         app.add_middleware(HostCheck, hosts=options.hosts)

@@ -17,6 +17,7 @@ KINDS = {
     405: "invalid_request_error",
     408: "timeout_error",
     409: "conflict_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }

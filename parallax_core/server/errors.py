@@ -20,11 +20,13 @@ from parallax_core.base.errors import (
     Unavailable,
     UnknownName,
 )
+from parallax_core.server.base_url import find_meant
 from parallax_core.server.body_messages import UnknownModel, UnknownPart
 from parallax_core.server.error_body import error_body
-from parallax_core.server.message_errors import convert_error, is_messages_path
+from parallax_core.server.message_errors import VERSION_HEADER, convert_error, is_messages_path
+from parallax_core.server.methods import answer_options, has_path, list_methods
 from parallax_core.server.model_errors import ChangeRefused, ModelNotLoaded
-from parallax_core.server.strict_json import explain
+from parallax_core.server.strict_json import MOST_QUOTED, explain
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ LATER: dict[type[Unavailable], tuple[int, str | None, str]] = {
     ModelNotLoaded: (503, "model", "model_not_loaded"),
 }
 """The status, the field and the code of errors after which a client may ask again; of others, 503 and neither."""
+NOT_FOUND, NOT_ALLOWED = 404, 405
 GONE = 499
 """The logged status of a request whose client disconnected, as in nginx."""
 
@@ -96,9 +99,29 @@ async def _on_error(_: Request, error: Exception) -> JSONResponse:
     return error_response(error)
 
 
-async def _on_http(_: Request, error: Exception) -> JSONResponse:
+async def _on_http(http: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _response(error.status_code, error_body(error.status_code, str(error.detail)), error.headers)
+    status, scope = error.status_code, http.scope
+    if status == NOT_FOUND and not has_path(scope, scope["path"]):
+        meant = find_meant(scope)
+        body = error_body(status, _explain_path(scope["path"], meant), code="not_found")
+        if is_messages_path(meant or "") or http.headers.get(VERSION_HEADER):
+            return _response(*convert_error(status, body["error"], scope))
+        return _response(status, body)
+    if status == NOT_ALLOWED:
+        allowed = list_methods(scope, scope["path"])
+        if scope["method"] == "OPTIONS":
+            return answer_options(allowed)
+        message = f"{scope['method']} is not served at {scope['path']}: send {' or '.join(allowed)}"
+        return _response(status, error_body(status, message), {"Allow": ", ".join(allowed)})
+    return _response(status, error_body(status, str(error.detail)), error.headers)
+
+
+def _explain_path(path: str, meant: str | None) -> str:
+    path = path if len(path) <= MOST_QUOTED else f"{path[:MOST_QUOTED]}..."
+    if meant is not None:
+        return f"there is nothing at {path}, but at {meant}: the base URL of the API is that of the server and /v1"
+    return f"there is nothing at {path}; the API is below /v1, and GET /openapi.json describes it"
 
 
 async def _on_bug(http: Request, error: Exception) -> JSONResponse:

@@ -13,6 +13,8 @@ from parallax_core.server.json_pieces import JsonObject, to_json
 
 PATH = "/v1/messages"
 """The path of the Messages routes, with all paths below it."""
+VERSION_HEADER = "anthropic-version"
+"""The header by which Anthropic's clients say which version of the API they want."""
 REQUEST_ID = "request-id"
 """The header in which Anthropic's clients look for the id of a request."""
 

@@ -19,7 +19,7 @@ from parallax_core.server.errors import error_response
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
 from parallax_core.server.json_response import respond
 from parallax_core.server.message_content import ContentPart, open_part, sign
-from parallax_core.server.message_errors import convert_error
+from parallax_core.server.message_errors import VERSION_HEADER, convert_error
 from parallax_core.server.message_models import LONGEST_PIN_S, CountTokensRequest, MessagesRequest
 from parallax_core.server.message_replies import MessageReply, TokenCountReply
 from parallax_core.server.openapi import describe_body, describe_message_errors, describe_message_events
@@ -27,8 +27,8 @@ from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.sse import write_named
 
-VERSION_HEADER, VERSIONS = "anthropic-version", ("2023-06-01", "2026-10-21")
-"""The header with the version of the API, and the versions known here."""
+VERSIONS = ("2023-06-01", "2026-10-21")
+"""The versions of the API that are known here."""
 PING = write_named("ping", to_json({"type": "ping"}))
 """The event that is sent at the beginning of a stream and during long pauses."""
 NOT_ENDED: JsonObject = {"stop_reason": None, "stop_sequence": None, "stop_details": None, "container": None}

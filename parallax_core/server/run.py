@@ -114,6 +114,7 @@ def make_config(site: ServerSite, most_silent: int = MOST_SILENT) -> uvicorn.Con
         ws="none",
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
+        timeout_keep_alive=options.keep_alive_s,  # type: ignore[arg-type]  # it is handed to asyncio, which takes parts
         timeout_graceful_shutdown=GRACE_S,  # type: ignore[arg-type]  # it is handed to asyncio, which takes parts
     )
 

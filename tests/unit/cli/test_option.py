@@ -77,6 +77,7 @@ VALUES: dict[str, Any] = {
     "max_body": 16.0,
     "tokenizer_processes": 3,
     "request_timeout": 3.5,
+    "keep_alive": 5.5,
     "otlp_endpoint": "http://o",
     "drain": 4.5,
     "strict_plugins": True,
@@ -176,4 +177,4 @@ def test_every_setting_of_the_edge_reaches_it(tmp_path: Path) -> None:
         3.5,
         4.5,
     )
-    assert options.otlp_endpoint == "http://o"
+    assert (options.otlp_endpoint, options.keep_alive_s) == ("http://o", 5.5)

@@ -192,11 +192,6 @@ def test_models_lists_the_one_served(site: Site) -> None:
     assert stated == {"temperature": 0.2, "top_p": 0.9, "max_tokens": 8}
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/chat/completions", 405)])
-def test_wrong_route_has_an_error_body_too(site: Site, method: str, path: str, status: int) -> None:
-    error_of(site.client.request(method, path), status)
-
-
 def test_server_is_unhealthy_until_its_engine_is_ready() -> None:
     site = Site()
     with site.client:

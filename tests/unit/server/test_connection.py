@@ -76,6 +76,16 @@ async def test_client_that_stalls_in_its_second_head_is_cut_off_too() -> None:
         assert await client.is_cut()
 
 
+async def test_idle_connection_stays_open_for_the_time_of_its_option() -> None:
+    async with Listening(ServerOptions(keep_alive_s=0.2)) as server:
+        client = await server.connect()
+        for _ in range(2):
+            client.send(request(max_tokens=1))
+            assert (await client.read())[0] == 200
+        assert await client.is_cut()
+    assert ServerOptions().keep_alive_s == 75
+
+
 async def test_body_that_never_comes_is_a_408_and_its_rest_is_not_waited_for() -> None:
     async with Listening(QUICK) as server:
         client = await server.connect()

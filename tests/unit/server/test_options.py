@@ -147,6 +147,32 @@ def test_pages_of_other_origins_are_let_in_only_when_named(site: Site) -> None:
         assert "access-control-allow-origin" not in other.headers
 
 
+@pytest.mark.parametrize("origins", [("https://chat.example",), ("*",)])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
+def test_allowed_page_may_send_whatever_headers_its_sdk_has(origins: tuple[str, ...], method: str) -> None:
+    names = (
+        "authorization, content-type, x-api-key, anthropic-version, x-stainless-os, x-stainless-timeout, x-any-thing"
+    )
+    asked = {"Origin": "https://chat.example", "Access-Control-Request-Method": method}
+    with Site(ServerOptions(cors_origins=origins, keys=ApiKeys({"k": "user"}))) as site:
+        for path in ("/v1/chat/completions", "/v1/messages", "/chat/completions", "/nowhere"):
+            found = site.client.options(path, headers={**asked, "Access-Control-Request-Headers": names})
+            assert found.status_code == 200, found.text
+            assert found.headers["access-control-allow-headers"] == names
+            assert method in found.headers["access-control-allow-methods"]
+        refused = site.client.post("/v1/messages", headers={"Origin": "https://chat.example"})
+        assert refused.status_code == 401
+        assert "access-control-allow-origin" in refused.headers
+        assert "request-id" in refused.headers["access-control-expose-headers"].lower()
+
+
+def test_page_that_is_not_allowed_is_refused_in_its_preflight() -> None:
+    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    with Site(ServerOptions(cors_origins=("https://chat.example",))) as site:
+        found = site.client.options("/v1/chat/completions", headers=asked)
+        assert (found.status_code, "access-control-allow-origin" in found.headers) == (400, False)
+
+
 @pytest.mark.parametrize("path", ["/v1/replicas/0/drain", "/v1/chat/completions", "/tokenize"])
 def test_page_that_may_not_ask_cannot_even_send(path: str) -> None:
     with Site(ServerOptions(cors_origins=("https://chat.example",))) as site:

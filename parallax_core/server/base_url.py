@@ -1,0 +1,67 @@
+"""Serves the routes at the paths that clients with another base URL ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from parallax_core.server.methods import has_path
+
+API = "/v1"
+"""The path below which most routes are, with which the base URLs of OpenAI's clients end."""
+MOST_KNOWN, LONGEST_KNOWN = 256, 128
+"""The number of paths whose routes are remembered, and the largest number of characters of such a path."""
+MOST_SEGMENTS = 16
+"""The largest number of segments at the end of a path that may be a route."""
+
+
+class BaseUrls:
+    """Middleware that corrects the path of a request whose client has another base URL, if one route can be meant.
+
+    It corrects slashes that are too many, and ``/v1`` that is missing or there twice. It has to come before all
+    middleware that decides by the path.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._known: dict[str, str] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] == "http" and (path := self._find(scope)) != scope["path"]:
+            scope = {**scope, "path": path}
+        await self._app(scope, receive, send)
+
+    def _find(self, scope: Scope) -> str:
+        path: str = scope["path"]
+        if (known := self._known.get(path)) is not None:
+            return known
+        found = next((each for each in list_corrections(path) if has_path(scope, each)), path)
+        if len(path) <= LONGEST_KNOWN:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[path] = found
+        return found
+
+
+def list_corrections(path: str) -> Iterator[str]:
+    """Yield the paths that may be meant by a path, beginning with itself without needless slashes."""
+    clean = re.sub(r"(?<!:)/{2,}", "/", path)  # a model's id may have "://"
+    clean = clean.rstrip("/") or "/"
+    yield clean
+    bare = re.sub(rf"^(?:{API}(?=/))+", "", clean)
+    yield API + bare
+    yield bare
+
+
+def find_meant(scope: Scope) -> str | None:
+    """Return the route at the end of the path of a request, which has none itself; None: there is none there either."""
+    segments = [each for each in scope["path"].lower().split("/") if each][-MOST_SEGMENTS:]
+    for begin in range(len(segments)):
+        path = "/" + "/".join(segments[begin:])
+        for each in (path, API + path):
+            if has_path(scope, each):
+                return each
+    return None
