@@ -52,6 +52,17 @@ class HttpSurface(Protocol):
             ValueError: if one of its routes exists already.
         """
 
+    def write_errors(self, path: str, write: Callable[[int, str], dict[str, Any]]) -> None:
+        """Have every error at a path, or below it, sent in the form of the plugin's API, whoever refuses the request.
+
+        Args:
+            path: the path, such as ``/api``; also requests for which there is no route are answered so.
+            write: returns the body, a JSON object, for a status and a message.
+
+        Raises:
+            ValueError: if errors there, above or below it have a form already.
+        """
+
     async def read(self, request: Any, reader: Ref[Callable[[bytes], T]], kind: type[T]) -> T:  # noqa: ANN401 -- as above
         """Have a function of the plugin read the body of a request in a process that reads bodies.
 

@@ -32,7 +32,7 @@ from parallax_core.server.errors import add_handlers
 from parallax_core.server.host_check import HostCheck
 from parallax_core.server.ignored_header import HEADER, IgnoredFieldsHeader
 from parallax_core.server.message_errors import REQUEST_ID as MESSAGE_REQUEST_ID
-from parallax_core.server.message_errors import MessageErrors
+from parallax_core.server.message_errors import ErrorForms, MessageErrors
 from parallax_core.server.methods import METHODS, HeadRequests
 from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.openapi import describe_app, describe_health
@@ -51,6 +51,7 @@ def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions
     # Traces come from `tracing` alone: FastAPI's would contain text of clients wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", openapi_url=None, redirect_slashes=False, telemetry=silent)
+    app.state.error_forms = ErrorForms()
     add_handlers(app)
     describe_app(app, has_keys=options.keys.are_needed)
     app.include_router(_make_basics(models, drain))
@@ -72,7 +73,7 @@ def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions
     for routes in modules:
         app.include_router(routes.make_router(models))
     _add_options(app, options, drain)
-    app.add_middleware(MessageErrors)
+    app.add_middleware(MessageErrors, forms=app.state.error_forms)
     app.add_middleware(BaseUrls)
     app.add_middleware(HeadRequests)
     app.add_middleware(AccessLog, count_error=models.server_metrics.count_error, logs_bodies=options.logs_bodies)

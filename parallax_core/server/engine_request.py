@@ -103,7 +103,7 @@ def read_conversation(
     turns = [message.as_turn() for message in body.messages]
     settings = body.chat_template_kwargs or {}
     if body.reasoning_effort is not None:
-        settings = {**_read_effort(text, body.reasoning_effort), **settings}
+        settings = {**_read_effort(text, body.reasoning_effort, parser), **settings}
     return text.encode_chat(turns, settings, ending, tools=tools)
 
 
@@ -117,13 +117,23 @@ def _read_end(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | No
     return text.encode(parser.reasoning_end, special=False)
 
 
-def _read_effort(text: ModelTokenizer, effort: str) -> dict[str, Any]:
-    """Return the variables of the chat template for a ``reasoning_effort``."""
+def can_reason(text: ModelTokenizer, parser: ParserTraits | None) -> bool:
+    """Return whether a model reasons: its chat template has a setting for that, or the marks of reasoning."""
+    settings = ("reasoning_effort", *REASONING_SWITCHES)
+    marks = (parser.reasoning_marks if parser else None) or ()
+    has_marks = any(mark in text.template_source for mark in marks)
+    return bool(parser and parser.reasoning_end) and (has_marks or any(map(text.template_uses, settings)))
+
+
+def _read_effort(text: ModelTokenizer, effort: str, parser: ParserTraits | None) -> dict[str, Any]:
+    """Return the variables of the chat template for a ``reasoning_effort``; what is so anyway needs none."""
     if text.template_uses("reasoning_effort"):
         return {"reasoning_effort": effort}
     for name in REASONING_SWITCHES:
         if text.template_uses(name):
             return {name: effort != "none"}
+    if can_reason(text, parser) == (effort != "none"):
+        return {}
     message = "this model's chat template has no setting for reasoning"
     raise InvalidRequest(message, "reasoning_effort", "leave it out")
 

@@ -23,7 +23,8 @@ from parallax_core.base.errors import (
 from parallax_core.server.base_url import find_meant
 from parallax_core.server.body_messages import UnknownModel, UnknownPart
 from parallax_core.server.error_body import error_body
-from parallax_core.server.message_errors import VERSION_HEADER, convert_error, is_messages_path
+from parallax_core.server.message_errors import PATH as MESSAGES_PATH
+from parallax_core.server.message_errors import VERSION_HEADER, ErrorForms, convert_error, is_below
 from parallax_core.server.methods import answer_options, has_path, list_methods
 from parallax_core.server.model_errors import ChangeRefused, ModelNotLoaded
 from parallax_core.server.strict_json import MOST_QUOTED, explain
@@ -105,7 +106,7 @@ async def _on_http(http: Request, error: Exception) -> Response:
     if status == NOT_FOUND and not has_path(scope, scope["path"]):
         meant = find_meant(scope)
         body = error_body(status, _explain_path(scope["path"], meant), code="not_found")
-        if is_messages_path(meant or "") or http.headers.get(VERSION_HEADER):
+        if is_below(meant or "", MESSAGES_PATH) or http.headers.get(VERSION_HEADER):
             return _response(*convert_error(status, body["error"], scope))
         return _response(status, body)
     if status == NOT_ALLOWED:
@@ -127,6 +128,7 @@ def _explain_path(path: str, meant: str | None) -> str:
 async def _on_bug(http: Request, error: Exception) -> JSONResponse:
     logger.error("request failed", exc_info=error)
     body = error_body(500, "internal error; the server's log has the details")
-    if is_messages_path(http.url.path):  # it is answered outside of all middleware
-        return _response(*convert_error(500, body["error"], http.scope))
+    forms: ErrorForms = http.app.state.error_forms
+    if write := forms.find(http.url.path):  # it is answered outside of all middleware
+        return _response(*write(500, body["error"], http.scope))
     return _response(500, body)

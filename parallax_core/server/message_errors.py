@@ -1,8 +1,8 @@
-"""Writes errors of the Messages routes in Anthropic's form, whatever part of the server has refused the request."""
+"""Writes errors in the form of the API that a path belongs to, whatever part of the server has refused the request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -34,9 +34,8 @@ UNAVAILABLE, SERVER_ERROR, ERROR = 503, 500, 400
 JSON = "application/json"
 
 
-def is_messages_path(path: str) -> bool:
-    """Return whether errors at this path have Anthropic's form."""
-    return path == PATH or path.startswith(f"{PATH}/")
+ErrorWriter = Callable[[int, Mapping[str, Any], Scope], tuple[int, JsonObject]]
+"""Returns the status and the body for an error in OpenAI's form."""
 
 
 def convert_error(status: int, error: Mapping[str, Any], scope: Scope) -> tuple[int, JsonObject]:
@@ -49,15 +48,39 @@ def convert_error(status: int, error: Mapping[str, Any], scope: Scope) -> tuple[
     return status, {"type": "error", "error": {"type": kind, "message": message}, "request_id": find_request_id(scope)}
 
 
-class MessageErrors:
-    """Middleware that converts the errors of the Messages routes, and sends the id of a request as ``request-id``."""
+class ErrorForms:
+    """The paths whose errors have another form than OpenAI's."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self) -> None:
+        self._writers: dict[str, ErrorWriter] = {PATH: convert_error}
+
+    def add(self, path: str, write: Callable[[int, str], JsonObject]) -> None:
+        """Add a path; see `parallax_core.contracts.surface.HttpSurface.write_errors`."""
+        if any(is_below(path, taken) or is_below(taken, path) for taken in (*self._writers, "/v1")):
+            raise ValueError(f"errors at {path} have a form already")
+        self._writers[path] = lambda status, error, _: (status, write(status, str(error["message"])))
+
+    def find(self, path: str) -> ErrorWriter | None:
+        """Return the writer of the errors at a path; None: they have OpenAI's form."""
+        return next((write for above, write in self._writers.items() if is_below(path, above)), None)
+
+
+def is_below(path: str, above: str) -> bool:
+    """Return whether a path is another one, or below it."""
+    return path == above or path.startswith(f"{above}/")
+
+
+class MessageErrors:
+    """Middleware that converts errors into the form of their path, and sends the id of a request as ``request-id``."""
+
+    def __init__(self, app: ASGIApp, forms: ErrorForms) -> None:
         self._app = app
+        self._forms = forms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
-        if scope["type"] != "http" or not is_messages_path(scope["path"]):
+        write = self._forms.find(scope["path"]) if scope["type"] == "http" else None
+        if write is None:
             await self._app(scope, receive, send)
             return
         start: Message | None = None
@@ -76,7 +99,7 @@ class MessageErrors:
                 return
             body.extend(message.get("body", b""))
             if not message.get("more_body", False):
-                await _send_error(start, bytes(body), scope, send)
+                await _send_error(start, msgspec.json.decode(bytes(body)), write, scope, send)
 
         await self._app(scope, receive, convert)
 
@@ -86,9 +109,10 @@ def find_request_id(scope: Scope) -> str:
     return str(scope.get("state", {}).get("request_id", ""))
 
 
-async def _send_error(start: Message, body: bytes, scope: Scope, send: Send) -> None:
-    """Send a response whose start and body have OpenAI's form."""
-    start["status"], content = convert_error(start["status"], msgspec.json.decode(body)["error"], scope)
+async def _send_error(start: Message, content: Any, write: ErrorWriter, scope: Scope, send: Send) -> None:  # noqa: ANN401
+    """Send a response whose start and body may have OpenAI's form; a plugin's own errors have its form already."""
+    if isinstance(error := content.get("error"), dict):
+        start["status"], content = write(start["status"], error, scope)
     data = to_json(content)
     MutableHeaders(scope=start)["content-length"] = str(len(data))
     await send(start)

@@ -17,6 +17,7 @@ from parallax_core.contracts.surface import ForwardedAnswer
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.body_messages import BodyRequest, DirectAnswer, RefusedBody
 from parallax_core.server.forwarding import forward
+from parallax_core.server.message_errors import ErrorForms
 from parallax_core.server.response import while_connected
 from parallax_core.server.served_models import ServedModels
 
@@ -50,6 +51,11 @@ class PluginRoutes:
             if isinstance(route, Route) and any(_covers(other, route) for other in others):
                 raise ValueError(f"{route.path} is taken")
         self.routers.append(router)
+
+    def write_errors(self, path: str, write: Callable[[int, str], dict[str, Any]]) -> None:
+        """Set the form of errors; see `HttpSurface.write_errors`."""
+        forms: ErrorForms = self._app.state.error_forms
+        forms.add(path, write)
 
     async def read(self, request: Any, reader: Ref[Callable[[bytes], T]], kind: type[T]) -> T:  # noqa: ANN401
         """Have a function of the plugin read a body; see `HttpSurface.read`."""

@@ -26,9 +26,11 @@ from parallax_core.server.body_messages import (
     DirectAnswer,
     HistoryNeeded,
     ParsedBody,
+    ParserTraits,
     RefusedBody,
 )
 from parallax_core.server.cache_salt import CacheSalts
+from parallax_core.server.engine_request import can_reason
 from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import cut
 from parallax_core.server.json_response import respond
@@ -214,9 +216,14 @@ class Service:
         able = {
             "completion": True,
             "chat": self.text.can_chat,
-            "tools": self.text.can_chat and self.parser is not None and self.parser.spec.finds_calls,
+            "tools": self.text.can_chat
+            and self.parser is not None
+            and self.parser.spec.finds_calls
+            and self.text.template_uses("tools"),
             "embeddings": self.text.can_embed,
-            "reasoning": self.text.can_chat and self.parser is not None and bool(self.parser.spec.reasoning_end),
+            "reasoning": self.text.can_chat
+            and self.parser is not None
+            and can_reason(self.text, ParserTraits.of(self.parser.spec)),
         }
         return [name for name, is_able in able.items() if is_able]
 

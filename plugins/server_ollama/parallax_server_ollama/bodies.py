@@ -46,6 +46,7 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
 
     function: CalledFunction
     id: str | None = None
+    type: Literal["function"] | None = None
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -92,9 +93,9 @@ class EmbedBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     model: str
     input: str | list[str]
-    truncate: Literal[False] | None = None
-    """Inputs that are too long are refused, and not cut."""
     dimensions: int | None = None
+    options: Options = msgspec.field(default_factory=Options)
+    """Without effect, apart from ``num_ctx``: nothing is drawn."""
     keep_alive: KeepAlive | None = None
 
 
@@ -109,6 +110,33 @@ class ShowBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 EMPTY: tuple[object, ...] = (None, "", [], {})
 """Values of unsupported fields that ask for nothing."""
+ANY = object()
+"""Stands for every value of a field that cannot have an effect here."""
+Neutral = dict[str, tuple[object, ...]]
+NEUTRAL: Neutral = {"logprobs": (False,), "top_logprobs": (0,), "shift": (False, True), "truncate": (False, True)}
+"""Unsupported fields of bodies, with the values that ask for nothing; no prompt is cut."""
+NEUTRAL_OPTIONS: Neutral = {
+    "embedding_only": (False,),
+    "f16_kv": (True,),
+    "logits_all": (False,),
+    "low_vram": (False,),
+    "main_gpu": (0,),
+    "mirostat": (0,),
+    "mirostat_eta": (ANY,),
+    "mirostat_tau": (ANY,),
+    "num_gpu": (-1,),
+    "num_keep": (ANY,),
+    "num_thread": (0,),
+    "numa": (False,),
+    "penalize_newline": (True,),
+    "repeat_last_n": (-1,),
+    "tfs_z": (1,),
+    "typical_p": (1,),
+    "use_mlock": (False,),
+    "use_mmap": (True,),
+    "vocab_only": (False,),
+}
+"""The same for options; those of mirostat and of cutting the context need others that are refused, or never happen."""
 
 
 NEEDED = {"input"}
@@ -131,9 +159,29 @@ def read(data: bytes, kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401 -- an 
 
 
 def _drop_empty(content: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in content.items() if name in NEEDED or value not in EMPTY}
+    kept = {
+        name: value
+        for name, value in content.items()
+        if name in NEEDED or not (value in EMPTY or _asks_nothing(value, NEUTRAL.get(name, ())))
+    }
     if isinstance(options := kept.get("options"), dict):
-        kept["options"] = {name: value for name, value in options.items() if value is not None}
+        kept["options"] = _drop_options(options)
     if isinstance(messages := kept.get("messages"), list):
         kept["messages"] = [_drop_empty(each) if isinstance(each, dict) else each for each in messages]
     return kept
+
+
+def _drop_options(options: dict[str, Any]) -> dict[str, Any]:
+    neutral = dict(NEUTRAL_OPTIONS)
+    if options.get("repeat_penalty") in (None, 1):
+        neutral["repeat_last_n"] = (ANY,)
+    return {
+        name: value
+        for name, value in options.items()
+        if not (value is None or _asks_nothing(value, neutral.get(name, ())))
+    }
+
+
+def _asks_nothing(value: object, neutral: tuple[object, ...]) -> bool:
+    """Return whether a value is one of those; true is not 1, nor false 0."""
+    return any(each is ANY or (value == each and isinstance(value, bool) == isinstance(each, bool)) for each in neutral)

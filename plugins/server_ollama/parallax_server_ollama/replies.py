@@ -29,6 +29,10 @@ def name_error(body: Json) -> Json:
     return {"error": body["error"]["message"]}
 
 
+class BrokenStream(Exception):
+    """The server's stream has ended with an error."""
+
+
 class Embedded(msgspec.Struct):
     """An embedding in an answer of the server."""
 
@@ -75,27 +79,27 @@ class Reply:
     prompt_tokens: int = 0
     output_tokens: int = 0
 
-    def read_whole(self, answer: Json) -> Json:
-        """Return the reply for a whole answer."""
-        choice = answer["choices"][0]
-        part = choice["message"] if "message" in choice else {"content": choice["text"]}
-        self._note(answer, choice)
-        for at, call in enumerate(part.get("tool_calls") or ()):
-            self.calls[at] = call["function"]
+    async def read_whole(self, pieces: AsyncIterator[bytes]) -> Json:
+        """Return the whole reply, from the pieces of the server's stream of events; an error is `BrokenStream`."""
+        texts: list[str] = []
+        thoughts: list[str] = []
+        async for event in read_events(pieces):
+            if "error" in event:
+                raise BrokenStream(event["error"]["message"])
+            self._note(event, {})
+            for part in self._read_parts(event):
+                texts.append(part.get("content") or "")
+                thoughts.append(part.get("reasoning_content") or "")
         calls, rest = self._take_calls()
-        part = {**part, "content": (part.get("content") or "") + rest}
+        part = {"content": "".join(texts) + rest, "reasoning_content": "".join(thoughts)}
         return {**self._write(part, calls), **self._write_end()}
 
     def read_chunk(self, chunk: Json) -> Iterator[Json]:
         """Yield the parts of the reply that a chunk of a stream gives."""
         self._note(chunk, {})
-        for choice in chunk.get("choices", ()):
-            self._note({}, choice)
-            part = choice["delta"] if "delta" in choice else {"content": choice.get("text")}
+        for part in self._read_parts(chunk):
             if part.get("content") or part.get("reasoning_content"):
                 yield self._write(part, [])
-            for call in part.get("tool_calls") or ():
-                self._add_call(call)
 
     def end(self) -> Iterator[Json]:
         """Yield the last parts of a stream: the calls, and the end."""
@@ -103,6 +107,15 @@ class Reply:
         if calls or rest:
             yield self._write({"content": rest}, calls)
         yield {**self._write({}, []), **self._write_end()}
+
+    def _read_parts(self, chunk: Json) -> Iterator[Json]:
+        """Yield the parts of a chunk, whose calls are collected."""
+        for choice in chunk.get("choices", ()):
+            self._note({}, choice)
+            part = choice["delta"] if "delta" in choice else {"content": choice.get("text")}
+            for call in part.get("tool_calls") or ():
+                self._add_call(call)
+            yield part
 
     def _note(self, answer: Json, choice: Json) -> None:
         """Note the counts and the end of an answer."""

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 
 from parallax_core.api import ForwardedAnswer, HttpSurface, InvalidRequest, Ref
 from parallax_server_ollama.asked import Asked, name_model
-from parallax_server_ollama.replies import Embeddings, Reply, name_error, write_lines, write_time
+from parallax_server_ollama.replies import BrokenStream, Embeddings, Reply, name_error, write_lines, write_time
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -23,7 +23,7 @@ CAPABILITIES = {"chat": "completion", "tools": "tools", "reasoning": "thinking",
 """What the server says of a model, as Ollama calls it."""
 FAR = "0001-01-01T00:00:00Z"
 """Ollama's time for never."""
-OK, MISSING, BAD = 200, 404, 400
+OK, MISSING, BAD, FAILED = 200, 404, 400, 500
 Reader = Ref[Callable[[bytes], Asked]]
 CHAT: Reader = Ref("parallax_server_ollama.translate:read_chat")
 GENERATE: Reader = Ref("parallax_server_ollama.translate:read_generate")
@@ -78,6 +78,8 @@ class Ollama:
     async def embed(self, http: Request) -> Response:
         """Answer ``POST /api/embed``."""
         began, asked = time.monotonic(), await self._server.read(http, EMBED, Asked)
+        if asked.context:
+            _check_context(asked, (await self.find_model(http, asked.model))["max_model_len"] or 0)
         found = await self._ask(http, asked.path, asked.body, Embeddings)
         return Response(found.write(asked.model, time.monotonic() - began), media_type="application/json")
 
@@ -144,7 +146,13 @@ class Ollama:
         _check_context(asked, model["max_model_len"] or 0)
         if asked.streams:
             return LinesResponse(await self._open(http, asked.path, asked.body), reply)
-        return JSONResponse(reply.read_whole(await self._ask(http, asked.path, asked.body, dict)))
+        answer = await self._open(http, asked.path, asked.body)
+        try:
+            return JSONResponse(await reply.read_whole(aiter(answer)))
+        except BrokenStream as error:
+            raise Refusal(FAILED, {"error": str(error)}) from None
+        finally:
+            await answer.close()
 
 
 def _check_context(asked: Asked, room: int) -> None:
@@ -206,6 +214,7 @@ async def _greet() -> Response:
 
 def make_router(server: HttpSurface) -> APIRouter:
     """Return the routes for ``server``."""
+    server.write_errors("/api", lambda _, message: {"error": message})
     api, router = Ollama(server), APIRouter()
     posts = {"chat": api.chat, "generate": api.generate, "embed": api.embed, "show": api.show}
     gets = {"tags": api.list_models, "ps": api.list_running}

@@ -63,7 +63,8 @@ def read_embed(data: bytes) -> Asked:
     body: EmbedBody = read(data, EmbedBody)
     sizes = {} if body.dimensions is None else {"dimensions": body.dimensions}
     asked = {"model": name_model(body.model), "input": body.input, **sizes}
-    return Asked(model=body.model, path="/v1/embeddings", body=json.dumps(asked).encode())
+    context = body.options.num_ctx or 0
+    return Asked(model=body.model, path="/v1/embeddings", body=json.dumps(asked).encode(), context=context)
 
 
 def read_show(data: bytes) -> Asked:
@@ -74,7 +75,7 @@ def read_show(data: bytes) -> Asked:
 
 def _ask(body: ChatBody | GenerateBody, path: str, prompt: Json) -> Asked:
     whole = {**prompt, **_make_common(body)}
-    context, streams = body.options.num_ctx or 0, bool(whole["stream"])
+    context, streams = body.options.num_ctx or 0, body.stream is not False
     return Asked(model=body.model, path=path, body=json.dumps(whole).encode(), streams=streams, context=context)
 
 
@@ -119,12 +120,10 @@ def _take_call(waiting: list[tuple[str, str]], function: str | None, number: int
 
 
 def _make_common(body: ChatBody | GenerateBody) -> Json:
-    streams = body.stream is not False
-    asks: Json = {"stream_options": {"include_usage": True}} if streams else {}
     return {
         "model": name_model(body.model),
-        "stream": streams,
-        **asks,
+        "stream": True,  # For a whole answer too: it has to say when its first token came.
+        "stream_options": {"include_usage": True},
         **_make_sampling(body.options),
         **_make_format(body.format),
         **_make_effort(body.think),

@@ -38,8 +38,8 @@ USER = {"role": "user", "content": "hi"}
 class OllamaSite(ScriptedSite):
     """The server with the plugin."""
 
-    def __init__(self, folder: Path, options: ServerOptions | None = None) -> None:
-        super().__init__(folder, options=options)
+    def __init__(self, folder: Path, options: ServerOptions | None = None, **given: Any) -> None:
+        super().__init__(folder, options=options, **given)
         record = PluginRecord(name="ollama", distribution="x", version="1", module="ollama", state="loaded")
         host = PluginHost([(record, plugin)])
         app: Any = self.http.app
@@ -212,6 +212,73 @@ def test_prompt_is_completed_with_a_template_or_as_it_is(site: OllamaSite) -> No
         assert name in error_of(site.http.post("/api/generate", json={"model": "toy", "prompt": "hi", name: value}))
 
 
+NEUTRAL: list[dict[str, Any]] = [
+    {"logprobs": False, "top_logprobs": 0, "truncate": True, "shift": True},
+    {"truncate": False, "shift": False, "logprobs": None},
+    {"options": {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "tfs_z": 1.0, "typical_p": 1.0}},
+    {"options": {"repeat_last_n": 64, "num_keep": 4, "penalize_newline": True, "seed": None}},
+    {"options": {"repeat_last_n": -1, "repeat_penalty": 1.1, "num_gpu": -1, "num_thread": 0}},
+    {"options": {"low_vram": False, "use_mmap": True, "numa": False, "vocab_only": False}},
+    {"messages": [USER, {"role": "assistant", "content": "x", "images": None, "tool_calls": []}, USER]},
+]
+
+
+@pytest.mark.parametrize("fields", NEUTRAL)
+def test_values_that_ask_for_nothing_are_accepted(site: OllamaSite, fields: dict[str, Any]) -> None:
+    chat(site, "Hello.", **fields)
+    if "messages" not in fields:
+        assert site.post("generate", "Hello.", prompt="hi", stream=False, **fields).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"logprobs": True}, "logprobs"),
+        ({"options": {"mirostat": 2}}, "mirostat"),
+        ({"options": {"mirostat": False}}, "mirostat"),
+        ({"options": {"repeat_last_n": 64, "repeat_penalty": 1.1}}, "repeat_last_n"),
+        ({"options": {"penalize_newline": False}}, "penalize_newline"),
+        ({"options": {"tfs_z": 0.5}}, "tfs_z"),
+    ],
+)
+def test_other_values_of_these_fields_are_refused(site: OllamaSite, fields: dict[str, Any], name: str) -> None:
+    assert name in error_of(site.post("chat", messages=[USER], **fields))
+
+
+def test_times_of_a_whole_answer_are_those_of_its_tokens(site: OllamaSite) -> None:
+    answer = site.post("chat", "Hello there. " * 40, messages=[USER], stream=False).json()
+    assert answer["eval_count"] > 40
+    assert answer["prompt_eval_duration"] + answer["eval_duration"] == pytest.approx(answer["total_duration"], rel=0.01)
+    assert answer["eval_duration"] > answer["total_duration"] / 20
+
+
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{{ eos_token }}{% endfor %}"
+ALWAYS = PLAIN + "<think>\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "thinks", "accepted"),
+    [(PLAIN, False, {False}), (ALWAYS, True, {True, "low"}), (None, True, {True, False, "high"})],
+)
+def test_capability_is_what_requests_may_ask_for(
+    tmp_path: Path, template: str | None, accepted: set[Any], *, thinks: bool
+) -> None:
+    given = {} if template is None else {"template": template}
+    with OllamaSite(tmp_path, **given) as site:
+        assert ("thinking" in site.post("show").json()["capabilities"]) == thinks
+        assert ("tools" in site.post("show").json()["capabilities"]) == (template is None)
+        for think in (True, False, "low", "high"):
+            status = site.post("chat", "Hello.", messages=[USER], think=think, stream=False).status_code
+            assert status == (200 if think in accepted or (thinks and isinstance(think, str)) else 400), think
+
+
+@pytest.mark.parametrize("path", ["/api/pull", "/api/embeddings", "/api/chat/x", "/api"])
+def test_error_has_ollamas_form_wherever_it_comes_from(site: OllamaSite, path: str) -> None:
+    assert error_of(site.http.post(path, json={"model": "x"}), 404)
+    assert error_of(site.http.put("/api/chat", json={}), 405)
+    assert set(site.http.post("/apis", json={}).json()["error"]) >= {"message", "type"}
+
+
 def test_model_is_loaded_already(site: OllamaSite) -> None:
     for name, field in (("chat", "message"), ("generate", "response")):
         answer = site.post(name).json()
@@ -246,7 +313,7 @@ def test_key_is_needed_like_everywhere(tmp_path: Path) -> None:
     with OllamaSite(tmp_path, options) as site:
         body = {"model": "toy", "messages": [USER], "stream": False}
         for path in ("/api/chat", "/api/generate", "/api/embed", "/api/show"):
-            assert site.http.post(path, json=body).status_code == 401
+            assert "no valid API key" in error_of(site.http.post(path, json=body), 401)
         for path in ("/api/tags", "/api/ps", "/api/version", "/"):
             assert site.http.get(path).status_code == 401
         site.engine.scripts += ["Yes."] * 4

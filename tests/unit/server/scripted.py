@@ -149,8 +149,9 @@ class ScriptedSite:
         options: ServerOptions | None = None,
         *,
         length: int = LENGTH,
+        template: str = TEMPLATE,
     ) -> None:
-        write_model(folder, TEMPLATE)
+        write_model(folder, template)
         path = folder / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in SPECIAL])

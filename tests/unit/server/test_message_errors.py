@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.server.message_errors import convert_error, is_messages_path
+from parallax_core.server.message_errors import ErrorForms, convert_error
 from tests.unit.server.letters import Site
 
 SCOPE = {"state": {"request_id": "abc"}}
@@ -37,15 +37,26 @@ def test_message_names_the_field() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/batches"])
 def test_errors_below_the_route_have_its_form(site: Site, path: str) -> None:
-    assert is_messages_path(path)
+    assert ErrorForms().find(path) is convert_error
     response = site.client.put(path)
     assert response.json()["type"] == "error"
     assert int(response.headers["content-length"]) == len(response.content)
 
 
 def test_errors_of_other_routes_stay_as_they_are(site: Site) -> None:
-    assert not is_messages_path("/v1/messagesx")
+    assert ErrorForms().find("/v1/messagesx") is None
     assert set(site.client.get("/v1/nothing").json()) == {"error"}
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/chat", "/v1/messages", "/v1/messages/x", "/api", "/api/x"])
+def test_form_of_errors_is_set_once_for_a_path(path: str) -> None:
+    forms = ErrorForms()
+    forms.add("/api", lambda status, message: {"error": f"{status} {message}"})
+    with pytest.raises(ValueError, match="have a form already"):
+        forms.add(path, lambda status, message: {"error": f"{status} {message}"})
+    write = forms.find("/api/x")
+    assert write is not None
+    assert write(404, {"message": "no"}, SCOPE) == (404, {"error": "404 no"})
 
 
 def test_bug_is_told_in_anthropics_form(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
