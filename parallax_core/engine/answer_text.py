@@ -17,6 +17,8 @@ class AnswerText:
         self._detokenizer = Detokenizer(partial(decode, shown=shown) if shown else decode)
         self._stop = StopFilter(stops)
         self._has_stops = bool(stops)
+        self.decoded = ""
+        """The text that the last token completed, of which the start of a stop string may be held back."""
 
     @property
     def has_stopped(self) -> bool:
@@ -33,7 +35,7 @@ class AnswerText:
 
         Exempt tokens begin an answer that must not end yet, see `StopFilter.feed`.
         """
-        text = self._detokenizer.feed(token)
+        text = self.decoded = self._detokenizer.feed(token)
         return self._stop.feed(text, is_exempt=is_exempt) if self._has_stops else text
 
     def finish(self) -> str:

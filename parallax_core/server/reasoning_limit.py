@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Request, Stream
+from parallax_core.contracts.engine import Delta, Engine, Finish, Health, Request, Stream, TokenLogprob
 from parallax_core.contracts.parser import Reasoning
+from parallax_core.engine.answer_text import AnswerText
+from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.timing import Timeline
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.answer_parsing import make_parser
@@ -22,12 +24,12 @@ class ReasoningLimit:
     `Request.delivered`: the model continues with its answer. Only for an engine that is `Resumable`.
     """
 
-    def __init__(self, engine: Engine, parser: OutputParser, form: ResponseForm, end_text: str) -> None:
-        """Limit ``engine`` to ``form.max_reasoning`` tokens; ``end_text`` is the text of ``form.reasoning_end``."""
+    def __init__(self, engine: Engine, parser: OutputParser, form: ResponseForm, decode: Decode) -> None:
+        """Limit ``engine`` to ``form.max_reasoning`` tokens; ``decode`` makes its text."""
         self.engine = engine
         self.parser = parser
         self.form = form
-        self.end_text = end_text
+        self.decode = decode
 
     async def start(self) -> None:
         """Start the engine."""
@@ -58,6 +60,9 @@ class LimitedStream:
         self._is_closed = False
         self._is_reasoning = False
         self._parser = make_parser(limit.parser, limit.form)
+        shown = request.shown_tokens | frozenset(limit.form.reasoning_end)
+        self._text = AnswerText(limit.decode, request.stop, shown)
+        """The text of the tokens so far, as the engine makes it: what it holds back at the limit is not lost."""
         self._stream = limit.engine.submit(request)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
@@ -70,11 +75,10 @@ class LimitedStream:
         else:
             return
         self._stream.close()
-        end = self._limit.form.reasoning_end
-        yield Delta(text=self._limit.end_text, tokens=end)
-        if self._is_closed:
+        yield (end := self._end_reasoning())
+        if self._is_closed or end.finish is not None:
             return
-        self._stream = self._limit.engine.submit(self._continue((*self._tokens, *end)))
+        self._stream = self._limit.engine.submit(self._continue())
         async for delta in self._stream:
             self._timeline.advance(time.monotonic())
             yield replace(delta, finish=self._complete(delta.finish)) if delta.finish else delta
@@ -86,13 +90,43 @@ class LimitedStream:
 
     def _is_over(self, delta: Delta) -> bool:
         """Add a delta; return whether the reasoning has reached its limit and there is room for an answer."""
-        self._tokens += delta.tokens
-        if pieces := self._parser.feed(delta.text):
-            self._is_reasoning = isinstance(pieces[-1], Reasoning)
+        for token in delta.tokens:
+            self._add(token)
+            if pieces := self._parser.feed(self._text.decoded):
+                self._is_reasoning = isinstance(pieces[-1], Reasoning)
         most, end = self._request.max_tokens, self._limit.form.reasoning_end
         has_room = most is None or len(self._tokens) + len(end) < most
         limit = self._limit.form.max_reasoning
         return self._is_reasoning and has_room and limit is not None and len(self._tokens) >= limit
+
+    def _add(self, token: int) -> str:
+        """Add a token, and return the text that it completes, as `Sequence` does."""
+        self._tokens.append(token)
+        if token in self._request.stop_ids:
+            return self._text.finish()
+        return self._text.feed(token, is_exempt=len(self._tokens) <= self._request.sampling.min_tokens)
+
+    def _end_reasoning(self) -> Delta:
+        """Return the delta that ends the reasoning: with what the engine has held back, and as if the model drew it.
+
+        No other token was possible, so the log-probability of each is 0. A stop string or token in it ends the answer.
+        """
+        text, top, is_over = "", self._request.logprobs, False
+        added: list[int] = []
+        for token in self._limit.form.reasoning_end:
+            text += self._add(token)
+            added.append(token)
+            if is_over := self._text.has_stopped or token in self._request.stop_ids:
+                break
+        scores = [TokenLogprob(token, 0.0, ((token, 0.0),) if top else ()) for token in added]
+        delta = Delta(text=text, tokens=tuple(added), logprobs=tuple(scores) if top is not None else ())
+        return self._end(delta) if is_over else delta
+
+    def _end(self, delta: Delta) -> Delta:
+        """Return the delta as the last one of the answer."""
+        num_prompt, timing = len(self._request.prompt), self._timeline.read()
+        finish = Finish(reason="stop", prompt_tokens=num_prompt, output_tokens=len(self._tokens), timing=timing)
+        return replace(delta, ended="stop", stop_string=self._text.stop_string, finish=finish)
 
     def _complete(self, finish: Finish) -> Finish:
         """Return the finish of the second request for the whole answer: the first request's own finish is not known."""
@@ -101,7 +135,7 @@ class LimitedStream:
             timing = replace(timing, queued_s=own.queued_s, prefill_s=own.prefill_s, decode_s=own.decode_s)
         return replace(finish, cached_tokens=0, timing=timing)
 
-    def _continue(self, delivered: tuple[int, ...]) -> Request:
+    def _continue(self) -> Request:
         waited_s = time.monotonic() - self._timeline.arrived
         name = RequestId(f"{self._request.id}-continued")
-        return replace(self._request, id=name, waited_s=waited_s, delivered=(delivered,))
+        return replace(self._request, id=name, waited_s=waited_s, delivered=(tuple(self._tokens),))

@@ -154,7 +154,7 @@ class Service:
         if not (isinstance(self.engine, Resumable) and self.engine.can_resume(reading.request)):
             message = "a limit on reasoning is not available: this model's engine cannot continue an answer"
             raise InvalidRequest(message, "max_reasoning_tokens", "leave it out, or serve with another backend")
-        return ReasoningLimit(self.engine, self.parser, reading.form, self.text.show(reading.form.reasoning_end))
+        return ReasoningLimit(self.engine, self.parser, reading.form, self.text.decode)
 
     async def _read(self, kind: BodyKind, http: fastapi.Request) -> ParsedBody | DirectAnswer:
         if not is_json(http.headers.get("content-type", "")):

@@ -142,7 +142,9 @@ async def test_time_of_the_reasoning_is_no_time_in_the_queue() -> None:
     end = Finish(reason="stop", prompt_tokens=2, output_tokens=3, timing=timing)
     engine = Scripted([Delta(text="a", tokens=(1,))] * 2, [Delta(text="b", tokens=(4,), ended="stop", finish=end)])
     form = ResponseForm(model="", num_answers=1, max_reasoning=2, reasoning_end=(9,))
-    limit = ReasoningLimit(cast("Engine", engine), OutputParser(SPEC, PipeParser), form, ".")
+    limit = ReasoningLimit(
+        cast("Engine", engine), OutputParser(SPEC, PipeParser), form, lambda tokens, **_: "a" * len(tokens)
+    )
     request = Request(id=RequestId("a"), prompt=(5, 6), max_tokens=None, sampling=Sampling(), waited_s=2.0)
     deltas = [delta async for delta in limit.submit(request)]
     assert [delta.tokens for delta in deltas] == [(1,), (1,), (9,), (4,)]
@@ -152,6 +154,76 @@ async def test_time_of_the_reasoning_is_no_time_in_the_queue() -> None:
     assert found.queued_s == pytest.approx(2.0)
     assert found.prefill_s + found.decode_s < 1e6
     assert (found.stages_s, found.hops_s) == ((0.5,), (0.25,))
+
+
+@pytest.mark.parametrize("size", range(1, 5))
+@pytest.mark.parametrize("streams", [False, True])
+def test_text_that_is_held_back_at_the_limit_is_not_lost(site: Site, size: int, streams: bool) -> None:
+    """The end of the reasoning is the start of a stop string, which does not follow."""
+    reasoning, content = expect(6)
+    fields = {"max_reasoning_tokens": LIMIT, "max_tokens": LIMIT + 1 + 6, "stop": [f"{reasoning[-size:]}??", ".???"]}
+    if not streams:
+        message = site.ask(PROMPT, **fields).json()["choices"][0]["message"]
+        assert (message["reasoning"], message["content"]) == (reasoning, content)
+        return
+    deltas = [chunk["choices"][0]["delta"] for chunk in events(site.ask(PROMPT, **fields, stream=True))[:-1]]
+    assert "".join(delta.get("reasoning", "") for delta in deltas) == reasoning
+    assert "".join(delta.get("content", "") for delta in deltas) == content
+
+
+@pytest.mark.parametrize("size", range(LIMIT))
+def test_stop_string_across_the_limit_ends_the_answer(site: Site, size: int) -> None:
+    reasoning, _ = expect(6)
+    stop = f"{reasoning[LIMIT - size :]}."
+    response = site.ask(PROMPT, max_reasoning_tokens=LIMIT, max_tokens=20, stop=["zzz", stop]).json()
+    [choice] = response["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert (choice["message"]["reasoning"], choice["message"]["content"] or "") == (reasoning[: LIMIT - size], "")
+    usage = response["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(PROMPT), LIMIT + 1)
+    assert not site.service.running
+    stop = f"{reasoning[LIMIT - size - 1 :]}.{answer(f'{PROMPT}{reasoning}.', 1)}"
+    [choice] = site.ask(PROMPT, max_reasoning_tokens=LIMIT, max_tokens=20, stop=[stop]).json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert (choice["message"].get("reasoning", ""), choice["message"]["content"] or "") == (
+        reasoning[: LIMIT - size - 1],
+        "",
+    )
+
+
+def test_stop_token_among_those_that_end_the_reasoning_ends_the_answer(site: Site) -> None:
+    [stop] = Letters().encode(".")
+    [choice] = site.ask(PROMPT, max_reasoning_tokens=LIMIT, max_tokens=20, stop_token_ids=[stop]).json()["choices"]
+    assert (choice["finish_reason"], choice["message"]["reasoning"]) == ("stop", expect(6)[0])
+
+
+@pytest.mark.parametrize("top", [0, 2])
+def test_tokens_that_end_the_reasoning_have_log_probabilities(site: Site, top: int) -> None:
+    fields = {"max_tokens": LIMIT + 1 + 6, "logprobs": True, "top_logprobs": top}
+    [choice] = site.ask(PROMPT, max_reasoning_tokens=LIMIT, **fields).json()["choices"]
+    reasoning, content = expect(6)
+    entries = choice["logprobs"]["content"]
+    tokens = "".join(entry["token"] for entry in entries)
+    assert tokens in {f"{reasoning}.{content}", content}
+    if tokens != content:
+        end = entries[LIMIT]
+        assert (end["logprob"], [each["token"] for each in end["top_logprobs"]]) == (0, ["."] if top else [])
+
+
+async def test_half_a_character_at_the_limit_is_told() -> None:
+    """The reasoning ends within a character, whose first byte the engine holds back."""
+
+    def decode(tokens: Sequence[int], **_: Any) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+    engine = Scripted(
+        [Delta(text="a", tokens=(97,)), Delta(tokens=(0xC3,))],
+        [Delta(text="b", tokens=(98,), ended="stop", finish=Finish(reason="stop", prompt_tokens=1, output_tokens=4))],
+    )
+    form = ResponseForm(model="", num_answers=1, max_reasoning=2, reasoning_end=(46,))
+    limit = ReasoningLimit(cast("Engine", engine), OutputParser(SPEC, PipeParser), form, decode)
+    request = Request(id=RequestId("a"), prompt=(5,), max_tokens=None, sampling=Sampling())
+    assert [delta.text async for delta in limit.submit(request)] == ["a", "", "\N{REPLACEMENT CHARACTER}.", "b"]
 
 
 def test_limit_is_for_single_answers(site: Site) -> None:
