@@ -5,6 +5,7 @@ from parallax_core.backendkit.overhead import Overhead, measure_overhead
 from parallax_core.backendkit.plan import check_device, choose_layers, refuse_leases
 from parallax_core.backendkit.products import Products, ProductSpeed, measure_products
 from parallax_core.backendkit.row_stage import RowModel, RowStage
+from parallax_core.base.environment import bare_environment
 from parallax_core.base.errors import (
     BackendFailed,
     IncompatibleNode,
@@ -189,6 +190,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Unit",
     "UnknownName",
     "Unsupported",
+    "bare_environment",
     "cache_folder",
     "format_bytes",
     "hookimpl",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from parallax_core.base.environment import bare_environment
 from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, InvalidRequest, ParallaxError, Unavailable
 from parallax_core.base.processes import kill_process
 from parallax_core.node.membership.supervisor import WorkerProcess
@@ -36,10 +36,8 @@ GRACE_S = 5.0
 """Seconds after its time limit at which a process ends by itself, in case its parent is gone and cannot kill it."""
 END_S = 5.0
 """Seconds to wait for the end of a killed process, which takes milliseconds unless the machine is overloaded."""
-ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "RUST_BACKTRACE": "0"}
-"""Settings of the tokenizers library: one thread per process, and no backtraces of panics."""
-PRIVATE = "PARALLAX_"
-"""The prefix of variables that are kept from code that comes with a model: settings, which may include API keys."""
+ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "RUST_BACKTRACE": "0", "HF_HUB_OFFLINE": "1"}
+"""Settings of the tokenizers library: one thread per process, no backtraces of panics, and nothing to fetch."""
 LOST = (EOFError, OSError)
 """The errors of reading from or writing to a process that is gone."""
 
@@ -61,7 +59,7 @@ class TokenizerProcess:
             ParallaxError: if it fails to start; no process is left running then.
         """
         command = (sys.executable, "-P", "-m", "parallax_core.server.tokenizer_main")  # -P: no imports from this folder
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(PRIVATE)} | ENVIRONMENT
+        environment = bare_environment() | ENVIRONMENT
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment

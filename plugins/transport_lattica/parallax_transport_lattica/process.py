@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from parallax_core.api import is_offline
+from parallax_core.api import bare_environment, is_offline
 
 COMMAND = (sys.executable, "-P", "-m", "parallax_transport_lattica.peer")
 END_S = 1.5
@@ -48,7 +48,7 @@ class PeerProcess:
         folder = TemporaryDirectory(prefix="parallax-lattica-", ignore_cleanup_errors=True)
         try:
             process = await asyncio.create_subprocess_exec(
-                *COMMAND, stdin=PIPE, stdout=PIPE, limit=MOST_LINE, env=_make_environment(), start_new_session=True
+                *COMMAND, stdin=PIPE, stdout=PIPE, limit=MOST_LINE, env=bare_environment(), start_new_session=True
             )
         except BaseException:
             folder.cleanup()
@@ -128,8 +128,3 @@ class PeerProcess:
         except ValueError:
             return None
         return news if isinstance(news, dict) else None
-
-
-def _make_environment() -> dict[str, str]:
-    """Return the environment without what is of Parallax, such as keys of an API: strangers reach the process."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}

@@ -297,8 +297,13 @@ def test_process_whose_server_is_gone_ends_even_in_the_middle_of_a_template(tmp_
         assert process.wait(30) == 0
 
 
-async def test_process_is_not_told_the_settings_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLAX_API_KEY", "secret")
+@pytest.mark.parametrize(
+    "name", ["PARALLAX_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "https_proxy", "PGPASSWORD"]
+)
+async def test_process_is_told_no_secret_of_the_server(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "http://me:secret@there")
     async with running(tmp_path, QUICK) as pool:
         [pid] = list_pids(pool)
         assert b"secret" not in read_environment(pid)
