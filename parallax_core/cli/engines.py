@@ -57,6 +57,9 @@ def install(
     offer = find_offer(PluginHost.prepare(), name)
     spec = load_engine(offer)
     build: EngineBuild = "cpu" if cpu else "cuda" if cuda else choose_build(spec)
+    for step in spec.builds.get(build, ()):
+        if step.note:
+            print(f"note: {step.note}", file=sys.stderr)
     with make_display() as display:
         environment = EngineInstall(
             backend=name,

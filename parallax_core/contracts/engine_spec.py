@@ -46,6 +46,11 @@ class PipStep:
     """Distributions to remove, such as dependencies that have no build for this machine. Instead of ``install``."""
     options: tuple[str, ...] = ()
     """Further options of pip, such as ``--no-deps``."""
+    releases: tuple[str, ...] = ()
+    """The only releases of the engine to choose from, the newest last, such as where others than the engine's own
+    project publish its builds; empty: all that are supported."""
+    note: str = ""
+    """What to tell users before this step, such as who publishes the builds that it installs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

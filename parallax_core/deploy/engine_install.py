@@ -58,12 +58,16 @@ class EngineInstall:
         """Make the environment, in place of the one that is there; what is incomplete is removed.
 
         Raises:
-            UsageError: if the engine has no such build.
+            UsageError: if the engine has no such build or release.
             ParallaxError: if it cannot be installed or imported.
         """
         if self.build not in self.spec.builds:
             message = f"the engine of {self.backend!r} has no build for {self.build}"
             raise UsageError(message, f"it has: {', '.join(self.spec.builds)}")
+        for step in self.spec.builds[self.build]:
+            if step.releases and self.release not in {"", *step.releases}:
+                message = f"release {self.release} of the engine of {self.backend!r} was not tried on {self.build}"
+                raise UsageError(message, f"choose one of: {', '.join(step.releases)}")
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             with filelock.FileLock(self.folder.with_suffix(".lock"), timeout=0):
@@ -107,7 +111,8 @@ class EngineInstall:
     def _describe_step(self, step: PipStep) -> list[str]:
         if step.uninstall:
             return ["uninstall", "--yes", *step.options, *step.uninstall]
-        release = self.spec.supported + (f",=={self.release}" if self.release else "")
+        only = self.release or next(reversed(step.releases), "")
+        release = f"=={only}" if step.releases else self.spec.supported + (f",=={only}" if only else "")
         required = read_requirements(self.folder, step.as_required_by) if step.as_required_by else {}
         wanted = (required.get(normalize(each), each) for each in step.install)
         return ["install", *step.options, *(each.replace("{release}", release) for each in wanted)]

