@@ -160,3 +160,38 @@ def test_standby_that_takes_over_loads_the_other_models_again(
         wait_until(lambda: [each["state"] for each in client.known_models()["data"]] == ["ready", "ready"])
         body = {"prompt": "Once upon a time", "max_tokens": 4}
         assert [client.send("/completions", {**body, "model": name}).status for name in (MODEL, "tiny")] == [200, 200]
+
+
+def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PARALLAX, *arguments], capture_output=True, text=True, env=environment(home), timeout=60, check=False
+    )
+
+
+def list_keys(home: Path) -> dict[str, tuple[str, str]]:
+    """Return the state and the public half of each key by its name, but those of servers."""
+    rows = [line.split() for line in call(home, "keys", "list").stdout.splitlines()]
+    return {name: (state, key) for name, state, key, *_ in rows if not name.startswith("head")}
+
+
+@pytest.mark.timeout(600)
+def test_machine_that_is_removed_after_a_promotion_is_out_at_once_and_stays_out(
+    homes: dict[str, Path], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        machines = Machines(stack, homes, tmp_path)
+        standby = machines.stand_by()
+        machines.first.kill()
+        wait_until(lambda: machines.promote().returncode == 0)
+        assert standby.stdout is not None
+        code = standby.stdout.readline().split()[2]
+        successor = read_ready(standby, machines.logs["three"])
+        wait_until(lambda: len(list_users(successor)) == 2)
+        [(_, key)] = list_keys(homes["two"]).values()
+        [name] = [name for name, (_, public) in list_keys(homes["three"]).items() if public == key]
+
+        removed = call(homes["three"], "keys", "remove", name.upper())
+        assert removed.returncode == 0, removed.stderr
+        wait_until(lambda: all(node.partition("/")[0] != name for node in list_nodes(successor)))
+        assert f"this machine was removed here, as '{name}'" in call(homes["two"], "join", code).stderr
+        assert list_keys(homes["three"])[name] == ("removed", key)
