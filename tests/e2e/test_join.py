@@ -78,9 +78,9 @@ def check_report(server: Server) -> str:
     assert profile["measured"]
     assert profile["flops"] > profile["bandwidth"] / 100 > 0
     assert 0 < profile["memory"] <= profile["total_memory"]
-    wait_until(lambda: len(list_profiles(server)[name]["links"]) == 2)
+    wait_until(lambda: len(list_profiles(server)[name]["links"]) == 3)
     links = {link["peer"]: link for link in list_profiles(server)[name]["links"]}
-    assert "head" in links, "and one of the two others, which measure the rest"
+    assert "head" in links, "and both others: each end measures a link"
     assert all(0 < link["round_trip_seconds"] < 5 < link["bandwidth"] for link in links.values())
     assert f"{name}  {profile['device']}" in run(Path(), "status", "--url", server.url).stdout
     return name

@@ -169,7 +169,7 @@ def test_node_that_dies_while_it_loads_does_not_take_the_old_model_with_it(
             time.sleep(0.1)
         states = list_states(server)
         assert "ready" in states.values(), answers
-        if states["tiny"] != "ready":
+        if states.get("tiny") != "ready":  # a model is forgotten whose first load fails
             assert manage(home, server, "switch", str(tiny)).returncode == 0
         assert text_of(server, "tiny")
 

@@ -162,6 +162,7 @@ def test_flag_comes_first_even_when_it_says_the_default(monkeypatch: pytest.Monk
 
 def test_every_setting_of_the_edge_reaches_it(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("k")
+    (tmp_path / "keys").chmod(0o600)
     options = make_options(run(*(word for name, value in VALUES.items() for word in as_flags(name, value))))
     assert (options.keys.find_role("k"), list(options.cors_origins)) == ("user", ["https://a", "https://b"])
     assert set(options.hosts) == {"localhost", "127.0.0.1", "::1", "llm.lan", "b"}
