@@ -109,7 +109,7 @@ def measure(options: argparse.Namespace, seed: str) -> dict[str, Any]:
 def settle(cluster: Cluster) -> float | None:
     """Wait until all machines are there again and serve; return the seconds that took; None: they do not."""
     try:
-        return round(cluster.await_ready(len(cluster.workers) + 1, CALM_S), 1)
+        return round(cluster.await_ready(len(cluster.workers) + 1 + cluster.guest.is_running, CALM_S), 1)
     except TimeoutError as error:
         print(error, file=sys.stderr)
         return None
