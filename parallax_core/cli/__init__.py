@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import io
 import os
 import signal
 import sys
@@ -120,13 +121,14 @@ def start(
 def main() -> NoReturn:
     """Run the command line and end the process: 0 success, 2 usage error, 130 interrupted, 1 any other error."""
     signal.signal(signal.SIGTERM, _interrupt)
+    _replace_unknown()
     _prepare_completion()
     try:
         code = app(standalone_mode=False) or 0
         if sys.stdout is not None:  # None if the stream was closed before the start
             sys.stdout.flush()
     except TyperException as error:
-        code = _complain(error.format_message(), _help_hint(), error.exit_code)
+        code = _complain(error.format_message(), _help_hint(getattr(error, "option_name", "")), error.exit_code)
     except ParallaxError as error:
         code = _complain(error.message, error.hint, 2 if isinstance(error, UsageError) else 1)
     except (KeyboardInterrupt, typer.Abort):
@@ -146,6 +148,13 @@ def _prepare_completion() -> None:
         from typer._completion_classes import completion_init
 
         completion_init()
+
+
+def _replace_unknown() -> None:
+    """Have the output show a question mark for a character that its encoding lacks, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in {"strict", "surrogateescape"}:
+            stream.reconfigure(errors="replace")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -168,11 +177,18 @@ def _complain(message: str, hint: str, code: int) -> int:
     return code
 
 
-def _help_hint() -> str:
-    given = sys.argv[1:2]
-    return (
-        f"see `parallax {given[0]} --help`" if given and given[0] in _describe_commands() else "see `parallax --help`"
-    )
+def _help_hint(option: str) -> str:
+    """Return the hint for a usage error; ``option``: the one that the command does not have, if that is the error."""
+    command = next((word for word in sys.argv[1:2] if not word.startswith("-")), "")
+    commands = _describe_commands()
+    if command in commands:
+        from parallax_core.cli.old_options import find_hint
+
+        return find_hint(command, option) or f"see `parallax {command} --help`"
+    from difflib import get_close_matches
+
+    near = get_close_matches(command, commands, n=1)
+    return f"did you mean `parallax {near[0]}`?" if near else "see `parallax --help`"
 
 
 def _leave(code: int) -> NoReturn:

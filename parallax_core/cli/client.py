@@ -14,6 +14,7 @@ from http.client import HTTPException
 from typing import Any
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.cli.http_opener import complete_url, open_request
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
@@ -47,7 +48,7 @@ class Client:
 
         The API key is ``key``, or else that of PARALLAX_API_KEY.
         """
-        self._url = url.rstrip("/")
+        self._url = complete_url(url).rstrip("/")
         self._timeout_s = timeout_s
         self._key = key or os.environ.get("PARALLAX_API_KEY")
 
@@ -128,7 +129,7 @@ class Client:
             ParallaxError: if no server answers there, or the connection fails.
         """
         try:
-            with urllib.request.urlopen(self._make_request(path, body), timeout=self._timeout_s) as response:  # noqa: S310
+            with open_request(self._make_request(path, body), self._timeout_s) as response:
                 return _read_reply(response.status, response)
         except urllib.error.HTTPError as error:
             with error:
@@ -172,7 +173,7 @@ class Client:
 
     def _open(self, path: str, body: dict[str, Any] | None = None, role: str = "user") -> Any:  # noqa: ANN401 -- what urlopen returns
         try:
-            return urllib.request.urlopen(self._make_request(path, body), timeout=self._timeout_s)  # noqa: S310
+            return open_request(self._make_request(path, body), self._timeout_s)
         except urllib.error.HTTPError as error:
             raise _refusal(error, role) from error
         except (OSError, ValueError, HTTPException) as error:

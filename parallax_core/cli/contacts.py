@@ -68,7 +68,7 @@ def tell_contacts(contacts: Contacts, *, offline: bool = False, verbose: bool = 
 
 def _read_told() -> list[str]:
     try:
-        return told_file().read_text(encoding="utf-8").splitlines()
+        return told_file().read_text(encoding="utf-8").split("\n")[:-1]
     except (OSError, UnicodeDecodeError):
         return []  # they are told again
 

@@ -138,7 +138,7 @@ def _make_goal(arrivals: Sequence[Arrival], concurrency: int) -> ServingGoal:
 
 def _read_trace(path: Path) -> list[Arrival]:
     try:
-        return read_trace(path.read_text(encoding="utf-8-sig").splitlines(), path.name)
+        return read_trace(path.read_text(encoding="utf-8-sig").split("\n"), path.name)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", "name a file of requests") from error
 

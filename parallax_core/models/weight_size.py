@@ -48,7 +48,8 @@ def read_model(host: PluginHost, model: str, progress: Progress) -> KnownModel:
         named = ", ".join(map(str, config.get("architectures") or ["none"]))
         message = f"no installed plugin knows the architecture of {model} ({named})"
         raise Unsupported(
-            message, "`parallax plugins` lists the model families; docs/how-to/models.md says how to add one"
+            message,
+            "`parallax plugins` lists the model families; docs/how-to/write-a-model-adapter.md says how to add one",
         )
     return KnownModel(folder, config, family.adapter.read_shape(config))
 

@@ -68,6 +68,17 @@ class PluginKind:
     """The name in ``[plugins] prefer``, such as ``source``."""
 
 
+DISTRIBUTIONS = {
+    "backends mlx": "parallax-backend-mlx",
+    "backends sglang": "parallax-backend-sglang",
+    "backends torch": "parallax-backend-torch",
+    "backends vllm": "parallax-backend-vllm",
+    "transports lattica": "parallax-transport-lattica",
+    "transports zmq": "parallax-transport-zmq",
+}
+"""The distributions of this project that offer a name, which a user may not have installed."""
+
+
 class Registry(Generic[S]):
     """All offers of one kind.
 
@@ -124,6 +135,8 @@ class Registry(Generic[S]):
         none = f"no installed plugin offers a {self.kind.title}."
         known = f"there is: {', '.join(self.names())}." if self.offers else none
         guess = f"did you mean {near[0]!r}?" if near else known
+        if distribution := DISTRIBUTIONS.get(f"{self.kind.key} {name}"):
+            guess = f"install it with `pip install {distribution}`; {known}"
         own = [record for record in missing if record.name in near]
         return " ".join([*([] if name in near else [guess]), _explain(own or missing)]).strip()
 

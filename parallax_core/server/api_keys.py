@@ -126,7 +126,7 @@ def parse_keys(text: str, place: str) -> dict[bytes, Role]:
         UsageError: if a line is not a key that an HTTP header can carry, with or without a role; it names the line.
     """
     found: dict[bytes, Role] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             digest, role = _parse_line(line, f"line {number} of {place}")
             if found.setdefault(digest, role) != role:

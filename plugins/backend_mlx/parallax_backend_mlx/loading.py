@@ -25,6 +25,9 @@ from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsup
 Classes = Callable[[Mapping[str, Any]], tuple[Any, type]]
 """Returns the class that builds a model, and the class of its arguments, for a config.json."""
 DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+OTHER_BACKENDS = "choose --backend vllm or --backend sglang, which do, or the model in full precision"
+MISSING_ARGUMENT = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'")
+"""Python's error of a dataclass without one of its fields, which mlx-lm makes of config.json."""
 MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"
 MAX_REASON = 300
 """The most characters quoted from an error of mlx-lm, which may list every tensor."""
@@ -144,11 +147,28 @@ def _build_model(folder: Path, changes: Mapping[str, Any], classes: Classes, ten
     try:
         loaded = load_model(folder, lazy=True, strict=True, model_config=dict(changes), get_model_classes=classes)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        config = read_json(folder / "config.json")
+        if method := (config.get("quantization_config") or {}).get("quant_method"):
+            message = f"the weights of {folder} are stored as {method}, which mlx-lm does not read for this model"
+            raise Unsupported(message, OTHER_BACKENDS) from error
+        if (key := _find_absent_key(error)) and key not in config:
+            message = f"config.json of {folder} has no {key!r}, which mlx-lm needs for this model"
+            raise Unsupported(
+                message, "add it as in the original model, fetch the model again, or try another backend"
+            ) from error
         reason = f"{_shorten(str(error))}{_name_file(str(error), tensors)}"
         message = f"the weights and config.json of {folder} do not fit together: {reason}"
         raise ParallaxError(message, MISFIT) from error
     model: Module = loaded[0]
     return model
+
+
+def _find_absent_key(error: Exception) -> str | None:
+    """Return the setting that mlx-lm misses in config.json, if that is the error."""
+    if isinstance(error, KeyError):
+        return str(error.args[0])
+    found = MISSING_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
+    return found[1] if found else None
 
 
 def _check_dtypes(model: Module, folder: Path) -> None:

@@ -35,6 +35,20 @@ def name_method(config: Config) -> str:
     return str((config.quantization or {}).get("quant_method", ""))
 
 
+def name_form(config: Config) -> str:
+    """Return the form in which quantised weights are stored, for a message."""
+    if method := name_method(config):
+        return method
+    bits = (config.quantization or {}).get("bits")
+    return f"{bits} bits of mlx-lm" if bits else "a quantization that config.json does not name"
+
+
+def advise(config: Config) -> str:
+    """Return the hint for weights in a form that this backend does not read: the backends that do."""
+    able = "--backend vllm or --backend sglang" if name_method(config) else "--backend mlx"
+    return f"choose {able}, or the model in full precision"
+
+
 def choose_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
     """Return the backend for a model; None leaves the choice to the ranks of available backends.
 

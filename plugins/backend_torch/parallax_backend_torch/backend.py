@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 
-from parallax_backend_torch.architectures import BLOCKS, name_method, reads_weights
+from parallax_backend_torch.architectures import BLOCKS, advise, name_form, reads_weights
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.devices import choose_factory, claim_device, estimate_bytes, find_room, free_memory
 from parallax_backend_torch.families import find_model
@@ -73,7 +73,8 @@ def _find_model(plan: StagePlan, config: Config) -> Model | None:
         Unsupported: if this backend does not read the quantisation method of its weights.
     """
     if not reads_weights(config):
-        raise Unsupported(f"the weights are quantized by {name_method(config)!r}", "choose the model in full precision")
+        message = f"this backend does not read the form of the weights: {name_form(config)}"
+        raise Unsupported(message, advise(config))
     return None if _read_options(plan).generic == "always" else find_model(config, plan.blocks)
 
 

@@ -64,7 +64,7 @@ def read_file(path: Path, num: int, output_len: int) -> list[BenchRequest]:
     """
     requests = []
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
             if line.strip():
                 requests.append(_read_line(line, output_len, f"line {number} of {path}"))
     except (OSError, UnicodeDecodeError) as error:
