@@ -169,6 +169,7 @@ class Head:
         inflight.check(result, self._stages[-1].vocab_size)
         self._absorbed.append(self._in_flight.popleft())
         self.stage_clock.arrive(inflight.times, now, result.sampling_s)
+        self._readiness.note_step(now - inflight.times.departed)
         for sequence, answers in inflight.share_out(result.answers):
             if (state := self._find_state(sequence)) is not None:
                 num_known = len(state.answers)

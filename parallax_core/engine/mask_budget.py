@@ -9,7 +9,7 @@ ALLOWANCE_S = 1.0
 TOKEN_S = 0.002
 """The same for each token that a mask follows, besides."""
 QUICK_S = 0.001
-"""The longest mask, in seconds on average, for which others wait a moment; see `MASK_HOLD_S`."""
+"""The longest mask, in seconds on average, for which others wait a moment; see `Readiness.hold_s`."""
 WEIGHT = 0.25
 """The weight of the latest mask in that average."""
 TOO_LONG = "the grammar cannot be followed: {}; make it less ambiguous"

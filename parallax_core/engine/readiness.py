@@ -9,9 +9,11 @@ from parallax_core.engine.pending_mask import PendingMask
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.waiting import ReadyList, WaitingQueue
 
-MASK_HOLD_S = 0.005
-"""The most seconds for which a step waits for masks that are quick as a rule, so that answers under grammars stay
-together in one step. No step waits for a mask that may be slow."""
+HOLD_SHARE = 0.2
+"""The part of its own time for which a step waits for masks that are quick as a rule, so that answers under grammars
+stay together in one step. No step waits for a mask that may be slow."""
+LEAST_HOLD_S, MOST_HOLD_S = 0.001, 0.02
+"""The bounds of that time in seconds: a thread has to wake up, and be given a processor."""
 
 
 class Readiness:
@@ -30,6 +32,7 @@ class Readiness:
         """Those whose masks are quick as a rule."""
         self._held_since: float | None = None
         """When the first of them began to wait, since the last step with rows."""
+        self._hold_s = LEAST_HOLD_S
 
     @property
     def is_masking(self) -> bool:
@@ -82,6 +85,10 @@ class Readiness:
         if sequence.is_drawing:
             self._ready.discard(sequence)
 
+    def note_step(self, seconds: float) -> None:
+        """Note how long the latest step took, from its departure to its result."""
+        self._hold_s = min(max(HOLD_SHARE * seconds, LEAST_HOLD_S), MOST_HOLD_S)
+
     def drop(self, sequence: Sequence) -> None:
         """Forget a sequence that is over."""
         sequence.is_over = True
@@ -101,7 +108,7 @@ class Readiness:
         """Return the seconds for which a step waits for masks that are about to be made; 0: it does not."""
         if not self._quick or self._held_since is None:
             return 0.0
-        return max(0.0, self._held_since + MASK_HOLD_S - now)
+        return max(0.0, self._held_since + self._hold_s - now)
 
     def _ask(self, sequence: Sequence, now: float | None) -> None:
         if sequence in self._pending:
