@@ -189,7 +189,7 @@ class ServerSettings(RelaySettings):
             ge=0,
             extra={"metavar": "S"},
         ),
-    ] = 0.0
+    ] = 86400.0
     lenient: Annotated[bool, Meta(description="Ignore unknown fields with a warning instead of refusing them.")] = False
     response_store: ResponseFile = None
     response_store_size: ResponseSize = 64.0

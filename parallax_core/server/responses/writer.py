@@ -15,6 +15,7 @@ from parallax_core.contracts.parser import Content, Piece, Reasoning, ToolCall
 from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
 from parallax_core.server.json_pieces import JsonObject
 from parallax_core.server.logprobs import TokenWriter
+from parallax_core.server.model_errors import explain
 from parallax_core.server.response import ResponseFlow, TokenCounts
 from parallax_core.server.responses.input_models import PartStatus
 from parallax_core.server.responses.output_parts import (
@@ -105,7 +106,7 @@ class ResponsesWriter:
     def fail(self, error: ParallaxError) -> Iterator[JsonObject]:
         """Yield the events of a response that breaks."""
         yield from map(self._number, self._close("incomplete"))
-        self.status, self.error = "failed", {"code": find_code(error), "message": str(error.message)}
+        self.status, self.error = "failed", {"code": find_code(error), "message": explain(error)}
         yield self._number({"type": "response.failed", "response": self.write()})
 
     def write(self) -> JsonObject:

@@ -154,6 +154,36 @@ def test_time_of_a_request_that_sets_no_limit_is_that_of_the_server() -> None:
         assert error_of(site.ask(max_tokens=300, timeout=0.2), 408)["message"] == "timed out after 0.2 seconds"
 
 
+TURNS = [{"role": "user", "content": "hello"}]
+DIALECTS: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "hello", "max_tokens": 300},
+    "/v1/chat/completions": {"messages": TURNS, "max_tokens": 300},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 300},
+    "/v1/messages": {"messages": TURNS, "max_tokens": 300},
+}
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_time_that_the_server_limits_ends_requests_of_every_dialect(path: str) -> None:
+    import time
+
+    with Site(ServerOptions(default_timeout_s=0.3)) as site:
+        site.stage.before_step = lambda batch: time.sleep(0.02)
+        whole = site.client.post(path, json={"model": "toy", **DIALECTS[path]})
+        assert whole.status_code == 408
+        assert "that is the server's --default-timeout" in whole.json()["error"]["message"]
+        streamed = site.client.post(path, json={"model": "toy", "stream": True, **DIALECTS[path]})
+        assert streamed.status_code == 200
+        *_, last = [line for line in streamed.text.splitlines() if "--default-timeout" in line]
+        assert "timed out after 0.3 seconds" in last
+        assert not site.service.running
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_request_for_an_answer_has_to_name_the_model(site: Site, path: str) -> None:
+    assert "'model' is missing" in site.client.post(path, json=DIALECTS[path]).text
+
+
 def test_template_gets_the_variables_of_the_request(site: Site) -> None:
     response = site.ask("hel", chat_template_kwargs={"suffix": "lo"}, max_tokens=5)
     assert texts(response) == [answer("hello", 5)]
