@@ -6,7 +6,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -142,9 +142,11 @@ async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -
     from parallax_core.server.served_models import ServedModels
     from parallax_core.server.tracing import OtelTracer
 
-    options = context.options
+    options = replace(context.options, aliases=dict.fromkeys(context.options.served_names, deployment.model_id))
     drain, tracer = Drain(), OtelTracer(options.otlp_endpoint) if options.otlp_endpoint else None
-    models = ServedModels(ServerMetrics(tracer), Quota(options), make_keeper(options, deployment.pipeline.backlog))
+    models = ServedModels(
+        ServerMetrics(tracer), Quota(options), make_keeper(options, deployment.pipeline.backlog), options.aliases
+    )
     replicas = plan.form(deployment, ServiceMaker(models, options, context.event_bus))
     models.list_waiting, models.list_nodes = deployment.list_waiting, deployment.list_nodes
     models.find_plan = replicas.find_plan

@@ -102,6 +102,13 @@ class ServerSettings(RelaySettings):
         Path | None,
         Meta(description="The certificate's private key, if it is in a separate file.", extra={"metavar": "FILE"}),
     ] = None
+    served_model_name: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="A further name by which clients may call the model; may be repeated.",
+            extra={"metavar": "NAME"},
+        ),
+    ] = ()
     cors_origin: Annotated[
         tuple[str, ...],
         Meta(description="Allow requests from web pages of this origin; may be repeated.", extra={"metavar": "URL"}),

@@ -29,7 +29,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     temperature: Weight | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)] | None = None
     """0 and -1 keep all tokens."""
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """0 keeps only the most probable token."""
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     repetition_penalty: Positive | None = None
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
@@ -113,4 +114,6 @@ def _read_defaults(path: Path, config: Mapping[str, Any]) -> RequestDefaults:
     max_tokens = values.pop("max_new_tokens", None)
     if values.get("top_k") == -1:
         values["top_k"] = 0
+    if values.get("top_p") == 0:
+        values |= {"top_p": 1.0, "top_k": 1}
     return RequestDefaults(Sampling(**values), max_tokens)

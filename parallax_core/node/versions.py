@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.metadata import version
 
 from parallax_core.base.errors import IncompatibleNode
@@ -11,9 +10,8 @@ from parallax_core.wire.codec import WIRE_VERSION
 from parallax_core.wire.versions import SAME_VERSION_HINT, NodeVersions, find_conflict, read_versions
 
 
-@cache
 def own_versions() -> NodeVersions:
-    """Return the versions of this node. They are searched for on the disk once: each link begins with them."""
+    """Return the versions of this node."""
     return NodeVersions(WIRE_VERSION, version("parallax-core"), PAGES_VERSION)
 
 

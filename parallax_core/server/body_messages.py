@@ -58,6 +58,8 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Name unknown fields instead of refusing them."""
     max_length: int = 0
     """The longest sequence that can be served, in tokens; 0: not known."""
+    names: tuple[str, ...] = ()
+    """What clients may call the model besides its id; without a name, it is called by the first of these."""
     has_store: bool = False
     """Whether the server keeps responses."""
     history: bytes | None = None

@@ -78,8 +78,11 @@ class BodyReader:
             return DirectAnswer(msgspec.msgpack.encode(read_other.load()(ask.body)))
         schema, read = READ[ask.kind]
         body = read_body(ask.body, schema)
-        if body.model is not None and body.model != self.model_id:
-            raise UnknownModel(f"the model '{body.model}' does not exist", f"this server has '{self.model_id}'")
+        names = (*ask.names, self.model_id)
+        body.model = body.model or names[0]
+        if body.model not in names:
+            known = ", ".join(map(repr, names))
+            raise UnknownModel(f"the model '{body.model}' does not exist", f"this server has {known}")
         return read(self, body, ask)
 
 

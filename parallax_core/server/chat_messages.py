@@ -23,7 +23,24 @@ NEUTRAL_TURN: Neutral = {
 """Fields that client libraries add to our answers and send back, with the values that mean nothing."""
 
 Schema = Annotated[dict[TextField, Any], AfterValidator(check_variables)]
-"""A JSON Schema."""
+"""A JSON Schema, or any object."""
+
+
+def _check_parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what is no schema of an object."""
+    kind = schema.get("type", "object")
+    is_object = kind == "object" or (isinstance(kind, list) and "object" in kind)
+    fields, needed = schema.get("properties"), schema.get("required")
+    if not (
+        is_object and (fields is None or isinstance(fields, dict)) and (needed is None or isinstance(needed, list))
+    ):
+        message = "must be a JSON Schema of the type 'object', with an object as 'properties' and a list as 'required'"
+        raise ValueError(message)
+    return schema
+
+
+Parameters = Annotated[Schema, AfterValidator(_check_parameters)]
+"""The JSON Schema of the arguments of a tool."""
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
@@ -88,7 +105,8 @@ class ChatRequestMessage(Tolerant):
     """The reasoning of an ``assistant``, for templates that show it."""
     reasoning: TextField | None = None
     """Another name of ``reasoning_content``."""
-    refusal: None = None
+    refusal: TextField | None = None
+    """Why an ``assistant`` refused, in place of its content."""
     annotations: Annotated[list[None], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
@@ -136,7 +154,7 @@ class Function(Strict):
 
     name: ToolName
     description: TextField | None = None
-    parameters: Schema | None = None
+    parameters: Parameters | None = None
     """The JSON Schema of its arguments, an object."""
     strict: bool | None = None
     """Have the arguments follow the schema, as those of a call that ``tool_choice`` forces always do."""

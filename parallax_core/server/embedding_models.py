@@ -14,8 +14,8 @@ from parallax_core.server.response_models import ResponseModel
 class EmbeddingRequest(Tolerant):
     """The body of ``POST /v1/embeddings``."""
 
-    model: TextField
-    """The id of the model served; another id gets a 404."""
+    model: TextField | None = None
+    """A name of a model served; another gets a 404. Without it, the only model answers, or the one loaded first."""
     input: TextField | Texts | TokensField | TokenLists
     """The text to embed: a string, token ids, or a list of up to 256 of either."""
     encoding_format: Literal["float", "base64"] | None = None

@@ -29,7 +29,7 @@ def read_embedding(text: ModelTokenizer, body: EmbeddingRequest) -> ParsedBody:
     shape = EmbeddingForm(
         is_base64=body.encoding_format == "base64", dimensions=dimensions, normalizes=config.normalizes
     )
-    form = ResponseForm(model=body.model, num_answers=1, prompt_field="input", is_shown=False, embedding=shape)
+    form = ResponseForm(model=body.model or "", num_answers=1, prompt_field="input", is_shown=False, embedding=shape)
     request = Request(
         id=RequestId(""),
         prompt=(),

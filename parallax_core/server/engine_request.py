@@ -44,6 +44,8 @@ NUM_END_TOKENS, MAX_PROMPT_END = 64, 256
 REASONING_SWITCHES = ("enable_thinking", "thinking")
 """The variables that turn reasoning on or off in chat templates: of Qwen and GLM, of DeepSeek and Granite."""
 
+ALL_TOKENS = -1
+"""vLLM's ``top_k`` for all tokens."""
 LEAST_TEMPERATURE = 1e-6
 """Lower temperatures count as 0: logits divided by them lose their differences in single precision, or overflow."""
 
@@ -189,11 +191,11 @@ def check_tokens(text: ModelTokenizer, tokens: list[int], param: str) -> None:
 
 def _read_form(body: Generation, logprobs: int | None, **more: Any) -> ResponseForm:  # noqa: ANN401 -- fields of any type
     return ResponseForm(
-        model=body.model,
+        model=body.model or "",
         grammar_field=next(iter(body.list_structured()), "response_format"),
         num_answers=body.num_answers,
         streams=bool(body.stream),
-        includes_usage=body.stream_options is not None and body.stream_options.include_usage,
+        includes_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
         logprobs=logprobs,
         **more,
     )
@@ -248,6 +250,10 @@ def _read_sampling(text: ModelTokenizer, body: Generation, stop_ids: frozenset[i
     check_tokens(text, list(biases), "logit_bias")
     chosen = {name: value for name in SAME if (value := getattr(body, name)) is not None}
     defaults = text.defaults.sampling
+    if chosen.get("top_p") == 0:
+        chosen |= {"top_p": 1.0, "top_k": 1}
+    if chosen.get("top_k") == ALL_TOKENS:
+        chosen["top_k"] = 0
     if chosen.get("temperature", defaults.temperature) < LEAST_TEMPERATURE:
         chosen["temperature"] = 0
     return msgspec.structs.replace(

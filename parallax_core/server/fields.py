@@ -99,7 +99,9 @@ Variables = Annotated[
 ]
 Labels = Annotated[dict[TextField, TextField], Field(max_length=MAX_LABELS), _limit(MAX_LABELS)]
 Stop = Annotated[TextField, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stops = Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)]
+AnyStop = Annotated[TextField, Field(max_length=MAX_STOP_CHARACTERS)]
+Stops = AnyStop | Annotated[list[AnyStop], Field(max_length=MAX_STOPS)]
+"""An empty one has no effect."""
 Texts = Annotated[list[TextField], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
 TokensField = Annotated[list[Token], Field(min_length=1, fail_fast=True)]

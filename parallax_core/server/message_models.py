@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from parallax_core.server.chat_messages import MAX_TOOLS, Schema, ToolName
+from parallax_core.server.chat_messages import MAX_TOOLS, Parameters, Schema, ToolName
 from parallax_core.server.fields import VARIANT, Copied, CountField, Stop, Strict, TextField, Variables, refuse
 from parallax_core.server.neutral_fields import Neutral, Tolerant
 
@@ -155,7 +155,7 @@ class MessageTool(Tolerant):
     type: Literal["custom"] | None = None
     name: ToolName
     description: TextField | None = None
-    input_schema: Schema
+    input_schema: Parameters
     cache_control: CacheControl | None = None
     eager_input_streaming: bool | None = None
     """Without effect: arguments are always streamed as they are generated."""
@@ -231,8 +231,8 @@ class CountTokensRequest(Tolerant):
 
     neutral = NEUTRAL_PROMPT
 
-    model: TextField
-    """The id of the model served; another id gets a 404."""
+    model: TextField | None = None
+    """A name of a model served; another gets a 404. Without it, the only model answers, or the one loaded first."""
     messages: Annotated[list[RequestMessage], Field(min_length=1, fail_fast=True)]
     """Turns with ``role`` (``user``, ``assistant``, ``system``) and ``content`` (a string, or blocks of the types
     ``text``, ``thinking``, ``tool_use`` and ``tool_result``). Neighbours of the same role are joined; the answer

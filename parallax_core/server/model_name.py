@@ -14,6 +14,6 @@ class NamedModel(msgspec.Struct):
 def find_model(body: bytes) -> str | None:
     """Return the model that a body names; None: it names none, or is not valid."""
     try:
-        return msgspec.json.decode(body, type=NamedModel).model
+        return msgspec.json.decode(body, type=NamedModel).model or None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

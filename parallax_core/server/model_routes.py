@@ -112,12 +112,15 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
     @router.get("/v1/models", response_model=ModelsReply, responses=describe_errors(401, 403))
     async def list_models() -> dict[str, object]:
         """List the models that this server knows, those that answer first."""
-        return {"object": "list", "data": [_describe(each, created) for each in models.all]}
+        return {
+            "object": "list",
+            "data": [each for known in models.all for each in _list_names(known, models, created)],
+        }
 
     @router.get("/v1/models/{model_id:path}", response_model=ModelReply, responses=describe_errors(401, 403, 404))
     async def retrieve_model(model_id: str) -> dict[str, object]:
         """Describe a model that this server knows."""
-        return _describe(models.get(model_id), created)
+        return {**_describe(models.get(model_id), created), "id": model_id}
 
     @router.get("/v1/cluster/models", responses=describe_errors(401, 403))
     async def show_models() -> KnownModelsReply:
@@ -173,12 +176,19 @@ def view_models(models: ServedModels, changes: ModelChanges) -> KnownModelsReply
     )
 
 
+def _list_names(known: ModelEntry, models: ServedModels, created: int) -> list[dict[str, object]]:
+    """Return a model in OpenAI's form, once by each name that clients may call it."""
+    names = (name for name in models.aliases if name not in models.known and models.get(name) is known)
+    return [{**_describe(known, created), "id": name} for name in (*names, known.id)]
+
+
 def _describe(known: ModelEntry, created: int) -> dict[str, object]:
     """Return a model in OpenAI's form."""
     if known.hosted is not None:
         return {**known.hosted.service.describe(), "status": known.status}
     return {
         "id": known.id,
+        "root": known.id,
         "object": "model",
         "created": created,
         "owned_by": "parallax",

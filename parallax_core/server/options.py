@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,10 @@ class ServerOptions:
     """The lowest, most urgent ``priority`` that a key of the role ``user`` may ask for."""
     cors_origins: Collection[str] = ()
     """The origins whose web pages may send requests; none by default."""
+    served_names: Collection[str] = ()
+    """What clients may call the first model besides its id."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """What clients may call models besides their ids: the id of the model by each such name."""
     tls_cert: Path | None = None
     """A certificate chain in PEM."""
     tls_key: Path | None = None

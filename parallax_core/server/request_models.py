@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from parallax_core.server.chat_messages import Messages, NamedTool, Tool, ToolChoice, ToolsField, check_tools
 from parallax_core.server.fields import (
@@ -62,26 +62,41 @@ NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": (), "mm_pro
 """The same for ``/tokenize``; these fields are vLLM's."""
 
 
+def _read_zero(value: object) -> object:
+    """Return false for 0, which other routes have for the same."""
+    return False if value == 0 else value
+
+
+def _read_false(value: object) -> object:
+    """Return nothing for false, which other routes have for the same."""
+    return None if value is False else value
+
+
+def _read_empty(value: object) -> object:
+    """Return nothing for an object that asks for nothing."""
+    return None if isinstance(value, dict) and all(each in (None, False) for each in value.values()) else value
+
+
 class StreamOptions(Tolerant):
     """Options that only matter when streaming."""
 
     place = "stream_options."
     neutral = {"include_obfuscation": (False,)}  # noqa: RUF012 -- as in every body
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class Sampled(Tolerant):
     """The fields that all requests for generated text have in OpenAI's APIs."""
 
-    model: TextField
-    """The id of the model served; another id gets a 404."""
+    model: TextField | None = None
+    """A name of a model served; another gets a 404. Without it, the only model answers, or the one loaded first."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """0 to 2; 0, like anything below a millionth, always takes the most probable token."""
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Keep the most probable tokens whose probabilities sum to at least this; above 0, at most 1."""
-    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """Keep the k most probable tokens; 0 keeps all."""
+    top_p: ShareField | None = None
+    """Keep the most probable tokens whose probabilities sum to at least this; 0 to 1, and 0 keeps one."""
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    """Keep the k most probable tokens; 0 and -1 keep all."""
     min_p: ShareField | None = None
     """Keep the tokens that are at least this fraction as probable as the most probable one; 0 to 1."""
     seed: SeedField | None = None
@@ -130,7 +145,7 @@ class Generation(Sampled):
     response_format: ResponseFormat | None = None
     """The form of the answers: ``{"type": "text"}``, ``{"type": "json_object"}``, or ``{"type": "json_schema",
     "json_schema": {"name": NAME, "schema": SCHEMA}}``."""
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: Annotated[StructuredOutputs | None, BeforeValidator(_read_empty)] = None
     """vLLM's form of the same, with one of ``json`` (a schema), ``regex``, ``choice`` (a list of texts), ``grammar``
     (Lark or EBNF) and ``json_object``."""
     guided_json: Variables | TextField | None = None
@@ -166,14 +181,15 @@ class Generation(Sampled):
     @model_validator(mode="after")
     def check_stream(self) -> Self:
         """Check that the fields do not contradict each other."""
-        if self.stream_options is not None and not self.stream:
+        if self.stream_options is not None and self.stream_options.include_usage and not self.stream:
             raise refuse("stream_options", "'stream_options' is only for requests with 'stream': true")
         return self
 
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings, given as one string or a list."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        given = (self.stop,) if isinstance(self.stop, str) else self.stop or ()
+        return tuple(each for each in given if each)
 
     @property
     def num_answers(self) -> int:
@@ -194,7 +210,7 @@ class ChatRequest(Generation):
     """The largest number of tokens of an answer; by default the authors' recommendation, or the rest of the context."""
     max_completion_tokens: CountField | None = None
     """OpenAI's newer name of ``max_tokens``."""
-    logprobs: bool | None = None
+    logprobs: Annotated[bool | None, BeforeValidator(_read_zero)] = None
     """Return the log-probability of each token of the answer."""
     top_logprobs: Top | None = None
     """The number of most probable tokens to return at each position; 0 to 20, only with ``logprobs``."""
@@ -225,7 +241,7 @@ class ChatRequest(Generation):
         """Check that the fields do not contradict each other."""
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise refuse("max_tokens", "'max_tokens' and 'max_completion_tokens' mean the same: send only one of them")
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise refuse("top_logprobs", "'top_logprobs' is only for requests with 'logprobs': true")
         if self.max_reasoning_tokens is not None and self.num_answers > 1:
             raise refuse("max_reasoning_tokens", "'max_reasoning_tokens' is only for a single answer: leave out 'n'")
@@ -261,7 +277,7 @@ class CompletionRequest(Generation):
     """Begin each answer with its prompt; with ``logprobs``, also return those of the prompt."""
     best_of: Answers | None = None
     """The number of answers to draw, of which the ``n`` with the highest mean log-probability are sent."""
-    logprobs: Top | None = None
+    logprobs: Annotated[Top | None, BeforeValidator(_read_false)] = None
     """Return the log-probability of each token, and of this number of most probable tokens at its position; 0 to 20."""
 
     @model_validator(mode="after")
@@ -282,7 +298,7 @@ class TokenizeRequest(Tolerant):
     neutral = NEUTRAL_TOKENIZE
 
     model: TextField | None = None
-    """The id of the model served, or nothing; another id gets a 404."""
+    """A name of a model served; another gets a 404. Without it, the only model answers, or the one loaded first."""
     prompt: TextField | None = None
     """A text."""
     messages: Messages | None = None
@@ -326,6 +342,6 @@ class DetokenizeRequest(Strict):
     """The body of ``POST /detokenize``."""
 
     model: TextField | None = None
-    """The id of the model served, or nothing; another id gets a 404."""
+    """A name of a model served; another gets a 404. Without it, the only model answers, or the one loaded first."""
     tokens: Annotated[list[Token], Field(fail_fast=True)]
     """Token ids."""

@@ -238,6 +238,8 @@ class ModelReply(ResponseModel):
     """A model."""
 
     id: str
+    root: str
+    """The id of the model that answers, if ``id`` is another of its names."""
     object: Literal["model"]
     created: int
     owned_by: str

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import fastapi
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Health
 from parallax_core.contracts.status import NodeStatus, PlanStatus
 from parallax_core.server.body_messages import BodyReading, BodyRequest, DirectAnswer, UnknownModel
@@ -87,6 +88,8 @@ class ServedModels:
     server_metrics: ServerMetrics = field(default_factory=ServerMetrics)
     quota: Quota = field(default_factory=Quota)
     responses: ResponseKeeper = field(default_factory=ResponseKeeper)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """What clients may call models besides their ids; see `ServerOptions.aliases`."""
     known: dict[str, ModelEntry] = field(default_factory=dict)
     load_on_demand: Demand | None = None
     """None: requests load nothing."""
@@ -101,7 +104,7 @@ class ServedModels:
     @classmethod
     def only(cls, service: Service) -> ServedModels:
         """Return the models of a server that serves one."""
-        models = cls(service.server_metrics, service.quota, service.responses)
+        models = cls(service.server_metrics, service.quota, service.responses, service.options.aliases)
         models.add_loading(service.model_id, service.model_id, FixedModel(service))
         return models
 
@@ -167,6 +170,7 @@ class ServedModels:
 
         Raises:
             UnknownModel: if this server does not know it.
+            InvalidRequest: if it names none, this server knows several, and none is loaded.
             ModelNotLoaded: if it is not loaded, and cannot be now.
         """
         known = await self._choose(http)
@@ -180,13 +184,14 @@ class ServedModels:
         return known.hosted.service
 
     def get(self, model_id: str) -> ModelEntry:
-        """Return the model of an id.
+        """Return the model of an id or of another name; an id goes first.
 
         Raises:
             UnknownModel: if this server does not know it.
         """
-        if model_id in self.known:
-            return self.known[model_id]
+        for each in (model_id, self.aliases.get(model_id)):
+            if each in self.known:
+                return self.known[each]
         names = ", ".join(repr(each.id) for each in self.all[:10])
         raise UnknownModel(f"the model {model_id!r} does not exist", f"this server has {names}")
 
@@ -200,7 +205,12 @@ class ServedModels:
             return loaded[0]  # it refuses other names itself
         if (name := await self._find_name(http)) is not None:
             return self.get(name)
-        return self.known[self.main.model_id]
+        if loaded := self.loaded:
+            return loaded[0]
+        if len(self.known) == 1:
+            return next(iter(self.known.values()))
+        message = f"'model' is missing, and none of this server's models is loaded: {list_ids(self.all)}"
+        raise InvalidRequest(message, "model", "name one of them")
 
     async def _find_name(self, http: fastapi.Request) -> str | None:
         """Return the model that a body names; a large body is read in another process."""

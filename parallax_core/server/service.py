@@ -166,6 +166,7 @@ class Service:
             client=self.quota.identify(http),
             is_lenient=IGNORED.get() is not None,
             max_length=self.find_max_length(),
+            names=self.names,
             has_store=self.responses.has_store,
             keeps_billing_line=self.options.keeps_billing_line,
         )
@@ -178,6 +179,11 @@ class Service:
             raise answer.content.as_error()
         assert not isinstance(answer.content, HistoryNeeded)
         return answer.content
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What clients may call it besides its id."""
+        return tuple(name for name, model in self.options.aliases.items() if model == self.model_id)
 
     @cached_property
     def salts(self) -> CacheSalts:
@@ -203,6 +209,7 @@ class Service:
         """Return the model in OpenAI's form, with its length, its capabilities and the defaults for sampling."""
         return {
             "id": self.model_id,
+            "root": self.model_id,
             "object": "model",
             "created": self.created,
             "owned_by": "parallax",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -22,6 +23,29 @@ UNREADABLE: dict[type[Exception], str] = {
     ValueError: "a number in the body has too many digits",
 }
 """The messages for JSON that cannot be read for reasons other than its syntax."""
+
+
+WORDS = {
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "dict_type": "must be an object",
+    "list_type": "must be a list",
+    "string_type": "must be a string",
+    "int_type": "must be an integer",
+    "int_from_float": "must be an integer",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "none_required": "must be null",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be greater than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+"""What a value must be, in the words of JSON, by the type of Pydantic's error."""
 
 
 def read_body(data: bytes, schema: type[Body]) -> Body:
@@ -75,22 +99,35 @@ def _gather(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _rank(error: Mapping[str, Any]) -> tuple[bool, bool, int]:
     """Rank an error: of the variants of a union, the one whose validation got furthest explains most."""
-    return error["type"] == "too_long", not error["type"].endswith("_type"), len(error["loc"])
+    kind = error["type"]
+    is_other_kind = kind.endswith("_type") or (kind == "literal_error" and not isinstance(error.get("input"), str))
+    return kind == "too_long", not is_other_kind, len(error["loc"])
 
 
 def _is_variant(part: int | str) -> bool:
     """Return whether a part of an error's location names a variant of a union rather than a field."""
     return str(part).startswith(
         (VARIANT, "list[", "literal[", "function-", "constrained-", "tagged-union[")
-    ) or part in {"str", "[key]"}
+    ) or part in {"str", "[key]", *_list_classes(Strict)}
+
+
+@cache
+def _list_classes(root: type[Strict]) -> frozenset[str]:
+    """Return the names of the classes of bodies, which are no names of the API."""
+    found = {root.__name__}
+    return frozenset(found.union(*(_list_classes(each) for each in root.__subclasses__())))
 
 
 def _describe(first: Mapping[str, Any], param: str | None) -> str:
     kind, text, value = first["type"], str(first["msg"]).removeprefix("Value error, "), first.get("input")
+    text = WORDS.get(kind, text).format_map(first.get("ctx", {})) if kind in WORDS else text
+    text = text.replace("Input should be", "must be")
     if kind == "extra_forbidden":
         return f"unknown field '{param}'"
     if kind == "missing" and param:
         return f"'{param}' is missing"
     if kind == "literal_error" and isinstance(value, str) and len(value) <= MOST_QUOTED:
         text = f"{text}, not {value!r}"
+    if text.startswith("must "):
+        return f"'{param}' {text}" if param else f"the body {text}"
     return f"'{param}': {text}" if param else text

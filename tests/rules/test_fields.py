@@ -148,5 +148,6 @@ if __name__ == "__main__":
         save_model(Path(folder))
         text = PAGE.read_text(encoding="utf-8")
         for title, content in Tables(list_backends(Path(folder))).texts.items():
-            text = text.replace(find_table(text, title), content)
+            before, heading, after = text.partition(f"\n{title}\n")
+            text = before + heading + after.replace(find_table(text, title), content, 1)
         PAGE.write_text(text, encoding="utf-8")

@@ -252,8 +252,8 @@ class CompactRequest(Tolerant):
         for name in ("image", "prompt_cache_options", "prompt_cache_retention", "service_tier")
     }
 
-    model: TextField
-    """The id of the model served; another id gets a 404."""
+    model: TextField | None = None
+    """A name of a model served; another gets a 404. Without it, the only model answers, or the one loaded first."""
     input: TextField | InputParts | None = None
     """The conversation, as in a request for a response."""
     instructions: TextField | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from parallax_core.server.chat_messages import MAX_TOOLS, Schema, ToolName
+from parallax_core.server.chat_messages import MAX_TOOLS, Parameters, ToolName
 from parallax_core.server.fields import VARIANT, Strict, TextField, refuse
 from parallax_core.server.neutral_fields import Neutral, Tolerant
 from parallax_core.server.responses.input_models import find_type
@@ -30,7 +30,7 @@ class FunctionTool(Tolerant):
     type: Literal["function"]
     name: ToolName
     description: TextField | None = None
-    parameters: Schema | None = None
+    parameters: Parameters | None = None
     """The JSON Schema of its arguments, an object."""
     strict: bool | None = None
     """Have the arguments follow the schema, as those of a call that ``tool_choice`` forces always do."""

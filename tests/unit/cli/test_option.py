@@ -55,6 +55,7 @@ VALUES: dict[str, Any] = {
     "allowed_host": ["llm.lan", "b"],
     "tls_cert": "cert",
     "tls_key": "key",
+    "served_model_name": ["gpt-4o", "claude-sonnet-4-5"],
     "cors_origin": ["https://a", "https://b"],
     "max_concurrent": 1,
     "max_per_minute": 2,
@@ -178,4 +179,5 @@ def test_every_setting_of_the_edge_reaches_it(tmp_path: Path) -> None:
         3.5,
         4.5,
     )
+    assert options.served_names == ("gpt-4o", "claude-sonnet-4-5")
     assert (options.otlp_endpoint, options.keep_alive_s) == ("http://o", 5.5)

@@ -142,9 +142,9 @@ def test_field_that_is_not_supported_is_refused_by_name(site: Site, field: str) 
         ),
         (
             {"content": [{"type": "image_url"}]},
-            "'messages.0.content.0.type': Input should be 'text', not 'image_url'",
+            "'messages.0.content.0.type' must be 'text', not 'image_url'",
         ),
-        ({"response_format": {"type": "x" * 65}}, "Input should be 'text', 'json_object' or 'json_schema'"),
+        ({"response_format": {"type": "x" * 65}}, "must be 'text', 'json_object' or 'json_schema'"),
     ],
 )
 def test_refusal_says_what_may_be_sent_as_json(site: Site, fields: dict[str, Any], message: str) -> None:

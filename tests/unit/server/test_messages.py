@@ -259,8 +259,8 @@ def test_tokens_of_a_prompt_can_be_counted(site: Site) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"max_tokens": None}, "'max_tokens': Input should be a valid integer"),
-        ({"max_tokens": 0}, "'max_tokens': Input should be greater than or equal to 1"),
+        ({"max_tokens": None}, "'max_tokens' must be an integer"),
+        ({"max_tokens": 0}, "'max_tokens' must be at least 1"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "'tools.0.type'"),
         ({"tool_choice": {"type": "all"}}, "'tool_choice.type'"),
         ({"thinking": {"type": "enabled"}}, "'thinking.budget_tokens'"),
