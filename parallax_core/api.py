@@ -145,7 +145,7 @@ from parallax_core.contracts.stage import (
     State,
     Truncate,
 )
-from parallax_core.contracts.surface import ForwardedAnswer, HttpSurface
+from parallax_core.contracts.surface import ForwardedAnswer, HttpSurface, needs_role
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.contracts.token_engine import (
     EngineBackend,
@@ -391,6 +391,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "RequestId",
     "StageLoss",
     "Timing",
+    "needs_role",
     # Engines, and backends that open them
     "Delta",
     "Engine",

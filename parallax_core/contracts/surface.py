@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Engine
 
 T = TypeVar("T")
+Answer = TypeVar("Answer", bound=Callable[..., Any])
+RouteRole = Literal["user", "metrics", "admin"]
+"""What an API key has to be for."""
+ROLE = "__parallax_role__"
+"""The attribute of a function that answers a route, in which it states its role."""
+
+
+def needs_role(role: RouteRole | None) -> Callable[[Answer], Answer]:
+    """Return a decorator by which the function of a route states the role that its clients need; None: no key.
+
+    The role ``admin`` may use all routes. A route of a plugin that states none is for administrators, unless it only
+    answers GET and HEAD: then it is for users.
+    """
+
+    def state(answer: Answer) -> Answer:
+        setattr(answer, ROLE, role)
+        return answer
+
+    return state
 
 
 class ForwardedAnswer(Protocol):
@@ -46,6 +65,8 @@ class HttpSurface(Protocol):
 
     def add_router(self, router: Any) -> None:  # noqa: ANN401 -- core names no HTTP library outside its server
         """Add the routes of a ``fastapi.APIRouter``. The same API keys and limits apply as to all others.
+
+        Each states the role that it needs by `needs_role`.
 
         Raises:
             TypeError: if it is not a router.

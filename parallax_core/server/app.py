@@ -10,6 +10,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
 from parallax_core.base.errors import SHUTTING_DOWN
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server import (
     chat,
     cluster,
@@ -43,6 +44,7 @@ from parallax_core.server.read_timeout import ReadTimeout
 from parallax_core.server.response_models import HealthReply, VersionReply
 from parallax_core.server.responses import compact, kept_routes
 from parallax_core.server.responses import route as responses
+from parallax_core.server.route_roles import RouteRoles
 from parallax_core.server.served_models import ModelReleases, ServedModels
 
 
@@ -51,12 +53,12 @@ def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions
     # Traces come from `tracing` alone: FastAPI's would contain text of clients wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", openapi_url=None, redirect_slashes=False, telemetry=silent)
-    app.state.error_forms = ErrorForms()
+    app.state.error_forms, app.state.roles = ErrorForms(), RouteRoles()
     add_handlers(app)
     describe_app(app, has_keys=options.keys.are_needed)
-    app.include_router(_make_basics(models, drain))
-    app.include_router(metrics.make_router(models.server_metrics))
-    app.include_router(model_routes.make_router(models, changes))
+    _include(app, _make_basics(models, drain))
+    _include(app, metrics.make_router(models.server_metrics))
+    _include(app, model_routes.make_router(models, changes))
     modules = (
         chat,
         completions,
@@ -71,13 +73,19 @@ def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions
         cluster_events,
     )
     for routes in modules:
-        app.include_router(routes.make_router(models))
+        _include(app, routes.make_router(models))
     _add_options(app, options, drain)
     app.add_middleware(MessageErrors, forms=app.state.error_forms)
     app.add_middleware(BaseUrls)
     app.add_middleware(HeadRequests)
     app.add_middleware(AccessLog, count_error=models.server_metrics.count_error, logs_bodies=options.logs_bodies)
     return app
+
+
+def _include(app: FastAPI, router: APIRouter) -> None:
+    roles: RouteRoles = app.state.roles
+    roles.add_own(router)
+    app.include_router(router)
 
 
 def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
@@ -90,7 +98,7 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
     app.add_middleware(DrainMiddleware, drain=drain)
     if options.max_concurrent or options.max_per_minute:
         app.add_middleware(RateLimit, options=options)
-    app.add_middleware(KeyCheck, keys=options.keys)
+    app.add_middleware(KeyCheck, keys=options.keys, roles=app.state.roles)
     app.add_middleware(OriginCheck, origins=options.cors_origins)
     if options.cors_origins:
         app.add_middleware(
@@ -109,6 +117,7 @@ def _make_basics(models: ServedModels, drain: Drain) -> APIRouter:
 
     @router.get("/health", response_model=HealthReply, responses=describe_health())
     @router.get("/ready", response_model=HealthReply, responses=describe_health())
+    @needs_role(None)
     async def health() -> JSONResponse:
         """200 when a model can answer, else 503 with the reason."""
         state = models.health()
@@ -116,6 +125,7 @@ def _make_basics(models: ServedModels, drain: Drain) -> APIRouter:
         return JSONResponse({"status": status, "reason": reason}, 200 if status == "ready" else 503)
 
     @router.get("/version", response_model=VersionReply)
+    @needs_role(None)
     async def version() -> dict[str, str]:
         """The version of Parallax."""
         return {"version": metadata.version("parallax-core")}

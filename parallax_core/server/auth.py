@@ -5,27 +5,15 @@ from __future__ import annotations
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parallax_core.server.api_keys import ApiKeys, Role
+from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.client_id import find_joined_machine, read_key
 from parallax_core.server.error_body import error_body
+from parallax_core.server.route_roles import RouteRoles
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 """The paths that need no key, for supervisors and load balancers."""
-ADMIN_PATHS = ("/v1/cluster", "/v1/replicas")
-"""The paths that show or change the cluster, with all paths below them."""
 SHOWN_TO_GUESTS = ("GET", "/v1/cluster")
 """What clients of other machines see without a key, apart from the join code."""
-
-
-def find_needed(path: str) -> Role | None:
-    """Return the role that a route needs; None: it needs no key."""
-    if path in OPEN_PATHS:
-        return None
-    if path == "/metrics":
-        return "metrics"
-    if any(path == each or path.startswith(f"{each}/") for each in ADMIN_PATHS):
-        return "admin"
-    return "user"
 
 
 class KeyCheck:
@@ -36,13 +24,14 @@ class KeyCheck:
     that have joined are users, who may also see the nodes.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, roles: RouteRoles) -> None:
         self._app = app
+        self._roles = roles
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        needed = find_needed(scope["path"]) if scope["type"] == "http" else None
+        needed = self._roles.find(scope["path"], scope["method"]) if scope["type"] == "http" else None
         if needed is None:
             await self._app(scope, receive, send)
             return

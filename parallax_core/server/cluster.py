@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from parallax_core.base.errors import UnknownName
 from parallax_core.contracts.status import Drainable
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server.cluster_models import ClusterReply, ReplicaReply, show_replica
 from parallax_core.server.cluster_view import ClusterView, describe_replicas, read_cluster, show_cluster
 from parallax_core.server.hosting import Rebalancing
@@ -28,11 +29,13 @@ def make_router(models: ServedModels) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/cluster", response_model=ClusterReply, responses=describe_errors(401, 403))
+    @needs_role("admin")
     async def get_cluster(http: Request) -> Response:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
         return await _answer(read_cluster(models), is_admin=http.state.role == "admin")
 
     @router.post("/v1/cluster/rebalance", response_model=ClusterReply, responses=describe_errors(401, 403, 404))
+    @needs_role("admin")
     async def rebalance() -> Response:
         """Have layers move if a new plan is worth it, even while they rest after a move or are held (--hold-moves)."""
         hosted: list[object] = [each.hosted for each in models.loaded]
@@ -44,6 +47,7 @@ def make_router(models: ServedModels) -> APIRouter:
         return await _answer(read_cluster(models), is_admin=True)
 
     @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
+    @needs_role("admin")
     async def drain_replica(rank: RankPath, model: ModelQuery = None) -> ReplicaReply:
         """Send a replica no new requests; it finishes those it has, and keeps the model."""
         service = _find_service(models, model)
@@ -51,6 +55,7 @@ def make_router(models: ServedModels) -> APIRouter:
         return _show(service, rank)
 
     @router.post("/v1/replicas/{rank}/readmit", responses=describe_errors(400, 401, 403, 404, 429, 503))
+    @needs_role("admin")
     async def readmit_replica(rank: RankPath, model: ModelQuery = None) -> ReplicaReply:
         """Send a replica requests again."""
         service = _find_service(models, model)

@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from parallax_core.contracts.status import PlanStatus
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server.cluster_models import ClusterReply
 from parallax_core.server.cluster_view import (
     ClusterView,
@@ -130,6 +131,7 @@ def make_router(models: ServedModels) -> APIRouter:
         response_class=Response,
         responses={**describe_cluster_events(ClusterReply), **describe_errors(401, 403)},
     )
+    @needs_role("admin")
     async def follow_cluster() -> Response:
         """Follow the cluster: its whole state first, and then each change, as server-sent events."""
         return SseResponse(feed.listen())

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope
 
-from parallax_core.server.auth import find_needed
+from parallax_core.server.route_roles import RouteRoles
 
 T = TypeVar("T")
 
@@ -83,7 +83,8 @@ class RouteAnswer:
 
 async def forward(app: FastAPI, request: fastapi.Request, path: str, body: bytes | None) -> RouteAnswer:
     """Return the answer of a route of ``app``; see `HttpSurface.forward`."""
-    if find_needed(path) != "user":
+    roles: RouteRoles = app.state.roles
+    if roles.find(path, "GET" if body is None else "POST") != "user":
         raise ValueError(f"{path} cannot be forwarded to: it is not for keys of the role 'user'")
     answer = RouteAnswer()
     routes: Any = ExceptionMiddleware(app.router, handlers=app.exception_handlers)

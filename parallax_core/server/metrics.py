@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish, Measured
 from parallax_core.contracts.status import Described
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server.error_body import KINDS, UNFORESEEN
 from parallax_core.server.openapi import Responses, describe_errors
 from parallax_core.server.tracing import Tracer
@@ -233,6 +234,7 @@ def make_router(server_metrics: ServerMetrics) -> fastapi.APIRouter:
     text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
     @router.get("/metrics", response_class=Response, responses=text | describe_errors(401, 403))
+    @needs_role("metrics")
     async def metrics() -> Response:
         """Show the metrics in Prometheus's text format."""
         # On the event loop, which changes the metrics.

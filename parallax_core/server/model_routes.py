@@ -9,6 +9,7 @@ import fastapi
 from pydantic import Field
 
 from parallax_core.base.errors import InvalidRequest
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server.fields import Strict, TextField
 from parallax_core.server.model_changes import (
     DRAIN_S,
@@ -123,6 +124,7 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
         return {**_describe(models.get(model_id), created), "id": model_id}
 
     @router.get("/v1/cluster/models", responses=describe_errors(401, 403))
+    @needs_role("admin")
     async def show_models() -> KnownModelsReply:
         """Show the state of each model, what its nodes have loaded, and the change under way or the last one."""
         return view_models(models, changes)
@@ -133,6 +135,7 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
         responses=describe_errors(400, 401, 403, 404, 408, 409, 413, 429, 503),
         openapi_extra=describe_body(ChangeRequest),
     )
+    @needs_role("admin")
     async def change_models(http: fastapi.Request) -> ModelChangeReply:
         """Begin to load, unload, switch or forget a model; ``GET /v1/cluster/models`` shows how far it is."""
         data = await http.body()

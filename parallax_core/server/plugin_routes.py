@@ -19,6 +19,7 @@ from parallax_core.server.body_messages import BodyRequest, DirectAnswer, Refuse
 from parallax_core.server.forwarding import forward
 from parallax_core.server.message_errors import ErrorForms
 from parallax_core.server.response import while_connected
+from parallax_core.server.route_roles import RouteRoles
 from parallax_core.server.served_models import ServedModels
 
 T = TypeVar("T")
@@ -76,8 +77,10 @@ class PluginRoutes:
 
 def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> None:
     """Let plugins add routes, after the server's own and behind the same middleware."""
+    roles: RouteRoles = app.state.roles
     for _, surface in plugins.extend_server(lambda: PluginRoutes(app, models)):
         for router in surface.routers:
+            roles.add_plugins(router)
             app.include_router(router)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from parallax_core.api import ForwardedAnswer, HttpSurface, InvalidRequest, Ref
+from parallax_core.api import ForwardedAnswer, HttpSurface, InvalidRequest, Ref, needs_role
 from parallax_server_ollama.asked import Asked, name_model
 from parallax_server_ollama.replies import BrokenStream, Embeddings, Reply, name_error, write_lines, write_time
 
@@ -192,6 +192,7 @@ def _describe() -> Json:
 def _guard(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
     """Return a route that writes its errors in Ollama's form."""
 
+    @needs_role("user")
     async def guarded(http: Request) -> Response:
         try:
             return await answer(http)

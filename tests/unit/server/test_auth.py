@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from parallax_core.server.api_keys import ApiKeys, KeyFile
-from parallax_core.server.auth import find_needed
 from parallax_core.server.message_errors import ErrorForms
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, error_of
@@ -61,7 +60,7 @@ def list_routes(site: Site) -> list[tuple[str, str]]:
 
 
 def test_every_route_has_a_role_that_somebody_decided(site: Site) -> None:
-    assert {path: find_needed(path) for path, _ in list_routes(site)} == NEEDED
+    assert {path: site.app.state.roles.find(path, method) for path, method in list_routes(site)} == NEEDED
 
 
 @pytest.mark.parametrize(("key", "role"), [("u", "user"), ("m", "metrics"), ("a", "admin")])

@@ -17,7 +17,6 @@ from parallax_core.contracts.status import (
     ReplicaStatus,
     StageStatus,
 )
-from parallax_core.server.auth import find_needed
 from parallax_core.server.cluster_events import MOST_UNREAD, ClusterFeed, find_changes
 from parallax_core.server.cluster_models import ClusterReply, LeaseReply
 from parallax_core.server.cluster_view import find_places, read_cluster, show_cluster
@@ -182,8 +181,8 @@ async def test_client_that_reads_too_slowly_is_disconnected_and_the_others_are_n
     assert not feed._listeners
 
 
-def test_route_needs_the_role_of_an_admin() -> None:
-    assert find_needed("/v1/cluster/events") == "admin"
+def test_route_needs_the_role_of_an_admin(site: Site) -> None:
+    assert site.app.state.roles.find("/v1/cluster/events", "GET") == "admin"
 
 
 def test_plan_says_whom_nodes_do_not_reach_now(site: Site) -> None:

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from parallax_core.api import ForwardedAnswer, HttpSurface
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server import forwarding
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
@@ -33,6 +34,7 @@ def add(server: HttpSurface) -> None:
         return await server.forward(http, http.headers["x-to"], body)
 
     @router.api_route("/x/whole", methods=["GET", "POST"])
+    @needs_role("user")
     async def whole(http: Request) -> Response:
         answer = await open_answer(http)
         try:
@@ -41,6 +43,7 @@ def add(server: HttpSurface) -> None:
             await answer.close()
 
     @router.post("/x/stream")
+    @needs_role("user")
     async def stream(http: Request) -> Response:
         answer = await open_answer(http)
         return StreamingResponse(aiter(answer), answer.status)
@@ -83,6 +86,7 @@ def test_whole_answer_is_decoded(site: ScriptedSite, monkeypatch: pytest.MonkeyP
         router = APIRouter()
 
         @router.post("/x/usage")
+        @needs_role("user")
         async def usage(http: Request) -> Response:
             answer = await server.forward(http, CHAT, await http.body())
             reply = await answer.read_json(Reply)
@@ -145,6 +149,7 @@ def test_answer_that_is_closed_is_not_generated(tmp_path: Path) -> None:
             router = APIRouter()
 
             @router.post("/x/cut")
+            @needs_role("user")
             async def cut(http: Request) -> None:
                 answer = await server.forward(http, CHAT, await http.body())
                 counts.append(len(site.service.running))
