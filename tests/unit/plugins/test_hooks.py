@@ -132,6 +132,9 @@ def test_extend_server_gives_each_plugin_a_surface_of_its_own() -> None:
         def add_router(self, router: object) -> None:
             self.routers.append(router)
 
+        def write_errors(self, path: str, write: Any) -> None:
+            raise NotImplementedError
+
         async def read(self, request: Any, reader: Any, kind: Any) -> Any:
             raise NotImplementedError
 
