@@ -263,7 +263,7 @@ ALWAYS = PLAIN + "<think>\n"
 def test_capability_is_what_requests_may_ask_for(
     tmp_path: Path, template: str | None, accepted: set[Any], *, thinks: bool
 ) -> None:
-    given = {} if template is None else {"template": template}
+    given: dict[str, Any] = {} if template is None else {"template": template}
     with OllamaSite(tmp_path, **given) as site:
         assert ("thinking" in site.post("show").json()["capabilities"]) == thinks
         assert ("tools" in site.post("show").json()["capabilities"]) == (template is None)
