@@ -69,7 +69,7 @@ class HttpSurface(Protocol):
         Each states the role that it needs by `needs_role`.
 
         Raises:
-            TypeError: if it is not a router.
+            TypeError: if it is not a router, or includes other routers, applications or WebSockets.
             ValueError: if one of its routes exists already.
         """
 

@@ -42,11 +42,13 @@ class PluginRoutes:
         """Add the routes of a router.
 
         Raises:
-            TypeError: if it is not a `fastapi.APIRouter`.
+            TypeError: if it is not a `fastapi.APIRouter`, or has anything but routes, whose roles would not be known.
             ValueError: if an earlier route hides one of them.
         """
         if not isinstance(router, APIRouter):
             raise TypeError(f"{router!r} is not a fastapi.APIRouter")
+        if not all(isinstance(route, Route) for route in router.routes):
+            raise TypeError("a router has HTTP routes only: add routers that it includes by themselves")
         others = (*self._app.routes, *(route for taken in self.routers for route in taken.routes))
         for route in router.routes:
             if isinstance(route, Route) and any(_covers(other, route) for other in others):

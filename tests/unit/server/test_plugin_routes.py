@@ -161,3 +161,18 @@ def test_body_for_a_plugin_waits_like_all_others() -> None:
 def test_what_is_no_router_is_refused(site: Site) -> None:
     reasons = extend(site, one=lambda server: server.add_router(print))
     assert "is not a fastapi.APIRouter" in reasons["one"]
+
+
+@pytest.mark.parametrize("kind", ["router", "mount", "websocket"])
+def test_router_with_anything_but_routes_is_refused(site: Site, kind: str) -> None:
+    """Nothing would ask for the role of what it has: anybody with a key could use an administrator's route."""
+    router = APIRouter()
+    match kind:
+        case "router":
+            router.include_router(make_router(), prefix="/inner")
+        case "mount":
+            router.mount("/inner", make_router())
+        case _:
+            router.add_api_websocket_route("/inner", print)
+    reasons = extend(site, one=lambda server: server.add_router(router))
+    assert "HTTP routes only" in reasons["one"]
