@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 
 from parallax_core.base.errors import IncompatibleNode
@@ -10,8 +11,9 @@ from parallax_core.wire.codec import WIRE_VERSION
 from parallax_core.wire.versions import SAME_VERSION_HINT, NodeVersions, find_conflict, read_versions
 
 
+@cache
 def own_versions() -> NodeVersions:
-    """Return the versions of this node."""
+    """Return the versions of this node. They are searched for on the disk once: each link begins with them."""
     return NodeVersions(WIRE_VERSION, version("parallax-core"), PAGES_VERSION)
 
 

@@ -15,6 +15,10 @@ def test_machine_of_the_same_versions_and_other_software_may_join() -> None:
     check_machine(write_versions(replace(OURS, software="9.9.9")))
 
 
+def test_own_versions_are_searched_for_once() -> None:
+    assert own_versions() is own_versions()
+
+
 @pytest.mark.parametrize("change", [{"wire": OURS.wire + 1}, {"pages": OURS.pages + 1}])
 def test_machine_of_other_versions_is_told_both(change: dict[str, int]) -> None:
     with pytest.raises(IncompatibleNode) as caught:
