@@ -42,7 +42,7 @@ from parallax_core.server.served_models import ServedModels
 from parallax_core.wire.membership import Join
 from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport
 
-COUNTS = (100, 300, 1000)
+COUNTS = (10, 100, 1000)
 TIMES = 5
 NUM_LINKS = 8
 GB = 10**9

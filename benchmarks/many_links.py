@@ -1,0 +1,361 @@
+"""Measures the turns of the event loop of a coordinator that hundreds of nodes join, report to and leave.
+
+    python -m benchmarks.many_links --nodes 300 --out benchmarks/results/many-links.json
+
+The coordinator is a process of its own. Each node has a key and a link of its own over encrypted ZeroMQ, with the
+session of a worker, and shares a process with others, which run on the second core. Six nodes serve a toy of three
+layers to a client; the others have no room for a layer, and wait. Somebody follows the events of the cluster. In turn,
+all nodes join at once, are idle, report other figures each ten seconds, leave one after the other (a tenth of them),
+and are killed together (the rest but those that serve).
+
+A turn is the time between two calls of the selector. ``cpu_ms`` is the processor time of the thread of the loop in
+the longest turns, which other processes hardly change; ``ms`` is the time that passes, which needs an idle machine. A
+node measures no links here: its reports name eight that are made up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import os
+import random
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.crowd import TOY, ClientPool
+from benchmarks.membership_costs import make_report
+from benchmarks.paced_cluster import GB, make_model
+from benchmarks.record import describe_run, write_report
+from benchmarks.strangers import pinned
+from parallax_core.api import ParallaxError, TransportPlan, keys_folder
+from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.cluster.layer_plan import LayerPlanner
+from parallax_core.cluster.placement.policy import SearchPlacement
+from parallax_core.contracts.placement import PlacedStage, ServingGoal
+from parallax_core.node.coordinator.coordinator import Coordinator
+from parallax_core.node.coordinator.node_pool import NodePool
+from parallax_core.node.coordinator.pipelines import PlannedPipeline
+from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
+from parallax_core.node.coordinator.profiles import NodeProfiles
+from parallax_core.node.coordinator.rooms import MachineRooms, ModelProfiles
+from parallax_core.node.executor.remote import RemoteExecutor
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.supply import NodeSupply
+from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.profile.reporter import NodeReporter
+from parallax_core.node.routing.router import Router
+from parallax_core.node.status import describe_node
+from parallax_core.node.worker.session import WorkerSession
+from parallax_core.server.cluster_events import ClusterFeed
+from parallax_core.server.served_models import ServedModels
+from parallax_core.testing.node import name_toy, open_toy
+from parallax_core.wire.membership import Join
+from parallax_core.wire.profile import NodeReport
+from parallax_transport_zmq.joining import ZmqJoining
+from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.transport import ZmqTransport
+
+GOAL_MS = 50
+NODES_EACH = 50
+"""Nodes in a process."""
+NUM_SERVING = 6
+IDLE_S, REPORT_S, LEAVE_S, AFTER_S = 10.0, 20.0, 10.0, 10.0
+MOST_JOIN_S = 120.0
+MODEL = name_toy(TOY)
+
+
+class TimedSelector(selectors.DefaultSelector):
+    """Notes how long the loop takes from one call of the selector to the next, in seconds: wall, and processor time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: list[tuple[float, float]] = []
+        self._since: tuple[float, float] | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for events; see `selectors.BaseSelector`."""
+        if self._since is not None:
+            self.turns.append((time.perf_counter() - self._since[0], time.thread_time() - self._since[1]))
+        found = super().select(timeout)
+        self._since = time.perf_counter(), time.thread_time()
+        return found
+
+    def take(self) -> list[tuple[float, float]]:
+        """Return the turns since the last call."""
+        turns, self.turns = self.turns, []
+        return turns
+
+
+class LinkedCluster:
+    """The coordinator of nodes that say themselves what they have."""
+
+    def __init__(self) -> None:
+        plan = TransportPlan(node="head", listen="tcp://127.0.0.1:0", timeout_s=5.0)
+        self.registry = NodeRegistry(ZmqTransport(plan), "head")
+        self.pool = NodePool(self.registry)
+        nodes = self.pool.open(MODEL)
+        goal = ServingGoal(prompt_tokens=20, output_tokens=30, concurrency=2)
+        planner = LayerPlanner(policy=SearchPlacement(), model=make_model(), goal=goal)
+        profiles = ModelProfiles(nodes, MachineRooms(self.pool), NodeProfiles("local/0", MODEL).describe, MODEL)
+        self.coordinator = Coordinator(nodes, planner, profiles.describe, self._open)
+        self.router = Router(self.coordinator.engines, LeastPendingTokens(), lambda: 200)
+
+    def _open(self, rank: int, planning: Planning) -> PlannedPipeline:
+        del rank
+        executor = PlannedExecutor(RemoteExecutor((), NodeSupply(self.registry)), planning, _assign)
+        options = PipelineOptions(releases_requests=lambda: len(self.coordinator.engines) > 1)
+        return PlannedPipeline(PipelineEngine(executor, lambda tokens: "x" * len(tokens), options), executor)
+
+    async def follow_events(self) -> None:
+        """Read the events of the cluster."""
+        served = ServedModels(list_nodes=lambda: [describe_node(node) for node in self.registry.joined])
+        async for _ in ClusterFeed(served).listen():
+            pass
+
+
+def _assign(stage: int, placed: PlacedStage) -> StageAssignment:
+    return StageAssignment(stage=stage, layers=placed.layers, model=MODEL, node=placed.node, heartbeat_s=0.2)
+
+
+async def coordinate(selector: TimedSelector) -> None:
+    """Run the coordinator; for each line of standard input, print the turns since the last, and who is there."""
+    cluster = LinkedCluster()
+    await cluster.registry.start()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(cluster.registry.stop)
+        stack.push_async_callback(cluster.router.stop)
+        failed, rng = list[str](), random.Random(1)  # noqa: S311 -- not for secrets
+        clients = ClientPool(cluster.router, rng, lambda end: failed.append(end.reason), is_toy=True)
+        work = (
+            cluster.pool.follow(),
+            cluster.coordinator.run(cluster.router),
+            cluster.follow_events(),
+            cluster.router.start(),
+        )
+        tasks = [asyncio.create_task(each) for each in work]
+        print(cluster.registry.address, flush=True)
+        sending: asyncio.Task[None] | None = None
+        gc.freeze()
+        while await asyncio.to_thread(sys.stdin.readline):
+            if sending is None and cluster.router.health().state == "ready":
+                sending = asyncio.create_task(clients.send_requests())
+            answers = sum(bool(each.ended) for each in clients.sent)
+            joined = cluster.registry.joined
+            found = {
+                "joined": len(joined),
+                "reported": sum(node.report is not None for node in joined),
+                "answers": answers,
+                "failed": len(failed),
+                "turns": selector.take(),
+            }
+            print(json.dumps(found), flush=True)
+        for task in (*tasks, *([sending] if sending else [])):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class LightNode:
+    """A node that shares its process with others."""
+
+    def __init__(self, number: int, count: int) -> None:
+        self.name = f"m{number}/1"
+        self._number, self._count = number, count
+        self._num_reports = 0
+        self.session: WorkerSession | None = None
+
+    def report(self) -> NodeReport:
+        """Return what it has: other figures each time."""
+        self._num_reports += 1
+        room = 2 * GB if self._number < NUM_SERVING else GB // 4
+        return make_report(self._number, self._count, room + self._num_reports % 2 * GB // 8)
+
+    async def run(self, address: str) -> None:
+        """Serve the coordinator until it is told to leave."""
+        transport = ZmqTransport(TransportPlan(node=self.name, listen="tcp://127.0.0.1:0", timeout_s=5.0))
+        await transport.start()
+        self.session = WorkerSession(transport, self.name, open_toy, reporter=NodeReporter(self.report))
+        join = Join(transport.address, ("toy",), f"host-{self._number}", os.getpid())
+        try:
+            while not self.session.is_leaving:
+                with suppress(ParallaxError):
+                    await self.session.serve(address, "head", join)
+        finally:
+            await self.session.close()
+            await transport.stop()
+
+
+async def run_nodes(first: int, stop: int, count: int, address: str) -> None:
+    """Run some nodes; for each line of standard input, one more leaves."""
+    nodes = [LightNode(number, count) for number in range(first, stop)]
+    tasks = [asyncio.create_task(node.run(address)) for node in nodes]
+    for node in reversed(nodes):
+        if not await asyncio.to_thread(sys.stdin.readline):  # the parent is gone
+            break
+        if node.session is not None:
+            node.session.leave()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Processes:
+    """The process of the coordinator, and those of the nodes."""
+
+    def __init__(self, count: int, stack: ExitStack) -> None:
+        self._count = count
+        self._coordinator = self._start(stack, 0, "--coordinate")
+        self.address = _read(self._coordinator)
+        bounds = [0, NUM_SERVING, *range(NUM_SERVING + NODES_EACH, count, NODES_EACH), count]
+        self.nodes = [
+            self._start(stack, 1, "--run", str(first), str(stop), "--nodes", str(count), "--address", self.address)
+            for first, stop in pairwise(bounds)
+        ]
+
+    @staticmethod
+    def _start(stack: ExitStack, core: int, *words: str) -> subprocess.Popen[str]:
+        command = pinned((sys.executable, "-m", "benchmarks.many_links", *words), core % len(os.sched_getaffinity(0)))
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        return process
+
+    def ask(self) -> dict[str, Any]:
+        """Return the state of the coordinator, and its turns since the last call."""
+        _tell(self._coordinator)
+        found: dict[str, Any] = json.loads(_read(self._coordinator))
+        return found
+
+    def leave(self, number: int) -> None:
+        """Have the next node of a process leave."""
+        _tell(self.nodes[1 + number % (len(self.nodes) - 1)])
+
+    def kill(self) -> None:
+        """Kill all processes of nodes that wait."""
+        for process in self.nodes[1:]:
+            process.send_signal(signal.SIGKILL)
+
+
+def _tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def _read(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def summarize(phase: str, seconds: float, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a phase."""
+    turns = sorted(turn for turn, _ in state["turns"])
+    costs = sorted(cost for _, cost in state["turns"])
+    found = {
+        "phase": phase,
+        "seconds": round(seconds, 1),
+        **{name: state[name] for name in ("joined", "reported", "answers", "failed")},
+        "turns": len(turns),
+        "ms": _find_marks(turns),
+        "cpu_ms": _find_marks(costs),
+        "busy": round(sum(costs) / seconds, 3),
+    }
+    print(json.dumps(found), file=sys.stderr, flush=True)
+    return found
+
+
+def _find_marks(ordered: Sequence[float]) -> dict[str, float]:
+    marks = {"p50": ordered[len(ordered) // 2], "p99": ordered[len(ordered) * 99 // 100], "longest": ordered[-1]}
+    return {name: round(1000 * each, 2) for name, each in marks.items()}
+
+
+def measure(count: int) -> list[dict[str, Any]]:
+    """Have nodes join, beat, report and leave; return the figures of each phase."""
+    with ExitStack() as stack:
+        processes = Processes(count, stack)
+        found = []
+
+        def during(phase: str, seconds: float, act: Callable[[], None] = lambda: None) -> None:
+            begun, turns = time.monotonic(), []
+            while time.monotonic() < begun + seconds:
+                act()
+                time.sleep(0.2)
+                state = processes.ask()
+                turns += state["turns"]
+                print(f"{phase}: {state['joined']} of {count} joined, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+                if phase == "join" and state["reported"] == count and state["answers"]:
+                    break
+            found.append(summarize(phase, time.monotonic() - begun, {**state, "turns": turns}))
+
+        def leave() -> None:
+            if (number := next(leaving, None)) is not None:
+                processes.leave(number)
+
+        leaving = iter(range(count // 10))
+        during("join", MOST_JOIN_S)
+        during("idle", IDLE_S)
+        during("report", REPORT_S)
+        during("leave", LEAVE_S, leave)
+        processes.kill()
+        during("killed", AFTER_S)
+    return found
+
+
+def prepare_home(count: int) -> None:
+    """Make the keys of all nodes."""
+    ZmqJoining().prepare("head")
+    ring = Keyring(keys_folder())
+    for number in range(count):
+        ring.make(f"m{number}")
+
+
+def main() -> None:
+    """Measure, print, and write the report."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--nodes", type=int, default=300)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--address", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--coordinate", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.coordinate:
+        logging.disable(logging.WARNING)
+        selector = TimedSelector()
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            runner.run(coordinate(selector))
+        return
+    if options.run:
+        first, stop = options.run
+        asyncio.run(run_nodes(first, stop, options.nodes, options.address))
+        return
+    with tempfile.TemporaryDirectory(prefix="links-") as folder:
+        os.environ["PARALLAX_HOME"] = folder
+        prepare_home(options.nodes)
+        phases = measure(options.nodes)
+    found = {
+        "nodes": options.nodes,
+        "phases": phases,
+        "longest_ms": max(phase["ms"]["longest"] for phase in phases),
+        "longest_cpu_ms": max(phase["cpu_ms"]["longest"] for phase in phases),
+        "goal_ms": GOAL_MS,
+        **describe_run(["benchmarks.many_links", "--nodes", str(options.nodes)], ["pyzmq"]),
+    }
+    print(json.dumps(found, indent=2))
+    write_report(options.out, found)
+
+
+if __name__ == "__main__":
+    main()
