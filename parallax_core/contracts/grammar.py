@@ -19,9 +19,11 @@ class Grammar(Value, frozen=True, kw_only=True):
     """By kind: nothing (any JSON object), a JSON schema, a regular expression in the syntax of Rust's ``regex``, a JSON
     array of strings, or a grammar in llguidance's dialect of Lark."""
     after: tuple[str, ...] = ()
-    """The answer is free until it contains one of these strings, and may end without one; what follows the first of
-    them must match the grammar, and ends the answer. A string that is one special token of the model stands for that
-    token. Empty: the whole answer must match."""
+    """The answer is free until it contains one of these strings; what follows the first of them must match the
+    grammar, and ends the answer. A string that is one special token of the model stands for that token. Empty: the
+    whole answer must match."""
+    must_begin: bool = False
+    """Whether the answer may not end before it contains one of them."""
 
 
 class Matcher(Protocol):

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from parallax_core.base.errors import BackendFailed, InvalidRequest
 from parallax_core.base.files import read_object
 from parallax_core.contracts.grammar import Grammar
+from parallax_core.models.schema_keywords import drop_neutral
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -91,9 +93,9 @@ class ModelGrammars:
     def _translate(self, grammar: Grammar) -> str:
         """Return a grammar in llguidance's own form."""
         whole = _translate_whole(grammar)
-        return self._begin_after(grammar.after, whole) if grammar.after else whole
+        return self._begin_after(grammar.after, whole, must_begin=grammar.must_begin) if grammar.after else whole
 
-    def _begin_after(self, triggers: Sequence[str], whole: str) -> str:
+    def _begin_after(self, triggers: Sequence[str], whole: str, *, must_begin: bool) -> str:
         """Return the grammar of free text, in which ``whole`` holds after the first of ``triggers``."""
         [part] = json.loads(whole)["grammars"]
         names = [self.find_special(trigger) for trigger in triggers]
@@ -104,7 +106,7 @@ class ModelGrammars:
         lines = ["%llguidance {}", f"FREE: {free}", "begin: " + " | ".join(f"b{index}" for index in range(len(names)))]
         for index, (trigger, name) in enumerate(zip(triggers, names, strict=True)):
             lines.append(f"b{index}: FREE {name}" if name else f"b{index}[suffix={json.dumps(trigger)}]: /{ANY}/")
-        lark = "\n".join([*lines, "start: FREE | begin @whole"])
+        lark = "\n".join([*lines, "start: begin @whole" if must_begin else "start: FREE | begin @whole"])
         return json.dumps({"grammars": [{"lark_grammar": lark}, {**part, "name": "whole"}]})
 
     def find_special(self, text: str) -> str:
@@ -225,6 +227,8 @@ def _translate_whole(grammar: Grammar) -> str:
             return _wrap("start: " + " | ".join(map(json.dumps, json.loads(grammar.source))))
     source = grammar.source or '{"type": "object"}'
     try:
+        with suppress(RecursionError):  # llguidance says that it is too deep
+            source = json.dumps(drop_neutral(json.loads(source)))
         return LLMatcher.grammar_from_json_schema(source, overrides=JSON_OPTIONS)
     except ValueError as error:
         raise InvalidRequest(f"the schema is not valid: {error}", "grammar") from error

@@ -36,7 +36,8 @@ def set_grammar(
     if form.forced_call is None:
         grammar = request.grammar
         assert grammar is not None
-        return form, replace(request, grammar=msgspec.structs.replace(grammar, after=after)) if after else request
+        later = msgspec.structs.replace(grammar, after=after, must_begin=True)
+        return form, replace(request, grammar=later) if after else request
     if marks is None:
         message = "'tool_choice' cannot force a call in the format of this model"
         raise InvalidRequest(message, "tool_choice", "leave it out, or send 'auto' or 'none'")

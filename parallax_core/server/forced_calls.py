@@ -14,6 +14,7 @@ from typing import Any
 from parallax_core.base.json_scan import JsonScan
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import Content, Parser, Piece, ToolCall
+from parallax_core.models.schema_keywords import drop_neutral
 
 MAX_CALLS = 16
 """The most calls of an answer that has to call tools."""
@@ -31,13 +32,12 @@ def make_grammar(schemas: Mapping[str, str], named: str, *, allows_many: bool, a
         after: see `Grammar.after`.
     """
     if named:
-        return Grammar(
-            kind="json_schema", source=json.dumps(_as_object(json.loads(schemas[named]))), after=tuple(after)
-        )
+        source = json.dumps(_as_object(json.loads(schemas[named])))
+        return Grammar(kind="json_schema", source=source, after=tuple(after), must_begin=True)
     most = MAX_CALLS if allows_many else 1
     call = make_call_schema(schemas)
     whole = {"type": "array", "items": call, "minItems": 1, "maxItems": most, "$defs": call.pop("$defs")}
-    return Grammar(kind="json_schema", source=json.dumps(whole), after=tuple(after))
+    return Grammar(kind="json_schema", source=json.dumps(whole), after=tuple(after), must_begin=True)
 
 
 def make_call_schema(schemas: Mapping[str, str], arguments: str = "arguments") -> dict[str, Any]:
@@ -50,7 +50,7 @@ def make_call_schema(schemas: Mapping[str, str], arguments: str = "arguments") -
     variants, parts = [], {}
     for number, (name, schema) in enumerate(schemas.items()):
         place = f"tool{number}"
-        parts[place] = _move(_as_object(json.loads(schema)), f"#/$defs/{place}")
+        parts[place] = _move(_as_object(drop_neutral(json.loads(schema))), f"#/$defs/{place}")
         fields = {"name": {"const": name}, arguments: {"$ref": f"#/$defs/{place}"}}
         variants.append(
             {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}

@@ -91,6 +91,38 @@ def test_grammar_holds_only_after_its_trigger(text: ModelTokenizer, grammars: Mo
     assert follow(text, compiled.start(), 'x~~{"a": 5}') == (True, True)
 
 
+@pytest.mark.parametrize("trigger", ["</think>", "CALL: "])
+def test_answer_that_must_begin_does_not_end_before_its_trigger(
+    text: ModelTokenizer, grammars: ModelGrammars, trigger: str
+) -> None:
+    grammar = Grammar(kind="json_schema", source=PERSON, after=("~~", trigger), must_begin=True)
+    compiled = grammars.compile(grammar)
+    assert follow(text, compiled.start(), "anything, 1 2 3") == (True, False)
+    assert follow(text, compiled.start(), "") == (True, False)
+    assert follow(text, compiled.start(), f"let me see{trigger}" + '{"a": 5}') == (True, True)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "array", "items": {"type": "integer"}, "uniqueItems": False},
+        {
+            "type": ["string", "array"],
+            "format": "path",
+            "title": None,
+            "items": {"format": "binary", "type": "integer"},
+        },
+        {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string", "format": "password"}]}},
+    ],
+)
+def test_keyword_that_asks_for_nothing_is_no_reason_to_refuse(
+    text: ModelTokenizer, grammars: ModelGrammars, part: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": {"a": part}, "required": ["a"], "additionalProperties": False}
+    compiled = grammars.compile(Grammar(kind="json_schema", source=json.dumps(schema)))
+    assert follow(text, compiled.start(), '{"a": [1, 1]}') == (True, True)
+
+
 def test_grammar_begins_after_a_special_token(text: ModelTokenizer, tmp_path: Path) -> None:
     grammars = ModelGrammars(write_model(tmp_path) / "tokenizer.json", text.vocab_size, {7})
     compiled = grammars.compile(Grammar(kind="choice", source='["yes"]', after=("<end>",)))

@@ -69,6 +69,7 @@ def test_text_that_is_no_call_is_not_lost() -> None:
 def test_grammar_allows_the_tools_alone(named: str, most: int, *, allows_many: bool) -> None:
     grammar = make_grammar(SCHEMAS, named, allows_many=allows_many, after=("</think>",))
     schema: Any = json.loads(grammar.source)
+    assert grammar.must_begin
     assert (grammar.kind, grammar.after, schema["minItems"], schema["maxItems"]) == (
         "json_schema",
         ("</think>",),
