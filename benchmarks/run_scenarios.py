@@ -152,6 +152,9 @@ def lose_standby(lab: Lab) -> dict[str, Any]:
     options = ("--new-term",) if has_option(server, "run", "--new-term") else ()
     head = cluster.serve(*options)
     reason = lab.await_ready(3)
+    if options and head.popen.poll() is not None:  # it had not heard of the standby's term, and has now
+        head = cluster.serve(*options)
+        reason = lab.await_ready(3)
     for each in others if reason else ():
         cluster.join(each)
     reason = reason and lab.await_ready(3)

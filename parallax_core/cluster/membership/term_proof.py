@@ -161,8 +161,8 @@ def find_gap(signed: Sequence[SignedStatement]) -> str:
     for before, after in pairwise(each.statement for each in signed):
         if after.signer not in before.successors:
             return "a coordinator has not accepted the key of the next one"
-        if after.term <= before.term:
-            return "the term of a coordinator is not later than that of the one before"
+        if after.term < before.term:
+            return "the term of a coordinator is earlier than that of the one before"
     return ""
 
 

@@ -53,7 +53,7 @@ def test_standby_of_a_standby_has_the_next_term() -> None:
         (STRANGER.claim(FIRST, 2), "not accepted the key of the next one"),
         (TWO.claim(OLD.begin(ONE), 2), "not accepted the key of the next one"),
         (ONE.claim(FIRST, 2, b"other"), "different clusters"),
-        (ONE.claim(FIRST, 1), "not later"),
+        (ONE.claim(OLD.begin(ONE, term=2), 1), "earlier than"),
         (TermProof(SECOND.signed[1:]), "not that of the root"),
         (TermProof(()), "one statement of each"),
         (TermProof((*FIRST.signed, *FIRST.signed)), "one statement of each"),
@@ -113,6 +113,19 @@ def test_of_two_promoted_at_once_all_choose_the_same() -> None:
     assert (judge(lesser, greater), judge(greater, lesser)) == ("newer", "older")
     again = next(each for each in (ONE, TWO) if each.signer == lesser.latest.signer).take_over(greater)
     assert (again.latest.term, judge(greater, again)) == (3, "newer"), "the other one is no dead end"
+
+
+@pytest.mark.parametrize(("server", "standby"), [(ONE, TWO), (TWO, ONE)])
+def test_of_a_promoted_standby_and_a_server_that_has_not_heard_of_it_all_choose_the_same(
+    server: Machine, standby: Machine
+) -> None:
+    before = server.begin(standby)
+    proofs = [server.take_over(before, standby), standby.take_over(before)]
+    lesser, greater = sorted(proofs, key=lambda each: each.latest.signer)
+    assert lesser.latest.term == greater.latest.term == 2
+    assert (judge(lesser, greater), judge(greater, lesser)) == ("newer", "older")
+    both = read(merge(lesser, greater))
+    assert (both.rank, server.take_over(both).latest.term) == (greater.rank, 3), "the other one is no dead end"
 
 
 def test_machine_that_was_a_coordinator_keeps_its_successors() -> None:
