@@ -85,7 +85,7 @@ def test_choice_that_can_be_had_is_accepted_before_there_is_a_model(tmp_path: Pa
         ("temperature", True),
         ("top_k", [1]),
         ("top_k", -2),
-        ("top_p", 0),
+        ("top_p", -0.1),
         ("top_p", 1.1),
         ("min_p", -0.1),
         ("repetition_penalty", 0),
