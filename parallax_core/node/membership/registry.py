@@ -22,6 +22,7 @@ from parallax_core.node.membership.introductions import Introducer, Member
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.lease_opener import LeaseOpener
 from parallax_core.node.membership.node_matcher import Fit, NodeMatcher, NodeRequest
+from parallax_core.node.membership.refused_nodes import RefusedNodes
 from parallax_core.node.membership.served_links import ServedLinks
 from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.node.relay.directory import RelayDirectory
@@ -83,6 +84,7 @@ class NodeRegistry:
         """By the purpose of a link: what serves it; links of other purposes are refused."""
         self.services.update({each: partial(self.relays.serve, purpose=each) for each in OF_RELAYS})
         self._leases, self._alarms, self._software = LeaseOpener(), FalseAlarms(), SoftwareNotes()
+        self._refused = RefusedNodes()
         self.changed = asyncio.Event()
         """Set whenever a node has joined, has reported first or is gone; whoever waits for it clears it."""
 
@@ -270,7 +272,7 @@ class NodeRegistry:
                 join = await self._check_join(channel, await channel.receive())
         except (ParallaxError, TimeoutError) as error:
             reason = error.message if isinstance(error, ParallaxError) else "it did not join in time"
-            logger.warning("node turned away node=%s: %s", link.peer, reason)
+            self._refused.note(link.peer, reason)
             await channel.leave()
             return
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)

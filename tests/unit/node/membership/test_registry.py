@@ -134,6 +134,7 @@ async def test_node_that_says_anything_else_is_cut_off(caplog: pytest.LogCapture
 
 
 async def test_stranger_that_sends_garbage_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="parallax_core")
     async with open_registry() as registry:
         for header in (b"\0", b"\1\xff\xff", b"\x01", b"\1\x96" + bytes(6)):
             link = await InProcessTransport(TransportPlan(node="ill")).connect(registry.address, "head")
