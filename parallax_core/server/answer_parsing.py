@@ -7,6 +7,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from parallax_core.base.json_scan import JsonScan
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.parser import AnswerInfo, Content, Informed, Parser, Piece, Reasoning, ToolCall
 from parallax_core.models.output_parser import OutputParser
@@ -45,12 +46,20 @@ class AnswerParsing:
     def __init__(self, parser: OutputParser | None, form: ResponseForm) -> None:
         self._parser = make_parser(parser, form) if parser else None
         self._allows_many = form.allows_many_calls
+        self._is_forced = form.forced_call is not None
         self._num_undecided = 0
         self._is_reasoning = False
         self._is_cut = False
         self.num_reasoning = 0
         """Tokens of the reasoning."""
         self.has_calls = False
+        self._arguments = JsonScan()
+        self._is_whole = False
+
+    @property
+    def ends_with_calls(self) -> bool:
+        """Whether it calls tools and the last call is whole: nothing has cut it off."""
+        return self.has_calls and self._is_whole
 
     def read(self, delta: Delta) -> list[Piece]:
         """Return the pieces that a delta completes, neighbours of one kind joined."""
@@ -77,9 +86,19 @@ class AnswerParsing:
         for piece in pieces:
             self._is_cut |= not self._allows_many and self.has_calls and not _is_part(piece)
             self.has_calls |= isinstance(piece, ToolCall)
-            if not self._is_cut:
+            is_begun_call = self._is_forced and isinstance(piece, Content)  # which was cut off before it had a name
+            if not self._is_cut and not is_begun_call:
                 kept.append(piece)
+                self._follow(piece)
         return kept
+
+    def _follow(self, piece: Piece) -> None:
+        """Look for the end of the arguments of a call."""
+        if not isinstance(piece, ToolCall):
+            return
+        if piece.name:
+            self._arguments, self._is_whole = JsonScan(), False
+        self._is_whole = self._is_whole or self._arguments.find_end(piece.arguments, 0) is not None
 
 
 def _is_part(piece: Piece) -> bool:

@@ -123,7 +123,7 @@ class ChatAnswer:
 
     def read_reason(self, reason: Reason) -> FinishReason:
         """Return why the answer ended, in OpenAI's terms."""
-        return "tool_calls" if reason == "stop" and self.parsing.has_calls else reason
+        return "tool_calls" if reason == "stop" and self.parsing.ends_with_calls else reason
 
 
 def make_router(models: ServedModels) -> fastapi.APIRouter:

@@ -42,7 +42,7 @@ def set_grammar(
         message = "'tool_choice' cannot force a call in the format of this model"
         raise InvalidRequest(message, "tool_choice", "leave it out, or send 'auto' or 'none'")
     forced = make_grammar(form.tools, form.forced_call, allows_many=form.allows_many_calls, after=after)
-    return _use(form, request, forced, "tool_choice")
+    return _use(form, replace(request, stop=()), forced, "tool_choice")  # a stop string would break the call
 
 
 def _set_strict(

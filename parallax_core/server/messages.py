@@ -111,7 +111,7 @@ class MessageResponse:
             reason = "model_context_window_exceeded" if self.reading.form.fills_context else "max_tokens"
         elif answer.stop_string:
             reason = "stop_sequence"
-        elif answer.parsing.has_calls:
+        elif answer.parsing.ends_with_calls:
             reason = "tool_use"
         return {**NOT_ENDED, "stop_reason": reason, "stop_sequence": answer.stop_string or None}
 

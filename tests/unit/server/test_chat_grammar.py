@@ -111,6 +111,28 @@ def test_named_call_is_valid_and_streamed(site: ToySite, seed: int) -> None:
     assert len(names) > 3
 
 
+@pytest.mark.parametrize("choice", ["required", NAMED])
+@pytest.mark.parametrize("most", [1, 4, 9, 14])
+def test_forced_call_that_is_cut_off_is_no_text_and_says_so(site: ToySite, choice: Any, most: int) -> None:
+    fields: Any = {**ASK, "tools": TOOLS, "tool_choice": choice, "max_tokens": most, "seed": 1}
+    [whole] = site.openai.chat.completions.create(**fields).choices
+    assert not whole.message.content
+    assert whole.finish_reason == "length"
+    chunks = list(site.openai.chat.completions.create(**fields, stream=True))
+    assert not "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_stop_string_does_not_break_a_forced_call(site: ToySite, choice: Any) -> None:
+    fields: Any = {**ASK, "tools": TOOLS, "tool_choice": choice, "seed": 1}
+    [answer] = site.openai.chat.completions.create(**fields, stop=["a", "{", '"', "e"]).choices
+    assert answer.finish_reason == "tool_calls"
+    for call in answer.message.tool_calls or ():
+        assert call.type == "function"
+        json.loads(call.function.arguments)
+
+
 def test_one_call_is_enough_if_calls_are_not_parallel(site: ToySite) -> None:
     fields = {**ASK, "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
     for seed in range(3):
