@@ -12,7 +12,7 @@ from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.forced_calls import make_grammar
-from parallax_core.server.strict_calls import make_strict_grammar
+from parallax_core.server.strict_calls import CallableTools, make_strict_grammar
 
 
 def set_grammar(
@@ -20,14 +20,17 @@ def set_grammar(
 ) -> tuple[ResponseForm, Request]:
     """Return the form and the request with the grammar of the answer, if it has one.
 
-    The grammar that the client asks for begins after the reasoning, if the prompt opens one. A ``tool_choice`` that
-    forces a call has a grammar of its own, and so have strict tools.
+    The grammar that the client asks for begins after the reasoning, if the prompt opens one; where there are tools, the
+    answer calls some or has that form. A ``tool_choice`` that forces a call has a grammar of its own, and so have
+    strict tools.
 
     Raises:
         InvalidRequest: if the format of the model does not allow that.
     """
     if form.forced_call is None and request.grammar is None:
         return _set_strict(text, parser, form, request) if form.strict_tools else (form, request)
+    if form.forced_call is None and form.tools:
+        request = _allow_calls(text, parser, form, request)
     marks = parser.reasoning_marks
     opened = marks is not None and form.prompt_end.rstrip().endswith(marks[0])
     after = (marks[1],) if marks is not None and opened else ()
@@ -45,6 +48,18 @@ def set_grammar(
     return _use(form, replace(request, stop=()), forced, "tool_choice")  # a stop string would break the call
 
 
+def _allow_calls(text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request) -> Request:
+    """Return the request with the grammar of an answer that calls tools, or else has the form that is asked for."""
+    asked, field = request.grammar, form.grammar_field
+    if parser.call_form is None or asked is None or asked.kind not in {"json_schema", "json_object"}:
+        message = f"'{field}' leaves no room for tool calls in the format of this model"
+        raise InvalidRequest(message, field, "leave it out, or send 'tool_choice': 'none'")
+    either = make_strict_grammar(
+        parser.call_form, _list_tools(form), text.grammars.find_special, asked.source or '{"type": "object"}'
+    )
+    return replace(request, grammar=either)
+
+
 def _set_strict(
     text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request
 ) -> tuple[ResponseForm, Request]:
@@ -52,14 +67,12 @@ def _set_strict(
     if parser.call_form is None:
         message = f"'tools': the tool '{form.strict_tools[0][:100]}' cannot be strict in the format of this model"
         raise InvalidRequest(message, "tools", "send 'strict': false, or a 'tool_choice' that forces a call")
-    strict = make_strict_grammar(
-        parser.call_form,
-        form.tools,
-        form.strict_tools,
-        allows_many=form.allows_many_calls,
-        find_special=text.grammars.find_special,
-    )
+    strict = make_strict_grammar(parser.call_form, _list_tools(form), text.grammars.find_special)
     return _use(form, request, strict, "tools")
+
+
+def _list_tools(form: ResponseForm) -> CallableTools:
+    return CallableTools(schemas=form.tools, strict=form.strict_tools, allows_many=form.allows_many_calls)
 
 
 def _use(form: ResponseForm, request: Request, grammar: Grammar, field: str) -> tuple[ResponseForm, Request]:

@@ -262,9 +262,6 @@ class CountTokensRequest(Tolerant):
             raise refuse("tools", "'tools' has two tools of the same name")
         if choice and choice.forces and not ({choice.name} & {*names} if choice.name else names):
             raise refuse("tool_choice", "'tool_choice' forces a call of a tool that is not in 'tools'")
-        if names and self.answer_format and not (choice and choice.type == "none"):
-            message = "'output_config.format' leaves no room for tool calls: send 'tool_choice': {'type': 'none'}"
-            raise refuse("output_config", message)
         return self
 
     @property

@@ -97,7 +97,14 @@ class LimitedStream:
         most, end = self._request.max_tokens, self._limit.form.reasoning_end
         has_room = most is None or len(self._tokens) + len(end) < most
         limit = self._limit.form.max_reasoning
-        return self._is_reasoning and has_room and limit is not None and len(self._tokens) >= limit
+        is_within_character = not self._text.decoded  # after which no grammar lets the reasoning end
+        return (
+            self._is_reasoning
+            and has_room
+            and limit is not None
+            and len(self._tokens) >= limit
+            and not is_within_character
+        )
 
     def _add(self, token: int) -> str:
         """Add a token, and return the text that it completes, as `Sequence` does."""

@@ -246,9 +246,10 @@ class ChatRequest(Generation):
         if self.max_reasoning_tokens is not None and self.num_answers > 1:
             raise refuse("max_reasoning_tokens", "'max_reasoning_tokens' is only for a single answer: leave out 'n'")
         check_tools(self.tools, self.tool_choice)
-        if self.offered_tools and (structured := self.list_structured()):
-            message = f"'{structured[0]}' leaves no room for tool calls: leave it out, or send 'tool_choice': 'none'"
-            raise refuse(structured[0], message)
+        guided = [name for name in self.list_structured() if name != "response_format"]
+        if guided and self.offered_tools:
+            message = f"'{guided[0]}' leaves no room for tool calls: leave it out, or send 'tool_choice': 'none'"
+            raise refuse(guided[0], message)
         return self
 
     @property

@@ -1,49 +1,67 @@
-"""Makes the grammar of an answer whose tool calls follow strict schemas: free text, then calls in the model's form."""
+"""Makes the grammar of an answer that may call tools by strict schemas: text, free or of a form, or calls."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import CallForm
 from parallax_core.models.grammars import JSON_OPTIONS
+from parallax_core.models.schema_keywords import drop_neutral
 from parallax_core.server.forced_calls import MAX_CALLS, make_call_schema
 
 OTHER = r"/[^{\[ \n](.|\n)*/"
 """An answer that does not begin as a call, if calls have no mark before them."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallableTools:
+    """The tools that an answer may call."""
+
+    schemas: Mapping[str, str]
+    """Of the arguments, as JSON text, by the name of the tool."""
+    strict: Collection[str]
+    """The tools whose schemas hold; the arguments of the others may be any object."""
+    allows_many: bool
+    """Whether an answer may have several calls."""
+
+
 def make_strict_grammar(
-    form: CallForm,
-    schemas: Mapping[str, str],
-    strict: Collection[str],
-    *,
-    allows_many: bool,
-    find_special: Callable[[str], str],
+    form: CallForm, tools: CallableTools, find_special: Callable[[str], str], answer: str = ""
 ) -> Grammar:
     """Return the grammar of an answer that may call tools, after whose calls there is nothing more.
 
+    Without ``answer``, any text may come before the calls, or in their place.
+
     Args:
         form: how the model writes calls.
-        schemas: of the arguments, as JSON text, by the name of the tool.
-        strict: the tools whose schemas hold; the arguments of the others may be any object.
-        allows_many: whether an answer may have several calls.
+        tools: what it may call.
         find_special: see `ModelGrammars.find_special`.
+        answer: the JSON schema of an answer that does not call any; empty: it is free.
     """
-    held = {name: schema if name in strict else "{}" for name, schema in schemas.items()}
+    held = {name: schema if name in tools.strict else "{}" for name, schema in tools.schemas.items()}
     call = {**make_call_schema(held, form.arguments), "x-guidance": JSON_OPTIONS}
 
     def write(marks: Sequence[str]) -> str:
         return " ".join(f"space {find_special(mark) or json.dumps(mark)}" for mark in marks)
 
-    more = f"({write(form.between)} space call){{0,{MAX_CALLS - 1}}}" if allows_many else ""
+    more = f"({write(form.between)} space call){{0,{MAX_CALLS - 1}}}" if tools.allows_many else ""
     lines = [
-        f"start: {'calls' if form.begin else 'OTHER? | calls'}",
         f"calls: {write(form.opening)} space call {more} {write(form.end)}",
         "space: /[ \\n]{1,4}/?",
         f"call: %json {json.dumps(call)}",
     ]
-    if not form.begin:
-        lines.append(f"OTHER: {OTHER}")
-    return Grammar(kind="lark", source="\n".join(lines), after=(form.begin,) if form.begin else ())
+    if answer:
+        schema = {**drop_neutral(json.loads(answer)), "x-guidance": JSON_OPTIONS}
+        lines += [
+            f"start: space answer | {write([form.begin] if form.begin else [])} calls",
+            f"answer: %json {json.dumps(schema)}",
+        ]
+    elif form.begin:
+        lines.append("start: calls")
+    else:
+        lines += ["start: OTHER? | calls", f"OTHER: {OTHER}"]
+    is_free = bool(form.begin) and not answer
+    return Grammar(kind="lark", source="\n".join(lines), after=(form.begin,) if is_free else ())

@@ -199,10 +199,6 @@ class ResponsesRequest(Sampled):
         if self.background and self.store is False:
             raise refuse("background", "'background' is only for responses that are kept: leave 'store' out")
         check_tools(self.placed_tools, self.tool_choice)
-        form = self.text.format if self.text else None
-        if form is not None and form.type != "text" and self.offered_tools:
-            message = "'text.format' leaves no room for tool calls: leave it out, or send 'tool_choice': 'none'"
-            raise refuse("text.format", message)
         return self
 
     @property

@@ -158,7 +158,7 @@ def test_grammar_begins_after_reasoning_that_the_prompt_opened(site: ToySite) ->
     [
         ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}),
         ("tool_choice", {"tool_choice": "required"}),
-        ("response_format", {"tools": TOOLS[1:], "response_format": {"type": "json_object"}}),
+        ("guided_choice", {"tools": TOOLS[1:], "extra_body": {"guided_choice": ["a"]}}),
     ],
 )
 def test_contradiction_is_refused_by_name(site: ToySite, param: str, fields: Any) -> None:
@@ -191,6 +191,46 @@ def test_strict_tool_is_called_as_its_schema_says_if_the_model_calls_it(site: To
     assert call.type == "function"
     arguments = json.loads(call.function.arguments)
     assert (call.function.name, arguments) == ("stop", {}) or arguments["letter"] in {"a", "é"}
+
+
+FORMS = ["a", "é"]
+FORM: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "it", "schema": {"enum": FORMS}}}
+
+
+@pytest.mark.parametrize("calls", [False, True])
+@pytest.mark.parametrize("streams", [False, True])
+def test_answer_with_tools_and_a_form_calls_or_has_the_form(site: ToySite, *, calls: bool, streams: bool) -> None:
+    [mark] = site.text.encode("<tool_call>")
+    fields: Any = {**ASK, "tools": TOOLS, "response_format": FORM, "seed": 3}
+    fields |= {"logit_bias": {str(mark): 100 if calls else -100}, "parallel_tool_calls": False}
+    if streams:
+        with site.openai.chat.completions.stream(**fields) as stream:
+            choice: Any = stream.get_final_completion().choices[0]
+    else:
+        choice = site.openai.chat.completions.create(**fields).choices[0]
+    if not calls:
+        assert (choice.finish_reason, json.loads(choice.message.content or "") in FORMS) == ("stop", True)
+        return
+    assert (choice.finish_reason, choice.message.content or "") == ("tool_calls", "")
+    assert [call.type for call in choice.message.tool_calls or ()] == ["function"]
+
+
+def test_form_and_tools_begin_after_the_reasoning_that_the_prompt_opened(site: ToySite) -> None:
+    extra = {"chat_template_kwargs": {"enable_thinking": True}, "max_reasoning_tokens": 5}
+    for seed in range(4):
+        fields: Any = {**ASK, "tools": TOOLS, "response_format": FORM, "extra_body": extra, "seed": seed}
+        choice: Any = site.openai.chat.completions.create(**fields).choices[0]
+        assert choice.message.reasoning
+        assert (
+            choice.finish_reason == "length" or choice.message.tool_calls or json.loads(choice.message.content) in FORMS
+        )
+
+
+def test_form_is_refused_beside_tools_whose_calls_are_no_json_objects(tmp_path: Path) -> None:
+    with ToySite(tmp_path, replace(HERMES, call_form=None)) as site:
+        with pytest.raises(openai.BadRequestError, match="no room for tool calls in the format of this") as caught:
+            site.openai.chat.completions.create(**ASK, tools=TOOLS, extra_body={"response_format": FORM})
+        assert caught.value.param == "response_format"
 
 
 def test_strict_tool_may_be_left_alone(site: ToySite) -> None:

@@ -210,20 +210,20 @@ def test_tokens_that_end_the_reasoning_have_log_probabilities(site: Site, top: i
         assert (end["logprob"], [each["token"] for each in end["top_logprobs"]]) == (0, ["."] if top else [])
 
 
-async def test_half_a_character_at_the_limit_is_told() -> None:
-    """The reasoning ends within a character, whose first byte the engine holds back."""
+async def test_reasoning_does_not_end_within_a_character() -> None:
+    """A grammar that begins after the reasoning allows its end after whole characters only."""
 
     def decode(tokens: Sequence[int], **_: Any) -> str:
         return bytes(tokens).decode(errors="replace")
 
     engine = Scripted(
-        [Delta(text="a", tokens=(97,)), Delta(tokens=(0xC3,))],
+        [Delta(text="a", tokens=(97,)), Delta(tokens=(0xC3,)), Delta(text="é", tokens=(0xA9,)), Delta(text="x")],
         [Delta(text="b", tokens=(98,), ended="stop", finish=Finish(reason="stop", prompt_tokens=1, output_tokens=4))],
     )
     form = ResponseForm(model="", num_answers=1, max_reasoning=2, reasoning_end=(46,))
     limit = ReasoningLimit(cast("Engine", engine), OutputParser(SPEC, PipeParser), form, decode)
     request = Request(id=RequestId("a"), prompt=(5,), max_tokens=None, sampling=Sampling())
-    assert [delta.text async for delta in limit.submit(request)] == ["a", "", "\N{REPLACEMENT CHARACTER}.", "b"]
+    assert [delta.text async for delta in limit.submit(request)] == ["a", "", "é", ".", "b"]
 
 
 def test_limit_is_for_single_answers(site: Site) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from parallax_core.api import CallForm, Parser, ToolCall
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.strict_calls import make_strict_grammar
+from parallax_core.server.strict_calls import CallableTools, make_strict_grammar
 from parallax_models.parsers.formats import CALL_FORMS
 from parallax_models.parsers.json_calls import GraniteParser, HermesParser, Llama3Parser, MinimaxM1Parser
 from tests.unit.models.test_grammars import follow, generate
@@ -39,9 +39,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> ModelTokenizer:
 
 
 def compile_form(text: ModelTokenizer, form: CallForm, **changes: Any) -> Any:
-    fields: dict[str, Any] = {"strict": {"spell"}, "allows_many": True, **changes}
-    grammar = make_strict_grammar(form, SCHEMAS, find_special=text.grammars.find_special, **fields)
-    return text.grammars.compile(grammar)
+    answer = changes.pop("answer", "")
+    tools = CallableTools(**{"schemas": SCHEMAS, "strict": {"spell"}, "allows_many": True, **changes})
+    return text.grammars.compile(make_strict_grammar(form, tools, text.grammars.find_special, answer))
 
 
 def read_calls(name: str, answer: str) -> list[tuple[str, Any]]:
@@ -102,6 +102,27 @@ STOP = '{"name": "stop", "arguments": {"now": 3, "more": []}}'
 )
 def test_grammar_of_hermes_holds_after_the_mark(text: ModelTokenizer, answer: str, is_allowed: bool) -> None:
     assert follow(text, compile_form(text, CALL_FORMS["hermes"]).start(), answer) == (is_allowed, is_allowed)
+
+
+@pytest.mark.parametrize("name", CALL_FORMS)
+def test_answer_has_its_form_or_calls_tools(text: ModelTokenizer, name: str) -> None:
+    source, num_calls, num_answers = random.Random(3), 0, 0
+    compiled = compile_form(text, CALL_FORMS[name], answer=json.dumps(LETTER))
+    for wrong in ("No.", '{"letter": "b"}', '{"letter": "a"} <tool_call>', "I call <tool_call>"):
+        assert follow(text, compiled.start(), wrong) != (True, True)
+    assert follow(text, compiled.start(), '{"letter": "a"}') == (True, True)
+    for _ in range(40):
+        answer = generate(text, compiled.start(), source)
+        if answer is None:
+            continue
+        if calls := read_calls(name, answer):
+            num_calls += 1
+            assert all(tool != "spell" or arguments["letter"] in {"a", "é"} for tool, arguments in calls)
+        else:
+            num_answers += 1
+            jsonschema.validate(json.loads(answer), LETTER)
+    assert num_calls
+    assert num_answers
 
 
 def test_schema_of_a_tool_that_is_not_strict_does_not_hold(text: ModelTokenizer) -> None:

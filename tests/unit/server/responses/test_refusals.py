@@ -54,7 +54,6 @@ def site(tmp_path: Path) -> Iterator[ScriptedSite]:
         ({"tools": [FUNCTION], "tool_choice": {"type": "custom", "name": "look_up"}}, "tool_choice"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "web_search_preview"}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [FUNCTION], "text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
         ({"text": {"verbosity": "high"}}, "text.verbosity"),
         ({"input": []}, "input"),
