@@ -29,7 +29,7 @@ def set_grammar(
     """
     if form.forced_call is None and request.grammar is None:
         return _set_strict(text, parser, form, request) if form.strict_tools else (form, request)
-    if form.forced_call is None and form.tools:
+    if form.forced_call is None and form.tools and form.grammar_field == "response_format":
         request = _allow_calls(text, parser, form, request)
     marks = parser.reasoning_marks
     opened = marks is not None and form.prompt_end.rstrip().endswith(marks[0])
@@ -51,7 +51,7 @@ def set_grammar(
 def _allow_calls(text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request) -> Request:
     """Return the request with the grammar of an answer that calls tools, or else has the form that is asked for."""
     asked, field = request.grammar, form.grammar_field
-    if parser.call_form is None or asked is None or asked.kind not in {"json_schema", "json_object"}:
+    if parser.call_form is None or asked is None:
         message = f"'{field}' leaves no room for tool calls in the format of this model"
         raise InvalidRequest(message, field, "leave it out, or send 'tool_choice': 'none'")
     either = make_strict_grammar(
