@@ -71,7 +71,7 @@ def _find_error(family: Family, chain: Any, run: Callable[[Trial], object]) -> f
 def try_family(kind: str) -> dict[str, Any]:
     """Run one family on every split, and return its report."""
     notes, logger = RowLog(), logging.getLogger("parallax_backend_mlx.selftest")
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.DEBUG)
     logger.addHandler(notes)
     with tempfile.TemporaryDirectory() as folder:
         family = Family(kind, Path(folder), MlxBackend())

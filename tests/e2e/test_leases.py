@@ -66,7 +66,7 @@ def test_node_in_two_pipelines_holds_its_layers_once(
         process, code = stack.enter_context(coordinating(homes["first"], logs["first"], *options))
         machines = {}
         for name, memory in (("one", "3"), ("two", "2"), ("three", "2")):
-            join = ("join", "--backend", "mlx", "--memory", memory, "--no-api", code)
+            join = ("join", "-v", "--backend", "mlx", "--memory", memory, "--no-api", code)
             machines[name] = stack.enter_context(started(homes[name], logs[name], *join)).pid
         server = read_ready(process, logs["first"])
         wait_until(lambda: len(list_pids(server)) == 2)

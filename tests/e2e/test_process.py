@@ -148,7 +148,7 @@ def test_server_answers_503_while_it_loads(model_home: Path, tmp_path: Path) -> 
         (["serve", "./nowhere"], 1, "nowhere", ""),
         (["serve", "--port", "70000"], 2, "'--port'", "serve --help"),
         (["serve", "--dtype", "int3"], 2, "'--dtype'", "serve --help"),
-        (["sevre"], 2, "No such command 'sevre'", "parallax --help"),
+        (["sevre"], 2, "No such command 'sevre'", "did you mean `parallax serve`?"),
         (["models", "show", "hf:org/name"], 1, "'hf:org/name' is not on this machine", "models pull hf:org/name"),
         (["models", "rm", "pypi:something"], 1, "something", ""),
         (["chat", "--url", "http://127.0.0.1:9/v1", "x"], 1, "no server answers", "parallax serve"),

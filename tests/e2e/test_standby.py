@@ -37,7 +37,7 @@ class Machines:
         self.api = find_port()
         """Where clients of the first machine that joins are served."""
         for name, api in {"one": ("--port", str(self.api)), "two": ("--no-api",)}.items():
-            self._start(name, homes[name], "join", "--backend", "mlx", *api, *ROOM, *join, self.code)
+            self._start(name, homes[name], "join", "-v", "--backend", "mlx", *api, *ROOM, *join, self.code)
         self.server = read_ready(self.first, self.logs["first"])
 
     def _start(self, name: str, home: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -180,8 +180,10 @@ def test_time_that_the_server_limits_ends_requests_of_every_dialect(path: str) -
 
 
 @pytest.mark.parametrize("path", DIALECTS)
-def test_request_for_an_answer_has_to_name_the_model(site: Site, path: str) -> None:
-    assert "'model' is missing" in site.client.post(path, json=DIALECTS[path]).text
+@pytest.mark.parametrize("named", [{}, {"model": None}, {"model": ""}])
+def test_request_that_names_no_model_means_the_only_one(site: Site, path: str, named: dict[str, Any]) -> None:
+    answered = site.client.post(path, json={**DIALECTS[path], **named})
+    assert (answered.status_code, answered.json()["model"]) == (200, "toy")
 
 
 def test_template_gets_the_variables_of_the_request(site: Site) -> None:

@@ -66,16 +66,17 @@ def test_tokens_under_way_are_counted_for_each_key() -> None:
 
 
 def test_other_keys_go_on_while_one_has_spent_its_budget() -> None:
-    with Site(ServerOptions(keys=KEYS, max_output_tokens=10)) as site, busy(site, "alice", max_tokens=10):
-        error_of(ask(site, "alice", max_tokens=1), 429)
-        site.stage.before_step = lambda _: None
-        answered: list[int] = []
-        other = threading.Thread(target=lambda: answered.append(ask(site, "bob", max_tokens=10).status_code))
-        other.start()
-        deadline = threading.Event()
-        while sum(running(site).values()) < 20 and not deadline.wait(0.005):
-            pass
-    other.join()
+    with Site(ServerOptions(keys=KEYS, max_output_tokens=10)) as site:
+        with busy(site, "alice", max_tokens=10):
+            error_of(ask(site, "alice", max_tokens=1), 429)
+            site.stage.before_step = lambda _: None
+            answered: list[int] = []
+            other = threading.Thread(target=lambda: answered.append(ask(site, "bob", max_tokens=10).status_code))
+            other.start()
+            deadline = threading.Event()
+            while sum(running(site).values()) < 20 and not deadline.wait(0.005):
+                pass
+        other.join()
     assert answered == [200]
 
 
