@@ -43,6 +43,9 @@ class Request:
     """Token ids that end the answer; they count as output and have no text."""
     stop: tuple[str, ...] = ()
     """Strings that end the answer; the text ends before them."""
+    reasoning_marks: tuple[str, str] | None = None
+    """The marks before and after the reasoning, in which stop strings do not count; the first is empty if the prompt
+    has opened the reasoning. None: the model does not mark it."""
     priority: int = 0
     """Lower is served first; waiting makes a request more urgent."""
     timeout_s: float | None = None

@@ -115,7 +115,9 @@ class ParserSpec:
     reasoning_end: str = ""
     """The text that ends the reasoning, for requests that limit it; empty: reasoning cannot be limited."""
     reasoning_marks: tuple[str, str] | None = None
-    """The marks before and after the reasoning: a prompt that ends with the first has opened it. The rest of such an
-    answer may be JSON alone, which is how ``tool_choice`` forces a call; None: the format has no such answers."""
+    """The marks before and after the reasoning: a prompt that ends with the first has opened it. Stop strings do not
+    count between them. None: the reasoning, if there is any, has no marks, and ``tool_choice`` cannot force a call."""
+    may_force_calls: bool = True
+    """Whether the answer proper may be JSON alone, which is how ``tool_choice`` forces a call."""
     call_form: CallForm | None = None
     """How the model writes calls, so that a grammar can hold their arguments to a strict schema; None: it cannot."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
+from parallax_core.contracts.engine import Request
 from parallax_core.engine.detokenizer import Decode, Detokenizer
 from parallax_core.engine.stop_strings import StopFilter
 
@@ -12,11 +12,15 @@ from parallax_core.engine.stop_strings import StopFilter
 class AnswerText:
     """Decodes an answer token by token, for engines of every kind."""
 
-    def __init__(self, decode: Decode, stops: Sequence[str], shown: frozenset[int] = frozenset()) -> None:
-        """Decode with ``decode`` up to a string of ``stops``, and keep the special tokens in ``shown``."""
+    def __init__(self, decode: Decode, request: Request, shown: frozenset[int] = frozenset()) -> None:
+        """Decode with ``decode`` up to a stop string of a request.
+
+        Special tokens give no text, except those in ``shown`` and in `Request.shown_tokens`.
+        """
+        shown |= request.shown_tokens
         self._detokenizer = Detokenizer(partial(decode, shown=shown) if shown else decode)
-        self._stop = StopFilter(stops)
-        self._has_stops = bool(stops)
+        self._stop = StopFilter(request.stop, request.reasoning_marks)
+        self._has_stops = bool(request.stop)
         self.decoded = ""
         """The text that the last token completed, of which the start of a stop string may be held back."""
 

@@ -26,8 +26,7 @@ class RequestText:
 
     def __init__(self, request: Request, decode: Decode) -> None:
         self._request = request
-        shown = request.shown_tokens
-        self._answers = [AnswerState(AnswerText(decode, request.stop, shown)) for _ in range(request.n)]
+        self._answers = [AnswerState(AnswerText(decode, request)) for _ in range(request.n)]
         self._num_cached = 0
 
     def read(self, delta: Delta) -> Delta | None:

@@ -111,7 +111,7 @@ class Sequence:
             self.score = PromptScore(request.prompt, request.prompt_logprobs)
         if request.pooling is not None:
             self.embedding = PromptEmbedding(self.num_prompt, request.pooling)
-        self._text = AnswerText(self.context.decode, request.stop, request.shown_tokens)
+        self._text = AnswerText(self.context.decode, request)
 
     @property
     def arrived(self) -> float:

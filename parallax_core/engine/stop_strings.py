@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parallax_core.engine.answer_start import AnswerStart, count_begun
+
 
 class StopFilter:
-    """Passes text on until a stop string appears; holds back text that may be the start of one."""
+    """Passes text on until a stop string appears; holds back text that may be the start of one.
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    A stop string counts in the answer only, not in the reasoning before it, which ``marks`` enclose; see `AnswerStart`.
+    """
+
+    def __init__(self, stops: Sequence[str], marks: tuple[str, str] | None = None) -> None:
         self._stops = tuple(stops)
+        self._start = AnswerStart(marks)
         self._held = ""
         self._num_exempt = 0
         self.matched: str | None = None
@@ -30,28 +36,27 @@ class StopFilter:
         self._held += text
         if is_exempt:
             self._num_exempt = len(self._held)
+        before = self._release(self._start.pass_reasoning(self._held))
+        return before + self._pass_answer() if self._start.is_passed else before
+
+    def finish(self) -> str:
+        """Return the text still held back: no more follows to complete a stop string, or a mark."""
+        self._start.close()
+        text = self._pass_answer() if self._start.is_passed else ""
+        return text if self.stopped else text + self._release(len(self._held))
+
+    def _pass_answer(self) -> str:
         places = {stop: self._held.find(stop, self._find_start(stop)) for stop in self._stops}
         found = {stop: place for stop, place in places.items() if place >= 0}
         if found:
             self.matched = min(found, key=found.__getitem__)
             return self._release(found[self.matched], drop_rest=True)
-        return self._release(len(self._held) - self._num_undecided())
-
-    def finish(self) -> str:
-        """Return the text still held back: no more follows to complete a stop string."""
-        return self._release(len(self._held))
+        undecided = max((count_begun(self._held, stop) for stop in self._stops), default=0)
+        return self._release(len(self._held) - undecided)
 
     def _find_start(self, stop: str) -> int:
         """Return the first position from which a stop string ends after the exempt text."""
         return max(0, self._num_exempt - len(stop) + 1)
-
-    def _num_undecided(self) -> int:
-        """Return the number of characters at the end that may be the start of a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for size in range(min(longest, len(self._held)), 0, -1):
-            if any(stop.startswith(self._held[-size:]) for stop in self._stops):
-                return size
-        return 0
 
     def _release(self, size: int, *, drop_rest: bool = False) -> str:
         text, self._held = self._held[:size], "" if drop_rest else self._held[size:]

@@ -84,6 +84,7 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
     special_tokens: tuple[str, ...] = ()
     reasoning_end: str = ""
     reasoning_marks: tuple[str, str] | None = None
+    may_force_calls: bool = True
     call_form: CallForm | None = None
 
     @classmethod
@@ -95,6 +96,7 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
             special_tokens=tokens,
             reasoning_end=spec.reasoning_end,
             reasoning_marks=spec.reasoning_marks,
+            may_force_calls=spec.may_force_calls,
             call_form=spec.call_form,
         )
 

@@ -31,9 +31,8 @@ def set_grammar(
         return _set_strict(text, parser, form, request) if form.strict_tools else (form, request)
     if form.forced_call is None and form.tools and form.grammar_field == "response_format":
         request = _allow_calls(text, parser, form, request)
-    marks = parser.reasoning_marks
-    opened = marks is not None and form.prompt_end.rstrip().endswith(marks[0])
-    after = (marks[1],) if marks is not None and opened else ()
+    marks = request.reasoning_marks
+    after = (marks[1],) if marks is not None and not marks[0] else ()
     if after and form.reasoning_end:  # what follows the mark has to match the grammar
         form = msgspec.structs.replace(form, reasoning_end=text.encode(after[0], special=False))
     if form.forced_call is None:
@@ -41,7 +40,7 @@ def set_grammar(
         assert grammar is not None
         later = msgspec.structs.replace(grammar, after=after, must_begin=True)
         return form, replace(request, grammar=later) if after else request
-    if marks is None:
+    if marks is None or not parser.may_force_calls:
         message = "'tool_choice' cannot force a call in the format of this model"
         raise InvalidRequest(message, "tool_choice", "leave it out, or send 'auto' or 'none'")
     forced = make_grammar(form.tools, form.forced_call, allows_many=form.allows_many_calls, after=after)

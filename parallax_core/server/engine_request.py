@@ -84,6 +84,7 @@ def parse_chat(
         default_max_tokens=text.defaults.max_tokens,
         logprobs=logprobs,
         shown_tokens=text.find_special(parser.special_tokens) if parser else frozenset(),
+        reasoning_marks=_read_marks(parser, form.prompt_end),
     )
     if parser is not None:
         form, request = set_grammar(text, parser, form, request)
@@ -117,6 +118,14 @@ def _read_end(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | No
         message = "this server does not know how this model ends its reasoning"
         raise InvalidRequest(message, "max_reasoning_tokens", "leave it out, or choose another parser with --parser")
     return text.encode(parser.reasoning_end, special=False)
+
+
+def _read_marks(parser: ParserTraits | None, prompt_end: str) -> tuple[str, str] | None:
+    """Return `Request.reasoning_marks` of an answer to a prompt that ends so."""
+    if parser is None or parser.reasoning_marks is None:
+        return None
+    begin, end = parser.reasoning_marks
+    return "" if prompt_end.rstrip().endswith(begin) else begin, end
 
 
 def can_reason(text: ModelTokenizer, parser: ParserTraits | None) -> bool:

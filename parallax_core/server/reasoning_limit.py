@@ -60,8 +60,7 @@ class LimitedStream:
         self._is_closed = False
         self._is_reasoning = False
         self._parser = make_parser(limit.parser, limit.form)
-        shown = request.shown_tokens | frozenset(limit.form.reasoning_end)
-        self._text = AnswerText(limit.decode, request.stop, shown)
+        self._text = AnswerText(limit.decode, request, frozenset(limit.form.reasoning_end))
         """The text of the tokens so far, as the engine makes it: what it holds back at the limit is not lost."""
         self._stream = limit.engine.submit(request)
 

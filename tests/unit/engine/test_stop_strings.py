@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,3 +80,31 @@ def test_stop_that_begins_in_exempt_text_and_ends_behind_it_is_one() -> None:
     assert stop.feed("xb ab", is_exempt=True) == "xb "
     assert stop.feed("c") == ""
     assert stop.stopped
+
+
+@pytest.mark.parametrize(
+    ("marks", "text", "shown"),
+    [
+        (("<t>", "</t>"), "<t>no stop</t>\n\nyes stop", "<t>no stop</t>\n\nyes "),
+        (("", "</t>"), "no stop</t>yes stop", "no stop</t>yes "),
+        (("", "</t>"), "no stop", "no stop"),
+        (("<t>", "</t>"), "yes stop</t>", "yes "),
+        (("<t>", "</t>"), "<stop", "<"),
+        (("", "stop"), "nostopyesstop", "nostopyes"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_stop_strings_wait_for_the_end_of_the_reasoning(
+    marks: tuple[str, str], text: str, shown: str, size: int
+) -> None:
+    stop, found = StopFilter(["stop"], marks), ""
+    for place in range(0, len(text), size):
+        found += "" if stop.stopped else stop.feed(text[place : place + size])
+    found += "" if stop.stopped else stop.finish()
+    assert (found, stop.stopped) == (shown, shown != text)
+
+
+def test_start_of_a_mark_that_nothing_completes_is_searched_for_stop_strings() -> None:
+    stop = StopFilter(["<"], ("<t>", "</t>"))
+    assert (stop.feed("<"), stop.stopped) == ("", False)
+    assert (stop.finish(), stop.matched) == ("", "<")

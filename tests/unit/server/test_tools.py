@@ -133,6 +133,17 @@ def test_reasoning_that_the_template_opens_is_reasoning(site: ScriptedSite) -> N
     assert site.prompt.endswith("<think>\n")
 
 
+@pytest.mark.parametrize("opens", [False, True])
+@pytest.mark.parametrize("stop", ["think", "\n", "</think>", "\n\n"])
+def test_stop_strings_wait_for_the_answer(site: ScriptedSite, stop: str, *, opens: bool) -> None:
+    extra = {"chat_template_kwargs": {"enable_thinking": opens}}
+    script = THOUGHT.removeprefix("<think>" if opens else "") + "Yes.\nI think\n\n</think>"
+    [choice] = site.ask(script, stop=stop, extra_body=extra).choices
+    answer = "Yes.\nI think\n\n</think>".partition(stop)[0]
+    assert (choice.message.reasoning, choice.message.content) == ("Let me think.", answer)
+    assert choice.finish_reason == "stop"
+
+
 @pytest.mark.parametrize(("effort", "opens"), [("none", False), ("low", True), ("high", True)])
 def test_effort_turns_reasoning_on_and_off(site: ScriptedSite, effort: Any, *, opens: bool) -> None:
     site.ask("x", reasoning_effort=effort)

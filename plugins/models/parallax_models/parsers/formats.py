@@ -95,6 +95,8 @@ FORMATS = (
         template_marks=("<|channel|>", "<|message|>"),
         special_tokens=tuple(f"<|{name}|>" for name in HARMONY_TOKENS),
         reasoning_end="<|end|><|start|>assistant<|channel|>final<|message|>",
+        reasoning_marks=("<|channel|>analysis<|message|>", "<|message|>"),  # up to the content of the next channel
+        may_force_calls=False,
     ),
     ParserSpec(
         name="think",
