@@ -51,9 +51,9 @@ def list_corrections(path: str) -> Iterator[str]:
     clean = re.sub(r"(?<!:)/{2,}", "/", path)  # a model's id may have "://"
     clean = clean.rstrip("/") or "/"
     yield clean
-    bare = re.sub(rf"^(?:{API}(?=/))+", "", clean)
+    bare = re.sub(rf"^(?:{API}(?=/|$))+", "", clean)
     yield API + bare
-    yield bare
+    yield bare or "/"
 
 
 def find_meant(scope: Scope) -> str | None:

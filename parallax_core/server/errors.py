@@ -114,6 +114,7 @@ async def _on_http(http: Request, error: Exception) -> Response:
         if scope["method"] == "OPTIONS":
             return answer_options(allowed)
         message = f"{scope['method']} is not served at {scope['path']}: send {' or '.join(allowed)}"
+        message += "; the API is below /v1, such as /v1/chat/completions" if scope["path"] == "/" else ""
         return _response(status, error_body(status, message), {"Allow": ", ".join(allowed)})
     return _response(status, error_body(status, str(error.detail)), error.headers)
 

@@ -15,6 +15,7 @@ from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Engine
 from parallax_core.contracts.surface import ForwardedAnswer
 from parallax_core.plugins.host import PluginHost
+from parallax_core.server import front_page
 from parallax_core.server.body_messages import BodyRequest, DirectAnswer, RefusedBody
 from parallax_core.server.forwarding import forward
 from parallax_core.server.message_errors import ErrorForms
@@ -78,12 +79,18 @@ class PluginRoutes:
 
 
 def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> None:
-    """Let plugins add routes, after the server's own and behind the same middleware."""
+    """Let plugins add routes, after the server's own and behind the same middleware.
+
+    The front page comes last, so that a plugin can bring another.
+    """
     roles: RouteRoles = app.state.roles
     for _, surface in plugins.extend_server(lambda: PluginRoutes(app, models)):
         for router in surface.routers:
             roles.add_plugins(router)
             app.include_router(router)
+    page = front_page.make_router()
+    roles.add_own(page)
+    app.include_router(page)
 
 
 def _covers(taken: BaseRoute, route: Route) -> bool:

@@ -9,6 +9,10 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.routing import Match
+from starlette.types import Scope
 
 from parallax_core.api import ForwardedAnswer, HttpSurface, InvalidRequest, Ref, needs_role
 from parallax_server_ollama.asked import Asked, name_model
@@ -209,6 +213,16 @@ async def _version() -> Json:
     return {"version": VERSION}
 
 
+class GreetingRoute(APIRoute):
+    """A route for all clients but browsers, which get the server's own page."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether the route answers a request, as all routes do."""
+        is_browser = "text/html" in Headers(scope=scope).get("accept", "")
+        return (Match.NONE, {}) if is_browser else super().matches(scope)
+
+
+@needs_role(None)
 async def _greet() -> Response:
     return PlainTextResponse("Ollama is running")
 
@@ -223,5 +237,7 @@ def make_router(server: HttpSurface) -> APIRouter:
         for name, answer in routes.items():
             router.add_api_route(f"/api/{name}", _guard(answer), methods=[method], name=f"ollama_{name}")
     router.add_api_route("/api/version", _version, methods=["GET"], name="ollama_version")
-    router.add_api_route("/", _greet, methods=["GET", "HEAD"], name="ollama_greeting", include_in_schema=False)
+    router.add_api_route(
+        "/", _greet, methods=["GET", "HEAD"], include_in_schema=False, route_class_override=GreetingRoute
+    )
     return router

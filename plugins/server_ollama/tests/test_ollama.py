@@ -293,8 +293,16 @@ def test_models_are_listed_and_shown(site: OllamaSite) -> None:
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
     assert shown["model_info"]["parallax.context_length"] == LENGTH
     assert site.http.get("/api/version").json()["version"]
-    assert site.http.get("/").text == "Ollama is running"
-    assert site.http.head("/").status_code == 200
+
+
+@pytest.mark.parametrize("keys", [ApiKeys({}), ApiKeys({"secret": "user"})])
+def test_clients_but_browsers_are_greeted_as_ollama_greets_them(tmp_path: Path, keys: ApiKeys) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml"}
+    with OllamaSite(tmp_path, options=ServerOptions(keys=keys)) as site:
+        assert site.http.get("/").text == "Ollama is running"
+        assert (site.http.head("/").status_code, site.http.head("/", headers=browser).status_code) == (200, 200)
+        page = site.http.get("/", headers=browser)
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
 
 
 def test_unknown_model_gets_a_404(site: OllamaSite) -> None:
@@ -314,7 +322,7 @@ def test_key_is_needed_like_everywhere(tmp_path: Path) -> None:
         body = {"model": "toy", "messages": [USER], "stream": False}
         for path in ("/api/chat", "/api/generate", "/api/embed", "/api/show"):
             assert "no valid API key" in error_of(site.http.post(path, json=body), 401)
-        for path in ("/api/tags", "/api/ps", "/api/version", "/"):
+        for path in ("/api/tags", "/api/ps", "/api/version"):
             assert site.http.get(path).status_code == 401
         site.engine.scripts += ["Yes."] * 4
         key = {"Authorization": "Bearer secret"}
