@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,17 +15,11 @@ from typing import TYPE_CHECKING, Any
 from parallax_core.base.errors import BackendFailed, InvalidRequest
 from parallax_core.base.files import read_object
 from parallax_core.contracts.grammar import Grammar
-from parallax_core.models.schema_keywords import drop_neutral
+from parallax_core.models.grammar_source import translate_whole
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
-    from llguidance._lib import JsonCompileOptions
 
-WHITESPACE = r"(\n[ \t]{0,40}|[ ])"
-"""The white space between the parts of JSON: none, one space, or a new line with its indentation. Without a bound, a
-model may write white space for ever."""
-JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": False}
-"""How llguidance compiles a JSON schema."""
 MOST_STATES = 50_000
 """The most states of a grammar's lexer, of 1 to 2 kB each."""
 MOST_ITEMS = 20_000
@@ -92,7 +85,7 @@ class ModelGrammars:
 
     def _translate(self, grammar: Grammar) -> str:
         """Return a grammar in llguidance's own form."""
-        whole = _translate_whole(grammar)
+        whole = translate_whole(grammar)
         return self._begin_after(grammar.after, whole, must_begin=grammar.must_begin) if grammar.after else whole
 
     def _begin_after(self, triggers: Sequence[str], whole: str, *, must_begin: bool) -> str:
@@ -215,29 +208,6 @@ def _drop_prefix_space(part: Any) -> Any:  # noqa: ANN401 -- a part of tokenizer
     return [_drop_prefix_space(each) for each in part] if isinstance(part, list) else part
 
 
-def _translate_whole(grammar: Grammar) -> str:
-    from llguidance import LLMatcher
-
-    match grammar.kind:
-        case "regex":
-            return LLMatcher.grammar_from_regex(grammar.source)
-        case "lark":
-            return _wrap(grammar.source)
-        case "choice":
-            return _wrap("start: " + " | ".join(map(json.dumps, json.loads(grammar.source))))
-    source = grammar.source or '{"type": "object"}'
-    try:
-        with suppress(RecursionError):  # llguidance says that it is too deep
-            source = json.dumps(drop_neutral(json.loads(source)))
-        return LLMatcher.grammar_from_json_schema(source, overrides=JSON_OPTIONS)
-    except ValueError as error:
-        raise InvalidRequest(f"the schema is not valid: {error}", "grammar") from error
-
-
-def _wrap(lark: str) -> str:
-    return json.dumps({"grammars": [{"lark_grammar": lark}]})
-
-
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
         raise InvalidRequest(f"the grammar cannot be compiled: {_explain(matcher)}", "grammar")
@@ -246,4 +216,5 @@ def _check(matcher: LLMatcher) -> None:
 def _explain(matcher: LLMatcher) -> str:
     """Return a matcher's error in one line."""
     reason = " ".join(matcher.get_error().removesuffix("<non-verbose/>").split())[:MOST_SHOWN]
+    reason = reason.replace("patternProperty regexes", "the regular expressions of 'patternProperties'")
     return "no text can match it" if reason.startswith("NoExtension") else reason

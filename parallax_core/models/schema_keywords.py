@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+JsonSchema = dict[str, Any]
+"""An object that is a JSON schema, or a part of one."""
 FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"}
 )
@@ -53,23 +55,33 @@ NEUTRAL: Mapping[str, Callable[[Any], bool]] = {
 
 def drop_neutral(schema: Any) -> Any:  # noqa: ANN401 -- any JSON; what is no schema is left for the compiler to refuse
     """Return a schema without what asks for nothing, in its parts too: null, a neutral value, an unknown format."""
+    return rewrite_schema(schema, drop_neutral_keywords)
+
+
+def rewrite_schema(schema: Any, change: Callable[[JsonSchema], JsonSchema]) -> Any:  # noqa: ANN401 -- as above
+    """Return a schema whose parts, and then itself, were given to ``change``."""
     if isinstance(schema, list):
-        return [drop_neutral(each) for each in schema]
+        return [rewrite_schema(each, change) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {name: _drop_within(name, value) for name, value in schema.items() if not _is_neutral(name, value)}
+    return change({name: _rewrite_within(name, value, change) for name, value in schema.items()})
+
+
+def drop_neutral_keywords(schema: JsonSchema) -> JsonSchema:
+    """Return a schema without its own keywords that ask for nothing."""
+    kept = {name: value for name, value in schema.items() if not _is_neutral(name, value)}
     if _is_any(kept.get("then", True)) and _is_any(kept.get("else", True)):
         kept.pop("if", None)
     unused = {name for needed, names in PAIRS.items() if needed not in kept for name in names}
     return {name: value for name, value in kept.items() if name not in unused}
 
 
-def _drop_within(name: str, value: Any) -> Any:  # noqa: ANN401 -- any JSON
+def _rewrite_within(name: str, value: Any, change: Callable[[JsonSchema], JsonSchema]) -> Any:  # noqa: ANN401 -- any JSON
     if name in VALUES:
         return value
     if name in IN_OBJECT and isinstance(value, dict):
-        return {each: drop_neutral(part) for each, part in value.items()}
-    return drop_neutral(value) if isinstance(value, dict | list) else value
+        return {each: rewrite_schema(part, change) for each, part in value.items()}
+    return rewrite_schema(value, change) if isinstance(value, dict | list) else value
 
 
 def _is_neutral(name: str, value: Any) -> bool:  # noqa: ANN401 -- any JSON

@@ -14,7 +14,6 @@ from typing import Any
 from parallax_core.base.json_scan import JsonScan
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import Content, Parser, Piece, ToolCall
-from parallax_core.models.schema_keywords import drop_neutral
 
 MAX_CALLS = 16
 """The most calls of an answer that has to call tools."""
@@ -50,7 +49,7 @@ def make_call_schema(schemas: Mapping[str, str], arguments: str = "arguments") -
     variants, parts = [], {}
     for number, (name, schema) in enumerate(schemas.items()):
         place = f"tool{number}"
-        parts[place] = _move(_as_object(drop_neutral(json.loads(schema))), f"#/$defs/{place}")
+        parts[place] = _move(_as_object(json.loads(schema)), f"#/$defs/{place}")
         fields = {"name": {"const": name}, arguments: {"$ref": f"#/$defs/{place}"}}
         variants.append(
             {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import CallForm
-from parallax_core.models.grammars import JSON_OPTIONS
-from parallax_core.models.schema_keywords import drop_neutral
+from parallax_core.models.grammar_source import JSON_OPTIONS
 from parallax_core.server.forced_calls import MAX_CALLS, make_call_schema
 
 OTHER = r"/[^{\[ \n](.|\n)*/"
@@ -42,7 +41,7 @@ def make_strict_grammar(
         answer: the JSON schema of an answer that does not call any; empty: it is free.
     """
     held = {name: schema if name in tools.strict else "{}" for name, schema in tools.schemas.items()}
-    call = {**make_call_schema(held, form.arguments), "x-guidance": JSON_OPTIONS}
+    call = make_call_schema(held, form.arguments)
 
     def write(marks: Sequence[str]) -> str:
         return " ".join(f"space {find_special(mark) or json.dumps(mark)}" for mark in marks)
@@ -54,7 +53,7 @@ def make_strict_grammar(
         f"call: %json {json.dumps(call)}",
     ]
     if answer:
-        schema = {**drop_neutral(json.loads(answer)), "x-guidance": JSON_OPTIONS}
+        schema = {**json.loads(answer), "x-guidance": JSON_OPTIONS}
         lines += [
             f"start: space answer | {write([form.begin] if form.begin else [])} calls",
             f"answer: %json {json.dumps(schema)}",

@@ -203,6 +203,12 @@ def test_matchers_of_one_grammar_are_independent(text: ModelTokenizer, grammars:
     [
         ("json_schema", '{"not": {"type": "string"}}', "Unimplemented keys"),
         ("json_schema", '{"x-guidance": {"lenient": true}, "not": {}}', "Unimplemented keys"),
+        (
+            "json_schema",
+            '{"patternProperties": {"^a": {}, "b$": false}}',
+            "'patternProperties' /.a/ and /b./ are not disjoint",
+        ),
+        ("json_schema", '{"properties": {"a": {"patternProperties": {"^(?!a)": {}}}}}', "of 'patternProperties'"),
         ("json_schema", '{"$ref": "#"}', "no text can match it"),
         ("json_schema", "{bad", "not valid"),
         ("json_schema", "[]", "not valid"),
