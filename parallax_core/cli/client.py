@@ -16,6 +16,8 @@ from typing import Any
 from parallax_core.base.errors import ParallaxError
 from parallax_core.cli.http_opener import complete_url, open_request
 
+NOT_TRUSTED = "machine_not_trusted"
+"""The code of an error whose message ends in a hint: the server lets clients of this machine do less."""
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 
@@ -228,4 +230,7 @@ def _refusal(error: urllib.error.HTTPError, role: str) -> ParallaxError:
         message = f"the server answered {error.code} {error.reason}"
     if error.code == HTTPStatus.UNAUTHORIZED or code == "insufficient_permissions":
         return ParallaxError(message, f"set PARALLAX_API_KEY to a key that has the role '{role}' on that server")
+    if code == NOT_TRUSTED:
+        message, _, hint = message.partition("; ")
+        return ParallaxError(message, hint)
     return ParallaxError(message)

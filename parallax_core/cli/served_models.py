@@ -43,7 +43,8 @@ def served(
 ) -> None:
     """List the models that a running server knows, and which of them are loaded.
 
-    A key of the role admin is taken from PARALLAX_API_KEY.
+    A key of the role admin is taken from PARALLAX_API_KEY. On a machine that has joined a server without keys, none is
+    needed, and errors are not shown.
     """
     found = Client(find_url(url), TIMEOUT_S).known_models()
     print(json.dumps(found) if as_json else "\n".join(render(found)))
@@ -105,7 +106,7 @@ def render(found: dict[str, Any]) -> Iterator[str]:
     if change["state"] in UNDER_WAY:
         yield f"under way: {change['action']} {change['model']}, {change['state']} for {change['seconds']:.0f} s"
     elif change["state"] == "failed" and change["model"] not in {each["id"] for each in found["data"]}:
-        yield f"{change['model']} could not be loaded: {change['error']}"
+        yield f"{change['model']} could not be loaded" + (f": {change['error']}" if change["error"] else "")
 
 
 def describe_progress(found: dict[str, Any], change: dict[str, Any]) -> str:

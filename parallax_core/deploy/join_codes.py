@@ -73,7 +73,7 @@ def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[s
     head = CodeStore(cluster_file()).find_head()
     if head is None:
         message = "no server of this machine has listened for nodes yet"
-        raise ParallaxError(message, "start one: `parallax run MODEL`")
+        raise ParallaxError(message, "codes are made on the server's machine; to start one here: `parallax run MODEL`")
     return make_code_of(head, plugins, lifetime_s, most_uses)
 
 

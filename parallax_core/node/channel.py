@@ -58,17 +58,21 @@ class Channel:
         """The key that the peer has proved; empty if its transport has no keys, or none was required."""
         return self._link.key if isinstance(self._link, Identified) else b""
 
+    @property
+    def role(self) -> NodeRole:
+        """The role that the peer's key allows; ``any`` if its transport has no keys."""
+        return self._link.role if isinstance(self._link, Guarded) else "any"
+
     def check_role(self, role: NodeRole) -> None:
         """Check that the peer's key, if it has one, allows it to be a worker or a head to this node.
 
         Raises:
             PeerLost: if not.
         """
-        allowed = self._link.role if isinstance(self._link, Guarded) else "any"
-        if allowed not in {role, "any"}:
+        if self.role not in {role, "any"}:
             name = name_machine(self.peer)
             hint = f"if it should be: `parallax keys allow PUBLIC_KEY {name} --role any`"
-            raise PeerLost(f"node {self.peer!r} may not be a {role} here: its key is allowed as {allowed}", hint)
+            raise PeerLost(f"node {self.peer!r} may not be a {role} here: its key is allowed as {self.role}", hint)
 
     def admit(self) -> None:
         """Accept messages of any size from now on: the peer has joined. Idempotent."""

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parallax_core.server.api_keys import ApiKeys
-from parallax_core.server.client_id import find_joined_machine, read_key
+from parallax_core.server.api_keys import ApiKeys, Role
+from parallax_core.server.client_id import JoinedMachine, find_joined_machine, read_key
 from parallax_core.server.error_body import error_body
 from parallax_core.server.route_roles import RouteRoles
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 """The paths that need no key, for supervisors and load balancers."""
-SHOWN_TO_GUESTS = ("GET", "/v1/cluster")
-"""What clients of other machines see without a key, apart from the join code."""
+MACHINE_NOT_TRUSTED = "machine_not_trusted"
+"""The code of the error for a client of a machine that has joined. Its message ends in a remedy, after a semicolon."""
+SHOWN_TO_GUESTS = frozenset({"/v1/cluster", "/v1/cluster/models"})
+"""What clients of machines that have joined may read without a key, apart from the join code and errors."""
 
 
 class KeyCheck:
     """Middleware that requires a key whose role allows the route; see `read_key`.
 
     A missing or unknown key gets a 401; a role that does not allow the route gets a 403. Routes find the role in the
-    state of the request, as ``role``. Without keys, clients of this machine are administrators, and those of machines
-    that have joined are users, who may also see the nodes.
+    state of the request, as ``role``. Without keys, clients of this machine are administrators, and so are those of a
+    machine that may take over from it; those of other machines that have joined are users, who may also see the nodes
+    and the models.
     """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys, roles: RouteRoles) -> None:
@@ -35,9 +40,10 @@ class KeyCheck:
         if needed is None:
             await self._app(scope, receive, send)
             return
-        is_guest = not self._keys.are_needed and bool(find_joined_machine(scope))
-        role = "user" if is_guest else self._keys.find_role(read_key(scope))
-        if is_guest and (scope["method"], scope["path"]) == SHOWN_TO_GUESTS:
+        machine = None if self._keys.are_needed else find_joined_machine(scope)
+        guest = None if machine is None or machine.may_serve else machine
+        role = "user" if guest else self._keys.find_role(read_key(scope))
+        if guest and scope["method"] == "GET" and scope["path"] in SHOWN_TO_GUESTS:
             needed = "user"
         if role is None:
             body = error_body(
@@ -45,9 +51,20 @@ class KeyCheck:
             )
             await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
         elif role not in {needed, "admin"}:
-            found = "this server has none" if is_guest else f"yours has the role '{role}'"
-            message = f"this needs an API key of the role '{needed}', and {found}"
-            await JSONResponse(error_body(403, message, code="insufficient_permissions"), 403)(scope, receive, send)
+            await JSONResponse(_refuse(needed, role, guest), 403)(scope, receive, send)
         else:
             scope.setdefault("state", {})["role"] = role
             await self._app(scope, receive, send)
+
+
+def _refuse(needed: Role, role: Role, guest: JoinedMachine | None) -> dict[str, Any]:
+    """Return the error body for a client whose role does not allow the route."""
+    if guest is None:
+        message = f"this needs an API key of the role '{needed}', and yours has the role '{role}'"
+        return error_body(403, message, code="insufficient_permissions")
+    message = f"clients of machine {guest.name!r} are users, and this needs the role '{needed}'"
+    if guest.key:
+        hint = f"if they should have it: `parallax keys allow {guest.key.hex()} {guest.name} --role any`"
+    else:
+        hint = "run it"
+    return error_body(403, f"{message}; {hint} on the server's machine", code=MACHINE_NOT_TRUSTED)

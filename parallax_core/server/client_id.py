@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
@@ -11,6 +13,16 @@ JOINED_MACHINE = "joined_machine"
 """The name of a request's machine in its state, if it came over the link of a machine that has joined."""
 
 
+class JoinedMachine(NamedTuple):
+    """A machine that has joined, and forwards requests of its own clients."""
+
+    name: str
+    key: bytes = b""
+    """The key that it has proved; empty: its transport has none."""
+    may_serve: bool = False
+    """Whether its key has the role ``any``, so that it may take over from the server."""
+
+
 def read_key(scope: Scope) -> str:
     """Return the key of ``Authorization: Bearer KEY``, else of Anthropic's ``X-Api-Key``; empty: neither was sent."""
     headers = Headers(scope=scope)
@@ -18,9 +30,10 @@ def read_key(scope: Scope) -> str:
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
 
-def find_joined_machine(scope: Scope) -> str:
-    """Return the machine that has joined and forwarded a request; empty: the request came over a socket."""
-    return str(scope.get("state", {}).get(JOINED_MACHINE, ""))
+def find_joined_machine(scope: Scope) -> JoinedMachine | None:
+    """Return the machine that has joined and forwarded a request; None: the request came over a socket."""
+    found: JoinedMachine | None = scope.get("state", {}).get(JOINED_MACHINE)
+    return found
 
 
 def identify(scope: Scope, *, by_key: bool) -> bytes:
@@ -32,6 +45,6 @@ def identify(scope: Scope, *, by_key: bool) -> bytes:
     if by_key:
         return b"key:" + digest_key(read_key(scope))
     if machine := find_joined_machine(scope):
-        return b"machine:" + machine.encode()
+        return b"machine:" + machine.name.encode()
     client = scope.get("client")
     return b"address:" + str(client[0] if client else "").encode()

@@ -11,7 +11,7 @@ import uvicorn
 from parallax_core.base.ids import name_machine
 from parallax_core.node.channel import Channel
 from parallax_core.node.tunnel import Tunnel, end_stream
-from parallax_core.server.client_id import JOINED_MACHINE
+from parallax_core.server.client_id import JOINED_MACHINE, JoinedMachine
 from parallax_core.server.error_body import write_unavailable
 from parallax_core.wire.api_data import MOST_API_DATA, ApiData
 
@@ -36,7 +36,8 @@ class ForwardedConnections:
             return
         self._machines.append(machine)
         try:
-            await self._answer(channel, machine)
+            may_serve = bool(channel.key) and channel.role == "any"
+            await self._answer(channel, JoinedMachine(machine, channel.key, may_serve))
         finally:
             self._machines.remove(machine)
 
@@ -48,7 +49,7 @@ class ForwardedConnections:
             return "too many connections from machines that have joined"
         return ""
 
-    async def _answer(self, channel: Channel, machine: str) -> None:
+    async def _answer(self, channel: Channel, machine: JoinedMachine) -> None:
         """Connect the link to the server's protocol by a pair of sockets."""
         ours, theirs = socket.socketpair()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: self._make_protocol(machine), sock=theirs)
@@ -58,7 +59,7 @@ class ForwardedConnections:
         finally:
             await end_stream(writer, 0)
 
-    def _make_protocol(self, machine: str) -> asyncio.Protocol:
+    def _make_protocol(self, machine: JoinedMachine) -> asyncio.Protocol:
         config = self._server.config
         state = {**self._server.lifespan.state, JOINED_MACHINE: machine}
         make = cast("Any", config.http_protocol_class)

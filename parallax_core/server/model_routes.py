@@ -125,9 +125,10 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
 
     @router.get("/v1/cluster/models", responses=describe_errors(401, 403))
     @needs_role("admin")
-    async def show_models() -> KnownModelsReply:
+    async def show_models(http: fastapi.Request) -> KnownModelsReply:
         """Show the state of each model, what its nodes have loaded, and the change under way or the last one."""
-        return view_models(models, changes)
+        found = view_models(models, changes)
+        return found if http.state.role == "admin" else _strip_errors(found)
 
     @router.post(
         "/v1/cluster/models",
@@ -177,6 +178,14 @@ def view_models(models: ServedModels, changes: ModelChanges) -> KnownModelsReply
         earlier=shown[1:],
         load_on_demand=changes.on_demand,
     )
+
+
+def _strip_errors(found: KnownModelsReply) -> KnownModelsReply:
+    """Return the state of models without errors, which may have paths of this machine in them."""
+    for each in (*found.data, *found.earlier, found.change):
+        if each is not None:
+            each.error = None
+    return found
 
 
 def _list_names(known: ModelEntry, models: ServedModels, created: int) -> list[dict[str, object]]:

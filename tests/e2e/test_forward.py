@@ -47,6 +47,19 @@ def read_refusal(url: str) -> tuple[int, dict[str, Any]]:
         return response.code, json.load(response)["error"]
 
 
+def follow_hint(homes: dict[str, Path], log: Path) -> None:
+    """Have a machine that has joined manage models, by the command that its refusal names, and then no longer."""
+    assert MODEL in run(homes["one"], "models", "served").stdout
+    refused = run(homes["one"], "models", "forget", "stranger").stderr
+    found = re.search(r"`parallax (keys allow \S+ \S+ --role) any` on the server's machine", refused)
+    assert found, refused
+    for role, answer in (("any", "the model 'stranger' does not exist"), ("worker", found[0])):
+        begun = log.read_text().count("joined head=head")
+        assert run(homes["first"], *found[1].split(), role).returncode == 0
+        wait_until(lambda: log.read_text().count("joined head=head") > begun)  # noqa: B023 -- called within
+        assert answer in run(homes["one"], "models", "forget", "stranger").stderr
+
+
 def test_machine_that_has_joined_answers_at_its_own_address(homes: dict[str, Path], tmp_path: Path) -> None:
     log, one = tmp_path / "log", tmp_path / "one.log"
     with ExitStack() as stack:
@@ -67,6 +80,7 @@ def test_machine_that_has_joined_answers_at_its_own_address(homes: dict[str, Pat
         nodes = run(homes["one"], "nodes").stdout
         assert "local/0" in nodes
         assert "to join" not in nodes, "the code is a secret of the first machine"
+        follow_hint(homes, tmp_path / "one.log")
 
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -368,3 +368,8 @@ def test_layers_of_several_nodes_are_in_one_row() -> None:
         "under way: load new, loading for 12 s",
     ]
     assert len(list(render(show(state="failed")))) == 2
+
+
+def test_failure_is_shown_where_its_reason_is_not_told() -> None:
+    change = {"action": "load", "model": "new", "state": "failed", "error": None, "seconds": 1.0}
+    assert list(render({"data": [], "change": change}))[1:] == ["new could not be loaded"]

@@ -204,6 +204,12 @@ def test_status_reads_what_the_server_really_answers() -> None:
             "the role 'user'",
             "set PARALLAX_API_KEY to a key that has the role 'admin'",
         ),
+        (
+            403,
+            {"error": {"message": "you are a user; do it there", "code": "machine_not_trusted"}},
+            "a user",
+            "do it there",
+        ),
         (403, {"error": {"message": "no such name", "code": "host_not_allowed"}}, "no such name", ""),
         (403, ["no error of ours"], "the server answered 403", ""),
         (404, {"detail": "Not Found"}, "not a Parallax server", "--url"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from parallax_core.api import TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.contracts.transport import NodeRole
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership.registry import NodeRegistry
@@ -47,6 +48,22 @@ class Machine:
         return status, found, json.loads(body)
 
 
+class KeyedChannel(Channel):
+    """A channel whose peer has proved a key, as no link in this process does."""
+
+    def __init__(self, channel: Channel, key: bytes, role: NodeRole) -> None:
+        super().__init__(channel._link)
+        self._key, self._role = key, role
+
+    @property
+    def key(self) -> bytes:
+        return self._key
+
+    @property
+    def role(self) -> NodeRole:
+        return self._role
+
+
 async def join(transport: InProcessTransport, registry: NodeRegistry, node: str) -> Channel:
     """Join a head as ``node``, and return the channel."""
     channel = Channel(await transport.connect(registry.address, "head"))
@@ -57,11 +74,14 @@ async def join(transport: InProcessTransport, registry: NodeRegistry, node: str)
 
 
 @asynccontextmanager
-async def forwarding(options: ServerOptions | None = None, node: str = "mini/1") -> AsyncIterator[Machine]:
-    """Run a server, and a machine that has joined it."""
+async def forwarding(
+    options: ServerOptions | None = None, node: str = "mini/1", key: bytes = b"", role: NodeRole = "worker"
+) -> AsyncIterator[Machine]:
+    """Run a server, and a machine that has joined it, with a key of a role if there is one."""
     transport = InProcessTransport(TransportPlan(node=node))
     async with Listening(options) as server, open_registry() as registry:
-        registry.services["api"] = ForwardedConnections(server.server).serve
+        connections = ForwardedConnections(server.server)
+        registry.services["api"] = lambda channel: connections.serve(KeyedChannel(channel, key, role))
         await join(transport, registry, node)
         sock = bind_api(0)
         place = HeadPlace(registry.address, "head", node)

@@ -10,7 +10,7 @@ import pytest
 
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.cache_salt import CacheSalts
-from parallax_core.server.client_id import JOINED_MACHINE
+from parallax_core.server.client_id import JOINED_MACHINE, JoinedMachine
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import CACHE_BLOCK
 from tests.unit.server.letters import Site, events
@@ -120,7 +120,7 @@ def test_blocks_of_several_prompts_do_not_add_up_to_the_rest() -> None:
 def test_clients_of_a_joined_machine_have_a_cache_of_their_own() -> None:
     salts = CacheSalts()
     here = {"client": ("127.0.0.1", 1), "headers": []}
-    guests = [{**here, "state": {JOINED_MACHINE: name}} for name in ("mini", "studio")]
+    guests = [{**here, "state": {JOINED_MACHINE: JoinedMachine(name)}} for name in ("mini", "studio")]
     assert salts.derive(here, "") == ""
     found = [salts.derive(guest, "") for guest in guests]
     assert len({"", *found}) == 3
@@ -133,7 +133,7 @@ def test_clients_of_a_joined_machine_have_a_cache_of_their_own() -> None:
 def test_client_of_a_joined_machine_is_known_by_its_key() -> None:
     salts = CacheSalts(ServerOptions(keys=KEYS))
     by_key = {"client": ("127.0.0.1", 1), "headers": [(b"x-api-key", b"alice")]}
-    assert salts.derive({**by_key, "state": {JOINED_MACHINE: "mini"}}, "") == salts.derive(by_key, "")
+    assert salts.derive({**by_key, "state": {JOINED_MACHINE: JoinedMachine("mini")}}, "") == salts.derive(by_key, "")
 
 
 def test_salts_do_not_help_to_guess_a_key() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from parallax_core.server.api_keys import ApiKeys
-from parallax_core.server.client_id import JOINED_MACHINE, identify
+from parallax_core.server.client_id import JOINED_MACHINE, JoinedMachine, identify
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.scripted import ScriptedSite
 
@@ -12,7 +12,7 @@ HERE: dict[str, Any] = {"client": ("127.0.0.1", 1), "headers": []}
 
 
 def test_machine_with_the_name_of_an_address_or_a_key_is_another_client() -> None:
-    named = {**HERE, "state": {JOINED_MACHINE: "127.0.0.1"}}
+    named = {**HERE, "state": {JOINED_MACHINE: JoinedMachine("127.0.0.1")}}
     assert identify(named, by_key=False) != identify(HERE, by_key=False)
     key = {**HERE, "headers": [(b"x-api-key", b"127.0.0.1")]}
     kinds = [identify(named, by_key=False), identify(HERE, by_key=False), identify(key, by_key=True)]
