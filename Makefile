@@ -12,7 +12,7 @@ PROJECTS := . $(PLUGINS)
 SOURCES  := pyproject.toml $(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py plugins/*/csrc/* plugins/*/csrc/*/*) constraints.txt
 EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 DRAWS    := $(if $(filter torch vllm sglang,$(BACKEND)),plugins/sampling_torch)
-SERVED   := $(filter-out plugins/bench plugins/server_% plugins/sampling_% plugins/backend_% plugins/transport_lattica,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
+SERVED   := $(filter-out plugins/bench plugins/sampling_% plugins/backend_% plugins/transport_lattica,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
 
 RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json quotas.json helix.json simulate.json stage-kills.json rolling-restart.json joining.json nat-lab.json strangers.json run-chaos.json relay-faults.json lattica-hangs.json lattica-punching.json membership-churn.json membership-costs.json many-links.json model-churn.json model-switch.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json engine-kits.json schemas.json masks.json responses.json agent-clis.json even-latency.json pacing.json start.json arm-kernels.json long-context.json)
 

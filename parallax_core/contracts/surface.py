@@ -99,6 +99,19 @@ class HttpSurface(Protocol):
             ParallaxError: if too many bodies wait already, or the process is lost.
         """
 
+    def rewrite_bodies(self, path: str, rewrite: Ref[Callable[[bytes], bytes]]) -> None:
+        """Have a function of the plugin turn bodies for one of the server's own routes into those that the route reads.
+
+        So a plugin gives a route the fields of another API. It runs in a process that reads bodies, as `read` says.
+
+        Args:
+            path: the path of the route, such as ``/v1/chat/completions``.
+            rewrite: returns the JSON that the route reads, for what a client sent; it may raise `InvalidRequest`.
+
+        Raises:
+            ValueError: if no bodies are read there in such a process, or another plugin rewrites them already.
+        """
+
     async def forward(self, request: Any, path: str, body: bytes | None = None) -> ForwardedAnswer:  # noqa: ANN401
         """Have one of the server's own routes answer a request, such as ``/v1/chat/completions``.
 
@@ -107,9 +120,9 @@ class HttpSurface(Protocol):
 
         Args:
             request: the ``fastapi.Request`` that a route of the plugin got, whose body has been read.
-            path: the path of the route; none that is for administrators.
+            path: the path of the route; one for administrators only from a route of the plugin that is for them too.
             body: the JSON for a POST; None: a GET.
 
         Raises:
-            ValueError: if the path needs another role than ``user``.
+            ValueError: if the path needs a role that the plugin's route does not, or no key.
         """

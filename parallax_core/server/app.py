@@ -53,7 +53,7 @@ def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions
     # Traces come from `tracing` alone: FastAPI's would contain text of clients wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", openapi_url=None, redirect_slashes=False, telemetry=silent)
-    app.state.error_forms, app.state.roles = ErrorForms(), RouteRoles()
+    app.state.error_forms, app.state.roles, app.state.rewriters = ErrorForms(), RouteRoles(), {}
     add_handlers(app)
     describe_app(app, has_keys=options.keys.are_needed)
     _include(app, _make_basics(models, drain))

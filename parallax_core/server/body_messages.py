@@ -67,7 +67,8 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     items: bytes | None = None
     """The items that the body refers to, in its order, as a JSON list."""
     reader: str = ""
-    """For a route of a plugin, the target of the `Ref` to what reads its body; see `HttpSurface.read`."""
+    """The target of the `Ref` to a function of a plugin: for one of its routes to what reads the body, for another to
+    what rewrites it first; empty: nothing does. See `HttpSurface.read` and `HttpSurface.rewrite_bodies`."""
     keeps_billing_line: bool = False
     """Keep the line of a system prompt that changes with every request; see `BILLING_LINE`."""
 

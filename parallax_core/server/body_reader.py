@@ -77,13 +77,21 @@ class BodyReader:
             read_other: Ref[Callable[[bytes], object]] = Ref(ask.reader)
             return DirectAnswer(msgspec.msgpack.encode(read_other.load()(ask.body)))
         schema, read = READ[ask.kind]
-        body = read_body(ask.body, schema)
+        body = read_body(_rewrite(ask), schema)
         names = (*ask.names, self.model_id)
         body.model = body.model or names[0]
         if body.model not in names:
             known = ", ".join(map(repr, names))
             raise UnknownModel(f"the model '{body.model}' does not exist", f"this server has {known}")
         return read(self, body, ask)
+
+
+def _rewrite(ask: BodyRequest) -> bytes:
+    """Return the body that the route reads, which a plugin may have rewritten."""
+    if not ask.reader:
+        return ask.body
+    rewrite: Ref[Callable[[bytes], bytes]] = Ref(ask.reader)
+    return rewrite.load()(ask.body)
 
 
 class LocalReader:

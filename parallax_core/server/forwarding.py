@@ -84,8 +84,13 @@ class RouteAnswer:
 async def forward(app: FastAPI, request: fastapi.Request, path: str, body: bytes | None) -> RouteAnswer:
     """Return the answer of a route of ``app``; see `HttpSurface.forward`."""
     roles: RouteRoles = app.state.roles
-    if roles.find(path, "GET" if body is None else "POST") != "user":
-        raise ValueError(f"{path} cannot be forwarded to: it is not for keys of the role 'user'")
+    needed = roles.find(path, "GET" if body is None else "POST")
+    checked = roles.find(request.scope["path"], request.scope["method"])
+    if needed is None or checked not in {needed, "admin"}:
+        message = (
+            f"{path} needs the role {needed!r}, and {request.scope['path']} {checked!r}: it cannot be forwarded to"
+        )
+        raise ValueError(message)
     answer = RouteAnswer()
     routes: Any = ExceptionMiddleware(app.router, handlers=app.exception_handlers)
     await answer.begin(routes, _make_scope(request.scope, path, body), _make_receive(request, body or b""))

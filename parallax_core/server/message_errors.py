@@ -60,6 +60,16 @@ class ErrorForms:
             raise ValueError(f"errors at {path} have a form already")
         self._writers[path] = lambda status, error, _: (status, write(status, str(error["message"])))
 
+    def copy(self) -> ErrorForms:
+        """Return the same paths, to which others may be added."""
+        copied = ErrorForms()
+        copied.take(self)
+        return copied
+
+    def take(self, other: ErrorForms) -> None:
+        """Have all paths that another one has."""
+        self._writers.update(other._writers)
+
     def find(self, path: str) -> ErrorWriter | None:
         """Return the writer of the errors at a path; None: they have OpenAI's form."""
         return next((write for above, write in self._writers.items() if is_below(path, above)), None)

@@ -25,6 +25,21 @@ from parallax_core.server.served_models import ServedModels
 
 T = TypeVar("T")
 
+REWRITTEN = frozenset(
+    {
+        "/detokenize",
+        "/tokenize",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/responses",
+        "/v1/responses/compact",
+    }
+)
+"""The paths of the server's own routes whose bodies are read in other processes."""
+
 
 class PluginRoutes:
     """The routes that one plugin adds; see `parallax_core.contracts.surface.HttpSurface`."""
@@ -33,6 +48,9 @@ class PluginRoutes:
         self._app = app
         self._models = models
         self.routers: list[APIRouter] = []
+        forms: ErrorForms = app.state.error_forms
+        self.forms = forms.copy()
+        self.rewriters: dict[str, str] = dict(app.state.rewriters)
 
     @property
     def engine(self) -> Engine:
@@ -58,8 +76,15 @@ class PluginRoutes:
 
     def write_errors(self, path: str, write: Callable[[int, str], dict[str, Any]]) -> None:
         """Set the form of errors; see `HttpSurface.write_errors`."""
-        forms: ErrorForms = self._app.state.error_forms
-        forms.add(path, write)
+        self.forms.add(path, write)
+
+    def rewrite_bodies(self, path: str, rewrite: Ref[Callable[[bytes], bytes]]) -> None:
+        """Have a function of the plugin rewrite bodies; see `HttpSurface.rewrite_bodies`."""
+        if path not in REWRITTEN:
+            raise ValueError(f"{path} has no bodies to rewrite: it is none of {', '.join(sorted(REWRITTEN))}")
+        if path in self.rewriters:
+            raise ValueError(f"the bodies of {path} are rewritten already")
+        self.rewriters[path] = rewrite.target
 
     async def read(self, request: Any, reader: Ref[Callable[[bytes], T]], kind: type[T]) -> T:  # noqa: ANN401
         """Have a function of the plugin read a body; see `HttpSurface.read`."""
@@ -84,7 +109,10 @@ def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> None:
     The front page comes last, so that a plugin can bring another.
     """
     roles: RouteRoles = app.state.roles
+    forms: ErrorForms = app.state.error_forms
     for _, surface in plugins.extend_server(lambda: PluginRoutes(app, models)):
+        forms.take(surface.forms)
+        app.state.rewriters.update(surface.rewriters)
         for router in surface.routers:
             roles.add_plugins(router)
             app.include_router(router)

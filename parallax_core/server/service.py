@@ -168,6 +168,7 @@ class Service:
             max_length=self.find_max_length(),
             names=self.names,
             has_store=self.responses.has_store,
+            reader=http.app.state.rewriters.get(http.scope["path"], ""),
             keeps_billing_line=self.options.keeps_billing_line,
         )
         answer = await while_connected(http, self.reader.read(ask))

@@ -143,7 +143,7 @@ def bin_folder(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def install(folder: Path) -> None:
         venv.create(folder, with_pip=True)
         # Core's version is given so that a stranger of that name on an index cannot take its place.
-        wanted = [f"parallax-core=={VERSION}", "parallax-backend-mlx"]
+        wanted = [f"parallax-core=={VERSION}", "parallax-backend-mlx", "parallax-server-ollama"]
         # Compiling all packages takes as long as installing them, and most are never imported.
         options = [
             "--quiet",

@@ -80,6 +80,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-core",
         "parallax-backend-mlx",
         "parallax-models",
+        "parallax-server-ollama",
         "parallax-source-pypi",
         "parallax-transport-zmq",
     }

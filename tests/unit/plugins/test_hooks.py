@@ -135,6 +135,9 @@ def test_extend_server_gives_each_plugin_a_surface_of_its_own() -> None:
         def write_errors(self, path: str, write: Any) -> None:
             raise NotImplementedError
 
+        def rewrite_bodies(self, path: str, rewrite: Any) -> None:
+            raise NotImplementedError
+
         async def read(self, request: Any, reader: Any, kind: Any) -> Any:
             raise NotImplementedError
 

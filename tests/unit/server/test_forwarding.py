@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from parallax_core.api import ForwardedAnswer, HttpSurface
-from parallax_core.contracts.surface import needs_role
+from parallax_core.contracts.surface import RouteRole, needs_role
 from parallax_core.server import forwarding
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
@@ -128,9 +128,35 @@ def test_client_counts_once_and_by_its_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/cluster", "/v1/replicas/0/drain", "/metrics", "/health"])
-def test_only_routes_of_users_are_forwarded_to(tmp_path: Path, path: str) -> None:
-    with make_site(tmp_path, keys=ApiKeys({"k": "user"})) as site:
-        assert send(site, to=path, key="k").status_code == 500, "a mistake of the plugin"
+def test_route_of_users_forwards_to_routes_of_users_only(tmp_path: Path, path: str) -> None:
+    with make_site(tmp_path, keys=ApiKeys({"k": "user", "a": "admin"})) as site:
+        for key in ("k", "a"):
+            assert send(site, to=path, key=key).status_code == 500, "a mistake of the plugin"
+
+
+@pytest.mark.parametrize(
+    ("role", "forwarded"), [("admin", {CHAT, "/v1/cluster", "/metrics"}), ("metrics", {"/metrics"}), (None, set())]
+)
+def test_route_forwards_to_what_its_own_role_may_use(
+    tmp_path: Path, role: RouteRole | None, forwarded: set[str]
+) -> None:
+    def add_look(server: HttpSurface) -> None:
+        router = APIRouter()
+
+        @router.post("/x/look")
+        @needs_role(role)
+        async def look(http: Request) -> Response:
+            to = http.headers["x-to"]
+            answer = await server.forward(http, to, await http.body() if to == CHAT else None)
+            return Response(await answer.read(), answer.status)
+
+        server.add_router(router)
+
+    with make_site(tmp_path, keys=ApiKeys({"a": "admin"})) as site:
+        assert extend(site, two=add_look) == {"two": ""}
+        for to in (CHAT, "/v1/cluster", "/metrics", "/health"):
+            status = send(site, to=to, path="/x/look", key="a").status_code
+            assert status == (200 if to in forwarded else 500), to
 
 
 def test_ignored_fields_are_named_to_the_client(site: ScriptedSite) -> None:

@@ -17,9 +17,9 @@ from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.body_messages import BodyRequest, BodyResult
 from parallax_core.server.body_reader import LocalReader
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.plugin_routes import extend_app
+from parallax_core.server.plugin_routes import REWRITTEN, extend_app
 from tests.unit.server.letters import Site, error_of
-from tests.unit.server.plugin_reader import READER, Asked
+from tests.unit.server.plugin_reader import READER, REWRITER, Asked
 from tests.unit.server.scripted import ScriptedSite
 
 KEYED = {"Authorization": "Bearer k"}
@@ -156,6 +156,46 @@ def test_body_for_a_plugin_waits_like_all_others() -> None:
     with Site(reader=FullReader(None)) as site:  # type: ignore[arg-type]
         extend(site, one=add_reader)
         error_of(site.client.post("/x/size", content=b"abc"), 429)
+
+
+@pytest.mark.parametrize("path", sorted(REWRITTEN))
+def test_plugin_rewrites_the_bodies_of_a_route(site: Site, path: str) -> None:
+    assert extend(site, one=lambda server: server.rewrite_bodies(path, REWRITER)) == {"one": ""}
+    headers = {"Content-Type": "application/json"}
+    answer = site.client.post(path, content=b"bad", headers=headers)
+    assert (answer.status_code, "the body is bad" in answer.json()["error"]["message"]) == (400, True)
+
+
+def test_route_reads_the_rewritten_body(site: Site) -> None:
+    extend(site, one=lambda server: server.rewrite_bodies("/v1/completions", REWRITER))
+    fields = {"model": "toy", "prompt": "hello", "max_tokens": 3}
+    plain, warm = (site.client.post("/v1/completions", json={**fields, name: 0}) for name in ("temperature", "warmth"))
+    assert (plain.status_code, plain.json()["choices"]) == (200, warm.json()["choices"])
+    assert error_of(site.client.post("/v1/completions", json={**fields, "warmth": 9}))["param"] == "temperature"
+    assert error_of(site.client.post("/v1/embeddings", json={"input": "hi", "warmth": 0}))["param"] == "warmth"
+
+
+def test_bodies_are_rewritten_by_one_plugin_where_they_are_read_elsewhere(site: Site) -> None:
+    reasons = extend(
+        site,
+        one=lambda server: server.rewrite_bodies("/v1/completions", REWRITER),
+        two=lambda server: server.rewrite_bodies("/v1/completions", REWRITER),
+        three=lambda server: server.rewrite_bodies("/v1/cluster/models", REWRITER),
+    )
+    assert reasons["one"] == ""
+    assert "rewritten already" in reasons["two"]
+    assert "/v1/cluster/models has no bodies to rewrite" in reasons["three"]
+
+
+def test_plugin_that_raises_leaves_nothing_behind(site: Site) -> None:
+    def fail(server: HttpSurface) -> None:
+        server.write_errors("/x", lambda _, message: {"said": message})
+        server.rewrite_bodies("/v1/completions", REWRITER)
+        raise OSError("too late")
+
+    assert extend(site, one=fail) == {"one": "OSError: too late"}
+    assert "message" in error_of(site.client.get("/x/nothing"), 404)
+    assert error_of(site.client.post("/v1/completions", json={"prompt": "hi", "warmth": 9}))["param"] == "warmth"
 
 
 def test_what_is_no_router_is_refused(site: Site) -> None:
