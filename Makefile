@@ -14,7 +14,7 @@ EDITABLE := $(foreach project,$(PROJECTS),-e ./$(project))
 DRAWS    := $(if $(filter torch vllm sglang,$(BACKEND)),plugins/sampling_torch)
 SERVED   := $(filter-out plugins/bench plugins/sampling_% plugins/backend_% plugins/transport_lattica,$(PLUGINS)) $(DRAWS) $(wildcard plugins/backend_$(BACKEND))
 
-RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json quotas.json helix.json simulate.json stage-kills.json rolling-restart.json joining.json nat-lab.json strangers.json run-chaos.json relay-faults.json lattica-hangs.json lattica-punching.json membership-churn.json membership-costs.json many-links.json model-churn.json model-switch.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json engine-kits.json schemas.json masks.json responses.json agent-clis.json even-latency.json pacing.json start.json arm-kernels.json long-context.json)
+RESULTS  := $(addprefix benchmarks/results/,parity-smollm2.json stages.json layers.json peer-mlx.json parity-torch.json peer-torch.json memory.json prefix.json head.json pipeline.json mlx.json families.json wire-fuzz.json transport.json link-fuzz.json http.json cancels.json edge.json loop-lag.json clients.json kernels.json quality.json properties.json hop.json hosts.json busy.json backends.json workers.json chaos.json engine-kills.json steps-ahead.json detection.json placement.json prediction.json quotas.json helix.json simulate.json stage-kills.json rolling-restart.json joining.json nat-lab.json strangers.json run-chaos.json relay-faults.json lattica-hangs.json lattica-punching.json membership-churn.json membership-costs.json many-links.json model-churn.json model-switch.json soak.json mixed-engines.json parity-vllm.json parity-sglang.json real-engine-kills.json engine-overhead.json engine-kits.json schemas.json compact-json.json masks.json responses.json agent-clis.json even-latency.json pacing.json start.json arm-kernels.json long-context.json)
 
 COMPILED := plugins/backend_torch
 
@@ -176,6 +176,10 @@ benchmarks/results/schemas.json: | $(DEV)/.stamp
 	@mkdir -p build
 	@$(DEV)/bin/python -m benchmarks.schemas "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out build/schemas.json
 	@cp build/schemas.json $@
+
+benchmarks/results/compact-json.json: | $(DEV)/.stamp
+	@echo "measuring $@"
+	@$(DEV)/bin/python -m benchmarks.compact_json "$$($(DEV)/bin/parallax models pull smollm2-135m)" --out $@
 
 benchmarks/results/masks.json: | $(DEV)/.stamp
 	@echo "measuring $@"

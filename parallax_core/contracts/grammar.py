@@ -24,6 +24,9 @@ class Grammar(Value, frozen=True, kw_only=True):
     whole answer must match."""
     must_begin: bool = False
     """Whether the answer may not end before it contains one of them."""
+    whitespace: str | None = None
+    """A regular expression for the white space between the parts of JSON; empty: there is none. None: there may be one
+    space after each ``:`` and ``,``."""
 
 
 class Matcher(Protocol):

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.grammar import Grammar
-from parallax_core.models.schema_keywords import JsonSchema, drop_neutral_keywords, rewrite_schema
+from parallax_core.models.schema_integers import bound_integers, share_integers
+from parallax_core.models.schema_keywords import drop_neutral, rewrite_schema
 from parallax_core.models.schema_names import list_names
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-WHITESPACE = r"(\n[ \t]{0,40}|[ ])"
-"""The white space between the parts of JSON: none, one space, or a new line with its indentation. Without a bound, a
-model may write white space for ever."""
-JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": False}
-"""How llguidance compiles a JSON schema."""
+COMPACT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""The white space of JSON unless a request asks for other: models write more of it than anyone reads."""
 LARK_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|%json\s*')
 """What may contain the mark of a JSON schema in Lark, or is that mark: a string, a comment, a regular expression."""
 
@@ -32,28 +30,36 @@ def translate_whole(grammar: Grammar) -> str:
     """
     from llguidance import LLMatcher
 
+    options = _make_options(grammar.whitespace)
     match grammar.kind:
         case "regex":
             return LLMatcher.grammar_from_regex(grammar.source)
         case "lark":
-            return _wrap(_rewrite_rules(grammar.source))
+            return _wrap(_rewrite_rules(grammar.source, options))
         case "choice":
             return _wrap("start: " + " | ".join(map(json.dumps, json.loads(grammar.source))))
     source = grammar.source or '{"type": "object"}'
     try:
         with suppress(RecursionError):  # llguidance says that it is too deep
-            source = json.dumps(rewrite_schema(json.loads(source), _rewrite_part))
-        return LLMatcher.grammar_from_json_schema(source, overrides=JSON_OPTIONS)
+            source = json.dumps(_rewrite_schema(json.loads(source)))
+        return LLMatcher.grammar_from_json_schema(source, overrides=options)
     except ValueError as error:
         raise InvalidRequest(f"the schema is not valid: {error}", "grammar") from error
 
 
-def _rewrite_part(schema: JsonSchema) -> JsonSchema:
-    return list_names(drop_neutral_keywords(schema))
+def _make_options(whitespace: str | None) -> JsonCompileOptions:
+    """Return how llguidance compiles a JSON schema; ``whitespace``: see `Grammar.whitespace`."""
+    spaces: JsonCompileOptions = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
+    return {"lenient": False, "coerce_one_of": False, **(COMPACT if whitespace is None else spaces)}
 
 
-def _rewrite_rules(lark: str) -> str:
-    """Return a grammar in Lark with its JSON schemas rewritten."""
+def _rewrite_schema(schema: Any) -> Any:  # noqa: ANN401 -- any JSON; what is no schema is left for llguidance to refuse
+    whole = rewrite_schema(schema, lambda part: bound_integers(list_names(drop_neutral(part))))
+    return share_integers(whole) if isinstance(whole, dict) else whole
+
+
+def _rewrite_rules(lark: str, options: JsonCompileOptions) -> str:
+    """Return a grammar in Lark with its JSON schemas rewritten; one with options of its own keeps them."""
     parts, place = [], 0
     while found := LARK_TOKEN.search(lark, place):
         parts.append(lark[place : found.end()])
@@ -61,8 +67,8 @@ def _rewrite_rules(lark: str) -> str:
         if found[0].startswith("%json"):
             with suppress(ValueError, RecursionError):  # llguidance says what is wrong
                 schema, end = json.JSONDecoder().raw_decode(lark, place)
-                whole = rewrite_schema({} if schema is True else schema, _rewrite_part)
-                parts.append(json.dumps({"x-guidance": JSON_OPTIONS, **whole} if isinstance(whole, dict) else whole))
+                whole = _rewrite_schema({} if schema is True else schema)
+                parts.append(json.dumps({"x-guidance": options, **whole} if isinstance(whole, dict) else whole))
                 place = end
     return "".join([*parts, lark[place:]])
 

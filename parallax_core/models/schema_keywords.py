@@ -6,7 +6,7 @@ draft 7 where their names differ. What asserts something stays, and is refused b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 JsonSchema = dict[str, Any]
@@ -53,22 +53,23 @@ NEUTRAL: Mapping[str, Callable[[Any], bool]] = {
 """By keyword: which of its values ask for nothing."""
 
 
-def drop_neutral(schema: Any) -> Any:  # noqa: ANN401 -- any JSON; what is no schema is left for the compiler to refuse
-    """Return a schema without what asks for nothing, in its parts too: null, a neutral value, an unknown format."""
-    return rewrite_schema(schema, drop_neutral_keywords)
-
-
-def rewrite_schema(schema: Any, change: Callable[[JsonSchema], JsonSchema]) -> Any:  # noqa: ANN401 -- as above
-    """Return a schema whose parts, and then itself, were given to ``change``."""
+def rewrite_schema(
+    schema: Any,  # noqa: ANN401 -- any JSON; what is no schema is left for the compiler to refuse
+    change: Callable[[JsonSchema], JsonSchema],
+    kept: Collection[str] = VALUES,
+) -> Any:  # noqa: ANN401 -- as above
+    """Return a schema whose parts, and then itself, were given to ``change``; keywords in ``kept`` stay as they are."""
     if isinstance(schema, list):
-        return [rewrite_schema(each, change) for each in schema]
+        return [rewrite_schema(each, change, kept) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    return change({name: _rewrite_within(name, value, change) for name, value in schema.items()})
+    return change(
+        {name: value if name in kept else _rewrite_within(name, value, change, kept) for name, value in schema.items()}
+    )
 
 
-def drop_neutral_keywords(schema: JsonSchema) -> JsonSchema:
-    """Return a schema without its own keywords that ask for nothing."""
+def drop_neutral(schema: JsonSchema) -> JsonSchema:
+    """Return a schema without its own keywords that ask for nothing: null, a neutral value, an unknown format."""
     kept = {name: value for name, value in schema.items() if not _is_neutral(name, value)}
     if _is_any(kept.get("then", True)) and _is_any(kept.get("else", True)):
         kept.pop("if", None)
@@ -76,12 +77,15 @@ def drop_neutral_keywords(schema: JsonSchema) -> JsonSchema:
     return {name: value for name, value in kept.items() if name not in unused}
 
 
-def _rewrite_within(name: str, value: Any, change: Callable[[JsonSchema], JsonSchema]) -> Any:  # noqa: ANN401 -- any JSON
-    if name in VALUES:
-        return value
+def _rewrite_within(
+    name: str,
+    value: Any,  # noqa: ANN401 -- any JSON
+    change: Callable[[JsonSchema], JsonSchema],
+    kept: Collection[str],
+) -> Any:  # noqa: ANN401 -- any JSON
     if name in IN_OBJECT and isinstance(value, dict):
-        return {each: rewrite_schema(part, change) for each, part in value.items()}
-    return rewrite_schema(value, change) if isinstance(value, dict | list) else value
+        return {each: rewrite_schema(part, change, kept) for each, part in value.items()}
+    return rewrite_schema(value, change, kept) if isinstance(value, dict | list) else value
 
 
 def _is_neutral(name: str, value: Any) -> bool:  # noqa: ANN401 -- any JSON

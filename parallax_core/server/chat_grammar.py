@@ -56,7 +56,7 @@ def _allow_calls(text: ModelTokenizer, parser: ParserTraits, form: ResponseForm,
     either = make_strict_grammar(
         parser.call_form, _list_tools(form), text.grammars.find_special, asked.source or '{"type": "object"}'
     )
-    return replace(request, grammar=either)
+    return replace(request, grammar=msgspec.structs.replace(either, whitespace=asked.whitespace))
 
 
 def _set_strict(

@@ -234,17 +234,21 @@ def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Reques
 
 def _read_grammar(body: Generation) -> Grammar | None:
     """Return the grammar of the answers, which may not compile; None: any text."""
-    for field in body.list_structured():
-        value = getattr(body, field)
-        if isinstance(value, StructuredOutputs):
-            grammar = read_structured(value)
-        elif field.startswith("guided_"):
-            grammar = read_structured(StructuredOutputs(**{field.removeprefix("guided_"): value}), field)
-        else:
-            grammar = read_format(value)
-        if grammar is not None:
-            return grammar
-    return None
+    grammar = next(filter(None, (_read_form_of(body, field) for field in body.list_structured())), None)
+    outputs = body.structured_outputs
+    if grammar is None or outputs is None or outputs.whitespace is None:
+        return grammar
+    return msgspec.structs.replace(grammar, whitespace=outputs.whitespace)
+
+
+def _read_form_of(body: Generation, field: str) -> Grammar | None:
+    """Return the grammar that a field asks for."""
+    value = getattr(body, field)
+    if isinstance(value, StructuredOutputs):
+        return read_structured(value)
+    if field.startswith("guided_"):
+        return read_structured(StructuredOutputs(**{field.removeprefix("guided_"): value}), field)
+    return read_format(value)
 
 
 def _draw_seeds(body: Generation, count: int) -> tuple[int, ...]:

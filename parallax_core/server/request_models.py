@@ -147,7 +147,8 @@ class Generation(Sampled):
     "json_schema": {"name": NAME, "schema": SCHEMA}}``."""
     structured_outputs: Annotated[StructuredOutputs | None, BeforeValidator(_read_empty)] = None
     """vLLM's form of the same, with one of ``json`` (a schema), ``regex``, ``choice`` (a list of texts), ``grammar``
-    (Lark or EBNF) and ``json_object``."""
+    (Lark or EBNF) and ``json_object``. With it, or with a ``response_format``: ``disable_any_whitespace``, or a
+    ``whitespace_pattern``, for JSON that has other white space than at most one space after each ``:`` and ``,``."""
     guided_json: Variables | TextField | None = None
     """vLLM's older name of ``structured_outputs.json``."""
     guided_regex: TextField | None = None
@@ -163,6 +164,8 @@ class Generation(Sampled):
         fields = self.list_structured()
         if len(fields) > 1:
             raise refuse(fields[1], f"'{fields[0]}' and '{fields[1]}' both set the form of the answer: send only one")
+        if self.structured_outputs is not None and not fields:
+            raise refuse("structured_outputs", "'structured_outputs' has no form of the answer, such as 'json'")
         if fields and self.ignore_eos:
             raise refuse(
                 "ignore_eos", f"with '{fields[0]}', an answer ends where its form does: leave 'ignore_eos' out"
@@ -171,12 +174,13 @@ class Generation(Sampled):
 
     def list_structured(self) -> list[str]:
         """Return the names of the fields that ask for structured output."""
-        is_text = self.response_format is not None and self.response_format.type == "text"
-        return [
-            name
-            for name in STRUCTURED
-            if getattr(self, name) is not None and not (name == "response_format" and is_text)
-        ]
+        return [name for name in STRUCTURED if self._has_form(name)]
+
+    def _has_form(self, name: str) -> bool:
+        value = getattr(self, name)
+        if isinstance(value, ResponseFormat):
+            return value.type != "text"
+        return value.has_form if isinstance(value, StructuredOutputs) else value is not None
 
     @model_validator(mode="after")
     def check_stream(self) -> Self:

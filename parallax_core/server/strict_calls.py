@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import CallForm
-from parallax_core.models.grammar_source import JSON_OPTIONS
 from parallax_core.server.forced_calls import MAX_CALLS, make_call_schema
 
 OTHER = r"/[^{\[ \n](.|\n)*/"
@@ -53,7 +52,7 @@ def make_strict_grammar(
         f"call: %json {json.dumps(call)}",
     ]
     if answer:
-        schema = {**json.loads(answer), "x-guidance": JSON_OPTIONS}
+        schema = {name: value for name, value in json.loads(answer).items() if name != "x-guidance"}
         lines += [
             f"start: space answer | {write([form.begin] if form.begin else [])} calls",
             f"answer: %json {json.dumps(schema)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +15,12 @@ from parallax_core.server.fields import Strict, TextField, Variables, refuse
 
 MOST_CHOICES = 10_000
 """The most strings of a choice."""
+
+WHITESPACE_PATTERN = re.compile(r"(?:\\[nrst]|[ \n\r\t\[\]()|?*+]|\{\d{1,3}(?:,\d{0,3})?\})*")
+"""A regular expression that matches white space only."""
+
+CLASS = re.compile(r"\[[^\]]*\]|\\s")
+"""A class of characters in such an expression."""
 
 SchemaName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 ChoiceTexts = Annotated[list[TextField], Field(min_length=1, max_length=MOST_CHOICES, fail_fast=True)]
@@ -61,7 +68,7 @@ class ResponseFormat(Strict):
 
 
 class StructuredOutputs(Strict):
-    """vLLM's ``structured_outputs``: exactly one of the fields."""
+    """vLLM's ``structured_outputs``: exactly one form of the answer, and the white space of JSON."""
 
     model_config = ConfigDict(serialize_by_alias=True)
     place = "structured_outputs."
@@ -76,11 +83,39 @@ class StructuredOutputs(Strict):
     """A grammar: Lark in llguidance's dialect, or EBNF as llama.cpp writes it (GBNF)."""
     json_object: bool | None = None
     """Any JSON object."""
+    disable_any_whitespace: bool | None = None
+    """Whether there is no white space between the parts of JSON."""
+    whitespace_pattern: TextField | None = None
+    """A regular expression for the white space between the parts of JSON."""
+
+    @model_validator(mode="after")
+    def check_whitespace(self) -> Self:
+        """Check that the white space is white space, and given once."""
+        pattern = self.whitespace_pattern
+        if pattern is not None and not WHITESPACE_PATTERN.fullmatch(pattern):
+            raise refuse("whitespace_pattern", "'structured_outputs.whitespace_pattern' matches more than white space")
+        if pattern is not None and self.disable_any_whitespace:
+            message = (
+                "'structured_outputs' has 'whitespace_pattern' and 'disable_any_whitespace': send only one of them"
+            )
+            raise refuse("whitespace_pattern", message)
+        return self
+
+    @property
+    def whitespace(self) -> str | None:
+        """The white space that is asked for; see `Grammar.whitespace`."""
+        pattern = "" if self.disable_any_whitespace else self.whitespace_pattern
+        return pattern and CLASS.sub(_write_json_space, pattern)
+
+    @property
+    def has_form(self) -> bool:
+        """Whether it has a form of the answer."""
+        return any(getattr(self, name) not in (None, False) for name in READ)
 
     @classmethod
     def list_known(cls) -> list[str]:
         """Return the names of the known fields."""
-        return ["json", "regex", "choice", "grammar", "json_object"]
+        return ["json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace", "whitespace_pattern"]
 
 
 def read_structured(value: StructuredOutputs, field: str = "structured_outputs") -> Grammar | None:
@@ -89,7 +124,7 @@ def read_structured(value: StructuredOutputs, field: str = "structured_outputs")
     Raises:
         InvalidRequest: if several are set, or a grammar is not valid; it names ``field``.
     """
-    asked = {name: given for name, given in value if given is not None and given is not False}
+    asked = {name: given for name, given in value if name in READ and given is not None and given is not False}
     if len(asked) > 1:
         names = " and ".join(repr(name.rstrip("_")) for name in asked)
         raise InvalidRequest(f"'{field}' has {names}: send only one of them", field)
@@ -117,6 +152,11 @@ def _read_grammar(value: str, field: str) -> Grammar:
     except Exception as error:
         message = f"'{field}' is no grammar in Lark or EBNF: {str(error)[:300]}"
         raise InvalidRequest(message, field) from error
+
+
+def _write_json_space(found: re.Match[str]) -> str:
+    r"""Return a class of characters in which ``\s`` is the white space of JSON, not that of Unicode."""
+    return r"[ \t\n\r]" if found[0] == r"\s" else found[0].replace(r"\s", r" \t\n\r")
 
 
 READ: dict[str, Callable[[Any, str], Grammar]] = {

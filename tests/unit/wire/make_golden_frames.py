@@ -107,7 +107,7 @@ PREFILL = stage.Row(
     positions=(256, 257, 300, 2**53 - 1),
     spans=(stage.Span(0, 2, tensor=0, start=1),),
 )
-GRAMMAR = Grammar(kind="json_schema", source='{"type": "null"}', after=("</think>",))
+GRAMMAR = Grammar(kind="json_schema", source='{"type": "null"}', after=("</think>",), must_begin=True, whitespace=" ?")
 DECODE = stage.Row(SeqId(2**32), 10**6, (128255,), (stage.Draw(0),))
 
 INFO = stage.StageInfo(

@@ -368,7 +368,14 @@ engine_messages: st.SearchStrategy[Message] = st.one_of(
         counters,
         words,
         words,
-        st.none() | st.builds(Grammar, kind=st.sampled_from(get_args(GrammarKind)), source=words, after=tuples(words)),
+        st.none()
+        | st.builds(
+            Grammar,
+            kind=st.sampled_from(get_args(GrammarKind)),
+            source=words,
+            after=tuples(words),
+            whitespace=st.none() | words,
+        ),
     ),
     st.builds(Abort, leases, epochs, tuples(counts)),
     st.builds(Deltas, leases, epochs, tuples(token_deltas())),
