@@ -69,12 +69,12 @@ class PluginKind:
 
 
 DISTRIBUTIONS = {
-    "backends mlx": "parallax-backend-mlx",
-    "backends sglang": "parallax-backend-sglang",
-    "backends torch": "parallax-backend-torch",
-    "backends vllm": "parallax-backend-vllm",
-    "transports lattica": "parallax-transport-lattica",
-    "transports zmq": "parallax-transport-zmq",
+    "backend mlx": "parallax-backend-mlx",
+    "backend sglang": "parallax-backend-sglang",
+    "backend torch": "parallax-backend-torch",
+    "backend vllm": "parallax-backend-vllm",
+    "transport lattica": "parallax-transport-lattica",
+    "transport zmq": "parallax-transport-zmq",
 }
 """The distributions of this project that offer a name, which a user may not have installed."""
 

@@ -124,6 +124,23 @@ def change_tensor(folder: Path, change: Callable[[mx.array], mx.array]) -> None:
     mx.save_safetensors(path, weights)
 
 
+def store_as_fp8(folder: Path) -> None:
+    """Give the weights the scales that checkpoints in 8-bit floats have, which no module of mlx-lm's model has."""
+    path = str(folder / "model.safetensors")
+    weights = dict(mx.load(path))  # type: ignore[arg-type]
+    weights["model.layers.1.mlp.up_proj.weight_scale_inv"] = mx.ones((1, 1))
+    mx.eval(weights)
+    mx.save_safetensors(path, weights)
+    change_config(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]})
+
+
+def drop_setting(folder: Path, name: str) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    del config[name]
+    path.write_text(json.dumps(config))
+
+
 def put_folder(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").mkdir()
@@ -151,6 +168,8 @@ def lose_shard(folder: Path) -> None:
         (lambda folder: change_config(folder, num_attention_heads=10**12), "do not fit together"),
         (lambda folder: change_tensor(folder, lambda array: array[1:]), r"up_proj.weight \(in model.safetensors\)"),
         (lambda folder: change_tensor(folder, lambda array: array.astype(mx.uint8)), "up_proj.weight .* as uint8"),
+        (store_as_fp8, "are stored as fp8, which mlx-lm does not read"),
+        (lambda folder: drop_setting(folder, "num_attention_heads"), "config.json .* has no 'num_attention_heads'"),
         (put_folder, "cannot read .*model.safetensors: Is a directory"),
         (lambda folder: (folder / INDEX).write_text('{"weight_map": [1]}'), "does not give the file of each"),
     ],

@@ -104,6 +104,12 @@ def test_file_may_hold_prompts_and_conversations(url: str, tmp_path: Path) -> No
     assert ran.exit_code == 0, ran.output
 
 
+def test_line_ends_where_json_lines_do(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"prompt": "a\u2028b\u0085c"}\r\n{"prompt": "d"}', encoding="utf-8")
+    assert [each.body["prompt"] for each in read_file(path, 2, 9)] == ["a\u2028b\u0085c", "d"]
+
+
 async def test_errors_are_counted_by_what_they_are(url: str) -> None:
     bad = BenchRequest(route="/v1/completions", body={"prompt": "a", "max_tokens": -1})
     [result] = await send_requests(Target(url=url, model="toy"), [bad], [0.0], 0, lambda _: None)

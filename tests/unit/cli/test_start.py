@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.unit.tinymodel import write_model
 
 # Interrupts the process when a module is looked for that only the command line needs.
 SCRIPT = """
@@ -39,3 +43,35 @@ def test_package_can_be_run() -> None:
     command = [sys.executable, "-m", "parallax_core", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("parallax 0.")
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "parallax_core", *words]
+    env = {**os.environ, **variables}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["sevre"], "hint: did you mean `parallax serve`?"),
+        (["xyzzy"], "hint: see `parallax --help`"),
+        (["models", "lst"], "Did you mean 'list'?"),
+        (["run", "-m", "MODEL"], "hint: name the model itself, as in `parallax run MODEL`"),
+    ],
+)
+def test_misspelt_command_gets_a_hint(words: list[str], hint: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: No such ")
+    assert hint in done.stderr
+
+
+def test_name_that_the_output_cannot_encode_has_question_marks(tmp_path: Path) -> None:
+    folder = tmp_path / "M\u00f6bius \u6a21\u578b"
+    folder.mkdir()
+    write_model(folder)
+    (folder / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    shown = run("models", "show", str(folder), PYTHONIOENCODING="ascii")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "M?bius ??" in shown.stdout
