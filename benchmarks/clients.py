@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import describe_run, write_report
+from benchmarks.serving import serving
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "clients"
@@ -79,22 +80,9 @@ def offer_tools(model: Path, folder: Path) -> Path:
 @contextlib.contextmanager
 def serve(model: Path | str, *options: str) -> Iterator[str]:
     """Run ``parallax serve`` and yield its address."""
-    program = str(Path(sys.executable).with_name("parallax"))
-    command = [program, "serve", str(model), "--backend", "mlx", "--port", "0", "--parser", "hermes", *options]
-    with (
-        tempfile.TemporaryFile("w+") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            if not line.startswith("ready "):
-                log.seek(0)
-                raise SystemExit(f"the server did not become ready:\n{log.read()}")
-            yield line.split()[1]
-        finally:
-            process.terminate()
-            process.wait(20)
+    program = Path(sys.executable).with_name("parallax")
+    with serving(program, str(model), "--backend", "mlx", "--parser", "hermes", *options) as (url, _):
+        yield url
 
 
 def make_environment(name: str) -> Path:

@@ -185,7 +185,7 @@ class LightNode:
 
     async def run(self, address: str) -> None:
         """Serve the coordinator until it is told to leave."""
-        transport = ZmqTransport(TransportPlan(node=self.name, listen="tcp://127.0.0.1:0", timeout_s=5.0))
+        transport = ZmqTransport(TransportPlan(node=self.name, listen="tcp://127.0.0.1:0", timeout_s=15.0))
         await transport.start()
         self.session = WorkerSession(transport, self.name, open_toy, reporter=NodeReporter(self.report))
         join = Join(transport.address, ("toy",), f"host-{self._number}", os.getpid())
@@ -193,6 +193,7 @@ class LightNode:
             while not self.session.is_leaving:
                 with suppress(ParallaxError):
                     await self.session.serve(address, "head", join)
+                await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311 -- not for secrets
         finally:
             await self.session.close()
             await transport.stop()

@@ -15,8 +15,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from typing import Any
 
 from benchmarks.record import describe_run, read_report, write_report
 from benchmarks.schemas import LONG
+from benchmarks.serving import serving
 from parallax_bench.client import Target, send_requests
 from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import percentile
@@ -79,22 +78,8 @@ class Side:
 def serve(checkout: Path, model: str, *options: str) -> Iterator[Target]:
     """Run ``parallax serve`` of a checkout."""
     program = checkout / ".venv-dev" / "bin" / "parallax"
-    command = [str(program), "serve", model, "--backend", "torch", "--port", "0", *options]
-    with (
-        tempfile.TemporaryFile("w+") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            if not line.startswith("ready "):
-                log.seek(0)
-                raise SystemExit(f"the server did not become ready:\n{log.read()}")
-            url, model_id = line.split()[1].removesuffix("/v1"), line.split("model=")[1].strip()
-            yield Target(url=url, model=model_id, ignores_eos=False)
-        finally:
-            process.terminate()
-            process.wait(20)
+    with serving(program, model, "--backend", "torch", *options) as (url, model_id):
+        yield Target(url=url.removesuffix("/v1"), model=model_id, ignores_eos=False)
 
 
 async def ask(target: Target, fields: Mapping[str, Any], tokens: int, at_once: int = 1) -> list[BenchResult]:
