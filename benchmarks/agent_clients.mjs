@@ -60,6 +60,14 @@ async function vercel(model) {
       const { output: city } = await generateText({ ...usual, prompt: ASK_CITY, output });
       same([["Paris", "Rome"].includes(city.city), typeof city.is_capital], [true, "boolean"]);
     },
+    async tools_and_object() {
+      const output = Output.object({ schema: jsonSchema(CITY) });
+      for (const prompt of [ASK_CITY, ASK_TOOL]) {
+        const found = await generateText({ ...usual, prompt, tools, output });
+        if (found.toolCalls.length) same(found.toolCalls[0].toolName, TOOL);
+        else same(["Paris", "Rome"].includes(found.output.city), true);
+      }
+    },
   };
 }
 

