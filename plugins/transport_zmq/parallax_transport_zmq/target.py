@@ -75,7 +75,11 @@ async def find_ip(place: TcpEndpoint, address: str) -> IpAddress:
 
 
 def open_socket(context: Context, kind: int, plan: TransportPlan, guard: Guard | None) -> zmq.Socket[bytes]:
-    """Return a socket that limits incoming messages, forgets disconnected peers, and never reconnects."""
+    """Return a socket that forgets disconnected peers and never reconnects.
+
+    One that listens limits incoming messages. One that connects does not: ZeroMQ pings from it, and if the peer goes
+    while messages wait that the limit holds back, the next ping would end this process (libzmq 4.3.5).
+    """
     socket = context.socket(kind)
     timeout_ms = max(1, round(1000 * plan.timeout_s))
     keep_alive_s = max(1, round(plan.timeout_s))
@@ -96,6 +100,7 @@ def open_socket(context: Context, kind: int, plan: TransportPlan, guard: Guard |
     if kind == zmq.DEALER:  # the other end answers, so that data arrives at both; see `Arrivals`
         options[zmq.HEARTBEAT_IVL] = max(1, round(1000 * min(PING_S, plan.timeout_s / 10)))
         options[zmq.HEARTBEAT_TIMEOUT] = 0  # the links judge
+        options[zmq.RCVHWM] = 0
     for option, value in options.items():
         socket.setsockopt(option, value)
     if guard:

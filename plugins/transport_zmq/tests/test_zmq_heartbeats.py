@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,3 +203,35 @@ async def test_kernel_tells_nothing_of_a_local_socket(tmp_path: Path) -> None:
         other.connect(f"ipc://{tmp_path}/s")
         other.send(b"x")
         assert not Arrivals(await asyncio.to_thread(one.recv, copy=False)).has_news(60.0)
+
+
+BUSY = """
+import sys, time
+import zmq
+from parallax_core.api import TransportPlan
+from parallax_transport_zmq.target import open_socket
+
+socket = open_socket(zmq.Context(), zmq.DEALER, TransportPlan(node="near", timeout_s=0.5), None)
+socket.connect(sys.argv[1])
+socket.send(b"hello")
+print("connected", flush=True)
+sys.stdin.readline()
+print("alive", flush=True)
+"""
+"""A process that does not read what its peer sends."""
+
+
+def test_process_that_is_busy_outlives_a_peer_that_sends_much_and_goes() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as peer:
+        port = peer.bind_to_random_port("tcp://127.0.0.1")
+        command = [sys.executable, "-c", BUSY, f"tcp://127.0.0.1:{port}"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "connected\n"
+            name, _ = peer.recv_multipart()
+            for _ in range(2000):
+                peer.send_multipart([name, b"x" * 100])
+            time.sleep(0.2)  # they have arrived
+            peer.close(0)
+            time.sleep(0.5)  # several pings
+            assert process.communicate("\n", timeout=20)[0] == "alive\n"
