@@ -11,6 +11,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
+from parallax_core.cli.screen import open_display
 from parallax_core.cli.tell import tell
 from parallax_core.cli.worker import HeadAccess, run_worker
 from parallax_core.config.config import Config
@@ -58,7 +59,9 @@ def join(settings: JoinSettings, config: Config) -> None:
     worker = settings.as_worker(connect=joined.address, node=node, transport=joined.transport)
     seek = partial(joiner.list_addresses, joined) if settings.discovery else None
     claim = MemoryClaim(worker.memory_bytes)
-    run_worker(worker, config, HeadAccess(joiner.find_key(joined), api, seek, claim=claim))
+    access = HeadAccess(joiner.find_key(joined), api, seek, claim=claim)
+    with open_display("join", verbose=settings.verbose) as display:
+        run_worker(worker, config, access, display)
 
 
 def _asks_for_code(where: str) -> bool:

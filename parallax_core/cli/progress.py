@@ -6,11 +6,9 @@ import contextlib
 import sys
 import time
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
+from parallax_core.cli.tell import tell
 from parallax_core.contracts.progress import Unit
 
 LINE_INTERVAL_S = 5.0
@@ -21,6 +19,12 @@ class Display(Protocol):
 
     def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
         """Show that ``done`` of ``total`` units of ``task`` are finished."""
+
+    def tell(self, line: str, stream: TextIO | None) -> None:
+        """Print a line; see `parallax_core.cli.tell.tell`."""
+
+    def finish(self) -> None:
+        """Leave the screen as it is: there is nothing more to show. Idempotent."""
 
     def __enter__(self) -> Self:
         """Start to show progress."""
@@ -36,10 +40,24 @@ def make_display() -> Display:
     return Bars() if sys.stderr.isatty() else Lines()
 
 
-class Bars:
+class _Plain:
+    """What displays share that print lines as they are."""
+
+    def tell(self, line: str, stream: TextIO | None) -> None:
+        """Print a line at once."""
+        tell(line, stream)
+
+    def finish(self) -> None:
+        """Do nothing: what was printed stays."""
+
+
+class Bars(_Plain):
     """Shows a bar for each task, added on the first report of the task."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
         self._bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
         self._tasks: dict[str, TaskID] = {}
@@ -51,6 +69,10 @@ class Bars:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """Leave the bars as they are."""
         self._bars.stop()
 
     def __call__(self, task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
@@ -60,7 +82,7 @@ class Bars:
         self._bars.update(self._tasks[task], completed=done, total=total, amount=describe(done, total, unit))
 
 
-class Lines:
+class Lines(_Plain):
     """Prints a line when a task begins and ends, and every `LINE_INTERVAL_S` seconds in between."""
 
     def __init__(self) -> None:

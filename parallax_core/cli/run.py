@@ -9,6 +9,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
+from parallax_core.cli.screen import open_display
 from parallax_core.cli.serve import run_service
 from parallax_core.config.config import Config
 from parallax_core.config.run import RunSettings
@@ -49,4 +50,5 @@ def run(settings: RunSettings, config: Config) -> None:
     if settings.standby_of:
         log.configure(verbose=settings.verbose)
         settings = wait_for_promotion(settings, PluginHost.discover(config))
-    run_service(settings.as_serve(), config, partial(read_cluster_plan, settings))
+    shown = partial(open_display, "run", verbose=settings.verbose)
+    run_service(settings.as_serve(), config, partial(read_cluster_plan, settings), shown)

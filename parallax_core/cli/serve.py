@@ -6,6 +6,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +21,7 @@ from parallax_core.cli.exposure import check_exposure, check_tls, make_options
 from parallax_core.cli.next_command import name_chat
 from parallax_core.cli.option import from_section
 from parallax_core.cli.progress import Display, make_display
-from parallax_core.cli.tell import tell
+from parallax_core.cli.screen import watching
 from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
@@ -79,34 +80,35 @@ def find_contacts(settings: ServeSettings) -> Contacts:
     )
 
 
-def run_service(settings: ServeSettings, config: Config, read: Callable[[PluginHost], ServePlan]) -> None:
-    """Serve what ``read`` plans, until a signal."""
+def run_service(
+    settings: ServeSettings,
+    config: Config,
+    read: Callable[[PluginHost], ServePlan],
+    open_display: Callable[[], AbstractContextManager[Display]] = make_display,
+) -> None:
+    """Serve what ``read`` plans, until a signal, and show what is done on the display that ``open_display`` opens."""
     log.configure(verbose=settings.verbose)
     if config.file:
         logger.info("configuration from %s", config.file)
     options = make_options(settings)
     check_exposure(settings.host, options.keys, insecure=settings.insecure)
     check_tls(options)
-    with claim_output() as output:
+    with claim_output() as output, open_display() as display:
         plugins = prepare_plugins(settings, config)
         if settings.strict_plugins:
             plugins.require_all()
         try:
-            _serve(read(plugins), options, plugins, output)
+            _serve(read(plugins), options, plugins, output, display)
         finally:
             plugins.shutdown(SHUTDOWN_S)
 
 
-def _serve(plan: ServePlan, options: ServerOptions, plugins: PluginHost, output: TextIO) -> None:
+def _serve(plan: ServePlan, options: ServerOptions, plugins: PluginHost, output: TextIO, display: Display) -> None:
     from parallax_core.server.bind import bind_socket
     from parallax_core.server.event_loop import run_loop
 
-    with (
-        bind_socket(*plan.address) as sock,
-        make_private_folder() as private,
-        make_display() as display,
-    ):
-        tell(f"Parallax {version('parallax-core')}: loading {plan.model}", sys.stderr)
+    with bind_socket(*plan.address) as sock, make_private_folder() as private:
+        display.tell(f"Parallax {version('parallax-core')}: loading {plan.model}", sys.stderr)
         deployment = plan.prepare(Path(private), display)
         event_bus = EventBus(plugins.observers())
         try:
@@ -130,6 +132,7 @@ class ServeContext:
 
 
 async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -> None:
+    from parallax_core.cli.run_view import RunView
     from parallax_core.deploy.services import ServiceMaker
     from parallax_core.server.app import make_app
     from parallax_core.server.drain import Drain
@@ -156,9 +159,13 @@ async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -
     app = make_app(models, changes, options, drain)
     extend_app(app, models, context.plugins)
 
-    async with deployment.nodes_joining() as listening, replicas.running(listening):
+    async with (
+        deployment.nodes_joining() as listening,
+        replicas.running(listening),
+        watching(context.display, RunView(models, changes).look),
+    ):
         if replicas.join_command:
-            tell(replicas.join_command, context.output)
+            context.display.tell(replicas.join_command, context.output)
         site = ServerSite(app, models, options, drain, changes, deployment.share_api, replicas.await_end)
         await run_server(site, context.sock, lambda: _announce(deployment, context, replicas.engines))
     if tracer is not None:
@@ -167,7 +174,7 @@ async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -
 
 def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[ReplicaEngine]) -> None:
     """Print the ready line, log the stages and limits, and print hints that would make the server faster."""
-    context.display.__exit__(None, None, None)
+    context.display.finish()
     _log_defaults(deployment.text.defaults)
     if deployment.parser is not None:
         logger.debug("output parser %s", deployment.parser.spec.name)
@@ -181,10 +188,9 @@ def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[R
         if limits is not None:
             _log_limits(limits, deployment.stages.plan)
     url = _url(context.sock, context.options)
-    tell(f"ready {url} model={deployment.model_id}", context.output)
-    tell(f"talk to it: {name_chat(url)}", sys.stderr)
-    for advice in deployment.advice:
-        tell(f"hint: {advice}", sys.stderr)
+    context.display.tell(f"ready {url} model={deployment.model_id}", context.output)
+    for line in (f"talk to it: {name_chat(url)}", *(f"hint: {advice}" for advice in deployment.advice)):
+        context.display.tell(line, sys.stderr)
 
 
 def _log_defaults(defaults: RequestDefaults) -> None:

@@ -117,8 +117,12 @@ def describe_progress(found: dict[str, Any], change: dict[str, Any]) -> str:
         return ""
     if change["state"] == "draining":
         return f"{model}: {known['requests']} requests are still running"
-    parts = [_describe_node(node) for node in known["nodes"] if node["task"]]
-    return f"{model}: {', '.join(parts) if parts else 'starting'}"
+    return f"{model}: {describe_loading(known) or 'starting'}"
+
+
+def describe_loading(model: dict[str, Any]) -> str:
+    """Return how far each node is that loads something of a model; empty: none does."""
+    return ", ".join(_describe_node(node) for node in model["nodes"] if node["task"])
 
 
 def _change(url: str | None, body: dict[str, Any], *, is_waiting: bool) -> None:

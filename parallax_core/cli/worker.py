@@ -23,7 +23,10 @@ from parallax_core.base.ids import is_further
 from parallax_core.base.machine import Machine
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
+from parallax_core.cli.join_view import JoinView, LoadWatch
 from parallax_core.cli.option import from_section
+from parallax_core.cli.progress import Display
+from parallax_core.cli.screen import watching
 from parallax_core.cli.worker_record import recorded
 from parallax_core.cluster.membership.calls import LayerOffer
 from parallax_core.cluster.membership.join_code import read_code
@@ -114,8 +117,10 @@ class HeadAccess:
     """That to the memory of this machine; None: its workers have what they are given, or all."""
 
 
-def run_worker(settings: WorkerSettings, config: Config, access: HeadAccess = HeadAccess()) -> None:
-    """Run stages as the node that ``settings`` name until this process is told to end."""
+def run_worker(
+    settings: WorkerSettings, config: Config, access: HeadAccess = HeadAccess(), display: Display | None = None
+) -> None:
+    """Run stages as the node that ``settings`` name until this process is told to end; ``display`` shows that."""
     node = settings.node or ""
     log.configure(verbose=settings.verbose, node=node)
     parent = os.getppid()
@@ -125,7 +130,7 @@ def run_worker(settings: WorkerSettings, config: Config, access: HeadAccess = He
     plugins = prepare_plugins(settings, config)
     try:
         with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node, access.api):  # the normal way to end it
-            asyncio.run(_work(WorkerPlan(settings, node, plugins, config.file, access)))
+            asyncio.run(_work(WorkerPlan(settings, node, plugins, config.file, access), display))
     finally:
         plugins.shutdown(SHUTDOWN_S)
         if settings.supervised:
@@ -173,13 +178,11 @@ class WorkerPlan:
     access: HeadAccess
 
 
-async def _work(plan: WorkerPlan) -> None:
+async def _work(plan: WorkerPlan, display: Display | None) -> None:
     settings, node, plugins = plan.settings, plan.node, plan.plugins
     opener = make_opener(settings, plugins)
     opener.claim = plan.access.claim
-    if settings.supervised:  # a silent node counts as lost; others import it when a process has done so before
-        opener.warm_up()
-    gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
+    _warm_up(settings, opener)
     keys = dict(plan.access.keys)  # turning to another head changes them
     transport = _make_transport(plan, keys)
     await transport.start()
@@ -188,7 +191,8 @@ async def _work(plan: WorkerPlan) -> None:
     reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
     if plan.access.claim is not None:
         reporter.find_limit = plan.access.claim.find_limit
-    session = WorkerSession(paths, node, opener.open_stage, opener.open_engine, reporter)
+    loads = LoadWatch()
+    session = WorkerSession(paths, node, loads.watch(opener.open_stage), loads.watch(opener.open_engine), reporter)
     place = HeadPlace(settings.connect, settings.head, node)
     join = _describe_node(plan, transport, opener)
     session.leases = NodeLeases(node, LeaseMaker(plan, keys, session.layers, place, join))
@@ -198,11 +202,17 @@ async def _work(plan: WorkerPlan) -> None:
     if not settings.supervised:
         session.terms = HeadTerms(settings.connect, keys, known_terms_file())
     try:
-        async with _forwarding(plan, place, transport):
+        async with _forwarding(plan, place, transport), watching(display, JoinView(place, session, loads).look):
             await serve_until_signal(session, _serve(plan, place, session, join), settings.drain)
     finally:
         await session.close()
         await transport.stop()
+
+
+def _warm_up(settings: WorkerSettings, opener: StageOpener) -> None:
+    if settings.supervised:  # a silent node counts as lost; others import it when a process has done so before
+        opener.warm_up()
+    gc.freeze()  # modules stay: scanning them, and freeing them at the end, takes seconds
 
 
 def _describe_node(plan: WorkerPlan, transport: Transport, opener: StageOpener) -> Join:

@@ -83,6 +83,11 @@ def signing_key_file() -> Path:
     return joined_folder() / "signing.key"
 
 
+def log_folder() -> Path:
+    """Return the folder of the logs of commands that show something else on their terminal; it may not exist yet."""
+    return _folder("log", platformdirs.user_state_path("parallax") / "log")
+
+
 def cache_folder(name: str) -> Path:
     """Return a folder for the cached files of ``name``, created with access for the owner only."""
     folder = _folder("cache", platformdirs.user_cache_path("parallax")) / name

@@ -17,6 +17,7 @@ import pytest
 from parallax_core.cli.client import Client
 from tests.e2e.conftest import MODEL, PARALLAX, Server, environment
 from tests.e2e.test_workers import read_stream, wait_until
+from tests.support.terminal import Terminal
 
 ROOM = ("--memory", "0.2")
 """Less than the model takes, and more than half of it."""
@@ -33,10 +34,13 @@ def homes(model_home: Path, tmp_path: Path) -> dict[str, Path]:
 
 
 @contextmanager
-def started(home: Path, log: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(
+    home: Path, log: Path, *arguments: str, terminal: Terminal | None = None
+) -> Iterator[subprocess.Popen[str]]:
     with log.open("w") as sink:
-        command = [PARALLAX, *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment(home))
+        errors = terminal.theirs if terminal else sink
+        command, settings = [PARALLAX, *arguments], environment(home, CI="", TERM="xterm")
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=settings)
     try:
         yield process
     finally:
@@ -47,10 +51,12 @@ def started(home: Path, log: Path, *arguments: str) -> Iterator[subprocess.Popen
 
 
 @contextmanager
-def coordinating(home: Path, log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def coordinating(
+    home: Path, log: Path, *options: str, terminal: Terminal | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a coordinator, and yield it with the code by which machines join."""
     listen = ("--listen", "tcp://127.0.0.1:0", "--port", "0", "--backend", "mlx")
-    with started(home, log, "run", MODEL, *listen, *ROOM, *options) as process:
+    with started(home, log, "run", MODEL, *listen, *ROOM, *options, terminal=terminal) as process:
         assert process.stdout is not None
         command = process.stdout.readline().split()
         assert command[:2] == ["parallax", "join"], log.read_text()
@@ -103,12 +109,16 @@ def test_machines_that_join_serve_together_and_one_may_die(homes: dict[str, Path
 
 
 def test_machine_that_has_room_for_the_model_serves_it_alone(homes: dict[str, Path], tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with coordinating(homes["first"], log, "--memory", "2") as (process, _):
+    log, kept = tmp_path / "log", homes["first"] / "log" / "run.log"
+    with Terminal() as terminal, coordinating(homes["first"], log, "--memory", "2", terminal=terminal) as (process, _):
         server = read_ready(process, log)
         assert list_users(server) == {"local/0"}
         assert read_stream(server, 0, lambda: None)[1] == "length"
+        wait_until(lambda: re.search(r"local/0 .* serving  smollm2-135m  0        0-30", terminal.text) is not None)
         assert server.end(signal.SIGTERM) < 5
+    assert f"log: {kept}" in terminal.text
+    assert "head listens" not in terminal.text
+    assert "head listens" in kept.read_text()
 
 
 def test_coordinator_without_layers_of_its_own_waits_for_machines(homes: dict[str, Path], tmp_path: Path) -> None:

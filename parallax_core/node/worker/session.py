@@ -106,6 +106,16 @@ class WorkerSession:
         """Whether a pipeline uses the stage of this node or a lease, or it has started further nodes."""
         return self._loop is not None or self.leases.are_needed or self.further.are_running
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether it has joined a head."""
+        return self._channel is not None
+
+    @property
+    def held(self) -> LoadedStage | None:
+        """The stage that it has loaded; None: it has none."""
+        return self._stage.held
+
     def leave(self) -> None:
         """Ask the head to replace this node, its leases and `further`; all work until `serve` returns. Idempotent."""
         if self.is_leaving:
