@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from parallax_bench.request import BenchRequest
 
 
 def make_gaps(num: int, rate: float, burstiness: float, seed: int) -> Iterator[float]:
@@ -23,3 +25,12 @@ def make_gaps(num: int, rate: float, burstiness: float, seed: int) -> Iterator[f
     chance = random.Random(seed)  # noqa: S311 -- to be repeatable, not secret
     for _ in range(num):
         yield chance.gammavariate(burstiness, 1 / (rate * burstiness))
+
+
+def follow_trace(requests: Sequence[BenchRequest], speed: float) -> Iterator[float]:
+    """Yield the seconds to wait before each request of a trace, which is played ``speed`` times as fast."""
+    before = requests[0].at or 0.0
+    for request in requests:
+        at = before if request.at is None else request.at
+        yield (at - before) / speed
+        before = at

@@ -1,15 +1,11 @@
-"""Makes requests: of random text, of text with shared prefixes, or from a file."""
+"""Makes requests of random text, and of text with shared prefixes."""
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from parallax_bench.request import BenchRequest
-from parallax_core.api import ParallaxError
 
 WORDS = tuple(
     word
@@ -44,58 +40,22 @@ class Sizes:
 def make_random(num: int, sizes: Sizes, seed: int) -> list[BenchRequest]:
     """Return requests of random words, each with the prefix of its group, if any."""
     chance = random.Random(seed)  # noqa: S311 -- to be repeatable, not secret
-    prefixes = [_write(chance, sizes.prefix_len) for _ in range(sizes.groups)]
-    return [
-        _complete(
-            f"{prefixes[index % sizes.groups]} {_write(chance, _vary(chance, sizes.input_len, sizes.spread))}".strip(),
-            _vary(chance, sizes.output_len, sizes.spread),
-        )
-        for index in range(num)
-    ]
-
-
-def read_file(path: Path, num: int, output_len: int) -> list[BenchRequest]:
-    """Return the requests of a file, repeated from the first if there are fewer than ``num``.
-
-    Each line is JSON with ``prompt`` or ``messages``, and optionally other fields of a request.
-
-    Raises:
-        ParallaxError: naming the malformed line.
-    """
+    prefixes = [write_words(chance, sizes.prefix_len) for _ in range(sizes.groups)]
     requests = []
-    try:
-        for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
-            if line.strip():
-                requests.append(_read_line(line, output_len, f"line {number} of {path}"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParallaxError(
-            f"the dataset cannot be read: {error}", "give --dataset file:PATH a readable file"
-        ) from error
-    if not requests:
-        raise ParallaxError(f"there is no request in {path}", "write one JSON object per line")
-    return _repeat(requests, num)
+    for index in range(num):
+        words = write_words(chance, _vary(chance, sizes.input_len, sizes.spread))
+        prompt = f"{prefixes[index % sizes.groups]} {words}".strip()
+        requests.append(complete(prompt, _vary(chance, sizes.output_len, sizes.spread)))
+    return requests
 
 
-def _read_line(line: str, output_len: int, where: str) -> BenchRequest:
-    try:
-        body = json.loads(line)
-    except ValueError as error:
-        raise ParallaxError(f"{where} is not JSON: {error}", "write one JSON object per line") from error
-    if not isinstance(body, dict) or ("prompt" in body) == ("messages" in body):
-        raise ParallaxError(f"{where} needs one of 'prompt' and 'messages'", "give each line exactly one of them")
-    route = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
-    return BenchRequest(route=route, body={"max_tokens": output_len, **body})
-
-
-def _repeat(requests: Sequence[BenchRequest], num: int) -> list[BenchRequest]:
-    return [requests[index % len(requests)] for index in range(num)]
-
-
-def _complete(prompt: str, max_tokens: int) -> BenchRequest:
+def complete(prompt: str, max_tokens: int) -> BenchRequest:
+    """Return a request to continue a prompt."""
     return BenchRequest(route="/v1/completions", body={"prompt": prompt, "max_tokens": max_tokens})
 
 
-def _write(chance: random.Random, num: int) -> str:
+def write_words(chance: random.Random, num: int) -> str:
+    """Return ``num`` random words."""
     return " ".join(chance.choices(WORDS, k=num))
 
 

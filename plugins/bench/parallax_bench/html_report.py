@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from matplotlib.figure import Figure
 
+from parallax_bench.plots import draw_course, draw_times
 from parallax_bench.request import BenchResult
 from parallax_bench.summary import Spread, Summary
 
@@ -34,36 +33,6 @@ def make_page(summary: Summary, results: Sequence[BenchResult], settings: dict[s
         f"<h2>Times in milliseconds</h2><table><tr>{heads}</tr>{rows}</table>"
         f"{draw_times(results)}{draw_course(results)}</html>\n"
     )
-
-
-def draw_times(results: Sequence[BenchResult]) -> str:
-    """Return a plot of the distribution of each time, as SVG: the share of requests below it."""
-    figure = Figure(figsize=(10, 3), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 3), ("ttft", "tpot", "e2e"), strict=True):
-        values = sorted(1000 * value for each in results if (value := getattr(each, name)) is not None)
-        axes.step(values, [(index + 1) / len(values) for index in range(len(values))], where="post")
-        axes.set(title=f"{name.upper()}, ms", ylim=(0, 1.02))
-        axes.grid(visible=True, alpha=0.3)
-    return _to_svg(figure)
-
-
-def draw_course(results: Sequence[BenchResult]) -> str:
-    """Return a plot of each request over time, as SVG: waiting for its first token, then answering."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    axes = figure.subplots()
-    for row, each in enumerate(sorted(results, key=lambda one: one.sent)):
-        if each.first is not None and each.last is not None:
-            axes.plot([each.sent, each.first], [row, row], color="tab:orange", linewidth=1)
-            axes.plot([each.first, each.last], [row, row], color="tab:blue", linewidth=1)
-    axes.set(title="Requests: to the first token (orange), then to the end (blue)", xlabel="seconds")
-    return _to_svg(figure)
-
-
-def _to_svg(figure: Figure) -> str:
-    sink = io.StringIO()
-    figure.savefig(sink, format="svg", metadata={"Date": None})
-    text = sink.getvalue()
-    return text[text.index("<svg") :]
 
 
 def _row(name: str, *values: object) -> str:

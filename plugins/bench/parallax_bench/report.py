@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from parallax_bench.chart import draw_charts
 from parallax_bench.request import BenchResult
 from parallax_bench.summary import Spread, Summary
 
@@ -31,14 +32,30 @@ def print_summary(summary: Summary) -> None:
         if isinstance(value, Spread):
             times.add_row(name.removesuffix("_ms"), *(f"{each:.1f}" for each in msgspec.structs.astuple(value)))
     console.print(times)
+    for name, share in summary.within.items():
+        console.print(f"{share:.1%} within the limit of {name}", highlight=False)
     for error, count in summary.errors.items():
         console.print(f"{count} x {error}", markup=False)
+
+
+def print_charts(results: Sequence[BenchResult]) -> None:
+    """Print the distributions of the times of a run."""
+    console = Console()
+    for line in draw_charts(results, console.encoding):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def write_json(path: Path, summary: Summary, results: Sequence[BenchResult], settings: Settings) -> None:
     """Write all measurements."""
     content = {"settings": settings, "summary": summary, "requests": results}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content, enc_hook=str)) + b"\n")
+
+
+def write_chart(path: Path, results: Sequence[BenchResult]) -> None:
+    """Write the plots of a run as SVG."""
+    from parallax_bench.plots import draw_run
+
+    path.write_text(draw_run(results), encoding="utf-8")
 
 
 def write_page(path: Path, summary: Summary, results: Sequence[BenchResult], settings: Settings) -> None:

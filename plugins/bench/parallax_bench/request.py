@@ -14,6 +14,8 @@ class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``/v1/completions`` or ``/v1/chat/completions``."""
     body: dict[str, Any]
     """The fields of the request, except the model and the streaming options."""
+    at: float | None = None
+    """When it was sent, in seconds from the beginning of its trace; None: it is of no trace."""
 
 
 class BenchResult(msgspec.Struct, kw_only=True):

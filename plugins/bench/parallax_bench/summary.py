@@ -11,6 +11,8 @@ from parallax_bench.request import BenchResult
 from parallax_core.api import ParallaxError
 
 PERCENTILES = (50, 90, 99)
+LIMITED = ("ttft", "tpot", "itl", "e2e")
+"""The times that may have limits; of ``itl``, the longest gap of an answer counts."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -37,6 +39,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     total_tokens_per_s: float
     goodput_per_s: float | None
     """Requests per second that met every limit; None without limits."""
+    within: dict[str, float]
+    """For each limit, the share of requests that met it; those that failed did not."""
     ttft_ms: Spread | None
     tpot_ms: Spread | None
     itl_ms: Spread | None
@@ -65,7 +69,8 @@ def summarize(results: Sequence[BenchResult], limits: dict[str, float]) -> Summa
         requests_per_s=len(good) / seconds,
         output_tokens_per_s=output / seconds,
         total_tokens_per_s=(prompt + output) / seconds,
-        goodput_per_s=sum(_meets(each, limits) for each in good) / seconds if limits else None,
+        goodput_per_s=_count(good, limits) / seconds if limits else None,
+        within={name: _count(good, {name: limit}) / len(results) for name, limit in limits.items() if results},
         ttft_ms=spread([each.ttft for each in good]),
         tpot_ms=spread([each.tpot for each in good]),
         itl_ms=spread([gap for each in good for gap in each.gaps]),
@@ -99,13 +104,18 @@ def parse_limits(text: str) -> dict[str, float]:
     limits = {}
     for part in filter(None, text.replace(" ", "").split(",")):
         name, _, value = part.partition("=")
-        if name not in {"ttft", "tpot", "e2e"} or not value.replace(".", "", 1).isdecimal():
-            raise ParallaxError(f"{part!r} is not a limit", "write --slo ttft=500,tpot=50,e2e=5000, in milliseconds")
+        if name not in LIMITED or not value.replace(".", "", 1).isdecimal():
+            hint = "write --slo ttft=500,tpot=50,itl=200,e2e=5000, or some of these, in milliseconds"
+            raise ParallaxError(f"{part!r} is not a limit", hint)
         limits[name] = float(value)
     return limits
 
 
+def _count(results: Sequence[BenchResult], limits: dict[str, float]) -> int:
+    return sum(_meets(each, limits) for each in results)
+
+
 def _meets(result: BenchResult, limits: dict[str, float]) -> bool:
     """Whether every time is within its limit; a time that the answer lacks, as tpot of one token, is met."""
-    times = {"ttft": result.ttft, "tpot": result.tpot, "e2e": result.e2e}
+    times = {"ttft": result.ttft, "tpot": result.tpot, "itl": max(result.gaps, default=None), "e2e": result.e2e}
     return all(1000 * value <= limit for name, limit in limits.items() if (value := times[name]) is not None)

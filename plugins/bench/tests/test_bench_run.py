@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 from parallax_bench.arrival import make_gaps
 from parallax_bench.cli import app
 from parallax_bench.client import Target, send_requests
-from parallax_bench.dataset import Sizes, make_random, read_file
+from parallax_bench.dataset import Sizes, make_random
+from parallax_bench.load import Wanted, load_dataset
 from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import parse_limits, percentile, summarize
 from parallax_core.api import ParallaxError
@@ -63,12 +64,15 @@ def bench(*args: str) -> Any:
 def test_run_reports_every_request(url: str, tmp_path: Path) -> None:
     out, page = tmp_path / "run.json", tmp_path / "run.html"
     sizes = ["--num-prompts", "12", "--input-len", "5", "--output-len", "6", "--concurrency", "3"]
-    ran = bench("--url", url, *sizes, "--slo", "ttft=60000", "--out", str(out), "--html", str(page))
+    ran = bench("--url", url, *sizes, "--slo", "ttft=60000,itl=60000", "--out", str(out), "--html", str(page))
     assert ran.exit_code == 0, ran.output
     found = json.loads(out.read_text())
     summary = found["summary"]
     assert (summary["requests"], summary["failed"], summary["output_tokens"]) == (12, 0, 72)
     assert summary["goodput_per_s"] == pytest.approx(summary["requests_per_s"])
+    assert summary["within"] == {"ttft": 1.0, "itl": 1.0}
+    assert "100.0% within the limit of itl" in ran.output
+    assert {line.split()[0] for line in ran.output.splitlines() if line.endswith(" ms")} == {"ttft", "itl", "e2e"}
     assert len(found["requests"]) == 12
     assert all(each["sent"] <= each["first"] <= each["last"] for each in found["requests"])
     assert sum(len(each["gaps"]) for each in found["requests"]) == 12 * 5
@@ -99,15 +103,10 @@ def test_shared_beginnings_are_found_in_the_cache(url: str, tmp_path: Path) -> N
 def test_file_may_hold_prompts_and_conversations(url: str, tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text('{"prompt": "abc"}\n\n{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}\n')
-    assert [request.body["max_tokens"] for request in read_file(path, 3, 9)] == [9, 3, 9]
+    requests = load_dataset(f"file:{path}", Wanted(num=3, output_len=9))
+    assert [request.body["max_tokens"] for request in requests] == [9, 3, 9]
     ran = bench("--url", url, "--dataset", f"file:{path}", "--num-prompts", "4", "--output-len", "4")
     assert ran.exit_code == 0, ran.output
-
-
-def test_line_ends_where_json_lines_do(tmp_path: Path) -> None:
-    path = tmp_path / "requests.jsonl"
-    path.write_text('{"prompt": "a\u2028b\u0085c"}\r\n{"prompt": "d"}', encoding="utf-8")
-    assert [each.body["prompt"] for each in read_file(path, 2, 9)] == ["a\u2028b\u0085c", "d"]
 
 
 async def test_errors_are_counted_by_what_they_are(url: str) -> None:
@@ -122,13 +121,8 @@ def test_wrong_use_is_said_plainly(tmp_path: Path) -> None:
     for args in (["--dataset", "nothing"], ["--slo", "speed=1"], ["--dataset", f"file:{tmp_path / 'missing'}"]):
         assert isinstance(bench(*args).exception, ParallaxError), args
     assert isinstance(bench("--url", "http://127.0.0.1:9").exception, ParallaxError)
-    for option in ("--out", "--html"):
+    for option in ("--out", "--html", "--svg"):
         assert "cannot be written" in str(bench("--url", "http://127.0.0.1:9", option, str(tmp_path)).exception)
-    path = tmp_path / "bad.jsonl"
-    for text in ("{", "[]", "{}", '{"prompt": "a", "messages": []}', ""):
-        path.write_text(text)
-        with pytest.raises(ParallaxError):
-            read_file(path, 1, 1)
 
 
 @pytest.mark.parametrize("burstiness", [0.5, 1.0, 4.0])
@@ -160,8 +154,8 @@ def test_goodput_counts_those_that_met_every_limit() -> None:
     assert summarize([fast, slow], parse_limits("ttft=500,e2e=2000")).goodput_per_s == pytest.approx(1.0)
     assert summarize([fast, slow], {}).goodput_per_s is None
     # By hand: over 4 s, "late" takes 2.5 s in all, "even" (2.0 - 0.5) / 3 = 0.5 s per further token, "single" has none.
-    late = BenchResult(sent=1.5, first=1.6, last=4.0, output_tokens=25)
-    even = BenchResult(sent=0.0, first=0.5, last=2.0, output_tokens=4)
+    late = BenchResult(sent=1.5, first=1.6, last=4.0, output_tokens=25, gaps=[0.1, 0.3, 0.2])
+    even = BenchResult(sent=0.0, first=0.5, last=2.0, output_tokens=4, gaps=[0.5, 0.5, 0.5])
     single = BenchResult(sent=0.5, first=0.9, last=0.9, output_tokens=1)
     broken = BenchResult(sent=0.2, first=0.3, last=0.4, output_tokens=9, error="500")
     runs = [late, even, single, broken]
@@ -173,9 +167,12 @@ def test_goodput_counts_those_that_met_every_limit() -> None:
         "ttft=400": 2,
         "ttft=399, e2e=9999": 1,
         "ttft=99.9": 0,
+        "itl=300": 2,
+        "itl=200": 1,
     }.items():
         assert summarize(runs, parse_limits(text)).goodput_per_s == pytest.approx(good / 4), text
     assert summarize(runs, {}).requests_per_s == pytest.approx(3 / 4)
+    assert summarize(runs, parse_limits("ttft=400,itl=300")).within == {"ttft": 0.5, "itl": 0.5}, "a failed one counts"
 
 
 @pytest.mark.parametrize(
