@@ -82,7 +82,10 @@ class Gradient:
         while True:
             yield cluster.write_line()
             await asyncio.sleep(self._interval_s)
-            cluster = await self._look(http)
+            try:
+                cluster = await self._look(http)
+            except Refusal:  # the stream has begun, so all that is left is its end
+                return
 
     async def _look(self, http: Request) -> Cluster:
         return await self._ask(http, CLUSTER, Cluster)

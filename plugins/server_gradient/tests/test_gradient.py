@@ -143,6 +143,11 @@ async def test_status_is_followed_line_by_line() -> None:
         assert await server.answers(), "the server goes on"
 
 
+def test_stream_ends_at_once_for_a_client_that_wants_no_body(site: SeveralSite) -> None:
+    answer = site.client.head("/cluster/status")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 def test_models_are_listed_with_their_memory(site: SeveralSite) -> None:
     assert {each["name"] for each in data_of(site, "/model/list")} == {"toy"}
     stages = [Stage("a", 13 * 2**29), Stage("b", 13 * 2**29)]
