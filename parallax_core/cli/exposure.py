@@ -44,6 +44,7 @@ def make_options(settings: ServeSettings) -> ServerOptions:
         response_bytes=int(settings.response_store_size * MIB),
         response_ttl_s=settings.response_ttl * HOUR_S,
         keeps_billing_line=settings.keep_billing_line,
+        lists_calls=settings.untrained_tools,
         logs_bodies=settings.log_prompts,
         max_body_bytes=int(settings.max_body * MIB),
         tokenizer_processes=settings.tokenizer_processes,

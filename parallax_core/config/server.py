@@ -201,6 +201,9 @@ class ServerSettings(RelaySettings):
     response_store: ResponseFile = None
     response_store_size: ResponseSize = 64.0
     response_ttl: ResponseHours = 24.0
+    untrained_tools: Annotated[
+        bool, Meta(description="Let models call tools that were not trained to, by a list in JSON.")
+    ] = True
     keep_billing_line: Annotated[bool, Meta(description="Keep the line of Claude Code that changes each time.")] = False
     log_prompts: Annotated[bool, Meta(description="Log prompts and other content from clients.")] = False
     max_body: Annotated[

@@ -106,7 +106,7 @@ class ParserSpec:
     remedy: str = ""
     """What to do if the factory cannot be imported, such as the package to install."""
     finds_calls: bool = True
-    """Whether it finds tool calls; without, requests with tools are refused."""
+    """Whether it finds tool calls; without, the server asks for calls in a form of its own and reads them itself."""
     template_marks: tuple[str, ...] = ()
     """Strings that a chat template contains, all of them, if its model writes this format. Of several parsers whose
     strings occur, the one with the most is chosen. Empty: it is chosen by name only."""

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
+
 from parallax_core.contracts.event import StageLoss
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine, TellLoss, find_max_length
 from parallax_core.node.events.delivery import EventBus
@@ -68,7 +70,8 @@ class ServiceMaker:
     def _make_reader(self, deployment: Deployment) -> TokenizerPool:
         """Return the reader of request bodies, in processes of its own."""
         limits = PoolLimits.of(self._options, deployment.pipeline.limits)
-        traits = ParserTraits.of(deployment.parser.spec) if deployment.parser else None
+        traits = ParserTraits.of(deployment.parser.spec) if deployment.parser else ParserTraits()
+        traits = msgspec.structs.replace(traits, may_list_calls=self._options.lists_calls)
         return TokenizerPool(str(deployment.folder), deployment.model_id, limits, deployment.text.generation, traits)
 
 

@@ -118,6 +118,12 @@ class ModelTokenizer:
         return self._template is not None and self._template.uses(name)
 
     @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template for conversations with tools has them."""
+        template = self._tool_template or self._template
+        return template is not None and template.uses("tools")
+
+    @property
     def can_chat(self) -> bool:
         """Whether the model has a chat template."""
         return self._template_source is not None

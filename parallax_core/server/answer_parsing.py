@@ -15,6 +15,7 @@ from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.forced_calls import ForcedCallParser
 from parallax_core.server.freeform_calls import FreeformCallParser
 from parallax_core.server.json_pieces import JsonObject
+from parallax_core.server.listed_calls import ListedCallParser, is_begun_list
 
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
 """Ids of calls: nine letters and digits, since Mistral's chat templates accept no others."""
@@ -25,16 +26,30 @@ def make_call_id() -> str:
     return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
 
 
-def make_parser(parser: OutputParser, form: ResponseForm) -> Parser:
-    """Return the parser for one answer, which knows the request."""
-    made: Parser = parser.make()
+class PlainParser:
+    """Finds nothing but content."""
+
+    def feed(self, text: str) -> Sequence[Piece]:
+        """See `Parser.feed`."""
+        return [Content(text)] if text else []
+
+    def finish(self) -> Sequence[Piece]:
+        """See `Parser.finish`."""
+        return []
+
+
+def make_parser(parser: OutputParser | None, form: ResponseForm) -> Parser:
+    """Return the parser for one answer, which knows the request; ``parser``: that of the model, if it has one."""
+    made: Parser = parser.make() if parser else PlainParser()
     optional: object = made
+    has_own_calls = form.forced_call is None and not form.lists_calls
     if isinstance(optional, Informed):
-        tools = form.tools if form.forced_call is None else {}
-        optional.begin(AnswerInfo(prompt_end=form.prompt_end, tools=tools))
-    if form.forced_call is None:
-        return made
-    return (FreeformCallParser if form.is_freeform else ForcedCallParser)(made, form.forced_call)
+        optional.begin(AnswerInfo(prompt_end=form.prompt_end, tools=form.tools if has_own_calls else {}))
+    if form.is_freeform:
+        return FreeformCallParser(made, form.forced_call or "")
+    if form.forced_call is not None:
+        return ForcedCallParser(made, form.forced_call)
+    return ListedCallParser(made, form.tools) if form.lists_calls else made
 
 
 class AnswerParsing:
@@ -44,9 +59,9 @@ class AnswerParsing:
     """
 
     def __init__(self, parser: OutputParser | None, form: ResponseForm) -> None:
-        self._parser = make_parser(parser, form) if parser else None
+        self._parser = make_parser(parser, form)
         self._allows_many = form.allows_many_calls
-        self._is_forced = form.forced_call is not None
+        self._is_forced, self._lists_calls = form.forced_call is not None, form.lists_calls
         self._num_undecided = 0
         self._is_reasoning = False
         self._is_cut = False
@@ -63,11 +78,10 @@ class AnswerParsing:
 
     def read(self, delta: Delta) -> list[Piece]:
         """Return the pieces that a delta completes, neighbours of one kind joined."""
-        if self._parser is None:
-            return [Content(delta.text)] if delta.text else []
         pieces = list(self._parser.feed(delta.text))
         if delta.ended:
-            pieces += self._parser.finish()
+            left = self._parser.finish()
+            pieces += [piece for piece in left if not (self._lists_calls and is_begun_list(piece))]
         self._count(len(delta.tokens), pieces, has_ended=delta.ended is not None)
         return join(self._cut(pieces))
 

@@ -87,6 +87,8 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_marks: tuple[str, str] | None = None
     may_force_calls: bool = True
     call_form: CallForm | None = None
+    may_list_calls: bool = True
+    """Whether a model may call tools of its own accord by a list, if it has no format for that; see `ResponseForm`."""
 
     @classmethod
     def of(cls, spec: ParserSpec) -> ParserTraits:
@@ -142,6 +144,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The tool that the answer has to call; empty: any of them; None: it need not call any."""
     is_freeform: bool = False
     """Whether the answer is the input of the tool that it has to call, as text."""
+    lists_calls: bool = False
+    """Whether a call is an item of a list in JSON, since the model has no format for calls, or an unknown one."""
     allows_many_calls: bool = True
     """Whether an answer may have several tool calls."""
     max_reasoning: int | None = None

@@ -12,6 +12,7 @@ from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.forced_calls import make_grammar
+from parallax_core.server.listed_calls import make_list_grammar
 from parallax_core.server.strict_calls import CallableTools, make_strict_grammar
 
 
@@ -27,9 +28,12 @@ def set_grammar(
     Raises:
         InvalidRequest: if the format of the model does not allow that.
     """
-    if form.forced_call is None and request.grammar is None:
+    is_answer = request.grammar is not None and form.grammar_field != "response_format"
+    if form.forced_call is None and form.lists_calls and not is_answer:
+        form, request = _allow_list(form, request)
+    elif form.forced_call is None and request.grammar is None:
         return _set_strict(text, parser, form, request) if form.strict_tools else (form, request)
-    if form.forced_call is None and form.tools and form.grammar_field == "response_format":
+    elif form.forced_call is None and form.tools and not is_answer:
         request = _allow_calls(text, parser, form, request)
     marks = request.reasoning_marks
     after = (marks[1],) if marks is not None and not marks[0] else ()
@@ -38,13 +42,24 @@ def set_grammar(
     if form.forced_call is None:
         grammar = request.grammar
         assert grammar is not None
-        later = msgspec.structs.replace(grammar, after=after, must_begin=True)
+        is_free = form.lists_calls and form.grammar_field == "tools"
+        later = msgspec.structs.replace(grammar, after=after, must_begin=not is_free)
         return form, replace(request, grammar=later) if after else request
-    if marks is None or not parser.may_force_calls:
+    if not parser.may_force_calls or (marks is None and not form.lists_calls):
         message = "'tool_choice' cannot force a call in the format of this model"
         raise InvalidRequest(message, "tool_choice", "leave it out, or send 'auto' or 'none'")
     forced = make_grammar(form.tools, form.forced_call, allows_many=form.allows_many_calls, after=after)
     return _use(form, replace(request, stop=()), forced, "tool_choice")  # a stop string would break the call
+
+
+def _allow_list(form: ResponseForm, request: Request) -> tuple[ResponseForm, Request]:
+    """Return both with the grammar of a list of calls, or else of text, or of the form that is asked for."""
+    asked = request.grammar
+    answer = "" if asked is None else asked.source or '{"type": "object"}'
+    grammar = make_list_grammar(form.tools, allows_many=form.allows_many_calls, answer=answer)
+    if asked is None:
+        return _use(form, request, grammar, "tools")
+    return form, replace(request, grammar=msgspec.structs.replace(grammar, whitespace=asked.whitespace))
 
 
 def _allow_calls(text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request) -> Request:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from parallax_core.models.chat_template import ANSWER, PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
 from parallax_core.server.chat_grammar import set_grammar
+from parallax_core.server.described_tools import describe_tools, encode_described, write_calls
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
 from parallax_core.server.structured_output import StructuredOutputs, read_format, read_structured
 
@@ -73,6 +75,7 @@ def parse_chat(
         tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
         strict_tools=tuple(tool.function.name for tool in body.offered_tools if tool.function.strict),
         forced_call=body.forced_call,
+        lists_calls=bool(body.offered_tools) and lists_calls(text, parser),
         allows_many_calls=body.parallel_tool_calls is not False,
         max_reasoning=body.max_reasoning_tokens,
         reasoning_end=_read_end(text, body, parser),
@@ -86,8 +89,7 @@ def parse_chat(
         shown_tokens=text.find_special(parser.special_tokens) if parser else frozenset(),
         reasoning_marks=_read_marks(parser, form.prompt_end),
     )
-    if parser is not None:
-        form, request = set_grammar(text, parser, form, request)
+    form, request = set_grammar(text, parser or ParserTraits(), form, request)
     return ParsedBody(form=form, request=request, prompts=(pack(prompt),), seeds=_draw_seeds(body, 1))
 
 
@@ -99,15 +101,23 @@ def read_conversation(
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
-    tools = [tool.as_template_value() for tool in body.offered_tools]
-    if tools and not (parser and parser.finds_calls):
-        message = "this server does not know the format in which this model calls tools"
-        raise InvalidRequest(message, "tools", "leave them out, or choose a parser with `parallax serve --parser NAME`")
-    turns = [message.as_turn() for message in body.messages]
+    tools, turns = [tool.as_template_value() for tool in body.offered_tools], [each.as_turn() for each in body.messages]
     settings = body.chat_template_kwargs or {}
     if body.reasoning_effort is not None:
         settings = {**_read_effort(text, body.reasoning_effort, parser), **settings}
-    return text.encode_chat(turns, settings, ending, tools=tools)
+    if not tools or not lists_calls(text, parser):
+        return text.encode_chat(turns if text.takes_tools else write_calls(turns), settings, ending, tools=tools)
+    if body.forced_call is None and parser is not None and not parser.may_list_calls:
+        message = "this model was not trained to call tools, or not in a format that is known"
+        hint = "send a 'tool_choice' that forces a call, or start the server with --untrained-tools"
+        raise InvalidRequest(message, "tools", hint)
+    described = describe_tools(tools, body.forced_call)
+    return encode_described(write_calls(turns), described, partial(text.encode_chat, settings=settings, ending=ending))
+
+
+def lists_calls(text: ModelTokenizer, parser: ParserTraits | None) -> bool:
+    """Return whether a model calls tools by a list in JSON, since it has no format of its own that is known."""
+    return not (parser is not None and parser.finds_calls and text.takes_tools)
 
 
 def _read_end(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None) -> tuple[int, ...]:

@@ -33,10 +33,14 @@ def make_grammar(schemas: Mapping[str, str], named: str, *, allows_many: bool, a
     if named:
         source = json.dumps(_as_object(json.loads(schemas[named])))
         return Grammar(kind="json_schema", source=source, after=tuple(after), must_begin=True)
-    most = MAX_CALLS if allows_many else 1
-    call = make_call_schema(schemas)
-    whole = {"type": "array", "items": call, "minItems": 1, "maxItems": most, "$defs": call.pop("$defs")}
-    return Grammar(kind="json_schema", source=json.dumps(whole), after=tuple(after), must_begin=True)
+    source = json.dumps(make_list_schema(schemas, allows_many=allows_many))
+    return Grammar(kind="json_schema", source=source, after=tuple(after), must_begin=True)
+
+
+def make_list_schema(schemas: Mapping[str, str], *, allows_many: bool) -> dict[str, Any]:
+    """Return the schema of a list of calls; see `make_grammar`."""
+    call, most = make_call_schema(schemas), MAX_CALLS if allows_many else 1
+    return {"type": "array", "items": call, "minItems": 1, "maxItems": most, "$defs": call.pop("$defs")}
 
 
 def make_call_schema(schemas: Mapping[str, str], arguments: str = "arguments") -> dict[str, Any]:

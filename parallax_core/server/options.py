@@ -56,6 +56,8 @@ class ServerOptions:
     keeps_billing_line: bool = False
     """Keep the line that Claude Code puts before the system prompt and changes with every request. Without it, the
     prefix cache has the prompts of a conversation."""
+    lists_calls: bool = True
+    """Let models without a format for calls that is known call tools of their own accord, by a list in JSON."""
     logs_bodies: bool = False
     """Write request bodies to the access log; they contain prompts, which are private."""
     otlp_endpoint: str = ""

@@ -30,7 +30,7 @@ from parallax_core.server.body_messages import (
     RefusedBody,
 )
 from parallax_core.server.cache_salt import CacheSalts
-from parallax_core.server.engine_request import can_reason
+from parallax_core.server.engine_request import can_reason, lists_calls
 from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import cut
 from parallax_core.server.json_response import respond
@@ -219,19 +219,18 @@ class Service:
             "default_sampling_params": self.text.defaults.describe(),
         }
 
+    @property
+    def _traits(self) -> ParserTraits | None:
+        return ParserTraits.of(self.parser.spec) if self.parser else None
+
     def _list_capabilities(self) -> list[str]:
         """Return what requests for the model may ask for."""
         able = {
             "completion": True,
             "chat": self.text.can_chat,
-            "tools": self.text.can_chat
-            and self.parser is not None
-            and self.parser.spec.finds_calls
-            and self.text.template_uses("tools"),
+            "tools": self.text.can_chat and (self.options.lists_calls or not lists_calls(self.text, self._traits)),
             "embeddings": self.text.can_embed,
-            "reasoning": self.text.can_chat
-            and self.parser is not None
-            and can_reason(self.text, ParserTraits.of(self.parser.spec)),
+            "reasoning": self.text.can_chat and can_reason(self.text, self._traits),
         }
         return [name for name, is_able in able.items() if is_able]
 

@@ -117,6 +117,8 @@ class Letters:
     def find_special(self, names: Collection[str]) -> frozenset[int]:
         return frozenset()
 
+    takes_tools = False
+
     def template_uses(self, name: str) -> bool:
         return name == "reasoning_effort"
 

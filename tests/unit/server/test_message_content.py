@@ -148,7 +148,6 @@ def test_thinking_is_switched_by_the_template(site: ScriptedSite, kind: str, *, 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tools": [TOOL]}, "tools: this server does not know the format in which this model calls tools"),
         ({"thinking": {"type": "enabled", "budget_tokens": 20}}, "thinking: this server does not know how this model"),
     ],
 )

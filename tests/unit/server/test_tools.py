@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from tests.unit.server.scripted import HERMES, ScriptedSite, only_reasoning
+from tests.unit.server.scripted import ScriptedSite
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -241,17 +241,6 @@ def test_field_that_cannot_be_honoured_is_named(site: ScriptedSite, param: str, 
     with pytest.raises(openai.BadRequestError) as caught:
         site.ask("unused", **fields)
     assert caught.value.param == param
-
-
-def test_tools_without_a_parser_are_refused(tmp_path: Path) -> None:
-    with ScriptedSite(tmp_path, None) as site, pytest.raises(openai.BadRequestError, match="--parser") as caught:
-        site.ask("unused", tools=[TOOL])
-    assert caught.value.param == "tools"
-
-
-def test_tools_are_refused_by_a_parser_of_reasoning_alone(tmp_path: Path) -> None:
-    with ScriptedSite(tmp_path, only_reasoning(HERMES)) as site, pytest.raises(openai.BadRequestError, match="parser"):
-        site.ask("unused", tools=[TOOL])
 
 
 def test_text_is_as_the_model_wrote_it_without_a_parser(tmp_path: Path) -> None:

@@ -209,6 +209,8 @@ def test_other_hosted_tool_is_dropped_and_named_by_a_lenient_server(tmp_path: Pa
         assert answer.headers["x-ignored-fields"] == "tools.file_search"
 
 
-def test_tools_of_a_model_without_calls_are_refused(tmp_path: Path) -> None:
+def test_model_without_a_format_for_calls_calls_custom_tools(tmp_path: Path) -> None:
     with ScriptedSite(tmp_path, only_reasoning()) as site:
-        assert error_of(post(site, tools=[CUSTOM]))["param"] == "tools"
+        script = '[{"name": "apply_patch", "arguments": {"input": "x"}}]'
+        [call] = post(site, script, tools=[CUSTOM]).json()["output"]
+    assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "apply_patch", "x")
