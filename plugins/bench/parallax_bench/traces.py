@@ -24,11 +24,11 @@ TABLE = "a trace has a line TIMESTAMP,ContextTokens,GeneratedTokens and one for 
 BLOCK = 512
 """The tokens of a block of Mooncake's."""
 COLUMNS = {
-    "at": ("timestamp",),
-    "input": ("contexttokens", "requesttokens", "inputlength"),
-    "output": ("generatedtokens", "responsetokens", "outputlength"),
+    "time": ("timestamp",),
+    "tokens of the prompt": ("contexttokens", "requesttokens", "inputlength"),
+    "tokens of the answer": ("generatedtokens", "responsetokens", "outputlength"),
 }
-"""The names of columns, in small letters and without spaces and underscores."""
+"""The titles of columns, in small letters and without spaces and underscores, by what they have."""
 NUMBER = re.compile(r"-?\d{1,15}(\.\d*)?", re.ASCII)
 MOST_TOKENS = 10_000_000
 """More per prompt than any model holds: a mistake."""
@@ -106,23 +106,22 @@ def _read_table(text: str, path: Path) -> Iterator[TraceEntry]:
         rows = list(csv.reader(line for _, line in lines))
     except csv.Error as error:
         raise ParallaxError(f"{path} is no table with commas: {error}", TABLE) from error
-    titles = [title.strip().lower().replace(" ", "").replace("_", "") for title in (rows or [[]])[0]]
-    places = {name: _find_column(titles, name, path) for name in COLUMNS}
+    titles = [title.strip() for title in rows[0]] if rows else []
+    time, prompt, answer = (_find_column(titles, name, path) for name in COLUMNS)
     for (where, _), row in zip(lines[1:], rows[1:], strict=False):
         if len(row) < len(titles):
             raise ParallaxError(f"{where} has {len(row)} of {len(titles)} columns", "complete it, or delete it")
-        cells = {name: row[place].strip() for name, place in places.items()}
-        at, prompt = _read_time(cells["at"], where), _read_length(cells, "input", where)
-        yield TraceEntry(at, prompt, _read_length(cells, "output", where))
+        cells = dict(zip(titles, map(str.strip, row), strict=False))
+        lengths = _read_length(cells, prompt, where), _read_length(cells, answer, where)
+        yield TraceEntry(_read_time(cells[time], where), *lengths)
 
 
-def _find_column(titles: list[str], name: str, path: Path) -> int:
-    """Return the place of a column by its name in `COLUMNS`."""
-    for title in COLUMNS[name]:
-        if title in titles:
-            return titles.index(title)
-    wanted = "the time" if name == "at" else f"the tokens of the {'prompt' if name == 'input' else 'answer'}"
-    raise ParallaxError(f"the first line of {path} has no column for {wanted}", TABLE)
+def _find_column(titles: list[str], wanted: str, path: Path) -> str:
+    """Return the title of a column of `COLUMNS`."""
+    for title in titles:
+        if title.lower().replace(" ", "").replace("_", "") in COLUMNS[wanted]:
+            return title
+    raise ParallaxError(f"the first line of {path} has no column for the {wanted}", TABLE)
 
 
 def _read_time(text: str, where: str) -> float:

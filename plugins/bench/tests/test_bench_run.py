@@ -109,6 +109,17 @@ def test_file_may_hold_prompts_and_conversations(url: str, tmp_path: Path) -> No
     assert ran.exit_code == 0, ran.output
 
 
+def test_trace_is_played_and_plotted(url: str, tmp_path: Path) -> None:
+    path, out, svg = tmp_path / "trace.csv", tmp_path / "run.json", tmp_path / "run.svg"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,30,2\n1,20,3\n3,10,4\n")
+    options = ["--speed", "100", "--length-scale", "0.1", "--output-len", "5", "--out", str(out), "--svg", str(svg)]
+    ran = bench("--url", url, "--dataset", f"trace:{path}", *options)
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(out.read_text())
+    assert (found["summary"]["requests"], found["summary"]["output_tokens"]) == (2, 10), "one is a warm-up"
+    assert svg.read_text().startswith("<?xml")
+
+
 async def test_errors_are_counted_by_what_they_are(url: str) -> None:
     bad = BenchRequest(route="/v1/completions", body={"prompt": "a", "max_tokens": -1})
     [result] = await send_requests(Target(url=url, model="toy"), [bad], [0.0], 0, lambda _: None)
