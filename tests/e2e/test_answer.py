@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import time
 from typing import Any
 
@@ -74,11 +75,21 @@ def test_client_lists_the_model(client: openai.OpenAI) -> None:
     assert client.models.retrieve(MODEL).id == MODEL
 
 
+def test_model_calls_a_tool_that_it_has_to_call(client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tools: Any = [
+        {"type": "function", "function": {"name": "look", "parameters": {**schema, "additionalProperties": False}}}
+    ]
+    [choice] = ask(client, tools=tools, tool_choice="required", parallel_tool_calls=False, temperature=0).choices
+    [call] = choice.message.tool_calls
+    assert (choice.finish_reason, call.function.name) == ("tool_calls", "look")
+    assert isinstance(json.loads(call.function.arguments)["city"], str)
+
+
 def test_client_sees_what_is_wrong(client: openai.OpenAI) -> None:
-    tools: Any = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
-    with pytest.raises(openai.BadRequestError, match="tools") as caught:
-        ask(client, tools=tools)
-    assert caught.value.param == "tools"
+    with pytest.raises(openai.BadRequestError, match="temperature") as caught:
+        ask(client, temperature=9)
+    assert caught.value.param == "temperature"
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="other", messages=QUESTION)
 
