@@ -83,6 +83,8 @@ class ReplicaStatus:
     the stages' own time, divided by the number of links. None: there was no such step."""
     limits: ReplicaLimits | None = None
     """None: it was never ready, or they are unknown."""
+    takes_grammars: bool = True
+    """Whether it takes requests with a grammar; true while that is not known."""
     stages: tuple[StageStatus, ...] = ()
 
 

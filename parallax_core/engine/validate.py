@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parallax_core.base.errors import InvalidRequest
@@ -109,7 +110,7 @@ class RequestValidator:
             raise InvalidRequest(f"delivered has tokens outside of 0 to {size - 1}", "delivered")
 
     def _check_grammar(self, request: Request) -> None:
-        if not _has(self.stages[-1], "masks"):
+        if not take_grammars(self.stages):
             message = "a grammar is not available: this model's backend draws without masks"
             raise InvalidRequest(message, "grammar", OTHER_BACKEND)
         if not request.stop_ids:
@@ -135,6 +136,11 @@ class RequestValidator:
         if not _has(last, "logprobs"):
             message = f"{name} is not available: this model's backend computes no log-probabilities"
             raise InvalidRequest(message, name, OTHER_BACKEND)
+
+
+def take_grammars(stages: Sequence[StageInfo]) -> bool:
+    """Return whether stages, if there are any, serve requests with a grammar."""
+    return all(_has(stage, "masks") for stage in stages[-1:])
 
 
 def _has(stage: StageInfo, capability: Capability) -> bool:

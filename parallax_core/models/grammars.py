@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parallax_core.base.errors import BackendFailed, InvalidRequest
+from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.grammar_source import translate_whole
@@ -49,6 +49,14 @@ class ModelGrammars:
         """Prepare the vocabulary, which takes up to some seconds. Done by the first `compile` otherwise."""
         with self._lock:
             _ = self._tokenizer
+
+    def can_prepare(self) -> bool:
+        """Prepare the vocabulary, and return whether that is possible with the model's tokenizer."""
+        try:
+            self.prepare()
+        except ParallaxError:  # raised again for each grammar
+            return False
+        return True
 
     def compile(self, grammar: Grammar) -> TokenGrammar:
         """Return the grammar compiled; see `GrammarCompiler.compile`."""

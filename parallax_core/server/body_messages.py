@@ -270,6 +270,8 @@ class ReaderReady(msgspec.Struct, frozen=True):
 
     refusal: RefusedBody | None = None
     """The reason why it cannot; None if it is ready."""
+    takes_grammars: bool = True
+    """Whether grammars are possible with the model's tokenizer; true of a process that does not check them."""
 
 
 class ReadJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,6 +300,10 @@ class BodyReading(Protocol):
 
     async def stop(self) -> None:
         """Stop at once; bodies that are not read yet are refused. Legal at any time."""
+
+    @property
+    def takes_grammars(self) -> bool:
+        """Whether bodies may ask for a grammar with the model's tokenizer; true while that is not known."""
 
     async def read(self, ask: BodyRequest) -> BodyResult:
         """Read a body.

@@ -109,6 +109,11 @@ class LocalReader:
     async def stop(self) -> None:
         """Do nothing."""
 
+    @property
+    def takes_grammars(self) -> bool:
+        """Whether bodies may ask for a grammar; see `BodyReading`."""
+        return self._reader.text.grammars.can_prepare()
+
     async def read(self, ask: BodyRequest) -> BodyResult:
         """Read a body; see `BodyReading`."""
         result = self._reader.answer(ask)

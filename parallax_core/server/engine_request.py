@@ -17,6 +17,7 @@ from parallax_core.contracts.sample import Sampling
 from parallax_core.models.chat_template import ANSWER, PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
+from parallax_core.server.capabilities import REASONING_SWITCHES, can_reason, lists_calls
 from parallax_core.server.chat_grammar import set_grammar
 from parallax_core.server.described_tools import describe_tools, encode_described, write_calls
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
@@ -42,9 +43,6 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 NUM_END_TOKENS, MAX_PROMPT_END = 64, 256
 """The number of tokens, and of characters, at the end of a prompt that a parser sees."""
-
-REASONING_SWITCHES = ("enable_thinking", "thinking")
-"""The variables that turn reasoning on or off in chat templates: of Qwen and GLM, of DeepSeek and Granite."""
 
 ALL_TOKENS = -1
 """vLLM's ``top_k`` for all tokens."""
@@ -115,11 +113,6 @@ def read_conversation(
     return encode_described(write_calls(turns), described, partial(text.encode_chat, settings=settings, ending=ending))
 
 
-def lists_calls(text: ModelTokenizer, parser: ParserTraits | None) -> bool:
-    """Return whether a model calls tools by a list in JSON, since it has no format of its own that is known."""
-    return not (parser is not None and parser.finds_calls and text.takes_tools)
-
-
 def _read_end(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None) -> tuple[int, ...]:
     """Return the tokens that end the reasoning, if it is limited."""
     if body.max_reasoning_tokens is None:
@@ -136,14 +129,6 @@ def _read_marks(parser: ParserTraits | None, prompt_end: str) -> tuple[str, str]
         return None
     begin, end = parser.reasoning_marks
     return "" if prompt_end.rstrip().endswith(begin) else begin, end
-
-
-def can_reason(text: ModelTokenizer, parser: ParserTraits | None) -> bool:
-    """Return whether a model reasons: its chat template has a setting for that, or the marks of reasoning."""
-    settings = ("reasoning_effort", *REASONING_SWITCHES)
-    marks = (parser.reasoning_marks if parser else None) or ()
-    has_marks = any(mark in text.template_source for mark in marks)
-    return bool(parser and parser.reasoning_end) and (has_marks or any(map(text.template_uses, settings)))
 
 
 def _read_effort(text: ModelTokenizer, effort: str, parser: ParserTraits | None) -> dict[str, Any]:

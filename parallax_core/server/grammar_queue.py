@@ -36,6 +36,11 @@ class GrammarQueue:
         """The digests of grammars that are good and quick to compile, the least recently used first."""
         self._checking: set[asyncio.Task[None]] = set()
 
+    @property
+    def takes_grammars(self) -> bool:
+        """See `BodyReading.takes_grammars`."""
+        return self._process.takes_grammars
+
     async def start(self) -> None:
         """Start the process; grammars wait meanwhile. If that fails, the next grammar tries again."""
         async with self._turn:

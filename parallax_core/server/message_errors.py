@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parallax_core.server.json_pieces import JsonObject, to_json
 
 PATH = "/v1/messages"
 """The path of the Messages routes, with all paths below it."""
+MODELS = "/v1/models"
+"""The path of the routes that list models."""
 VERSION_HEADER = "anthropic-version"
 """The header by which Anthropic's clients say which version of the API they want."""
 REQUEST_ID = "request-id"
@@ -74,6 +76,11 @@ class ErrorForms:
         """Return the writer of the errors at a path; None: they have OpenAI's form."""
         return next((write for above, write in self._writers.items() if is_below(path, above)), None)
 
+    def find_for(self, scope: Scope) -> ErrorWriter | None:
+        """Return the writer of the errors of a request; Anthropic's clients share the path of the models."""
+        is_shared = is_below(scope["path"], MODELS) and VERSION_HEADER in Headers(scope=scope)
+        return convert_error if is_shared else self.find(scope["path"])
+
 
 def is_below(path: str, above: str) -> bool:
     """Return whether a path is another one, or below it."""
@@ -89,7 +96,7 @@ class MessageErrors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
-        write = self._forms.find(scope["path"]) if scope["type"] == "http" else None
+        write = self._forms.find_for(scope) if scope["type"] == "http" else None
         if write is None:
             await self._app(scope, receive, send)
             return

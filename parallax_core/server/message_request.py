@@ -12,7 +12,8 @@ from parallax_core.contracts.engine import Pin
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import BodyRequest, ParsedBody, ParserTraits
-from parallax_core.server.engine_request import REASONING_SWITCHES, parse_chat, read_conversation
+from parallax_core.server.capabilities import REASONING_SWITCHES, can_reason
+from parallax_core.server.engine_request import parse_chat, read_conversation
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest, OutputFormat
 from parallax_core.server.message_turns import list_messages, make_choice, make_tool
 from parallax_core.server.request_models import ChatRequest
@@ -36,6 +37,7 @@ def read_messages(
         InvalidRequest: if it cannot be served; it names the field.
     """
     chat = _make_chat(text, body, ask)
+    _check_thinking(text, body, parser)
     try:
         prompt = read_conversation(text, chat, parser, _find_ending(body))
         room = max(1, ask.max_length - len(prompt)) if ask.max_length else body.max_tokens
@@ -61,6 +63,7 @@ def read_messages(
 
 def count_tokens(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest, parser: ParserTraits | None) -> int:
     """Return the number of tokens of the prompt for a conversation; raises what `read_messages` raises."""
+    _check_thinking(text, body, parser)
     try:
         return len(read_conversation(text, _make_chat(text, body, ask), parser, _find_ending(body)))
     except InvalidRequest as error:
@@ -82,6 +85,13 @@ def _make_chat(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest)
         response_format=_make_format(body.answer_format) if body.answer_format else None,
         reasoning_effort="xhigh" if effort == "max" else effort,
     )
+
+
+def _check_thinking(text: ModelTokenizer, body: CountTokensRequest, parser: ParserTraits | None) -> None:
+    """Raise InvalidRequest if the body asks for reasoning, and the model does not reason."""
+    if body.thinking is not None and body.thinking.type == "enabled" and not can_reason(text, parser):
+        message = "this model does not reason, as far as this server knows"
+        raise InvalidRequest(message, "thinking", "leave it out, or send the type 'disabled'")
 
 
 def _switch_reasoning(text: ModelTokenizer, body: CountTokensRequest) -> dict[str, Any]:

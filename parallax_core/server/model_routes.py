@@ -11,6 +11,13 @@ from pydantic import Field
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.surface import needs_role
 from parallax_core.server.fields import Strict, TextField
+from parallax_core.server.message_errors import VERSION_HEADER
+from parallax_core.server.message_model_list import (
+    MessageModelReply,
+    MessageModelsReply,
+    convert_model,
+    list_models,
+)
 from parallax_core.server.model_changes import (
     DRAIN_S,
     ChangeAction,
@@ -19,7 +26,7 @@ from parallax_core.server.model_changes import (
     ModelChanges,
     WantedChange,
 )
-from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.openapi import describe_body, describe_errors, describe_shared_errors
 from parallax_core.server.response_models import ModelReply, ModelsReply, ResponseModel
 from parallax_core.server.served_models import ModelEntry, ModelState, ServedModels
 from parallax_core.server.strict_json import read_body
@@ -110,18 +117,23 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
     """Return the routes."""
     router, created = fastapi.APIRouter(), int(time.time())
 
-    @router.get("/v1/models", response_model=ModelsReply, responses=describe_errors(401, 403))
-    async def list_models() -> dict[str, object]:
-        """List the models that this server knows, those that answer first."""
-        return {
-            "object": "list",
-            "data": [each for known in models.all for each in _list_names(known, models, created)],
-        }
+    @router.get(
+        "/v1/models", response_model=ModelsReply | MessageModelsReply, responses=describe_shared_errors(401, 403)
+    )
+    async def show_all(http: fastapi.Request) -> dict[str, object]:
+        """List the models that this server knows, those that answer first; Anthropic's clients get its form."""
+        named = [(known, name) for known in models.all for name in _list_names(known, models)]
+        data = [{**_describe(known, http, created), "id": name} for known, name in named]
+        return list_models(data) if _is_anthropic(http) else {"object": "list", "data": data}
 
-    @router.get("/v1/models/{model_id:path}", response_model=ModelReply, responses=describe_errors(401, 403, 404))
-    async def retrieve_model(model_id: str) -> dict[str, object]:
+    @router.get(
+        "/v1/models/{model_id:path}",
+        response_model=ModelReply | MessageModelReply,
+        responses=describe_shared_errors(401, 403, 404),
+    )
+    async def retrieve_model(model_id: str, http: fastapi.Request) -> dict[str, object]:
         """Describe a model that this server knows."""
-        return {**_describe(models.get(model_id), created), "id": model_id}
+        return {**_describe(models.get(model_id), http, created), "id": model_id}
 
     @router.get("/v1/cluster/models", responses=describe_errors(401, 403))
     @needs_role("admin")
@@ -188,16 +200,26 @@ def _strip_errors(found: KnownModelsReply) -> KnownModelsReply:
     return found
 
 
-def _list_names(known: ModelEntry, models: ServedModels, created: int) -> list[dict[str, object]]:
-    """Return a model in OpenAI's form, once by each name that clients may call it."""
-    names = (name for name in models.aliases if name not in models.known and models.get(name) is known)
-    return [{**_describe(known, created), "id": name} for name in (*names, known.id)]
+def _list_names(known: ModelEntry, models: ServedModels) -> list[str]:
+    """Return the names that clients may call a model, the last of which is its id."""
+    return [*(name for name in models.aliases if name not in models.known and models.get(name) is known), known.id]
 
 
-def _describe(known: ModelEntry, created: int) -> dict[str, object]:
-    """Return a model in OpenAI's form."""
-    if known.hosted is not None:
-        return {**known.hosted.service.describe(), "status": known.status}
+def _is_anthropic(http: fastapi.Request) -> bool:
+    return VERSION_HEADER in http.headers
+
+
+def _describe(known: ModelEntry, http: fastapi.Request, created: int) -> dict[str, object]:
+    """Return a model in the form of the client's API."""
+    service = known.hosted.service if known.hosted is not None else None
+    found = {**service.describe(), "status": known.status} if service is not None else _describe_absent(known, created)
+    if not _is_anthropic(http):
+        return found
+    return convert_model(found, limits_reasoning=service is not None and service.limits_reasoning)
+
+
+def _describe_absent(known: ModelEntry, created: int) -> dict[str, object]:
+    """Return a model that is not loaded in OpenAI's form."""
     return {
         "id": known.id,
         "root": known.id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import UnionType
 from typing import Any, get_args
 
 from fastapi import FastAPI
@@ -11,6 +12,8 @@ from pydantic.json_schema import models_json_schema
 from parallax_core.server.auth import OPEN_PATHS
 from parallax_core.server.embedding_models import EmbeddingRequest
 from parallax_core.server.fields import Strict
+from parallax_core.server.message_errors import OVERLOADED, UNAVAILABLE, is_below
+from parallax_core.server.message_errors import PATH as MESSAGES_PATH
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
 from parallax_core.server.message_replies import MessageErrorReply, MessageEvent
 from parallax_core.server.request_models import (
@@ -34,6 +37,7 @@ MEANINGS = {
     408: "The request took longer than its `timeout`, or did not arrive in time.",
     409: "The models are changing already, or are as is wanted, or cannot be changed here.",
     413: "The body is too large.",
+    415: "The body has a `Content-Encoding` other than `gzip`, `deflate` and `identity`.",
     429: "Too many requests wait, or the client sent too many.",
     500: "The model failed on this request.",
     503: "The server is starting or stopping, or the model is not loaded.",
@@ -42,6 +46,9 @@ MEANINGS = {
 
 COMES_BACK = {429, 503, 529}
 """The statuses that have a ``Retry-After`` header."""
+
+ANY_POST = (400, 403, 408, 413, 415, 429, 503)
+"""The statuses by which a POST may be refused before its route is asked."""
 
 BODIES = (
     ChatRequest,
@@ -65,6 +72,11 @@ REFERENCE = "#/components/schemas/{model}"
 def describe_errors(*statuses: int) -> Responses:
     """Return the descriptions of a route's error responses."""
     return {status: _describe_error(status, ErrorReply) for status in statuses}
+
+
+def describe_shared_errors(*statuses: int) -> Responses:
+    """Return the descriptions of the error responses of a route that clients of both APIs ask."""
+    return {status: _describe_error(status, ErrorReply | MessageErrorReply) for status in statuses}
 
 
 def describe_message_errors(*statuses: int) -> Responses:
@@ -146,8 +158,11 @@ def describe_app(app: FastAPI, *, has_keys: bool) -> None:
 def _amend(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:
     parts = schema.setdefault("components", {})
     shapes = parts.setdefault("schemas", {})
-    for operation in (each for methods in schema["paths"].values() for each in methods.values()):
-        operation["responses"].pop("422", None)
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            operation["responses"].pop("422", None)
+            if method == "post":
+                _add_refusals(operation["responses"], is_message=is_below(path, MESSAGES_PATH))
     for name in ("HTTPValidationError", "ValidationError"):
         shapes.pop(name, None)
     _, found = models_json_schema([(model, "validation") for model in UNSEEN], ref_template=REFERENCE)
@@ -155,6 +170,16 @@ def _amend(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:
     if has_keys:
         _ask_key(schema)
     return schema
+
+
+def _add_refusals(responses: dict[str, Any], *, is_message: bool) -> None:
+    """Add what may refuse any POST to the responses of a route."""
+    model = MessageErrorReply if is_message else ErrorReply
+    for status in ANY_POST:
+        sent = OVERLOADED if is_message and status == UNAVAILABLE else status
+        found = _describe_error(sent, model)
+        schema = {"$ref": REFERENCE.format(model=found.pop("model").__name__)}
+        responses.setdefault(str(sent), {**found, "content": {"application/json": {"schema": schema}}})
 
 
 def _ask_key(schema: dict[str, Any]) -> None:
@@ -166,7 +191,7 @@ def _ask_key(schema: dict[str, Any]) -> None:
             operation["security"] = []
 
 
-def _describe_error(status: int, model: type[ResponseModel]) -> dict[str, Any]:
+def _describe_error(status: int, model: type[ResponseModel] | UnionType) -> dict[str, Any]:
     found: dict[str, Any] = {"model": model, "description": MEANINGS[status]}
     if status in COMES_BACK:
         text = "Seconds after which to try again."

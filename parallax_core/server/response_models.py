@@ -231,7 +231,7 @@ class CompletionReply(ResponseModel):
     """In a stream, if requested: on the last event, which has no choices; null on the others."""
 
 
-ModelCapability = Literal["completion", "chat", "tools", "embeddings", "reasoning"]
+ModelCapability = Literal["completion", "chat", "tools", "structured_output", "reasoning", "embeddings"]
 
 
 class ModelReply(ResponseModel):
@@ -249,7 +249,8 @@ class ModelReply(ResponseModel):
     """The largest number of tokens of a prompt and its answer together; null if it is not known yet."""
     capabilities: list[ModelCapability]
     """What requests may ask for: ``completion``, ``chat`` if the model has a chat template, ``tools`` and ``reasoning``
-    if the server knows how the model writes them."""
+    if the model has them and the server knows how it writes them, ``structured_output`` if its engine and tokenizer
+    take grammars, and ``embeddings``. A request for anything else, such as an image (``vision``), gets a 400."""
     default_sampling_params: dict[str, float]
     """The defaults for fields of a request that differ from OpenAI's: recommended by the model's authors, or set with
     ``--generation-config``."""

@@ -14,7 +14,10 @@ import msgspec
 from fastapi.responses import Response
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest
-from parallax_core.contracts.engine import Admitting, Engine, Resumable
+from parallax_core.base.ids import RequestId
+from parallax_core.contracts.engine import Admitting, Engine, Request, Resumable
+from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.status import Described
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.pipeline.unread import UnreadOutput
@@ -30,7 +33,7 @@ from parallax_core.server.body_messages import (
     RefusedBody,
 )
 from parallax_core.server.cache_salt import CacheSalts
-from parallax_core.server.engine_request import can_reason, lists_calls
+from parallax_core.server.capabilities import can_reason, list_capabilities
 from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import cut
 from parallax_core.server.json_response import respond
@@ -40,9 +43,12 @@ from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.reasoning_limit import ReasoningLimit
 from parallax_core.server.response import ResponseFlow, while_connected
+from parallax_core.server.response_models import ModelCapability
 from parallax_core.server.responses.keeper import ResponseKeeper
 from parallax_core.server.running import RunningFlows
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
+
+SOME_REQUEST = Request(id=RequestId(""), prompt=(0,), max_tokens=None, sampling=Sampling())
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ class Service:
         """
         if reading.form.max_reasoning is None or self.parser is None:
             return self.engine
-        if not (isinstance(self.engine, Resumable) and self.engine.can_resume(reading.request)):
+        if not can_resume(self.engine, reading.request):
             message = "a limit on reasoning is not available: this model's engine cannot continue an answer"
             raise InvalidRequest(message, "max_reasoning_tokens", "leave it out, or serve with another backend")
         return ReasoningLimit(self.engine, self.parser, reading.form, self.text.decode)
@@ -215,24 +221,26 @@ class Service:
             "created": self.created,
             "owned_by": "parallax",
             "max_model_len": self.find_max_length() or self.text.context_length or None,
-            "capabilities": self._list_capabilities(),
+            "capabilities": self.capabilities,
             "default_sampling_params": self.text.defaults.describe(),
         }
 
     @property
-    def _traits(self) -> ParserTraits | None:
-        return ParserTraits.of(self.parser.spec) if self.parser else None
+    def capabilities(self) -> list[ModelCapability]:
+        """What requests for the model may ask for."""
+        statuses = self.engine.describe() if isinstance(self.engine, Described) else ()
+        takes_grammars = all(status.takes_grammars for status in statuses) and self.reader.takes_grammars
+        return list_capabilities(self.text, self._traits, takes_grammars=takes_grammars and bool(self.text.stop_ids))
 
-    def _list_capabilities(self) -> list[str]:
-        """Return what requests for the model may ask for."""
-        able = {
-            "completion": True,
-            "chat": self.text.can_chat,
-            "tools": self.text.can_chat and (self.options.lists_calls or not lists_calls(self.text, self._traits)),
-            "embeddings": self.text.can_embed,
-            "reasoning": self.text.can_chat and can_reason(self.text, self._traits),
-        }
-        return [name for name, is_able in able.items() if is_able]
+    @property
+    def limits_reasoning(self) -> bool:
+        """Whether requests may limit the reasoning."""
+        return can_reason(self.text, self._traits) and can_resume(self.engine, SOME_REQUEST)
+
+    @property
+    def _traits(self) -> ParserTraits:
+        traits = ParserTraits.of(self.parser.spec) if self.parser is not None else ParserTraits()
+        return msgspec.structs.replace(traits, may_list_calls=self.options.lists_calls)
 
 
 def find_arrival(http: fastapi.Request) -> float:
@@ -245,3 +253,8 @@ def is_json(content_type: str) -> bool:
     """Return whether a Content-Type is JSON: ``application/json``, or a type that ends with ``+json``."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+def can_resume(engine: Engine, request: Request) -> bool:
+    """Return whether an engine continues an answer to a request that has begun."""
+    return isinstance(engine, Resumable) and engine.can_resume(request)

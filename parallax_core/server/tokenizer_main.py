@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,11 +31,11 @@ def main() -> None:
     if not (first := _receive(asked)):
         return  # the server ended before it could say anything
     try:
-        reader = _prepare(msgspec.msgpack.decode(first, type=ReaderSetup))
+        reader, takes_grammars = _prepare(msgspec.msgpack.decode(first, type=ReaderSetup))
     except ParallaxError as error:
         _send(answers, ReaderReady(RefusedBody.of(error)))
         return
-    _send(answers, ReaderReady())
+    _send(answers, ReaderReady(takes_grammars=takes_grammars))
     decoder = msgspec.msgpack.Decoder(ReadJob)
     while data := _receive(asked):
         job = decoder.decode(data)
@@ -47,17 +46,15 @@ def main() -> None:
         _send(answers, answer)
 
 
-def _prepare(setup: ReaderSetup) -> BodyReader:
-    """Return the reader of bodies, ready for its first one."""
+def _prepare(setup: ReaderSetup) -> tuple[BodyReader, bool]:
+    """Return the reader of bodies, ready for its first one, and whether it takes grammars."""
     text = ModelTokenizer(Path(setup.folder), setup.generation)
     _limit_time(setup.limit_s)
     limit_memory(MOST_MEMORY)
     text.compile_template()
-    if setup.checks_grammars:
-        with suppress(ParallaxError):  # raised again for each grammar
-            text.grammars.prepare()
+    takes_grammars = not setup.checks_grammars or text.grammars.can_prepare()
     _limit_time(0)
-    return BodyReader(text, setup.model_id, setup.parser)
+    return BodyReader(text, setup.model_id, setup.parser), takes_grammars
 
 
 def _limit_time(seconds: float) -> None:

@@ -111,6 +111,11 @@ class TokenizerPool:
         # A process that one of these tasks starts or kills is not gone before the task ends.
         await asyncio.gather(*self._starting, *self._reading, return_exceptions=True)
 
+    @property
+    def takes_grammars(self) -> bool:
+        """Whether bodies may ask for a grammar; see `BodyReading`."""
+        return self._grammars.takes_grammars
+
     async def read(self, ask: BodyRequest) -> BodyResult:
         """Read a body, and check its grammar if it has one. A caller that is cancelled gives up its place.
 

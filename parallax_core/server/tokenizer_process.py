@@ -51,6 +51,8 @@ class TokenizerProcess:
         self._setup = setup
         self._process: Process | None = None
         self._is_closed = False
+        self.takes_grammars = True
+        """See `ReaderReady.takes_grammars`."""
 
     async def start(self) -> None:
         """Start the process, and wait until it is ready.
@@ -78,6 +80,7 @@ class TokenizerProcess:
         if ready.refusal is not None:
             await self.kill()
             raise ready.refusal.as_error()
+        self.takes_grammars = ready.takes_grammars
 
     async def read(self, ask: BodyRequest, limit_s: float) -> BodyResult:
         """Read a body.

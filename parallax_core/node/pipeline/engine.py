@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 
 from parallax_core.base.errors import EngineFailed, InvalidRequest, StageLost, Unavailable
 from parallax_core.base.ids import RequestId
@@ -15,6 +16,7 @@ from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits, ReplicaStatus
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
+from parallax_core.engine.validate import take_grammars
 from parallax_core.node.engine_base import EngineBase
 from parallax_core.node.executor.base import Executor, Movable, StageLocation, StepObserver
 from parallax_core.node.pipeline.compiled_grammars import CompiledGrammars
@@ -88,7 +90,9 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         """Return the status of the engine and its stages; see `Described`."""
         head = self._head
         stages = describe_stages(self._executor.locations(), self._infos, head, self._driver)
-        return (describe_engine(self.health(), head, self._num_losses, stages),)
+        status = describe_engine(self.health(), head, self._num_losses, stages)
+        takes_grammars = self._options.grammars is not None and take_grammars(self._infos)
+        return (replace(status, takes_grammars=takes_grammars),)
 
     def locations(self) -> tuple[StageLocation, ...]:
         """Return where each stage runs."""

@@ -76,7 +76,9 @@ class TextEngine:
         else:
             status = ReplicaStatus(health=self.health())
         stats = next(iter(self.stats()), EngineStats())
-        return (replace(status, num_requests=len(self._open), stats=stats, limits=self.limits),)
+        takes_grammars = not self._is_started or "grammar" in self.info.honours
+        status = replace(status, takes_grammars=takes_grammars, limits=self.limits)
+        return (replace(status, num_requests=len(self._open), stats=stats),)
 
     @property
     def info(self) -> EngineInfo:

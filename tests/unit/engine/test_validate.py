@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from parallax_core.api import Capability, InvalidRequest, Sampling, StageInfo
-from parallax_core.engine.validate import RequestValidator
+from parallax_core.api import Capability, Grammar, InvalidRequest, Sampling, StageInfo
+from parallax_core.engine.validate import RequestValidator, take_grammars
 from tests.unit.engine.replica import TOY, Replica, make_request, open_stages
 
 
@@ -38,6 +39,16 @@ def test_validator_refuses_what_can_never_be_served(
     with pytest.raises(InvalidRequest, match=message) as caught:
         make_validator("logprobs").check(make_request(prompt, **fields))
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("capabilities", [(), ("masks",)])
+def test_stages_take_grammars_exactly_if_the_validator_accepts_them(capabilities: tuple[Capability, ...]) -> None:
+    validator = make_validator(*capabilities)
+    request = make_request([1], grammar=Grammar(kind="json_object"), stop_ids=frozenset({2}))
+    refused = nullcontext() if take_grammars(validator.stages) else pytest.raises(InvalidRequest, match="without masks")
+    with refused:
+        validator.check(request)
+    assert take_grammars(validator.stages) == bool(capabilities)
 
 
 @pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])

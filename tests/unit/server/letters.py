@@ -103,7 +103,7 @@ class Letters:
         if "forbidden" in settings:
             raise InvalidRequest("the template refuses", "messages")
         opening = settings.get("opening", "") if ending.opens_answer else ""
-        text = "".join(turn["content"] for turn in turns) + "".join(tool["function"]["name"] for tool in tools)
+        text = "".join(turn["content"] or "" for turn in turns) + "".join(tool["function"]["name"] for tool in tools)
         text += settings.get("suffix", "") + settings.get("reasoning_effort", "") + opening
         return self.encode(text, special=special)
 

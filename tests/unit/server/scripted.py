@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
 
+import msgspec
 import openai
 from starlette.testclient import TestClient
 from tokenizers import AddedToken, Tokenizer
@@ -151,6 +152,7 @@ class ScriptedSite:
         length: int = LENGTH,
         template: str = TEMPLATE,
     ) -> None:
+        self.folder = folder
         write_model(folder, template)
         path = folder / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(path))
@@ -162,8 +164,10 @@ class ScriptedSite:
         self.engine = self.make_script(lambda script: list(self.text.encode(script)), length)
         self.router = Router([self.make_engine()], LeastPendingTokens(), lambda: length)
         parser = OutputParser(spec, spec.factory.load()) if spec else None
-        reader = LocalReader(BodyReader(self.text, "toy", ParserTraits.of(spec) if spec else None))
         options = options or ServerOptions()
+        traits = ParserTraits.of(spec) if spec else ParserTraits()
+        traits = msgspec.structs.replace(traits, may_list_calls=options.lists_calls)
+        reader = LocalReader(BodyReader(self.text, "toy", traits))
         find_length, quota = (lambda: length), Quota(options)
         self.service = Service(
             "toy",

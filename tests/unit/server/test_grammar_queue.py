@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, normalizers
 
 from parallax_core.server import grammar_queue
 from parallax_core.server.body_messages import BodyRequest, BodyResult, ParsedBody, RefusedBody
@@ -33,7 +34,9 @@ def make_slow(number: int, client: bytes = b"") -> BodyRequest:
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[TokenizerPool]:
-    pool = TokenizerPool(str(write_model(folder)), "tiny", PoolLimits(num_processes=1))
+    pool = TokenizerPool(str(folder), "tiny", PoolLimits(num_processes=1))
+    if not (folder / "tokenizer.json").exists():
+        write_model(folder)
     try:
         await pool.start()
         pool.start_others()
@@ -79,6 +82,20 @@ async def test_bad_grammar_is_refused_by_the_name_of_its_field(tmp_path: Path) -
             assert words in content.message
         assert isinstance((await pool.read(make(**GOOD))).content, ParsedBody)
         assert isinstance((await pool.read(make(tools=[tool], tool_choice="none"))).content, ParsedBody)
+
+
+async def test_pool_says_whether_the_tokenizer_takes_grammars(tmp_path: Path) -> None:
+    async with running(tmp_path) as pool:
+        await pool._starting[-1]
+        assert pool.takes_grammars
+    path = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.normalizer = normalizers.Replace("t", "d")
+    tokenizer.save(str(path))
+    async with running(tmp_path) as pool:
+        await pool._starting[-1]
+        assert not pool.takes_grammars
+        assert isinstance((await pool.read(make(**GOOD))).content, RefusedBody)
 
 
 async def test_slow_grammars_of_a_client_delay_no_requests_without_one(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_thinking_is_switched_by_the_template(site: ScriptedSite, kind: str, *, 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"thinking": {"type": "enabled", "budget_tokens": 20}}, "thinking: this server does not know how this model"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 20}}, "thinking: this model does not reason"),
     ],
 )
 def test_what_the_model_cannot_do_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
