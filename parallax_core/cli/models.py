@@ -67,8 +67,7 @@ def show(model: ModelArgument) -> None:
         rows = _describe(part.path, catalog.qualify(model), _describe_size(part), host)
         print_table(("", ""), [*rows, ("layers here", describe_layers(host, part.path))], header=False)
     else:
-        message = f"{model!r} is not on this machine"
-        raise UnknownName(message, f"fetch it with `parallax models pull {model}`")
+        raise _explain_absence(catalog, model)
 
 
 @app.command()
@@ -76,6 +75,18 @@ def rm(model: ModelArgument) -> None:
     """Remove a model, or a part of one, from this machine."""
     freed = _catalog().remove(model)
     print(f"removed {model}, {_megabytes(freed)} freed")
+
+
+def _explain_absence(catalog: Catalog, model: str) -> UnknownName:
+    located = catalog.locate(model)
+    if not catalog.takes_paths(located):
+        return UnknownName(f"{model!r} is not on this machine", f"fetch it with `parallax models pull {model}`")
+    path = Path(located.name).expanduser()
+    if not path.exists():
+        return UnknownName(f"there is no file {path}", "check the path")
+    return UnknownName(
+        f"{model!r} has not been converted yet", f"`parallax models pull {model}` converts it, and so does serving it"
+    )
 
 
 def _catalog() -> Catalog:

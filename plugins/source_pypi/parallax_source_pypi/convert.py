@@ -42,6 +42,16 @@ class ConversionOptions:
     """Sampling that the model's authors recommend and the file lacks, by the names of generation_config.json."""
 
 
+def check_gguf(source: Path) -> None:
+    """Raise the error with which `convert_gguf` refuses a file before it reads any weights, if it does."""
+    with open_gguf(source) as gguf:
+        fields = Fields(gguf.metadata)
+        shape = read_shape(fields, tied="output.weight" not in gguf.tensors)
+        read_specials(fields)
+        build_tokenizer(fields)
+        match_slots(shape, gguf.tensors)
+
+
 def convert_gguf(
     source: Path, folder: Path, progress: Progress, task: str, options: ConversionOptions | None = None
 ) -> None:

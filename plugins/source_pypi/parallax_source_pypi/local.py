@@ -23,10 +23,19 @@ class GgufSource:
         self._root = context.folder
 
     def find(self, name: str) -> ModelFolder | None:
-        """Return the folder made from the file at ``name``, unless the file has changed; a deleted file is fine."""
+        """Return the folder made from the file at ``name``, unless the file has changed; a deleted file is fine.
+
+        Raises:
+            Unsupported: if the file's model cannot be converted.
+            ParallaxError: if the file is damaged.
+        """
         path = read_path(name)
         with explain_disk(self._root):
-            return describe_model(path, place_model(self._root, path)) if self._is_made(path) else None
+            if self._is_made(path):
+                return describe_model(path, place_model(self._root, path))
+            if path.is_file():
+                check_file(path)
+        return None
 
     def fetch(self, name: str, progress: Progress) -> ModelFolder:
         """Return the model folder of the file at ``name``, converting it if needed.
@@ -99,6 +108,13 @@ def place_model(root: Path, path: Path) -> Path:
     """Return the model folder of a file: its name is the file's, with a digest of the file's path."""
     stem = re.sub(r"[^\w.-]+", "-", path.stem, flags=re.ASCII).strip(".-") or "model"
     return root / f"{stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:DIGITS]}"
+
+
+def check_file(path: Path) -> None:
+    """Raise the error with which a file cannot be converted, as far as its header says so."""
+    from parallax_source_pypi.convert import check_gguf  # numpy and gguf are slow to import
+
+    check_gguf(path)
 
 
 def make_model(path: Path, folder: Path, work: Path, progress: Progress) -> None:

@@ -91,3 +91,16 @@ def test_file_that_is_gone_is_still_served(source: GgufSource, llama: TinyLlama,
     shutil.rmtree(model.path)
     with pytest.raises(UnknownName, match="there is no file"):
         source.fetch(str(path), silent)
+
+
+def test_file_that_cannot_be_converted_is_told_before_it_is_fetched(
+    source: GgufSource, llama: TinyLlama, tmp_path: Path
+) -> None:
+    path = llama.write(tmp_path / "tiny.gguf")
+    assert source.find(str(path)) is None
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ParallaxError, match="damaged"):
+        source.find(str(path))
+    llama.family = "mamba"
+    with pytest.raises(ParallaxError, match="mamba"):
+        source.find(str(llama.write(path)))

@@ -9,13 +9,14 @@ from huggingface_hub import close_session
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from parallax_core.base.errors import UnknownName
+from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.cli.models import list_models, pull, rm, show
 from parallax_core.config.home import models_folder
 from parallax_core.contracts.progress import silent
 from parallax_core.models.catalog import Catalog
 from parallax_core.plugins.host import PluginHost
 from tests.fakehub import FakeHub
+from tests.support.tinyllama import TinyLlama
 from tests.unit.builtin.tinyhub import LAYERED, LAYERS, Stage
 
 NAME = "tiny/model"
@@ -99,3 +100,19 @@ def test_folder_that_was_damaged_does_not_keep_others_from_being_listed(capsys: 
     folder = Catalog(PluginHost.prepare()).fetch_tensors(NAME, Stage(0, 10).wants, silent).path
     (folder / "model.safetensors").write_bytes(b"short")
     assert "not known" in read_row(capsys)
+
+
+def test_show_says_what_a_file_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tiny.gguf"
+    with pytest.raises(UnknownName, match="there is no file"):
+        show(f"gguf:{path}")
+    TinyLlama().write(path)
+    with pytest.raises(UnknownName, match="has not been converted yet") as caught:
+        show(f"gguf:{path}")
+    assert f"`parallax models pull gguf:{path}` converts it" in caught.value.hint
+    pull(f"gguf:{path}")
+    show(f"gguf:{path}")
+    assert "LlamaForCausalLM" in capsys.readouterr().out
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ParallaxError, match="damaged"):
+        show(f"gguf:{path}")
