@@ -12,6 +12,7 @@ import msgspec
 from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import CallForm, ParserSpec
 from parallax_core.server.responses.plan import ResponsePlan
 
@@ -138,6 +139,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a chat's prompt; see `AnswerInfo`."""
     tools: dict[str, str] = {}
     """The tools that the model may call; see `AnswerInfo`."""
+    tool_fields: dict[str, str] = {}
+    """By tool, the body's field with the schema of its arguments."""
     strict_tools: tuple[str, ...] = ()
     """The tools whose arguments have to follow their schemas, if the model calls them."""
     forced_call: str | None = None
@@ -185,9 +188,17 @@ class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
                 waited_s=waited_s,
             )
 
-    def refuse_grammar(self, error: InvalidRequest) -> RefusedBody:
-        """Return the refusal of a body whose grammar cannot be compiled."""
-        field = self.form.grammar_field
+    def list_tool_schemas(self) -> Iterator[tuple[str, Grammar]]:
+        """Yield the schemas of tools that are in the grammar of the answers, each after the field that has it."""
+        form = self.form
+        held = form.strict_tools if form.forced_call is None else (form.forced_call,)
+        for name in form.tools if form.forced_call == "" else held:
+            if field := form.tool_fields.get(name):
+                yield field, Grammar(kind="json_schema", source=form.tools[name])
+
+    def refuse_grammar(self, error: InvalidRequest, field: str = "") -> RefusedBody:
+        """Return the refusal of a body whose grammar cannot be compiled, because of ``field`` if that is known."""
+        field = field or self.form.grammar_field
         return RefusedBody.of(InvalidRequest(f"'{field}': {error.message}", field, error.hint))
 
     @property

@@ -12,7 +12,7 @@ import msgspec
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.refs import Ref
-from parallax_core.contracts.grammar import Grammar
+from parallax_core.contracts.grammar import Grammar, GrammarCompiler
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import (
@@ -118,11 +118,23 @@ class LocalReader:
         """Read a body; see `BodyReading`."""
         result = self._reader.answer(ask)
         if isinstance(result.content, ParsedBody) and (grammar := result.content.request.grammar):
+            compiler = self._reader.text.grammars
             try:
-                self._reader.text.grammars.compile(grammar)
+                compiler.compile(grammar)
             except InvalidRequest as error:
-                return msgspec.structs.replace(result, content=result.content.refuse_grammar(error))
+                refusal = _find_fault(compiler, result.content) or result.content.refuse_grammar(error)
+                return msgspec.structs.replace(result, content=refusal)
         return result
+
+
+def _find_fault(compiler: GrammarCompiler, content: ParsedBody) -> RefusedBody | None:
+    """Return the refusal that names the tool whose schema cannot be compiled; None: there is none."""
+    for field, schema in content.list_tool_schemas():
+        try:
+            compiler.compile(schema)
+        except InvalidRequest as error:
+            return content.refuse_grammar(error, field)
+    return None
 
 
 def _read_chat(reader: BodyReader, body: ChatRequest, ask: BodyRequest) -> ParsedBody:

@@ -6,9 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from parallax_core.server.fields import CountField, TextField, Texts, TokenLists, TokensField
+from parallax_core.server.fields import CountField, TextField, TokensField
 from parallax_core.server.neutral_fields import Tolerant
 from parallax_core.server.response_models import ResponseModel
+
+MAX_INPUTS = 2048
+"""The most inputs of a request in OpenAI's API."""
+Inputs = Annotated[list[TextField], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
+TokenInputs = Annotated[list[TokensField], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
 
 
 class EmbeddingRequest(Tolerant):
@@ -16,8 +21,8 @@ class EmbeddingRequest(Tolerant):
 
     model: TextField | None = None
     """A name of a model served; another gets a 404. Without it, the only model answers, or the one loaded first."""
-    input: TextField | Texts | TokensField | TokenLists
-    """The text to embed: a string, token ids, or a list of up to 256 of either."""
+    input: TextField | Inputs | TokensField | TokenInputs
+    """The text to embed: a string, token ids, or a list of up to 2048 of either."""
     encoding_format: Literal["float", "base64"] | None = None
     """``float``, the default: a list of numbers; ``base64``: their bytes in single precision, little endian."""
     dimensions: CountField | None = None

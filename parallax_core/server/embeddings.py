@@ -7,10 +7,11 @@ import math
 import secrets
 import sys
 from array import array
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import fastapi
+import msgspec
 from fastapi.responses import Response
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest
@@ -23,28 +24,47 @@ from parallax_core.server.openapi import describe_body, describe_errors
 from parallax_core.server.response import ResponseFlow, answer_whole
 from parallax_core.server.served_models import ServedModels
 
+AT_ONCE = 256
+"""The most inputs of one body that are submitted at the same time: more would find no room to wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingResponse:
     """One request body, and the embeddings of its inputs."""
 
     reading: ParsedBody
-    flow: ResponseFlow
+    submit: Callable[[ParsedBody], Awaitable[ResponseFlow]]
+    flows: list[ResponseFlow] = field(default_factory=list)
 
     async def collect(self) -> Response:
         """Return all embeddings, in the order of the inputs."""
         form = self.reading.form
         found: dict[int, array[float]] = {}
         assert form.embedding is not None
-        async for number, delta in self.flow.collect():
-            if delta.embedding is not None:
-                found[number] = finish_embedding(delta.embedding, form.embedding)
-        num_tokens = self.flow.count_tokens().prompt
+        for begin, part in _divide(self.reading):
+            flow = await self.submit(part)
+            self.flows.append(flow)
+            async for number, delta in flow.collect():
+                if delta.embedding is not None:
+                    found[begin + number] = finish_embedding(delta.embedding, form.embedding)
+        num_tokens = sum(flow.count_tokens().prompt for flow in self.flows)
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
         if len(found) < len(self.reading.prompts):
             raise BackendFailed("the engine has returned no embedding")
         whole = {"object": "list", "model": form.model, "usage": usage}
         return respond(write_object(whole, "data", write_list(_write_items(form.embedding, found))))
+
+    def close(self) -> None:
+        """End what has not ended. Idempotent."""
+        for flow in self.flows:
+            flow.close()
+
+
+def _divide(reading: ParsedBody) -> Iterator[tuple[int, ParsedBody]]:
+    """Yield bodies with so many of the inputs as are submitted at once, each with the number of its first one."""
+    for begin in range(0, len(reading.prompts), AT_ONCE):
+        prompts, seeds = reading.prompts[begin : begin + AT_ONCE], reading.seeds[begin : begin + AT_ONCE]
+        yield begin, msgspec.structs.replace(reading, prompts=prompts, seeds=seeds)
 
 
 def _write_items(form: EmbeddingForm, found: Mapping[int, array[float]]) -> Iterator[bytes]:
@@ -107,7 +127,8 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         """Return the embeddings of one text or several."""
         service = await models.find(http)
         reading = await service.read("embedding", http)
-        flow = await service.submit(reading, f"embd-{secrets.token_hex(12)}", http)
-        return await answer_whole(http, EmbeddingResponse(reading, flow).collect(), flow)
+        name = f"embd-{secrets.token_hex(12)}"
+        response = EmbeddingResponse(reading, lambda part: service.submit(part, name, http))
+        return await answer_whole(http, response.collect(), response)
 
     return router

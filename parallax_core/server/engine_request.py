@@ -71,6 +71,9 @@ def parse_chat(
         prompt_field="messages",
         prompt_end=text.show(prompt[-NUM_END_TOKENS:])[-MAX_PROMPT_END:] if parser else "",
         tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
+        tool_fields={
+            tool.function.name: f"tools.{number}.function.parameters" for number, tool in enumerate(body.offered_tools)
+        },
         strict_tools=tuple(tool.function.name for tool in body.offered_tools if tool.function.strict),
         forced_call=body.forced_call,
         lists_calls=bool(body.offered_tools) and lists_calls(text, parser),

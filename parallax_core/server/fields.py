@@ -19,6 +19,10 @@ MAX_TOP = 20
 MAX_TOKEN = 2**31 - 1
 MAX_BIASES = 1024
 MAX_LABELS = 16
+MAX_LABEL_NAME, MAX_LABEL = 64, 512
+"""The most characters of the name and of the value of a label in OpenAI's API."""
+MAX_IDENTIFIER = 128
+"""The most characters of a ``safety_identifier`` in OpenAI's API."""
 MAX_VARIABLES = 256
 VARIANT = "variant-"
 """The beginning of the names of a union's variants, which are no part of a field's path."""
@@ -97,8 +101,15 @@ TextField = Annotated[str, AfterValidator(_check_text)]
 Variables = Annotated[
     dict[TextField, Any], Field(max_length=MAX_VARIABLES), _limit(MAX_VARIABLES), AfterValidator(check_variables)
 ]
-Labels = Annotated[dict[TextField, TextField], Field(max_length=MAX_LABELS), _limit(MAX_LABELS)]
-Stop = Annotated[TextField, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Label = Annotated[TextField, Field(max_length=MAX_LABEL)]
+Labels = Annotated[
+    dict[Annotated[TextField, Field(max_length=MAX_LABEL_NAME)], Label],
+    Field(max_length=MAX_LABELS),
+    _limit(MAX_LABELS),
+]
+ClientLabels = Annotated[dict[TextField, TextField], Field(max_length=MAX_LABELS), _limit(MAX_LABELS)]
+"""Labels of any length, as some clients send besides."""
+Identifier = Annotated[TextField, Field(max_length=MAX_IDENTIFIER)]
 AnyStop = Annotated[TextField, Field(max_length=MAX_STOP_CHARACTERS)]
 Stops = AnyStop | Annotated[list[AnyStop], Field(max_length=MAX_STOPS)]
 """An empty one has no effect."""

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from parallax_core.server.chat_messages import MAX_TOOLS, Parameters, Schema, ToolName
-from parallax_core.server.fields import VARIANT, Copied, CountField, Stop, Strict, TextField, Variables, refuse
+from parallax_core.server.chat_messages import Parameters, Schema, ToolName
+from parallax_core.server.fields import (
+    VARIANT,
+    AnyStop,
+    Copied,
+    CountField,
+    ShareField,
+    Strict,
+    TextField,
+    Variables,
+    refuse,
+)
 from parallax_core.server.neutral_fields import Neutral, Tolerant
 
+MAX_MESSAGE_TOOLS, MAX_STOP_SEQUENCES = 1024, 64
+"""The most tools and stop sequences; Anthropic's API states no limit."""
 KEEPS_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
 """An edit of the context that removes nothing."""
 
@@ -22,9 +34,9 @@ NEUTRAL_PROMPT: Neutral = {
 
 NEUTRAL_MESSAGES: Neutral = {
     **NEUTRAL_PROMPT,
-    "container": (),
+    "container": ("",),
     "diagnostics": (),
-    "inference_geo": (),
+    "inference_geo": ("",),
     "service_tier": ("auto", "standard_only"),
 }
 """The same for a request for an answer."""
@@ -163,13 +175,18 @@ class MessageTool(Tolerant):
     """Have the arguments follow the schema, as those of a call that ``tool_choice`` forces always do."""
 
 
+def _read_empty(name: object) -> object:
+    """Return nothing for a name without letters."""
+    return None if name == "" else name
+
+
 class MessageToolChoice(Strict):
     """How the model uses tools."""
 
     place = "tool_choice."
 
     type: Literal["any", "auto", "none", "tool"]
-    name: ToolName | None = None
+    name: Annotated[ToolName | None, BeforeValidator(_read_empty)] = None
     disable_parallel_tool_use: bool | None = None
 
     @property
@@ -241,8 +258,8 @@ class CountTokensRequest(Tolerant):
     """The system prompt: a string, or blocks of type ``text``."""
     cache_control: CacheControl | None = None
     """Here or on any block: keep the prompt in the prefix cache for 5 minutes, or with ``ttl`` for ``1h``."""
-    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    """Up to 128 tools that the model may call, with ``name``, ``description`` and ``input_schema``."""
+    tools: Annotated[list[MessageTool], Field(max_length=MAX_MESSAGE_TOOLS, fail_fast=True)] | None = None
+    """Up to 1024 tools that the model may call, with ``name``, ``description`` and ``input_schema``."""
     tool_choice: MessageToolChoice | None = None
     """``type``: ``auto``, the default, lets the model choose; ``any``, or ``tool`` with the ``name`` of one, forces a
     call, whose input follows the schema; ``none`` hides the tools from the model. ``disable_parallel_tool_use`` keeps
@@ -291,15 +308,15 @@ class MessagesRequest(CountTokensRequest):
 
     neutral = NEUTRAL_MESSAGES
 
-    max_tokens: CountField
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)]
     """The largest number of tokens of the answer; if the context holds fewer, the answer ends there, and its
-    ``stop_reason`` is ``model_context_window_exceeded``."""
-    stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
-    """Up to 16 strings; the answer ends before the first of them."""
+    ``stop_reason`` is ``model_context_window_exceeded``. 0 only computes the prompt, for the prefix cache."""
+    stop_sequences: Annotated[list[AnyStop], Field(max_length=MAX_STOP_SEQUENCES)] | None = None
+    """Up to 64 strings; the answer ends before the first of them. An empty one has no effect."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """0 to 2; 0, like anything below a millionth, always takes the most probable token."""
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Keep the most probable tokens whose probabilities sum to at least this; above 0, at most 1."""
+    top_p: ShareField | None = None
+    """Keep the most probable tokens whose probabilities sum to at least this; 0 to 1, and 0 keeps one."""
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """Keep the k most probable tokens; 0 keeps all."""
     stream: bool | None = None

@@ -44,7 +44,7 @@ def read_messages(
         sampling = {"temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k}
         chat = chat.model_copy(
             update={
-                "max_tokens": min(body.max_tokens, room),
+                "max_tokens": max(1, min(body.max_tokens, room)),  # an engine draws at least one token
                 "stop": body.stop_sequences,
                 "stream": body.stream,
                 **sampling,
@@ -55,7 +55,11 @@ def read_messages(
         raise _rename(error) from error
     field = reading.form.grammar_field
     form = msgspec.structs.replace(
-        reading.form, fills_context=room < body.max_tokens, grammar_field=FIELDS.get(field, field)
+        reading.form,
+        is_shown=body.max_tokens > 0,
+        fills_context=room < body.max_tokens,
+        grammar_field=FIELDS.get(field, field),
+        tool_fields={tool.name: f"tools.{number}.input_schema" for number, tool in enumerate(body.tools or ())},
     )
     pin = None if body.pin_s is None else Pin(body.pin_s)
     return msgspec.structs.replace(reading, form=form, request=replace(reading.request, pin=pin))

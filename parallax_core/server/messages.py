@@ -13,8 +13,9 @@ from fastapi.responses import Response
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.parser import Piece, Reasoning
+from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.answer_parsing import AnswerParsing, continues, read_text
-from parallax_core.server.body_messages import ParsedBody
+from parallax_core.server.body_messages import ParsedBody, ResponseForm
 from parallax_core.server.errors import error_response
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
 from parallax_core.server.json_response import respond
@@ -116,7 +117,8 @@ class MessageResponse:
         return {**NOT_ENDED, "stop_reason": reason, "stop_sequence": answer.stop_string or None}
 
     def _write_usage(self) -> JsonObject:
-        return _write_usage(self.flow.count_tokens(), self.answer.parsing.num_reasoning)
+        counts, is_shown = self.flow.count_tokens(), self.answer.is_shown
+        return _write_usage(counts if is_shown else counts._replace(output=0), self.answer.parsing.num_reasoning)
 
     def _write_whole_usage(self) -> JsonObject:
         """Return the usage with the time for which its pinned tokens are kept."""
@@ -135,9 +137,19 @@ class MessageAnswer:
     parts: list[ContentPart] = field(default_factory=list)
     reason: str | None = None
     stop_string: str = ""
+    is_shown: bool = True
+    """Whether the client wants more than its prompt."""
+
+    @classmethod
+    def of(cls, parser: OutputParser | None, form: ResponseForm) -> MessageAnswer:
+        """Return an answer that has not begun."""
+        return cls(AnswerParsing(parser, form), is_shown=form.is_shown)
 
     def read(self, delta: Delta) -> list[Piece]:
         """Return the pieces that a delta completes, and note how the answer ended."""
+        if not self.is_shown:
+            self.reason = "length"
+            return []
         self.reason, self.stop_string = delta.ended, delta.stop_string
         return self.parsing.read(delta)
 
@@ -191,7 +203,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         service = await models.find(http)
         reading, name = await service.read("messages", http), f"msg_{secrets.token_hex(12)}"
         flow = await service.submit(reading, name, http)
-        message = MessageResponse(http, reading, flow, MessageAnswer(AnswerParsing(service.parser, reading.form)), name)
+        message = MessageResponse(http, reading, flow, MessageAnswer.of(service.parser, reading.form), name)
         if reading.form.streams:
             return SseResponse(message.stream(), flow, PING)
         return await answer_whole(http, message.collect(), flow)

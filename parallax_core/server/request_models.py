@@ -6,11 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from parallax_core.contracts.engine import MAX_ANSWERS
 from parallax_core.server.chat_messages import Messages, NamedTool, Tool, ToolChoice, ToolsField, check_tools
 from parallax_core.server.fields import (
     Answers,
     Biases,
     CountField,
+    Identifier,
     Labels,
     Penalty,
     SeedField,
@@ -234,9 +236,10 @@ class ChatRequest(Generation):
     """The largest number of tokens of the reasoning: after them the server ends it, and the model begins its answer.
     Only for a single answer."""
     metadata: Labels | None = None
-    """Up to 16 labels for the client's own use, without effect on the answer."""
-    safety_identifier: TextField | None = None
-    """The newer name of ``user``."""
+    """Up to 16 labels for the client's own use, without effect on the answer; names of up to 64 characters, values of
+    up to 512."""
+    safety_identifier: Identifier | None = None
+    """The newer name of ``user``, of up to 128 characters."""
     prompt_cache_key: TextField | None = None
     """A label without effect: all prompts of a client share its prefix cache; see ``cache_salt``."""
 
@@ -277,23 +280,21 @@ class CompletionRequest(Generation):
     prompt: TextField | Texts | TokensField | TokenLists
     """The text to continue: a string, token ids, or a list of up to 256 of either; each prompt gets its own answers."""
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The largest number of tokens of an answer; 16 by default, and 0 only with ``echo``."""
+    """The largest number of tokens of an answer; 16 by default, and 0 for no text but that of ``echo``."""
     echo: bool | None = None
     """Begin each answer with its prompt; with ``logprobs``, also return those of the prompt."""
-    best_of: Answers | None = None
-    """The number of answers to draw, of which the ``n`` with the highest mean log-probability are sent."""
+    best_of: Annotated[int, Field(ge=0, le=MAX_ANSWERS)] | None = None
+    """The number of answers to draw, of which the ``n`` with the highest mean log-probability are sent; 0: ``n``."""
     logprobs: Annotated[Top | None, BeforeValidator(_read_false)] = None
     """Return the log-probability of each token, and of this number of most probable tokens at its position; 0 to 20."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:
         """Check that the fields do not contradict each other."""
-        if self.best_of is not None and self.best_of < self.num_answers:
+        if self.best_of and self.best_of < self.num_answers:
             raise refuse("best_of", "'best_of' must be at least 'n'")
         if self.stream and (self.best_of or 1) > self.num_answers:
             raise refuse("best_of", "'best_of' cannot be streamed: the best answers are known only at the end")
-        if self.max_tokens == 0 and not self.echo:
-            raise refuse("max_tokens", "'max_tokens': 0 is only for requests with 'echo': true")
         return self
 
 

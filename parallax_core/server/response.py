@@ -296,7 +296,7 @@ class WholeResponse(Response):
             self._flow.close()
 
 
-async def answer_whole(http: fastapi.Request, collecting: Awaitable[Response], flow: ResponseFlow) -> Response:
+async def answer_whole(http: fastapi.Request, collecting: Awaitable[Response], flow: Closable) -> Response:
     """Return the response that sends the collected answer of a flow; raises what `while_connected` raises."""
     try:
         return WholeResponse(await while_connected(http, collecting), flow)

@@ -42,6 +42,7 @@ WORDS = {
     "less_than_equal": "must be at most {le}",
     "less_than": "must be less than {lt}",
     "string_too_short": "must have at least {min_length} characters",
+    "too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must match {pattern}",
 }

@@ -9,7 +9,9 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from parallax_core.server.chat_messages import Schema
 from parallax_core.server.fields import (
     VARIANT,
+    ClientLabels,
     CountField,
+    Identifier,
     Labels,
     Strict,
     TextField,
@@ -171,11 +173,12 @@ class ResponsesRequest(Sampled):
     """``effort``: how much the model reasons, if its chat template has such a setting; where it can only be turned on
     or off, ``none`` turns it off. ``summary``: send the reasoning as the summary, whole, since models write none."""
     metadata: Labels | None = None
-    """Up to 16 labels for the client's own use, without effect on the answer."""
-    client_metadata: Labels | None = None
+    """Up to 16 labels for the client's own use, without effect on the answer; names of up to 64 characters, values of
+    up to 512."""
+    client_metadata: ClientLabels | None = None
     """The same, from Codex; they are not returned."""
-    safety_identifier: TextField | None = None
-    """The newer name of ``user``."""
+    safety_identifier: Identifier | None = None
+    """The newer name of ``user``, of up to 128 characters."""
     prompt_cache_key: TextField | None = None
     """A label without effect: all prompts of a client share its prefix cache; see ``cache_salt``."""
     previous_response_id: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None

@@ -34,7 +34,6 @@ FIELDS = {
     "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
-    "structured_outputs": "tools",
 }
 """The names of fields of a chat request in the Responses API, where they differ."""
 
@@ -62,7 +61,7 @@ def read_responses(
     try:
         reading = read_chat(text, _make_chat(body, history, freeform), parser)
     except InvalidRequest as error:
-        raise _rename(error) from error
+        raise _rename(error, freeform) from error
     plan = ResponsePlan(
         echo=to_json({**_write_echo(body, reading), "store": stores}),
         tools={
@@ -80,7 +79,8 @@ def read_responses(
         reading.form,
         length_field="max_output_tokens",
         prompt_field="input",
-        grammar_field=FIELDS.get(field, field) if freeform is None else "tools",
+        grammar_field=FIELDS.get(field, field) if freeform is None else f"{freeform.path}.format",
+        tool_fields=_list_schema_fields(body),
         forced_call=reading.form.forced_call if freeform is None else freeform.full_name,
         is_freeform=freeform is not None,
         plan=plan,
@@ -95,6 +95,12 @@ def _insert_items(body: ResponsesRequest, items: bytes) -> ResponsesRequest:
         return body
     parts = [next(left) if isinstance(part, PartReference) else part for part in body.input]
     return body.model_copy(update={"input": parts})
+
+
+def _list_schema_fields(body: ResponsesRequest) -> dict[str, str]:
+    """Return the field with the schema of each function."""
+    functions = (tool for tool in body.placed_tools if isinstance(tool.tool, FunctionTool))
+    return {tool.full_name: f"{tool.path}.parameters" for tool in functions}
 
 
 def _find_freeform(body: ResponsesRequest) -> PlacedTool | None:
@@ -225,10 +231,11 @@ def _write_tool(tool: FunctionTool | CustomTool | NamespaceTool) -> JsonObject:
     return written
 
 
-def _rename(error: InvalidRequest) -> InvalidRequest:
+def _rename(error: InvalidRequest, freeform: PlacedTool | None) -> InvalidRequest:
     """Return the error with the name that its field has in the Responses API."""
     name, _, rest = (error.param or "").partition(".")
-    if name not in FIELDS:
+    names = FIELDS if freeform is None else {**FIELDS, "structured_outputs": f"{freeform.path}.format"}
+    if name not in names:
         return error
-    path = f"{FIELDS[name]}.{rest}" if rest else FIELDS[name]
+    path = f"{names[name]}.{rest}" if rest else names[name]
     return InvalidRequest(error.message.replace(str(error.param), path), path, error.hint)

@@ -24,7 +24,7 @@ SAY: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string
 USER = [{"role": "user", "content": "hi"}]
 ANTHROPIC = {"Anthropic-Version": "2023-06-01"}
 IMAGE = "data:image/png;base64,AAAA"
-ROUTES = {
+ROUTES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": USER},
     "/v1/responses": {"input": "hi"},
     "/v1/messages": {"messages": USER, "max_tokens": 9},

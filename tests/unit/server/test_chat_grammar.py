@@ -171,7 +171,7 @@ def test_schema_that_cannot_be_met_is_refused(site: ToySite) -> None:
     never: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}]
     with pytest.raises(openai.BadRequestError) as caught:
         site.openai.chat.completions.create(**ASK, tools=never, tool_choice="required")
-    assert caught.value.param == "tool_choice"
+    assert caught.value.param == "tools.0.function.parameters"
 
 
 def test_format_without_bare_json_cannot_be_forced(tmp_path: Path) -> None:

@@ -92,6 +92,12 @@ def test_scores_of_a_prompt_are_the_same_when_it_is_known(site: Site) -> None:
     assert site.complete("hello", echo=True, max_tokens=0, logprobs=1).json()["choices"] == first
 
 
+def test_no_tokens_at_all_give_an_empty_answer(site: Site) -> None:
+    body = site.complete("hello", max_tokens=0).json()
+    assert texts(site.complete("hello", max_tokens=0)) == [""]
+    assert (body["choices"][0]["finish_reason"], body["usage"]["completion_tokens"]) == ("length", 0)
+
+
 def test_best_of_sends_the_most_probable_answers(site: Site) -> None:
     drawn = [answer("hello", 5, SAMPLING, choice) for choice in range(6)]
     means = [sum(logprob_of("hello" + text, 5 + at) for at in range(5)) / 5 for text in drawn]
@@ -121,7 +127,6 @@ def test_best_of_sends_the_most_probable_answers(site: Site) -> None:
         ({"messages": []}, "messages"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
-        ({"max_tokens": 0}, "max_tokens"),
         ({"best_of": 1, "n": 2}, "best_of"),
         ({"best_of": 2, "stream": True}, "best_of"),
     ],

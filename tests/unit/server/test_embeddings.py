@@ -14,6 +14,7 @@ import pytest
 from parallax_core.api import Capability, Hidden, StageInfo, Tensor
 from parallax_core.models.pooling import EmbeddingConfig
 from parallax_core.node.dtypes import convert
+from parallax_core.server import embeddings
 from parallax_core.server.body_messages import EmbeddingForm
 from parallax_core.server.embeddings import finish_embedding
 from parallax_core.testing.paged import show_state
@@ -43,6 +44,16 @@ def test_embeddings_are_the_last_hidden_states(site: Site) -> None:
     num_tokens = sum(map(len, TEXTS))
     assert reply["usage"] == {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     assert (reply["object"], reply["model"]) == ("list", "toy")
+
+
+def test_inputs_that_are_too_many_at_once_are_computed_in_parts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embeddings, "AT_ONCE", 2)
+    texts = ["hello", "a", "b", "hello you", "c"]
+    reply = embed(site, input=texts).json()
+    assert [item["embedding"] for item in reply["data"]] == [expect(text) for text in texts]
+    assert [item["index"] for item in reply["data"]] == list(range(5))
+    assert reply["usage"]["prompt_tokens"] == sum(map(len, texts))
+    assert not site.service.running
 
 
 def test_model_says_whether_it_embeds(site: Site) -> None:

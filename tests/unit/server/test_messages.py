@@ -81,6 +81,18 @@ def error_of(response: Any, status: int = 400, kind: str = "invalid_request_erro
     return str(body["error"]["message"])
 
 
+def test_no_tokens_at_all_compute_the_prompt_alone(site: Site) -> None:
+    body = ask(site, max_tokens=0).json()
+    assert (body["content"], body["stop_reason"], body["usage"]["output_tokens"]) == ([], "max_tokens", 0)
+    found = events(ask(site, max_tokens=0, stream=True))
+    assert [each["type"] for each in found if each["type"] != "ping"] == [
+        "message_start",
+        "message_delta",
+        "message_stop",
+    ]
+    assert found[-2]["usage"]["output_tokens"] == 0
+
+
 def test_answer_has_anthropics_shape(site: Site) -> None:
     body = ask(site).json()
     assert body.pop("id").startswith("msg_")
@@ -260,14 +272,14 @@ def test_tokens_of_a_prompt_can_be_counted(site: Site) -> None:
     ("fields", "message"),
     [
         ({"max_tokens": None}, "'max_tokens' must be an integer"),
-        ({"max_tokens": 0}, "'max_tokens' must be at least 1"),
+        ({"max_tokens": -1}, "'max_tokens' must be at least 0"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "'tools.0.type'"),
         ({"tool_choice": {"type": "all"}}, "'tool_choice.type'"),
         ({"thinking": {"type": "enabled"}}, "'thinking.budget_tokens'"),
         ({"logprobs": True}, "unknown field 'logprobs'"),
         ({"metadata": {"name": "x"}}, "unknown field 'metadata.name'"),
         ({"system": [{"type": "text", "text": "a", "more": 1}]}, "unknown field 'system.0.more'"),
-        ({"stop_sequences": [""]}, "'stop_sequences.0'"),
+        ({"stop_sequences": [5]}, "'stop_sequences.0'"),
         ({"temperature": 3}, "'temperature'"),
         ({"messages": []}, "'messages'"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "'messages.0.role'"),
@@ -294,10 +306,19 @@ def test_max_tokens_is_required(site: Site) -> None:
         {"thinking": {"type": "adaptive"}, "service_tier": "auto", "metadata": {"user_id": "a"}},
         {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
         {"cache_control": {"type": "ephemeral"}, "top_p": 0.9, "top_k": 40, "temperature": 1.0, "container": None},
+        {"container": "", "inference_geo": "", "metadata": {"user_id": ""}, "stop_sequences": [""], "model": ""},
+        {"tool_choice": {"type": "auto", "name": ""}, "system": "", "top_p": 0},
     ],
 )
 def test_fields_that_ask_for_nothing_more_are_accepted(site: Site, fields: dict[str, Any]) -> None:
     assert ask(site, **fields).status_code == 200
+
+
+def test_empty_ids_of_calls_and_results_are_accepted(site: Site) -> None:
+    call = {"type": "tool_use", "id": "", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "", "content": "ok"}
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [call]}]
+    assert post(site, max_tokens=2, messages=[*turns, {"role": "user", "content": [result]}]).status_code == 200
 
 
 def test_effort_is_that_of_the_template(site: Site) -> None:

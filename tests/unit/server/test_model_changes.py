@@ -273,7 +273,7 @@ def test_last_model_may_be_unloaded_and_loaded_again(several: SeveralSite) -> No
         ({"action": "unload", "model": "nobody"}, 404, "model", "does not exist"),
         ({"action": "switch", "model": "other", "replaces": "nobody"}, 404, "model", "does not exist"),
         ({"action": "load", "model": "bad name"}, 404, None, "names no model"),
-        ({"action": "load", "model": ""}, 400, "model", "at least 1"),
+        ({"action": "load", "model": ""}, 400, "model", "must not be empty"),
         ({"action": "load"}, 400, "model", "missing"),
         ({"action": "melt", "model": "other"}, 400, "action", "'load', 'unload', 'switch' or 'forget'"),
         ({"action": "load", "model": "other", "replaces": "toy"}, 400, "replaces", "for switching only"),

@@ -105,7 +105,7 @@ def test_ebnf_becomes_lark(reader: BodyReader) -> None:
         ),
         ({"structured_outputs": {"json": {}, "white_space": " "}}, "structured_outputs.white_space", "unknown"),
         ({"structured_outputs": {"grammar": 'root ::= ("a"'}}, "structured_outputs", "Lark or EBNF"),
-        ({"guided_choice": []}, "guided_choice", "at least 1 item"),
+        ({"guided_choice": []}, "guided_choice", "must not be empty"),
         ({"guided_choice": ["\ud800"]}, "guided_choice.0", "Unicode"),
         ({"guided_json": {}, **format_as(SCHEMA)}, "guided_json", "send only one"),
         ({"guided_json": {}, "ignore_eos": True}, "ignore_eos", "leave 'ignore_eos' out"),

@@ -220,6 +220,6 @@ COMPLETION = COMMON | {
     ),
     "max_tokens": integers(0, HUGE, (3, 5), most=9, echo=True),
     "echo": flags(),
-    "best_of": integers(1, 128, (1, 6), most=6, n=1, stream=False),
+    "best_of": integers(0, 128, (1, 6), most=6, n=1, stream=False),
     "logprobs": integers(0, 20, (None, 2)),
 }

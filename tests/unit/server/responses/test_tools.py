@@ -133,7 +133,7 @@ def test_grammar_that_is_not_valid_is_refused(site: ScriptedSite) -> None:
     form = {"type": "grammar", "syntax": "lark", "definition": "start: ((("}
     choice = {"type": "custom", "name": "apply_patch"}
     error = error_of(post(site, tools=[{**CUSTOM, "format": form}], tool_choice=choice))
-    assert error["param"] == "tools"
+    assert error["param"] == "tools.0.format"
 
 
 def test_forced_function_follows_its_schema(site: ScriptedSite) -> None:
