@@ -191,8 +191,9 @@ class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
     def list_tool_schemas(self) -> Iterator[tuple[str, Grammar]]:
         """Yield the schemas of tools that are in the grammar of the answers, each after the field that has it."""
         form = self.form
+        holds_all = form.lists_calls if form.forced_call is None else not form.forced_call
         held = form.strict_tools if form.forced_call is None else (form.forced_call,)
-        for name in form.tools if form.forced_call == "" else held:
+        for name in form.tools if holds_all else held:
             if field := form.tool_fields.get(name):
                 yield field, Grammar(kind="json_schema", source=form.tools[name])
 

@@ -106,6 +106,13 @@ def test_schema_that_the_answer_need_not_follow_is_accepted(site: ScriptedSite, 
         assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.parametrize("route", ROUTES)
+def test_schema_in_a_list_of_calls_is_refused_by_its_name(tmp_path: Path, route: str) -> None:
+    with ScriptedSite(tmp_path, None) as site:
+        for schema in NOT_HELD:
+            check_refused(site, route, ROUTES[route][0](GOOD, schema))
+
+
 def test_tool_of_a_namespace_and_a_custom_tool_have_their_own_paths(site: ScriptedSite) -> None:
     function = {"type": "function", "name": "f", "parameters": NOT_HELD[0]}
     custom = {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "regex", "definition": "("}}
