@@ -117,7 +117,7 @@ class Letters:
     def find_special(self, names: Collection[str]) -> frozenset[int]:
         return frozenset()
 
-    takes_tools = False
+    takes_tools = True
 
     def template_uses(self, name: str) -> bool:
         return name == "reasoning_effort"
