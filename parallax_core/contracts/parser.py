@@ -121,3 +121,6 @@ class ParserSpec:
     """Whether the answer proper may be JSON alone, which is how ``tool_choice`` forces a call."""
     call_form: CallForm | None = None
     """How the model writes calls, so that a grammar can hold their arguments to a strict schema; None: it cannot."""
+    call_marks: tuple[str, ...] = ()
+    """Without ``call_form``: the marks of which calls begin with one. Beside an output schema, an answer that begins
+    with one is free from there on. Empty: an output schema and tools exclude each other."""

@@ -88,6 +88,7 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_marks: tuple[str, str] | None = None
     may_force_calls: bool = True
     call_form: CallForm | None = None
+    call_marks: tuple[str, ...] = ()
     may_list_calls: bool = True
     """Whether a model may call tools of its own accord by a list, if it has no format for that; see `ResponseForm`."""
 
@@ -102,6 +103,7 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
             reasoning_marks=spec.reasoning_marks,
             may_force_calls=spec.may_force_calls,
             call_form=spec.call_form,
+            call_marks=tuple(spec.call_marks),
         )
 
 

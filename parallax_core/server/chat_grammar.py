@@ -13,7 +13,7 @@ from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.forced_calls import make_grammar
 from parallax_core.server.listed_calls import make_list_grammar
-from parallax_core.server.strict_calls import CallableTools, make_strict_grammar
+from parallax_core.server.strict_calls import CallableTools, make_marked_grammar, make_strict_grammar
 
 
 def set_grammar(
@@ -65,12 +65,15 @@ def _allow_list(form: ResponseForm, request: Request) -> tuple[ResponseForm, Req
 def _allow_calls(text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request) -> Request:
     """Return the request with the grammar of an answer that calls tools, or else has the form that is asked for."""
     asked, field = request.grammar, form.grammar_field
-    if parser.call_form is None or asked is None:
+    assert asked is not None
+    answer = asked.source or '{"type": "object"}'
+    if parser.call_form is not None:
+        either = make_strict_grammar(parser.call_form, _list_tools(form), text.grammars.find_special, answer)
+    elif parser.call_marks:
+        either = make_marked_grammar(parser.call_marks, parser.special_tokens, text.grammars.find_special, answer)
+    else:
         message = f"'{field}' leaves no room for tool calls in the format of this model"
         raise InvalidRequest(message, field, "leave it out, or send 'tool_choice': 'none'")
-    either = make_strict_grammar(
-        parser.call_form, _list_tools(form), text.grammars.find_special, asked.source or '{"type": "object"}'
-    )
     return replace(request, grammar=msgspec.structs.replace(either, whitespace=asked.whitespace))
 
 

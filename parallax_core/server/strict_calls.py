@@ -52,14 +52,41 @@ def make_strict_grammar(
         f"call: %json {json.dumps(call)}",
     ]
     if answer:
-        schema = {name: value for name, value in json.loads(answer).items() if name != "x-guidance"}
-        lines += [
-            f"start: space answer | {write([form.begin] if form.begin else [])} calls",
-            f"answer: %json {json.dumps(schema)}",
-        ]
+        start = f"start: space answer | {write([form.begin] if form.begin else [])} calls"
+        lines += [start, _write_answer(answer)]
     elif form.begin:
         lines.append("start: calls")
     else:
         lines += ["start: OTHER? | calls", f"OTHER: {OTHER}"]
     is_free = bool(form.begin) and not answer
     return Grammar(kind="lark", source="\n".join(lines), after=(form.begin,) if is_free else ())
+
+
+def make_marked_grammar(
+    marks: Sequence[str], special_tokens: Collection[str], find_special: Callable[[str], str], answer: str
+) -> Grammar:
+    """Return the grammar of an answer with a schema, or of calls of which only the beginning is known.
+
+    Args:
+        marks: what calls begin with; free text follows.
+        special_tokens: of the model, which that text may have.
+        find_special: see `ModelGrammars.find_special`.
+        answer: the JSON schema of an answer that does not call any tool.
+    """
+    special = [found for token in special_tokens if (found := find_special(token))]
+    more = f" (({' | '.join(special)}) TEXT?)*" if special else ""
+    lines = [
+        "start: space (answer | mark calls)",
+        "space: /[ \\n]{1,4}/?",
+        "mark: " + " | ".join(find_special(mark) or json.dumps(mark) for mark in marks),
+        f"calls: TEXT?{more}",
+        "TEXT: /(.|\\n)+/",
+        _write_answer(answer),
+    ]
+    return Grammar(kind="lark", source="\n".join(lines))
+
+
+def _write_answer(answer: str) -> str:
+    """Return the rule of an answer with a JSON schema."""
+    schema = {name: value for name, value in json.loads(answer).items() if name != "x-guidance"}
+    return f"answer: %json {json.dumps(schema)}"

@@ -226,7 +226,19 @@ def test_form_and_tools_begin_after_the_reasoning_that_the_prompt_opened(site: T
         )
 
 
-def test_form_is_refused_beside_tools_whose_calls_are_no_json_objects(tmp_path: Path) -> None:
+@pytest.mark.parametrize("calls", [False, True])
+def test_form_leaves_room_for_calls_of_which_the_mark_is_known(tmp_path: Path, *, calls: bool) -> None:
+    """The text behind the mark is free, special tokens included."""
+    with ToySite(tmp_path, replace(HERMES, call_form=None, call_marks=("<tool_call>",))) as site:
+        [mark], [end] = site.text.encode("<tool_call>"), site.text.encode("</tool_call>")
+        bias = {str(mark): 100 if calls else -100, str(end): 100}
+        fields: Any = {**ASK, "max_tokens": 40, "tools": TOOLS, "response_format": FORM, "seed": 3, "logit_bias": bias}
+        content = site.openai.chat.completions.create(**fields).choices[0].message.content or ""
+    assert content.lstrip().startswith("<tool_call>" if calls else '"')
+    assert ("</tool_call>" in content) == calls
+
+
+def test_form_is_refused_beside_tools_in_a_format_without_marks(tmp_path: Path) -> None:
     with ToySite(tmp_path, replace(HERMES, call_form=None)) as site:
         with pytest.raises(openai.BadRequestError, match="no room for tool calls in the format of this") as caught:
             site.openai.chat.completions.create(**ASK, tools=TOOLS, extra_body={"response_format": FORM})

@@ -11,8 +11,8 @@ import pytest
 
 from parallax_core.api import CallForm, Parser, ToolCall
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.strict_calls import CallableTools, make_strict_grammar
-from parallax_models.parsers.formats import CALL_FORMS
+from parallax_core.server.strict_calls import CallableTools, make_marked_grammar, make_strict_grammar
+from parallax_models.parsers.formats import CALL_FORMS, CALL_MARKS, FORMATS
 from parallax_models.parsers.json_calls import GraniteParser, HermesParser, Llama3Parser, MinimaxM1Parser
 from tests.unit.models.test_grammars import follow, generate
 from tests.unit.tinymodel import write_model
@@ -123,6 +123,19 @@ def test_answer_has_its_form_or_calls_tools(text: ModelTokenizer, name: str) -> 
             jsonschema.validate(json.loads(answer), LETTER)
     assert num_calls
     assert num_answers
+
+
+@pytest.mark.parametrize("name", CALL_MARKS)
+def test_answer_has_its_form_or_begins_as_a_call(text: ModelTokenizer, name: str) -> None:
+    [spec] = [spec for spec in FORMATS if spec.name == name]
+    [mark] = spec.call_marks
+    assert mark in spec.factory.load().openers  # type: ignore[attr-defined]
+    grammar = make_marked_grammar(spec.call_marks, spec.special_tokens, text.grammars.find_special, json.dumps(LETTER))
+    compiled = text.grammars.compile(grammar)
+    for answer in ('{"letter": "a"}', f"{mark}any text, {{", f"\n{mark}"):
+        assert follow(text, compiled.start(), answer) == (True, True)
+    for answer in ("No.", "{}", f'{{"letter": "a"}}{mark}'):
+        assert follow(text, compiled.start(), answer) != (True, True)
 
 
 def test_schema_of_a_tool_that_is_not_strict_does_not_hold(text: ModelTokenizer) -> None:

@@ -20,6 +20,16 @@ CALL_FORMS = {
 }
 """How the formats whose calls are JSON objects with a name write them."""
 
+CALL_MARKS = {
+    "qwen3_coder": ("<tool_call>",),
+    "glm4": ("<tool_call>",),
+    "mistral": ("[TOOL_CALLS]",),
+    "deepseek": ("<｜tool▁calls▁begin｜>",),
+    "kimi_k2": ("<|tool_calls_section_begin|>",),
+    "minimax": ("<minimax:tool_call>",),
+}
+"""What calls begin with in the others."""
+
 
 def _offer(name: str, summary: str, parser: str, marks: tuple[str, ...], tokens: tuple[str, ...] = ()) -> ParserSpec:
     return ParserSpec(
@@ -31,6 +41,7 @@ def _offer(name: str, summary: str, parser: str, marks: tuple[str, ...], tokens:
         reasoning_end=THINK_END,
         reasoning_marks=THINK_TOKENS,
         call_form=CALL_FORMS.get(name),
+        call_marks=CALL_MARKS.get(name, ()),
     )
 
 
@@ -58,6 +69,7 @@ FORMATS = (
         special_tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]"),
         reasoning_end="[/THINK]",
         reasoning_marks=("[THINK]", "[/THINK]"),
+        call_marks=CALL_MARKS["mistral"],
     ),
     _offer(
         "deepseek",
