@@ -12,7 +12,7 @@ The pause of a fault is the longest wait of a stream that begins at most a secon
 also for being admitted. A node is lost without a reason (``lost_healthy_nodes``) if nothing has happened to it, nor to
 its link with the server, in the 5 s before. ``before`` and ``after`` are what the cluster holds while it does nothing.
 
-``failures`` lists what should not be; it has to be empty. Times count at a load below 3 only.
+``failures`` lists what should not be; it has to be empty. The streams alone keep two cores busy: the load is printed.
 
 Parts are written to the report as they end, and not run again; more options:
 
@@ -57,7 +57,7 @@ from parallax_core.config.home import models_folder
 PARTS = 2
 """Parts of the run with each model."""
 MOST_PAUSE_S = {"tiny": 5.0, "smollm2": 10.0}
-"""The 95th percentile of the pauses because of a machine that is killed, leaves or joins is at most this, by model."""
+"""The 95th percentile of the pauses because machines are killed, leave or join is at most this, by model."""
 CALM_S = 120.0
 """Seconds within which the cluster is as before, once nothing happens any more."""
 
