@@ -2,8 +2,8 @@
 
     python -m benchmarks.many_links --nodes 300 --out benchmarks/results/many-links.json
 
-The coordinator is a process of its own. Each node has a key and a link of its own over encrypted ZeroMQ, with the
-session of a worker, and shares a process with others, which run on the second core. Six nodes serve a toy of three
+The coordinator is a process of its own. Each node has a home, a key and a link of its own over encrypted ZeroMQ, with
+the session of a worker, and shares a process with others, which run on the second core. Six nodes serve a toy of three
 layers to a client; the others have no room for a layer, and wait. Somebody follows the events of the cluster. In turn,
 all nodes join at once, are idle, report other figures each ten seconds, leave one after the other (a tenth of them),
 and are killed together (the rest but those that serve).
@@ -40,6 +40,7 @@ from benchmarks.paced_cluster import GB, make_model
 from benchmarks.record import describe_run, write_report
 from benchmarks.strangers import pinned
 from parallax_core.api import ParallaxError, TransportPlan, keys_folder
+from parallax_core.base.ids import name_machine
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.layer_plan import LayerPlanner
 from parallax_core.cluster.placement.policy import SearchPlacement
@@ -185,7 +186,12 @@ class LightNode:
 
     async def run(self, address: str) -> None:
         """Serve the coordinator until it is told to leave."""
-        transport = ZmqTransport(TransportPlan(node=self.name, listen="tcp://127.0.0.1:0", timeout_s=15.0))
+        place = Path(os.environ["PARALLAX_HOME"]).parent
+        enter(place, "head")
+        heads = {"head": Keyring(keys_folder()).ensure_pair("head").public}
+        enter(place, name_machine(self.name))
+        plan = TransportPlan(node=self.name, listen="tcp://127.0.0.1:0", timeout_s=15.0, heads=heads)
+        transport = ZmqTransport(plan)
         await transport.start()
         self.session = WorkerSession(transport, self.name, open_toy, reporter=NodeReporter(self.report))
         join = Join(transport.address, ("toy",), f"host-{self._number}", os.getpid())
@@ -315,12 +321,20 @@ def measure(count: int) -> list[dict[str, Any]]:
     return found
 
 
-def prepare_home(count: int) -> None:
-    """Make the keys of all nodes."""
+def prepare_homes(folder: Path, count: int) -> None:
+    """Make the home of the coordinator, which knows all nodes, and one for each of them."""
+    enter(folder, "head")
     ZmqJoining().prepare("head")
-    ring = Keyring(keys_folder())
+    known = Keyring(keys_folder())
     for number in range(count):
-        ring.make(f"m{number}")
+        enter(folder, f"m{number}")
+        pair = Keyring(keys_folder()).ensure_pair("default")
+        known.allow(pair.public, f"m{number}", "worker")
+
+
+def enter(folder: Path, machine: str) -> None:
+    """Have what is made from now on be on a machine."""
+    os.environ["PARALLAX_HOME"] = str(folder / machine)
 
 
 def main() -> None:
@@ -343,8 +357,8 @@ def main() -> None:
         asyncio.run(run_nodes(first, stop, options.nodes, options.address))
         return
     with tempfile.TemporaryDirectory(prefix="links-") as folder:
-        os.environ["PARALLAX_HOME"] = folder
-        prepare_home(options.nodes)
+        prepare_homes(Path(folder), options.nodes)
+        enter(Path(folder), "head")
         phases = measure(options.nodes)
     found = {
         "nodes": options.nodes,
