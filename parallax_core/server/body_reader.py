@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -28,6 +29,8 @@ from parallax_core.server.body_messages import (
     make_sound,
     unpack,
 )
+from parallax_core.server.capabilities import lists_calls
+from parallax_core.server.described_tools import describe_tools, encode_described, write_calls
 from parallax_core.server.embedding_models import EmbeddingRequest
 from parallax_core.server.embedding_request import read_embedding
 from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
@@ -191,7 +194,11 @@ def _tokenize(reader: BodyReader, body: TokenizeRequest, ask: BodyRequest) -> Di
         ending = PromptEnding(opens_answer=opens, continues_last=continues)
         special = bool(body.add_special_tokens)
         tools = [tool.as_template_value() for tool in body.tools or ()]
-        tokens = text.encode_chat(turns, body.chat_template_kwargs, ending, tools=tools, special=special)
+        encode = partial(text.encode_chat, settings=body.chat_template_kwargs, ending=ending, special=special)
+        if tools and lists_calls(text, reader.parser):
+            tokens = encode_described(turns, describe_tools(tools, None), encode)
+        else:
+            tokens = encode(turns if text.takes_tools else write_calls(turns), tools=tools)
     pieces = list(map(text.vocabulary.find_piece, tokens)) if body.return_token_strs else None
     most = ask.max_length or text.context_length
     return _write(count=len(tokens), max_model_len=most, tokens=tokens, token_strs=pieces)

@@ -33,9 +33,12 @@ def describe_tools(tools: Tools, forced: str | None) -> str:
 def encode_described(turns: Turns, text: str, encode: Callable[[Turns], tuple[int, ...]]) -> tuple[int, ...]:
     """Return the prompt of turns, with a text in the system turn: in one of the user if the template refuses that.
 
+    Earlier calls and results are text, too; see `write_calls`.
+
     Raises:
         InvalidRequest: if the template refuses the turns.
     """
+    turns = write_calls(turns)
     try:
         return encode(_put_in_system(turns, text))
     except InvalidRequest as error:

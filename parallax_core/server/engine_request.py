@@ -106,14 +106,15 @@ def read_conversation(
     settings = body.chat_template_kwargs or {}
     if body.reasoning_effort is not None:
         settings = {**_read_effort(text, body.reasoning_effort, parser), **settings}
-    if not tools or not lists_calls(text, parser):
-        return text.encode_chat(turns if text.takes_tools else write_calls(turns), settings, ending, tools=tools)
-    if body.forced_call is None and parser is not None and not parser.may_list_calls:
+    may_call = parser is None or parser.may_list_calls or body.forced_call is not None
+    if tools and lists_calls(text, parser) and not may_call:
         message = "this model was not trained to call tools, or not in a format that is known"
         hint = "send a 'tool_choice' that forces a call, or start the server with --untrained-tools"
         raise InvalidRequest(message, "tools", hint)
-    described = describe_tools(tools, body.forced_call)
-    return encode_described(write_calls(turns), described, partial(text.encode_chat, settings=settings, ending=ending))
+    encode = partial(text.encode_chat, settings=settings, ending=ending)
+    if tools and lists_calls(text, parser):
+        return encode_described(turns, describe_tools(tools, body.forced_call), encode)
+    return encode(turns if text.takes_tools else write_calls(turns), tools=tools)
 
 
 def _read_end(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None) -> tuple[int, ...]:

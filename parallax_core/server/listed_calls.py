@@ -32,9 +32,15 @@ def make_list_grammar(schemas: Mapping[str, str], *, allows_many: bool, answer: 
         "start: space " + ("(answer | calls)" if answer else "(TEXT? | calls)"),
         "space: /[ \\n]{1,4}/?",
         f"calls: %json {json.dumps(make_list_schema(schemas, allows_many=allows_many))}",
-        f"answer: %json {answer}" if answer else f"TEXT: {TEXT}",
+        write_answer(answer) if answer else f"TEXT: {TEXT}",
     ]
     return Grammar(kind="lark", source="\n".join(lines))
+
+
+def write_answer(answer: str) -> str:
+    """Return the rule of an answer with a JSON schema; options for its compiler are not the client's."""
+    schema = {name: value for name, value in json.loads(answer).items() if name != "x-guidance"}
+    return f"answer: %json {json.dumps(schema)}"
 
 
 class ListedCallParser(ForcedCallParser):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import CallForm
 from parallax_core.server.forced_calls import MAX_CALLS, make_call_schema
+from parallax_core.server.listed_calls import write_answer
 
 OTHER = r"/[^{\[ \n](.|\n)*/"
 """An answer that does not begin as a call, if calls have no mark before them."""
@@ -53,7 +54,7 @@ def make_strict_grammar(
     ]
     if answer:
         start = f"start: space answer | {write([form.begin] if form.begin else [])} calls"
-        lines += [start, _write_answer(answer)]
+        lines += [start, write_answer(answer)]
     elif form.begin:
         lines.append("start: calls")
     else:
@@ -81,12 +82,6 @@ def make_marked_grammar(
         "mark: " + " | ".join(find_special(mark) or json.dumps(mark) for mark in marks),
         f"calls: TEXT?{more}",
         "TEXT: /(.|\\n)+/",
-        _write_answer(answer),
+        write_answer(answer),
     ]
     return Grammar(kind="lark", source="\n".join(lines))
-
-
-def _write_answer(answer: str) -> str:
-    """Return the rule of an answer with a JSON schema."""
-    schema = {name: value for name, value in json.loads(answer).items() if name != "x-guidance"}
-    return f"answer: %json {json.dumps(schema)}"

@@ -84,6 +84,9 @@ PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% e
 """A template without tools."""
 
 
+CALL: dict[str, Any] = {"id": "a", "type": "function", "function": {"name": "stop", "arguments": "{}"}}
+
+
 class PlainSite(ScriptedSite):
     """A server of a model without a format for calls, which writes what a script says."""
 
@@ -117,6 +120,16 @@ def test_list_that_is_cut_off_is_no_text(tmp_path: Path, most: int) -> None:
     assert text.message.content == "["
 
 
+def test_tokenize_describes_tools_as_chat_does(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+    turns.append({"role": "tool", "tool_call_id": "a", "content": "5"})
+    with PlainSite(tmp_path) as site:
+        site.ask("Hello.", tools=TOOLS, messages=turns)
+        told = site.http.post("/tokenize", json={"messages": turns, "tools": TOOLS}).json()
+        assert told["tokens"] == list(site.engine.requests[-1].prompt)
+        assert "<assistant>" + json.dumps([CALL["function"]]).replace('"{}"', "{}") in site.prompt
+
+
 def test_calls_of_models_without_a_format_are_streamed(tmp_path: Path) -> None:
     with PlainSite(tmp_path) as site:
         chunks = list(site.ask("a [ {", tools=TOOLS, stream=True))
@@ -142,7 +155,8 @@ def test_messages_and_responses_call_tools_by_a_list_too(tmp_path: Path) -> None
 
 
 def test_answer_of_a_form_may_be_a_list_of_calls(tmp_path: Path) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "it", "schema": json.loads(LETTERS)}}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "it", "schema": json.loads(LETTERS)}}
+    form["json_schema"]["schema"]["x-guidance"] = {"lenient": True}
     with PlainSite(tmp_path) as site:
         [choice] = site.ask('{"name": "x"}', tools=TOOLS, response_format=form).choices
         [call] = site.ask(CALLS, tools=TOOLS[:1], response_format=form, parallel_tool_calls=False).choices
