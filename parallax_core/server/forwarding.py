@@ -12,14 +12,15 @@ from fastapi import FastAPI
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope
 
+from parallax_core.server.message_errors import VERSION_HEADER
 from parallax_core.server.route_roles import RouteRoles
 
 T = TypeVar("T")
 
 SMALL = 2**16
 """Bytes of a body that are decoded in less time than another thread takes to begin."""
-CONTENT = {b"content-type", b"content-length", b"transfer-encoding", b"content-encoding"}
-"""The headers about the client's body, which the route gets another one for."""
+LEFT_OUT = {b"content-type", b"content-length", b"transfer-encoding", b"content-encoding", VERSION_HEADER.encode()}
+"""The headers about the client's body, which the route gets another one for, and about the form of its answers."""
 OWN = {"path_params", "route", "router", "endpoint"}
 """What the application has found out about the client's request."""
 
@@ -98,7 +99,7 @@ async def forward(app: FastAPI, request: fastapi.Request, path: str, body: bytes
 
 
 def _make_scope(scope: Scope, path: str, body: bytes | None) -> Scope:
-    headers = [(name, value) for name, value in scope["headers"] if name not in CONTENT]
+    headers = [(name, value) for name, value in scope["headers"] if name not in LEFT_OUT]
     if body is not None:
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     kept = {name: value for name, value in scope.items() if name not in OWN}

@@ -306,6 +306,11 @@ def test_clients_but_browsers_are_greeted_as_ollama_greets_them(tmp_path: Path, 
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
 
 
+def test_header_of_another_api_changes_nothing(site: OllamaSite) -> None:
+    headers = {"Anthropic-Version": "2023-06-01"}
+    assert site.http.get("/api/tags", headers=headers).json() == site.http.get("/api/tags").json()
+
+
 def test_unknown_model_gets_a_404(site: OllamaSite) -> None:
     for name, fields in (("chat", {"messages": [USER]}), ("generate", {"prompt": "a"}), ("show", {})):
         error = error_of(site.http.post(f"/api/{name}", json={"model": "other", **fields}), 404)
