@@ -27,15 +27,15 @@ class BoundedThread:
     Belongs to one event loop.
     """
 
-    def __init__(self, name: str, work: str, limit_s: float, niceness: int = 0) -> None:
-        """Give calls ``limit_s`` seconds, and let others have the processor before them by ``niceness`` (Linux).
+    def __init__(self, name: str, work: str, limit_s: float, *, is_background: bool = False) -> None:
+        """Give calls ``limit_s`` seconds; those in the background run while a processor has nothing else to do (Linux).
 
         ``work`` is the calls' work as errors name it, such as ``compiling the grammar``.
         """
         self._name = name
         self._work = work
         self._limit_s = limit_s
-        self._niceness = niceness
+        self._is_background = is_background
         self._thread: StageThread | None = None
         self._stuck: list[StageThread] = []
         """Threads that were given up; those whose calls return after all end."""
@@ -66,14 +66,14 @@ class BoundedThread:
 
     def _begin(self) -> StageThread:
         thread = StageThread(self._name)
-        if self._niceness:
+        if self._is_background:
             thread.call(self._yield_processor)
         return thread
 
     def _yield_processor(self) -> None:
-        if sys.platform == "linux":  # where threads have priorities of their own
-            thread = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + self._niceness)
+        """Have every thread of a usual priority preempt this one; a nice value would let it finish its time slice."""
+        if sys.platform == "linux":  # where threads have policies of their own
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
     def _give_up(self, thread: StageThread, running: asyncio.Future[T]) -> None:
         if running.done():

@@ -26,8 +26,8 @@ SLICE_S = 0.002
 """Seconds for which quick masks are made before those that are made are handed over."""
 MOST_AT_ONCE = 64
 """The most quick masks of one call."""
-NICENESS = 10
-"""How much less urgent slow masks are than all else."""
+SLOW_LIMIT_S = 30.0
+"""The same for one that may be slow: it gets a processor only while nothing else wants it."""
 
 
 class MadeMask(NamedTuple):
@@ -119,7 +119,7 @@ class MaskMaker:
         self._num_bytes = (vocab_size + 7) // 8
         self._wake = wake
         self._finished: list[FinishedMask] = []
-        slow = BoundedThread("parallax-slow-masks", WORK, LIMIT_S, NICENESS)
+        slow = BoundedThread("parallax-slow-masks", WORK, SLOW_LIMIT_S, is_background=True)
         self._slow = MaskLane(slow, 1, self._finish)
         self._quick = MaskLane(BoundedThread("parallax-masks", WORK, LIMIT_S), MOST_AT_ONCE, self._finish, self._slow)
 

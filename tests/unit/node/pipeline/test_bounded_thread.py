@@ -51,13 +51,13 @@ async def test_no_more_than_a_few_threads_are_given_up_at_the_same_time() -> Non
     thread.close()
 
 
-async def test_thread_has_a_priority_of_its_own() -> None:
-    def read_priority() -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+async def test_thread_in_the_background_is_preempted_by_all_others() -> None:
+    def read_policy() -> int:
+        return os.sched_getscheduler(threading.get_native_id()) if sys.platform == "linux" else 0
 
-    usual, nice = BoundedThread("test-bounded", "counting", 20.0), BoundedThread("test-bounded", "counting", 20.0, 10)
-    priorities = await asyncio.gather(usual.call(read_priority), nice.call(read_priority))
-    wanted = min(read_priority() + 10, 19) if sys.platform == "linux" else read_priority()
-    assert list(priorities) == [read_priority(), wanted]
+    usual = BoundedThread("test-bounded", "counting", 20.0)
+    background = BoundedThread("test-bounded", "counting", 20.0, is_background=True)
+    policies = await asyncio.gather(usual.call(read_policy), background.call(read_policy))
+    assert list(policies) == [read_policy(), os.SCHED_IDLE if sys.platform == "linux" else 0]
     usual.close()
-    nice.close()
+    background.close()
