@@ -253,7 +253,12 @@ class LlamaIndexTyped(TypedChecks):
             model=self.plan.model, api_base=self.plan.url, api_key="none", temperature=0, context_window=2048, **options
         )
         assert model.chat([ChatMessage(role="user", content=QUESTION)]).message.content == ANSWER
-        tool = FunctionTool.from_defaults(self.capital_of, name=TOOL)
+
+        def capital_of(country: str) -> str:
+            """Find a capital."""
+            return country
+
+        tool = FunctionTool.from_defaults(capital_of, name=TOOL)
         answer = model.chat_with_tools([tool], user_msg=text, response_format=RESPONSE_FORMAT)
         calls = model.get_tool_calls_from_response(answer, error_on_no_tool_call=False)
         self.note_calls([(call.tool_name, call.tool_kwargs) for call in calls])
