@@ -53,7 +53,7 @@ def open_part(piece: Piece) -> ContentPart:
             }
             return ContentPart(ToolCall, call)
         case _:
-            return ContentPart(Content, {"type": "text", "text": "", "citations": None})
+            return ContentPart(Content, {"type": "text", "text": "", "citations": []})
 
 
 def read_input(arguments: str) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from parallax_core.server.response_models import ResponseModel
 
@@ -53,7 +55,8 @@ class MessageText(ResponseModel):
 
     type: Literal["text"]
     text: str
-    citations: None
+    citations: Annotated[list[None], Field(max_length=0)]
+    """Empty: the published schema requires the field, and clients that take none for an error read a list."""
 
 
 class MessageThinking(ResponseModel):

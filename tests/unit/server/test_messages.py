@@ -112,7 +112,7 @@ def test_answer_has_anthropics_shape(site: Site) -> None:
         "type": "message",
         "role": "assistant",
         "model": "toy",
-        "content": [{"type": "text", "text": answer("hello", 5), "citations": None}],
+        "content": [{"type": "text", "text": answer("hello", 5), "citations": []}],
         "stop_reason": "max_tokens",
         "stop_sequence": None,
         "stop_details": None,
@@ -129,7 +129,7 @@ def test_events_of_a_stream_come_in_the_published_order(site: Site) -> None:
     message = start["message"]
     assert (message["content"], message["stop_reason"]) == ([], None)
     assert (message["usage"]["input_tokens"], ping) == (5, {"type": "ping"})
-    assert opened["content_block"] == {"type": "text", "text": "", "citations": None}
+    assert opened["content_block"] == {"type": "text", "text": "", "citations": []}
     assert "".join(delta["delta"]["text"] for delta in deltas) == answer("hello", 5)
     assert (closed["type"], end["delta"]) == (
         "content_block_stop",
