@@ -51,17 +51,10 @@ ENVIRONMENTS = {
 NPM_PACKAGES = ["openai", "ai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "@anthropic-ai/sdk"]
 RATE = 10
 """Requests per minute that the guarded server allows each key."""
-OFFICIAL = (
-    "openai",
-    "openai-tools",
-    "anthropic",
-    "openai-typed",
-    "responses-typed",
-    "anthropic-typed",
-    "zed",
-    "continue",
-)
+OFFICIAL = ("openai", "openai-tools", "anthropic")
 """The clients of the environment for development, and the checks of tools with one."""
+TYPED = ("openai-typed", "responses-typed", "anthropic-typed", "zed", "continue")
+"""What runs there, too, and asks for tools and a schema in one request."""
 PINNED = {
     "litellm": "litellm",
     "langchain": "langchain",
@@ -81,7 +74,7 @@ PINNED = {
 }
 """The other clients in Python, and the environment of each."""
 SCRIPTS = ("ai-chat", "ai-messages", "anthropic-npm")
-CLIENTS = (*OFFICIAL, "npm", *PINNED, *SCRIPTS)
+CLIENTS = (*OFFICIAL, *TYPED, "npm", *PINNED, *SCRIPTS)
 MODULES = {
     **dict.fromkeys(("openai", "litellm", "langchain"), "guests"),
     **dict.fromkeys(("openai-tools", "anthropic", "pydantic-ai", "openai-agents", "litellm-tools"), "agent_guests"),
@@ -138,7 +131,7 @@ def make_package(name: str = "npm", packages: Sequence[str] = NPM_PACKAGES) -> t
 
 def list_commands(names: list[str]) -> dict[str, list[str]]:
     """Return the command that runs the checks of each client, without the plan argument."""
-    commands = {name: [sys.executable, *_name_guest(name)] for name in OFFICIAL}
+    commands = {name: [sys.executable, *_name_guest(name)] for name in (*OFFICIAL, *TYPED)}
     for name in set(names) & set(PINNED):
         commands[name] = [str(make_environment(PINNED[name])), *_name_guest(name)]
     if set(names) & {"npm", *SCRIPTS}:

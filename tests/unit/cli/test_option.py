@@ -73,6 +73,7 @@ VALUES: dict[str, Any] = {
     "response_store": "store",
     "response_store_size": 32.5,
     "response_ttl": 6.5,
+    "untrained_tools": False,
     "keep_billing_line": True,
     "log_prompts": True,
     "max_body": 16.0,
