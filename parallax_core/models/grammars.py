@@ -143,6 +143,7 @@ class GrammarFollower:
 
     def __init__(self, tokenizer: LLTokenizer) -> None:
         self._tokenizer = tokenizer
+        self._threads = threading.local()
         self._token = tokenizer.greedy_tokenize("a")[0]
 
     def advance(self, matcher: LLMatcher, tokens: Sequence[int]) -> bool:
@@ -154,12 +155,15 @@ class GrammarFollower:
                 return False
         return True
 
-    @cached_property
+    @property
     def _executor(self) -> LLExecutor:
-        """A thread of llguidance; started when it is first needed."""
+        """A thread of llguidance for the one that asks, whose priority it has; started when it is first needed."""
         from llguidance import LLExecutor
 
-        return LLExecutor(1)
+        if not hasattr(self._threads, "executor"):
+            self._threads.executor = LLExecutor(1)
+        found: LLExecutor = self._threads.executor
+        return found
 
     @cached_property
     def _second(self) -> LLMatcher:

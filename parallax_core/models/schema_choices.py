@@ -12,7 +12,7 @@ from typing import Any
 from parallax_core.models.schema_keywords import JsonSchema
 
 MOST_STEPS = 16
-"""The most references and properties that are followed to tell two schemas apart."""
+"""The most references that lead to a schema."""
 
 
 def join_choices(part: JsonSchema, root: JsonSchema) -> JsonSchema:
@@ -20,31 +20,35 @@ def join_choices(part: JsonSchema, root: JsonSchema) -> JsonSchema:
     choices = part.get("oneOf")
     if "anyOf" in part or not isinstance(choices, list):
         return part
-    if not all(_are_apart(one, other, root, MOST_STEPS) for one, other in combinations(choices, 2)):
+    if not all(_are_apart(one, other, root) for one, other in combinations(choices, 2)):
         return part
     joined = {"anyOf" if name == "oneOf" else name: value for name, value in part.items()}
     joined.pop("discriminator", None)  # it names the field that tells them apart, and asks for nothing
     return joined
 
 
-def _are_apart(one: Any, other: Any, root: JsonSchema, steps: int) -> bool:  # noqa: ANN401 -- any JSON
-    """Return whether it is certain that no value matches both schemas."""
-    one, other = _resolve(one, root, steps), _resolve(other, root, steps)
-    if not (steps and isinstance(one, dict) and isinstance(other, dict)):
-        return False
-    types = _list_types(one), _list_types(other)
-    values = _list_values(one), _list_values(other)
-    if any(pair[0] and pair[1] and pair[0].isdisjoint(pair[1]) for pair in (types, values)):
+def _are_apart(one: Any, other: Any, root: JsonSchema) -> bool:  # noqa: ANN401 -- any JSON
+    """Return whether it is certain that no value matches both schemas: they differ, or a field that both require."""
+    one, other = _resolve(one, root), _resolve(other, root)
+    if _differ(one, other):
         return True
-    fields = [_list_required(each) for each in (one, other)]
-    return types == ({"object"}, {"object"}) and any(
-        _are_apart(fields[0][name], fields[1][name], root, steps - 1) for name in fields[0].keys() & fields[1].keys()
+    fields, others = _list_required(one), _list_required(other)
+    return any(
+        _differ(_resolve(fields[name], root), _resolve(others[name], root)) for name in fields.keys() & others.keys()
     )
 
 
-def _resolve(schema: Any, root: JsonSchema, steps: int) -> Any:  # noqa: ANN401 -- any JSON
+def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 -- any JSON
+    """Return whether two schemas have no type, or no value, in common."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return False
+    pairs = (_list_types(one), _list_types(other)), (_list_values(one), _list_values(other))
+    return any(mine and theirs and mine.isdisjoint(theirs) for mine, theirs in pairs)
+
+
+def _resolve(schema: Any, root: JsonSchema) -> Any:  # noqa: ANN401 -- any JSON
     """Follow the references of a schema within ``root``."""
-    for _ in range(steps):
+    for _ in range(MOST_STEPS):
         if not (isinstance(schema, dict) and isinstance(path := schema.get("$ref"), str)):
             return schema
         found: Any = root
@@ -68,8 +72,10 @@ def _list_values(schema: JsonSchema) -> set[str]:
     return set(map(json.dumps, values)) if simple else set()
 
 
-def _list_required(schema: JsonSchema) -> dict[str, Any]:
-    """Return the schemas of the fields that an object must have."""
+def _list_required(schema: Any) -> dict[str, Any]:  # noqa: ANN401 -- any JSON
+    """Return the schemas of the fields that a value must have, which has to be an object."""
+    if not isinstance(schema, dict) or _list_types(schema) != {"object"}:
+        return {}
     fields, names = schema.get("properties"), schema.get("required")
     if not (isinstance(fields, dict) and isinstance(names, list)):
         return {}
