@@ -7,7 +7,7 @@ calls them by a list in JSON; see `parallax_core.server.listed_calls`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parallax_core.base.errors import InvalidRequest
@@ -73,22 +73,22 @@ def write_calls(turns: Turns) -> Turns:
     names: dict[str, str] = {}
     follows_result = False
     for turn in turns:
-        calls = turn.get("tool_calls") or ()
-        names |= {call["id"]: call["function"]["name"] for call in calls}
-        is_result = turn["role"] == "tool"
-        if is_result:
-            name = names.get(turn.get("tool_call_id", ""), "a function")
-            turn = {"role": "user", "content": f"The result of {name}: {turn['content']}"}  # noqa: PLW2901
-        elif calls:
-            turn = _write_call(turn, calls)  # noqa: PLW2901
-        joins = bool(written) and written[-1]["role"] == "user" == turn["role"] and (is_result or follows_result)
-        written[-1:] = [_join(written[-1], turn)] if joins else [*written[-1:], turn]
+        names |= {call["id"]: call["function"]["name"] for call in turn.get("tool_calls") or ()}
+        told, is_result = _write_turn(turn, names), turn["role"] == "tool"
+        joins = bool(written) and written[-1]["role"] == "user" == told["role"] and (is_result or follows_result)
+        written[-1:] = [_join(written[-1], told)] if joins else [*written[-1:], told]
         follows_result = is_result
     return written
 
 
-def _write_call(turn: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    functions = [{name: call["function"][name] for name in ("name", "arguments")} for call in calls]
+def _write_turn(turn: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return a turn with its calls, or its result, as text; ``names``: of the functions, by the ids of the calls."""
+    if turn["role"] == "tool":
+        name = names.get(turn.get("tool_call_id", ""), "a function")
+        return {"role": "user", "content": f"The result of {name}: {turn['content']}"}
+    if not turn.get("tool_calls"):
+        return turn
+    functions = [{name: call["function"][name] for name in ("name", "arguments")} for call in turn["tool_calls"]]
     kept = {name: value for name, value in turn.items() if name != "tool_calls"}
     return _join(kept, {"content": json.dumps(functions, ensure_ascii=False)})
 

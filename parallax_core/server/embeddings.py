@@ -61,7 +61,7 @@ class EmbeddingResponse:
 
 
 def _divide(reading: ParsedBody) -> Iterator[tuple[int, ParsedBody]]:
-    """Yield bodies with so many of the inputs as are submitted at once, each with the number of its first one."""
+    """Yield the body in parts of `AT_ONCE` inputs, each with the index of its first input."""
     for begin in range(0, len(reading.prompts), AT_ONCE):
         prompts, seeds = reading.prompts[begin : begin + AT_ONCE], reading.seeds[begin : begin + AT_ONCE]
         yield begin, msgspec.structs.replace(reading, prompts=prompts, seeds=seeds)
