@@ -3,8 +3,8 @@
     python -m benchmarks.typed_guests NAME PLAN
 
 The plan and the report are those of `guests.py`. An agent that ends in a typed answer sends such requests: the model
-calls a tool, or its answer follows the schema. Zed and Continue are editors: their requests are sent in the form that
-their sources publish.
+calls a tool, or its answer follows the schema. Zed and Continue are editors: their requests are sent in the form of
+`open_ai.rs` and `openaiTypeConverters.ts` in their sources, with an output schema besides.
 """
 
 # ruff: noqa: ANN401 -- clients return values of any type, and each is imported where it is used
@@ -317,7 +317,7 @@ class ZedTyped(TypedChecks):
             "model": self.plan.model,
             "messages": [
                 {"role": "system", "content": "You are an agent."},
-                {"role": "user", "content": [{"type": "text", "text": text}]},
+                {"role": "user", "content": text},
             ],
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -353,7 +353,6 @@ class ContinueTyped(ZedTyped):
 
     def describe(self, text: str) -> dict[str, Any]:
         """See `ZedTyped.describe`."""
-        [tool] = offer_tool()
         return {
             "messages": [{"role": "system", "content": "You are in agent mode."}, *turn(text)],
             "model": self.plan.model,
@@ -364,8 +363,7 @@ class ContinueTyped(ZedTyped):
             "presence_penalty": 0,
             "stream": True,
             "stop": ["<|endoftext|>"],
-            "parallel_tool_calls": False,
-            "tools": [{**tool, "function": {**tool["function"], "strict": False}}],
+            "tools": offer_tool(),
         }
 
 

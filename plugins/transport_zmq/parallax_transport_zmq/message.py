@@ -1,7 +1,7 @@
 """Short messages of a connection, besides the parts of frames; the first byte is the type.
 
-Each is one ZeroMQ message with a single part: a receiver limits the number of waiting messages and the size of each,
-but not the number of parts.
+Each is one ZeroMQ message with a single part: a receiver limits the size of each message, and one that listens also
+the number of those that wait, but not the number of parts.
 """
 
 from __future__ import annotations
