@@ -6,10 +6,13 @@ peer's process runs, even while its interpreter lock is held, and none that it i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import zmq
 
@@ -53,25 +56,26 @@ def count_arrived(descriptor: int) -> int:
 
 def hang_up(descriptor: int) -> None:
     """End a connection of ZeroMQ's, which notices that, and closes it."""
-    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
-    try:
+    with contextlib.suppress(OSError), _borrow(descriptor) as borrowed:  # the peer has done so, or ZeroMQ has
         borrowed.shutdown(socket.SHUT_RDWR)
-    except OSError:  # the peer has done so, or it is no socket any more
-        pass
-    finally:
-        borrowed.detach()
 
 
 def _ask(descriptor: int, option: int, layout: struct.Struct) -> int | None:
     """Return the number at the end of what the kernel says; None: it says nothing, as of a local socket."""
-    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
-    try:
+    with contextlib.suppress(OSError), _borrow(descriptor) as borrowed:  # ZeroMQ may close it at any time
         found = borrowed.getsockopt(socket.IPPROTO_TCP, option, layout.size)
         return int(layout.unpack(found)[0]) if len(found) == layout.size else None
-    except OSError:
-        return None
+    return None
+
+
+@contextmanager
+def _borrow(descriptor: int) -> Iterator[socket.socket]:
+    """Lend a socket of ZeroMQ's, which closes it; raise OSError if it has done so."""
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+    try:
+        yield borrowed
     finally:
-        borrowed.detach()  # it stays ZeroMQ's, which closes it
+        borrowed.detach()
 
 
 def find_inode(descriptor: int) -> int | None:

@@ -17,6 +17,7 @@ import zmq
 from parallax_core.api import Frame
 from parallax_core.testing.joining import SECRET, VERSIONS, OneCode
 from parallax_transport_zmq import connections as module
+from parallax_transport_zmq.arrivals import count_arrived, hang_up
 from parallax_transport_zmq.connections import Connection, Connections
 from parallax_transport_zmq.joining import ZmqJoining, derive_pair
 from parallax_transport_zmq.message import Hello, pack_enrol
@@ -292,3 +293,10 @@ async def test_messages_of_another_key_are_not_those_of_a_link() -> None:
         far._listener._links[identity] = linked
         await here.send(Frame(b"y"))
         assert (await asyncio.wait_for(there.receive(), 5)).header == b"y"
+
+
+def test_connection_that_closes_under_the_look_raises_nothing() -> None:
+    with pairs(1) as [(ours, _)]:
+        file = ours.fileno()
+    assert count_arrived(file) == 0
+    hang_up(file)

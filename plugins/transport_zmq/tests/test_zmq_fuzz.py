@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 def test_ill_messages_harm_nobody() -> None:
     command = [sys.executable, "-m", "benchmarks.links", "--messages", "3000", "--seed", "7"]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=300, check=False)
+    print(done.stdout)
     outcome = json.loads(done.stdout)  # of a process of its own, since its memory is measured
-    print(outcome)
     assert outcome["faults"] == []
     assert outcome["accepted"] > 30
 
