@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from parallax_core.base.errors import InvalidRequest
+from parallax_core.base.schema_refs import JsonSchema, localize_references
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.schema_choices import join_choices
 from parallax_core.models.schema_integers import bound_integers, share_integers
-from parallax_core.models.schema_keywords import JsonSchema, drop_neutral, rewrite_schema
+from parallax_core.models.schema_keywords import drop_neutral, rewrite_schema
 from parallax_core.models.schema_names import list_names
 
 if TYPE_CHECKING:
@@ -55,11 +56,14 @@ def _make_options(whitespace: str | None) -> JsonCompileOptions:
 
 
 def _rewrite_schema(schema: Any) -> Any:  # noqa: ANN401 -- any JSON; what is no schema is left for llguidance to refuse
-    def rewrite(part: JsonSchema) -> JsonSchema:
-        return bound_integers(list_names(join_choices(drop_neutral(part), schema if isinstance(schema, dict) else {})))
+    if not isinstance(schema, dict):
+        return schema
+    local = localize_references(schema)
 
-    whole = rewrite_schema(schema, rewrite)
-    return share_integers(whole) if isinstance(whole, dict) else whole
+    def rewrite(part: JsonSchema) -> JsonSchema:
+        return bound_integers(list_names(join_choices(drop_neutral(part), local)))
+
+    return share_integers(rewrite_schema(local, rewrite))
 
 
 def _rewrite_rules(lark: str, options: JsonCompileOptions) -> str:

@@ -9,10 +9,7 @@ import json
 from itertools import combinations
 from typing import Any
 
-from parallax_core.models.schema_keywords import JsonSchema
-
-MOST_STEPS = 16
-"""The most references that lead to a schema."""
+from parallax_core.base.schema_refs import JsonSchema, follow_references
 
 
 def join_choices(part: JsonSchema, root: JsonSchema) -> JsonSchema:
@@ -29,12 +26,13 @@ def join_choices(part: JsonSchema, root: JsonSchema) -> JsonSchema:
 
 def _are_apart(one: Any, other: Any, root: JsonSchema) -> bool:  # noqa: ANN401 -- any JSON
     """Return whether it is certain that no value matches both schemas: they differ, or a field that both require."""
-    one, other = _resolve(one, root), _resolve(other, root)
+    one, other = follow_references(one, root), follow_references(other, root)
     if _differ(one, other):
         return True
     fields, others = _list_required(one), _list_required(other)
     return any(
-        _differ(_resolve(fields[name], root), _resolve(others[name], root)) for name in fields.keys() & others.keys()
+        _differ(follow_references(fields[name], root), follow_references(others[name], root))
+        for name in fields.keys() & others.keys()
     )
 
 
@@ -44,18 +42,6 @@ def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 -- any JSON
         return False
     pairs = (_list_types(one), _list_types(other)), (_list_values(one), _list_values(other))
     return any(mine and theirs and mine.isdisjoint(theirs) for mine, theirs in pairs)
-
-
-def _resolve(schema: Any, root: JsonSchema) -> Any:  # noqa: ANN401 -- any JSON
-    """Follow the references of a schema within ``root``."""
-    for _ in range(MOST_STEPS):
-        if not (isinstance(schema, dict) and isinstance(path := schema.get("$ref"), str)):
-            return schema
-        found: Any = root
-        for key in path.removeprefix("#/").split("/") if path.startswith("#/") else [""]:
-            found = found.get(key) if isinstance(found, dict) else None
-        schema = found
-    return None
 
 
 def _list_types(schema: JsonSchema) -> set[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parallax_core.models.schema_keywords import NOTES, VALUES, JsonSchema, rewrite_schema
+from parallax_core.base.schema_refs import VALUES, JsonSchema
+from parallax_core.models.schema_keywords import NOTES, rewrite_schema
 
 SMALLEST, LARGEST = -(2**63) + 1024, 2**63 - 1
 """The bounds; llguidance holds the bounds of a schema as double precision and takes none below the first."""
@@ -39,14 +40,12 @@ def bound_integers(schema: JsonSchema) -> JsonSchema:
 def share_integers(schema: JsonSchema) -> JsonSchema:
     """Return a whole schema in which equal bounded integers are one definition, of which each takes a millisecond.
 
+    References in it are local; see `localize_references`.
     llguidance compares the alternatives of ``oneOf`` by what is written there, so they stay as they are.
     """
     names: dict[str, str] = {}
-    num_ids = 0
 
     def share(part: JsonSchema) -> JsonSchema:
-        nonlocal num_ids
-        num_ids += "$id" in part
         kind = {name: value for name, value in part.items() if name not in UNBOUND}
         if kind.keys().isdisjoint(BOUNDS[1]) or not kind.keys() <= SHARED:
             return part
@@ -54,8 +53,7 @@ def share_integers(schema: JsonSchema) -> JsonSchema:
 
     whole = rewrite_schema(schema, share, {*VALUES, "oneOf"})
     own = whole.get("$defs", {})
-    has_parts_with_ids = num_ids > ("$id" in schema)  # references in them are relative to them
-    if has_parts_with_ids or not isinstance(own, dict) or any(name.startswith(PREFIX) for name in own):
+    if not isinstance(own, dict) or any(name.startswith(PREFIX) for name in own):
         return schema
     return {**whole, "$defs": {**own, **{name: json.loads(kind) for kind, name in names.items()}}} if names else schema
 

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-JsonSchema = dict[str, Any]
-"""An object that is a JSON schema, or a part of one."""
+from parallax_core.base.schema_refs import IN_OBJECT, VALUES, JsonSchema
+
 FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"}
 )
 """The formats that answers are held to. Any other is an annotation, as the standard has it."""
-VALUES = frozenset({"const", "default", "enum", "example", "examples"})
-"""Keywords whose values are no schemas, and may be null."""
-IN_OBJECT = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
-"""Keywords with an object of schemas."""
 NOTES = frozenset({"$comment", "deprecated", "description", "examples", "title"})
 """Keywords that say something of a value and ask for nothing."""
 PAIRS = {"contains": ("maxContains", "minContains"), "if": ("else", "then")}

@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.models.schema_keywords import JsonSchema
+from parallax_core.base.schema_refs import JsonSchema
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

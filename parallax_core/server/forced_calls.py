@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parallax_core.base.json_scan import JsonScan
+from parallax_core.base.schema_refs import localize_references, move_references
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import Content, Parser, Piece, ToolCall
 
@@ -53,7 +54,8 @@ def make_call_schema(schemas: Mapping[str, str], arguments: str = "arguments") -
     variants, parts = [], {}
     for number, (name, schema) in enumerate(schemas.items()):
         place = f"tool{number}"
-        parts[place] = _move(_as_object(json.loads(schema)), f"#/$defs/{place}")
+        own = localize_references(_as_object(json.loads(schema)))
+        parts[place] = move_references(own, f"#/$defs/{place}")
         fields = {"name": {"const": name}, arguments: {"$ref": f"#/$defs/{place}"}}
         variants.append(
             {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
@@ -64,19 +66,6 @@ def make_call_schema(schemas: Mapping[str, str], arguments: str = "arguments") -
 def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema that allows objects only."""
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
-
-
-def _move(schema: Any, place: str) -> Any:  # noqa: ANN401 -- any JSON
-    """Return a schema whose references hold where it is a part of another one, at ``place``."""
-    if isinstance(schema, list):
-        return [_move(each, place) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {name: _move(value, place) for name, value in schema.items()}
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = place + reference[1:]
-    return moved
 
 
 class ForcedCallParser:

@@ -70,6 +70,21 @@ def test_alternatives_that_one_value_may_match_stay(choices: object) -> None:
     assert join_choices(part, {"$defs": {"loop": {"$ref": "#/$defs/loop"}}}) == part
 
 
+@pytest.mark.parametrize("place", ["#/$defs/", "pets.json#/$defs/", "https://example.org/pets.json#/$defs/", "#"])
+def test_alternatives_of_a_schema_with_a_name_are_told_apart(tmp_path: Path, place: str) -> None:
+    write_model(tmp_path)
+    text = ModelTokenizer(tmp_path)
+    named = {name: {"$anchor": name, **tag(name)} for name in ("cat", "dog")}
+    inner = {"$id": "pets.json", "oneOf": [{"$ref": f"{place}{name}"} for name in named], "$defs": named}
+    for schema in (
+        {**inner, "$id": "https://example.org/pets.json"},
+        {"$id": "https://example.org/", "allOf": [inner]},
+    ):
+        compiled = text.grammars.compile(Grammar(kind="json_schema", source=json.dumps(schema)))
+        assert follow(text, compiled.start(), '{"kind": "dog"}') == (True, True)
+        assert follow(text, compiled.start(), '{"kind": "cow"}') == (False, False)
+
+
 @pytest.mark.parametrize(
     ("answer", "is_allowed"),
     [

@@ -81,6 +81,17 @@ def test_grammar_allows_the_tools_alone(named: str, most: int, *, allows_many: b
     assert schema["$defs"]["tool1"] == {"type": "object"}
 
 
+def test_tools_whose_schemas_have_names_keep_their_own_parts() -> None:
+    named = {"$id": "https://example.org/s.json", "properties": {"w": {"$ref": "s.json#/$defs/word"}}}
+    schemas = {name: json.dumps({**named, "$defs": {"word": {"const": name}}}) for name in ("one", "two")}
+    parts = json.loads(make_grammar(schemas, "", allows_many=True, after=()).source)["$defs"]
+    assert [parts[place]["properties"]["w"] for place in parts] == [
+        {"$ref": "#/$defs/tool0/$defs/word"},
+        {"$ref": "#/$defs/tool1/$defs/word"},
+    ]
+    assert not any("$id" in part for part in parts.values())
+
+
 def test_grammar_of_a_named_tool_is_its_schema() -> None:
     grammar = make_grammar(SCHEMAS, "look_up", allows_many=True, after=())
     assert json.loads(grammar.source) == {**json.loads(SCHEMAS["look_up"]), "type": "object"}
