@@ -25,15 +25,16 @@ def can_reason(text: ModelTokenizer, parser: ParserTraits | None) -> bool:
     """Return whether a model reasons: its chat template has a setting for that, or the marks of reasoning."""
     marks = (parser.reasoning_marks if parser else None) or ()
     has_marks = any(mark in text.template_source for mark in marks)
-    return bool(parser and parser.reasoning_end) and (has_marks or _has_setting(text))
+    return bool(parser and parser.reasoning_end) and (has_marks or has_setting(text))
 
 
 def takes_effort(text: ModelTokenizer, parser: ParserTraits | None) -> bool:
-    """Return whether requests may ask for reasoning, also where it would be part of the text of the answer."""
-    return _has_setting(text) or can_reason(text, parser)
+    """Return whether requests for reasoning have an effect, also where it would be part of the text of the answer."""
+    return has_setting(text) or can_reason(text, parser)
 
 
-def _has_setting(text: ModelTokenizer) -> bool:
+def has_setting(text: ModelTokenizer) -> bool:
+    """Return whether a model's chat template has a setting for reasoning."""
     return any(map(text.template_uses, ("reasoning_effort", *REASONING_SWITCHES)))
 
 

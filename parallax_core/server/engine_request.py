@@ -17,9 +17,10 @@ from parallax_core.contracts.sample import Sampling
 from parallax_core.models.chat_template import ANSWER, PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
-from parallax_core.server.capabilities import REASONING_SWITCHES, can_reason, lists_calls
+from parallax_core.server.capabilities import lists_calls
 from parallax_core.server.chat_grammar import set_grammar
 from parallax_core.server.described_tools import describe_tools, encode_described, write_calls
+from parallax_core.server.reasoning_request import close_reasoning, read_end, read_marks, set_effort, show_end
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
 from parallax_core.server.structured_output import StructuredOutputs, read_format, read_structured
 
@@ -40,9 +41,6 @@ SAME = (
 
 DEFAULT_COMPLETION_TOKENS = 16
 """The default ``max_tokens`` of a completion request in OpenAI's API."""
-
-NUM_END_TOKENS, MAX_PROMPT_END = 64, 256
-"""The number of tokens, and of characters, at the end of a prompt that a parser sees."""
 
 ALL_TOKENS = -1
 """vLLM's ``top_k`` for all tokens."""
@@ -69,7 +67,7 @@ def parse_chat(
         logprobs,
         length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens",
         prompt_field="messages",
-        prompt_end=text.show(prompt[-NUM_END_TOKENS:])[-MAX_PROMPT_END:] if parser else "",
+        prompt_end=show_end(text, prompt) if parser else "",
         tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
         tool_fields={
             tool.function.name: f"tools.{number}.function.parameters" for number, tool in enumerate(body.offered_tools)
@@ -79,7 +77,7 @@ def parse_chat(
         lists_calls=bool(body.offered_tools) and lists_calls(text, parser),
         allows_many_calls=body.parallel_tool_calls is not False,
         max_reasoning=body.max_reasoning_tokens,
-        reasoning_end=_read_end(text, body, parser),
+        reasoning_end=read_end(text, body.max_reasoning_tokens, parser),
     )
     request = _read_request(
         text,
@@ -88,7 +86,7 @@ def parse_chat(
         default_max_tokens=text.defaults.max_tokens,
         logprobs=logprobs,
         shown_tokens=text.find_special(parser.special_tokens) if parser else frozenset(),
-        reasoning_marks=_read_marks(parser, form.prompt_end),
+        reasoning_marks=read_marks(parser, form.prompt_end),
     )
     form, request = set_grammar(text, parser or ParserTraits(), form, request)
     return ParsedBody(form=form, request=request, prompts=(pack(prompt),), seeds=_draw_seeds(body, 1))
@@ -103,9 +101,7 @@ def read_conversation(
         InvalidRequest: if it cannot be served; it names the field.
     """
     tools, turns = [tool.as_template_value() for tool in body.offered_tools], [each.as_turn() for each in body.messages]
-    settings = body.chat_template_kwargs or {}
-    if body.reasoning_effort is not None:
-        settings = {**_read_effort(text, body.reasoning_effort, parser), **settings}
+    settings = {**set_effort(text, body.reasoning_effort), **(body.chat_template_kwargs or {})}
     may_call = parser is None or parser.may_list_calls or body.forced_call is not None
     if tools and lists_calls(text, parser) and not may_call:
         message = "this model was not trained to call tools, or not in a format that is known"
@@ -113,39 +109,11 @@ def read_conversation(
         raise InvalidRequest(message, "tools", hint)
     encode = partial(text.encode_chat, settings=settings, ending=ending)
     if tools and lists_calls(text, parser):
-        return encode_described(turns, describe_tools(tools, body.forced_call), encode)
-    return encode(turns if text.takes_tools else write_calls(turns), tools=tools)
-
-
-def _read_end(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None) -> tuple[int, ...]:
-    """Return the tokens that end the reasoning, if it is limited."""
-    if body.max_reasoning_tokens is None:
-        return ()
-    if parser is None or not parser.reasoning_end:
-        message = "this server does not know how this model ends its reasoning"
-        raise InvalidRequest(message, "max_reasoning_tokens", "leave it out, or choose another parser with --parser")
-    return text.encode(parser.reasoning_end, special=False)
-
-
-def _read_marks(parser: ParserTraits | None, prompt_end: str) -> tuple[str, str] | None:
-    """Return `Request.reasoning_marks` of an answer to a prompt that ends so."""
-    if parser is None or parser.reasoning_marks is None:
-        return None
-    begin, end = parser.reasoning_marks
-    return "" if prompt_end.rstrip().endswith(begin) else begin, end
-
-
-def _read_effort(text: ModelTokenizer, effort: str, parser: ParserTraits | None) -> dict[str, Any]:
-    """Return the variables of the chat template for a ``reasoning_effort``; what is so anyway needs none."""
-    if text.template_uses("reasoning_effort"):
-        return {"reasoning_effort": effort}
-    for name in REASONING_SWITCHES:
-        if text.template_uses(name):
-            return {name: effort != "none"}
-    if can_reason(text, parser) == (effort != "none"):
-        return {}
-    message = "this model's chat template has no setting for reasoning"
-    raise InvalidRequest(message, "reasoning_effort", "leave it out")
+        prompt = encode_described(turns, describe_tools(tools, body.forced_call), encode)
+    else:
+        prompt = encode(turns if text.takes_tools else write_calls(turns), tools=tools)
+    closes = body.reasoning_effort == "none" and ending.opens_answer
+    return close_reasoning(text, prompt, parser) if closes else prompt
 
 
 def read_completion(text: ModelTokenizer, body: CompletionRequest) -> ParsedBody:

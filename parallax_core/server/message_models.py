@@ -237,9 +237,11 @@ class Thinking(Strict):
 
     @model_validator(mode="after")
     def check_budget(self) -> Self:
-        """Check that there is a budget if it is needed."""
-        if (self.budget_tokens is None) == (self.type == "enabled"):
-            raise refuse("budget_tokens", "'budget_tokens' is for the type 'enabled', which needs it")
+        """Check that there is a budget if it is needed, and none if it contradicts the type."""
+        if self.type == "enabled" and self.budget_tokens is None:
+            raise refuse("budget_tokens", "'budget_tokens' is missing: the type 'enabled' needs it")
+        if self.type == "disabled" and self.budget_tokens is not None:
+            raise refuse("budget_tokens", "'budget_tokens' is not for the type 'disabled': leave it out")
         return self
 
 
@@ -266,10 +268,12 @@ class CountTokensRequest(Tolerant):
     only the first call of an answer."""
     output_config: OutputConfig | None = None
     """``format``: ``{"type": "json_schema", "schema": SCHEMA}`` has the answer match a JSON schema. ``effort``: how
-    much the model reasons, if its chat template has such a setting; where it can only be turned on or off, it is on."""
+    much the model may reason, if its chat template has such a setting; where it can only be turned on or off, it is
+    on. Without effect on a model that does not reason."""
     thinking: Thinking | None = None
-    """``type``: ``enabled`` has the model reason for at most ``budget_tokens`` tokens, ``disabled`` turns reasoning
-    off if the chat template can, and ``adaptive``, the default, leaves it to the model."""
+    """``type``: ``enabled`` lets the model reason for at most ``budget_tokens`` tokens, ``disabled`` turns reasoning
+    off, and ``adaptive``, the default, leaves it to the model, within ``budget_tokens`` if there are any. A model that
+    does not reason answers without it."""
 
     @model_validator(mode="after")
     def check_tools(self) -> Self:

@@ -12,7 +12,7 @@ from parallax_core.contracts.engine import Pin
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import BodyRequest, ParsedBody, ParserTraits
-from parallax_core.server.capabilities import REASONING_SWITCHES, can_reason
+from parallax_core.server.capabilities import REASONING_SWITCHES
 from parallax_core.server.engine_request import parse_chat, read_conversation
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest, OutputFormat
 from parallax_core.server.message_turns import list_messages, make_choice, make_tool
@@ -22,7 +22,6 @@ from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFor
 FIELDS = {
     "continue_final_message": "messages",
     "max_reasoning_tokens": "thinking",
-    "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
 }
 """The names of fields of a chat request in the Messages API, where they differ."""
@@ -37,7 +36,6 @@ def read_messages(
         InvalidRequest: if it cannot be served; it names the field.
     """
     chat = _make_chat(text, body, ask)
-    _check_thinking(text, body, parser)
     try:
         prompt = read_conversation(text, chat, parser, _find_ending(body))
         room = max(1, ask.max_length - len(prompt)) if ask.max_length else body.max_tokens
@@ -67,7 +65,6 @@ def read_messages(
 
 def count_tokens(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest, parser: ParserTraits | None) -> int:
     """Return the number of tokens of the prompt for a conversation; raises what `read_messages` raises."""
-    _check_thinking(text, body, parser)
     try:
         return len(read_conversation(text, _make_chat(text, body, ask), parser, _find_ending(body)))
     except InvalidRequest as error:
@@ -77,7 +74,6 @@ def count_tokens(text: ModelTokenizer, body: CountTokensRequest, ask: BodyReques
 def _make_chat(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest) -> ChatRequest:
     """Return the chat request with the same conversation, tools and reasoning."""
     choice, thinking = body.tool_choice, body.thinking
-    effort = body.output_config.effort if body.output_config else None
     return ChatRequest.model_construct(
         model=body.model,
         messages=list_messages(body, keeps_billing_line=ask.keeps_billing_line),
@@ -87,22 +83,23 @@ def _make_chat(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest)
         chat_template_kwargs=_switch_reasoning(text, body),
         max_reasoning_tokens=thinking.budget_tokens if thinking else None,
         response_format=_make_format(body.answer_format) if body.answer_format else None,
-        reasoning_effort="xhigh" if effort == "max" else effort,
+        reasoning_effort=_read_effort(body),
     )
 
 
-def _check_thinking(text: ModelTokenizer, body: CountTokensRequest, parser: ParserTraits | None) -> None:
-    """Raise InvalidRequest if the body asks for reasoning, and the model does not reason."""
-    if body.thinking is not None and body.thinking.type == "enabled" and not can_reason(text, parser):
-        message = "this model does not reason, as far as this server knows"
-        raise InvalidRequest(message, "thinking", "leave it out, or send the type 'disabled'")
-
-
 def _switch_reasoning(text: ModelTokenizer, body: CountTokensRequest) -> dict[str, Any]:
-    """Return the variables that turn reasoning on or off, as far as the chat template has them."""
-    if body.thinking is None or body.thinking.type == "adaptive":
+    """Return the variables that turn reasoning on if the body does, as far as the chat template has them."""
+    if body.thinking is None or body.thinking.type != "enabled":
         return {}
-    return {name: body.thinking.type == "enabled" for name in REASONING_SWITCHES if text.template_uses(name)}
+    return {name: True for name in REASONING_SWITCHES if text.template_uses(name)}
+
+
+def _read_effort(body: CountTokensRequest) -> str | None:
+    """Return the ``reasoning_effort`` that a chat request would have."""
+    if body.thinking is not None and body.thinking.type == "disabled":
+        return "none"
+    effort = body.output_config.effort if body.output_config else None
+    return "xhigh" if effort == "max" else effort
 
 
 def _make_format(answer: OutputFormat) -> ResponseFormat:

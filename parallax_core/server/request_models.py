@@ -230,11 +230,11 @@ class ChatRequest(Generation):
     parallel_tool_calls: bool | None = None
     """False keeps only the first call of an answer; true by default."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    """How much the model reasons, if its chat template has such a setting; where it can only be turned on or off,
-    ``none`` turns it off."""
+    """How much the model may reason, if its chat template has such a setting; where it can only be turned on or off,
+    ``none`` turns it off. Without effect on a model that does not reason."""
     max_reasoning_tokens: CountField | None = None
     """The largest number of tokens of the reasoning: after them the server ends it, and the model begins its answer.
-    Only for a single answer."""
+    Only for a single answer. Without effect on a model that does not reason."""
     metadata: Labels | None = None
     """Up to 16 labels for the client's own use, without effect on the answer; names of up to 64 characters, values of
     up to 512."""

@@ -33,7 +33,7 @@ from parallax_core.server.body_messages import (
     RefusedBody,
 )
 from parallax_core.server.cache_salt import CacheSalts
-from parallax_core.server.capabilities import can_reason, list_capabilities
+from parallax_core.server.capabilities import can_reason, list_capabilities, takes_effort
 from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import cut
 from parallax_core.server.json_response import respond
@@ -153,11 +153,13 @@ class Service:
         """Return the engine, with a limit on the reasoning if the request has one.
 
         Raises:
-            InvalidRequest: if the engine cannot continue answers.
+            InvalidRequest: if the model reasons, and the engine cannot continue answers.
         """
-        if reading.form.max_reasoning is None or self.parser is None:
+        if not reading.form.reasoning_end or self.parser is None:
             return self.engine
         if not can_resume(self.engine, reading.request):
+            if not can_reason(self.text, self._traits):
+                return self.engine
             message = "a limit on reasoning is not available: this model's engine cannot continue an answer"
             raise InvalidRequest(message, "max_reasoning_tokens", "leave it out, or serve with another backend")
         return ReasoningLimit(self.engine, self.parser, reading.form, self.text.decode)
@@ -234,7 +236,9 @@ class Service:
 
     @property
     def limits_reasoning(self) -> bool:
-        """Whether requests may limit the reasoning."""
+        """Whether a limit on the reasoning is kept, as it is by a model that does not reason."""
+        if not takes_effort(self.text, self._traits):
+            return True
         return can_reason(self.text, self._traits) and can_resume(self.engine, SOME_REQUEST)
 
     @property

@@ -190,7 +190,8 @@ class ResponsesRequest(Sampled):
     chat_template_kwargs: Variables | None = None
     """Up to 256 further variables for the model's chat template."""
     max_reasoning_tokens: CountField | None = None
-    """The largest number of tokens of the reasoning: after them the server ends it, and the model begins its answer."""
+    """The largest number of tokens of the reasoning: after them the server ends it, and the model begins its answer.
+    Without effect on a model that does not reason."""
 
     @model_validator(mode="after")
     def check_together(self) -> Self:

@@ -32,7 +32,6 @@ SAME = (*Sampled.model_fields, "chat_template_kwargs", "max_reasoning_tokens", "
 FIELDS = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
-    "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
 """The names of fields of a chat request in the Responses API, where they differ."""

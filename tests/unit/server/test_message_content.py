@@ -145,20 +145,6 @@ def test_thinking_is_switched_by_the_template(site: ScriptedSite, kind: str, *, 
     assert site.text.show(site.engine.requests[-1].prompt).endswith("<think>\n") == opens
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"thinking": {"type": "enabled", "budget_tokens": 20}}, "thinking: this model does not reason"),
-    ],
-)
-def test_what_the_model_cannot_do_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
-    with ScriptedSite(tmp_path, spec=None) as site:
-        body = {"model": "toy", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], **fields}
-        response = site.http.post("/v1/messages", json=body)
-    assert response.status_code == 400
-    assert response.json()["error"]["message"].startswith(message)
-
-
 def test_budget_needs_an_engine_that_can_continue_an_answer(site: ScriptedSite) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "thinking": {"type": "enabled", "budget_tokens": 10}}
     response = site.http.post("/v1/messages", json={"model": "toy", "max_tokens": 500, **body})
