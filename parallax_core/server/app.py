@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 
@@ -46,6 +46,7 @@ from parallax_core.server.responses import compact, kept_routes
 from parallax_core.server.responses import route as responses
 from parallax_core.server.route_roles import RouteRoles
 from parallax_core.server.served_models import ModelReleases, ServedModels
+from parallax_core.server.unused_query import note_unused
 
 
 def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions, drain: Drain) -> FastAPI:
@@ -85,7 +86,7 @@ def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions
 def _include(app: FastAPI, router: APIRouter) -> None:
     roles: RouteRoles = app.state.roles
     roles.add_own(router)
-    app.include_router(router)
+    app.include_router(router, dependencies=[Depends(note_unused)])
 
 
 def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:

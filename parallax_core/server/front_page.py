@@ -17,6 +17,10 @@ EXAMPLE = "http://127.0.0.1:8000"
 """The address in the page, which becomes that of the server."""
 PLAIN_HOST = re.compile(r"[A-Za-z0-9.:\[\]-]+")
 """A ``Host`` that means nothing else in HTML and in a shell."""
+SCHEMES = frozenset({"http", "https"})
+FIRST_PROXY = re.compile(r'(?:"[^"]*"|[^",])*')
+"""What the header ``Forwarded`` has of the proxy that the client asked; RFC 7239."""
+FORWARDED_PAIR = re.compile(r'(?:^|;)\s*([a-z]+)=(?:"([^"]*)"|([^";\s]*))', re.IGNORECASE)
 
 
 def make_router() -> fastapi.APIRouter:
@@ -33,11 +37,30 @@ def make_router() -> fastapi.APIRouter:
     @router.get("/", include_in_schema=False)
     @needs_role(None)
     async def show_front_page(http: fastapi.Request) -> HTMLResponse:
-        host = http.headers.get("host", "")
-        address = f"{http.url.scheme}://{host}" if PLAIN_HOST.fullmatch(host) else EXAMPLE
-        return HTMLResponse(page.replace(EXAMPLE, address), headers=headers)
+        return HTMLResponse(page.replace(EXAMPLE, find_address(http)), headers=headers)
 
     return router
+
+
+def find_address(http: fastapi.Request) -> str:
+    """Return the address that a client has asked for, for display only: a client may say whatever it likes.
+
+    Behind a proxy it is what ``Forwarded``, or else ``X-Forwarded-Proto`` and ``X-Forwarded-Host`` say.
+    """
+    first = FIRST_PROXY.match(http.headers.get("forwarded", ""))
+    found = {name.lower(): quoted or plain for name, quoted, plain in FORWARDED_PAIR.findall(first[0] if first else "")}
+    scheme = (found.get("proto") or _take_first(http, "x-forwarded-proto")).lower()
+    host = found.get("host") or _take_first(http, "x-forwarded-host")
+    if not PLAIN_HOST.fullmatch(host):
+        host = http.headers.get("host", "")
+    if not PLAIN_HOST.fullmatch(host):
+        return EXAMPLE
+    return f"{scheme if scheme in SCHEMES else http.url.scheme}://{host}"
+
+
+def _take_first(http: fastapi.Request, name: str) -> str:
+    """Return the first value of a header, which is of the proxy that the client asked."""
+    return http.headers.get(name, "").partition(",")[0].strip()
 
 
 def write_policy(page: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from parallax_core.base.errors import InvalidRequest
 from parallax_core.server.response_models import ResponseModel
 
 
@@ -93,12 +95,13 @@ class MessageModelReply(ResponseModel):
 
 
 class MessageModelsReply(ResponseModel):
-    """All models, in the form of Anthropic's API."""
+    """A page of the models, in the form of Anthropic's API."""
 
     data: list[MessageModelReply]
     first_id: str | None
     last_id: str | None
-    has_more: Literal[False]
+    has_more: bool
+    """Whether there are more in the direction that was asked for."""
 
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -107,10 +110,46 @@ NEVER = ("batch", "citations", "code_execution", "image_input", "pdf_input")
 """What no model here is able to do."""
 
 
-def list_models(models: list[dict[str, Any]]) -> dict[str, object]:
-    """Return the answer with all models, which are in Anthropic's form."""
-    ids = [each["id"] for each in models] or [None]
-    return {"data": models, "first_id": ids[0], "last_id": ids[-1], "has_more": False}
+@dataclass(frozen=True, slots=True)
+class ModelPage:
+    """Which models a client asks for."""
+
+    limit: int
+    """The largest number of models."""
+    after_id: str | None = None
+    """They follow the model of this id."""
+    before_id: str | None = None
+    """They are right before the model of this id."""
+    has_active: bool = True
+    """Whether they may have the ``lifecycle`` that all models here have."""
+
+
+def list_models(models: list[dict[str, Any]], page: ModelPage) -> dict[str, object]:
+    """Return a page of models, which are in Anthropic's form.
+
+    Raises:
+        InvalidRequest: if the page begins at no model, or at two.
+    """
+    if page.after_id and page.before_id:
+        raise InvalidRequest("'after_id' and 'before_id' ask for different pages: send only one of them", "before_id")
+    models = models if page.has_active else []
+    ids = [each["id"] for each in models]
+    if page.before_id:
+        end = _find_place(ids, page.before_id, "before_id")
+        begin = max(0, end - page.limit)
+        has_more = begin > 0
+    else:
+        begin = _find_place(ids, page.after_id, "after_id") + 1 if page.after_id else 0
+        end = begin + page.limit
+        has_more = end < len(ids)
+    shown = ids[begin:end] or [None]
+    return {"data": models[begin:end], "first_id": shown[0], "last_id": shown[-1], "has_more": has_more}
+
+
+def _find_place(ids: list[str], name: str, field: str) -> int:
+    if name not in ids:
+        raise InvalidRequest(f"'{field}' is the id of no model", field)
+    return ids.index(name)
 
 
 def convert_model(model: Mapping[str, Any], *, limits_reasoning: bool) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from parallax_core.server.message_errors import VERSION_HEADER
 from parallax_core.server.message_model_list import (
     MessageModelReply,
     MessageModelsReply,
+    ModelPage,
     convert_model,
     list_models,
 )
@@ -30,12 +31,34 @@ from parallax_core.server.openapi import describe_body, describe_errors, describ
 from parallax_core.server.response_models import ModelReply, ModelsReply, ResponseModel
 from parallax_core.server.served_models import ModelEntry, ModelState, ServedModels
 from parallax_core.server.strict_json import read_body
+from parallax_core.server.unused_query import leave_out
 
 MAX_BYTES = 8192
 """The largest body: it is read on the event loop."""
 LONGEST_DRAIN_S = 86400.0
 
+PAGE, LARGEST_PAGE = 20, 1000
+"""The number of models of a page of Anthropic's API: by default, and the largest."""
+PAGE_FIELDS = {"limit", "after_id", "before_id", "lifecycle", "lifecycle[]"}
+"""What a query may have for Anthropic's clients alone."""
+Lifecycles = list[Literal["active", "deprecated", "retired"]] | None
+
 NameField = Annotated[TextField, Field(min_length=1, max_length=1024)]
+
+
+def read_page(
+    limit: Annotated[int, fastapi.Query(ge=1, le=LARGEST_PAGE)] = PAGE,
+    after_id: Annotated[str | None, fastapi.Query(max_length=1024)] = None,
+    before_id: Annotated[str | None, fastapi.Query(max_length=1024)] = None,
+    lifecycle: Annotated[Lifecycles, fastapi.Query()] = None,
+    lifecycles: Annotated[Lifecycles, fastapi.Query(alias="lifecycle[]")] = None,  # as the official client has it
+) -> ModelPage:
+    """Return the page that a query asks for; only for Anthropic's clients."""
+    wanted = [*(lifecycle or ()), *(lifecycles or ())]
+    return ModelPage(limit, after_id, before_id, has_active=not wanted or "active" in wanted)
+
+
+PageQuery = Annotated[ModelPage, fastapi.Depends(read_page)]
 
 
 class ChangeRequest(Strict):
@@ -120,11 +143,14 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
     @router.get(
         "/v1/models", response_model=ModelsReply | MessageModelsReply, responses=describe_shared_errors(401, 403)
     )
-    async def show_all(http: fastapi.Request) -> dict[str, object]:
-        """List the models that this server knows, those that answer first; Anthropic's clients get its form."""
+    async def show_all(http: fastapi.Request, page: PageQuery) -> dict[str, object]:
+        """List the models that are known, those that answer first; Anthropic's clients get pages in its form."""
         named = [(known, name) for known in models.all for name in _list_names(known, models)]
         data = [{**_describe(known, http, created), "id": name} for known, name in named]
-        return list_models(data) if _is_anthropic(http) else {"object": "list", "data": data}
+        if _is_anthropic(http):
+            return list_models(data, page)
+        leave_out(http, PAGE_FIELDS)
+        return {"object": "list", "data": data}
 
     @router.get(
         "/v1/models/{model_id:path}",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import fastapi
 import msgspec
-from fastapi import Query
+from fastapi import Depends, Query
 from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest, UnknownName
@@ -25,7 +25,8 @@ PATH = "/v1/responses/{response_id}"
 ERRORS = describe_errors(400, 401, 403, 404, 429)
 
 IncludedQuery = Annotated[list[Included] | None, Query()]
-"""Without effect: what a response includes is decided when it is made."""
+IncludedQueries = Annotated[list[Included] | None, Query(alias="include[]")]
+"""The same, as the official clients have it."""
 
 
 def make_router(models: ServedModels) -> fastapi.APIRouter:
@@ -37,18 +38,29 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     return router
 
 
+async def check_included(include: IncludedQuery = None, includes: IncludedQueries = None) -> None:
+    """Check what a query asks to include: without effect, since that is decided when a response is made."""
+    del include, includes
+
+
 def _add_retrieve(router: fastapi.APIRouter, models: ServedModels) -> None:
-    @router.get(PATH, response_model=ResponsesReply, responses={**describe_response_events(), **ERRORS})
+    @router.get(
+        PATH,
+        response_model=ResponsesReply,
+        responses={**describe_response_events(), **ERRORS},
+        dependencies=[Depends(check_included)],
+    )
     async def retrieve_response(
         http: fastapi.Request,
         response_id: str,
         *,
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=0, le=2**53)] = None,
-        include: IncludedQuery = None,
+        include_obfuscation: bool = False,
     ) -> Response:
         """Return a response, or its events from the one after ``starting_after`` on."""
-        del include
+        if include_obfuscation:
+            raise InvalidRequest("'include_obfuscation' is not supported: leave it out", "include_obfuscation")
         if starting_after is not None and not stream:
             message = "'starting_after' is only for requests with 'stream'"
             raise InvalidRequest(message, "starting_after")
@@ -88,7 +100,12 @@ def _add_ends(router: fastapi.APIRouter, models: ServedModels) -> None:
 
 
 def _add_input(router: fastapi.APIRouter, models: ServedModels) -> None:
-    @router.get(f"{PATH}/input_items", response_model=InputListReply, responses=ERRORS)
+    @router.get(
+        f"{PATH}/input_items",
+        response_model=InputListReply,
+        responses=ERRORS,
+        dependencies=[Depends(check_included)],
+    )
     async def list_input_parts(
         http: fastapi.Request,
         response_id: str,

@@ -87,6 +87,33 @@ def test_host_with_other_characters_is_not_shown(paged: Site, host: str) -> None
     assert found.text == PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("headers", "address"),
+    [
+        ({"X-Forwarded-Proto": "https"}, "https://testserver"),
+        ({"X-Forwarded-Proto": "HTTPS, http", "X-Forwarded-Host": "llm.example.org, proxy"}, "https://llm.example.org"),
+        ({"X-Forwarded-Host": "llm.example.org:8443"}, "http://llm.example.org:8443"),
+        ({"Forwarded": 'for="[::1]:5,6";Proto=https;host="[fe80::1]:8443", proto=http'}, "https://[fe80::1]:8443"),
+        ({"Forwarded": "for=1.2.3.4; host=llm.example.org"}, "http://llm.example.org"),
+        ({"Forwarded": "proto=https", "X-Forwarded-Proto": "http", "X-Forwarded-Host": "a.b"}, "https://a.b"),
+        ({"X-Forwarded-Proto": "javascript", "X-Forwarded-Host": "a<b>"}, "http://testserver"),
+        ({"Forwarded": 'proto="https;host="a', "X-Forwarded-Proto": ""}, "http://testserver"),
+        ({"Forwarded": "host=$(date)", "X-Forwarded-Host": "a'b", "Host": "a b"}, "http://127.0.0.1:8000"),
+    ],
+)
+def test_address_behind_a_proxy_is_that_of_the_proxy(paged: Site, headers: dict[str, str], address: str) -> None:
+    found = paged.client.get("/", headers=headers).text
+    assert f"curl {address}/v1/chat/completions \\" in found
+    assert found == PAGE.read_text(encoding="utf-8").replace("http://127.0.0.1:8000", address)
+
+
+def test_forwarded_host_has_no_other_effect() -> None:
+    with Site(ServerOptions(hosts=frozenset({"localhost"}))) as site:
+        extend(site)
+        for headers in ({}, {"X-Forwarded-Host": "localhost"}, {"Forwarded": "host=localhost"}):
+            error_of(site.client.get("/", headers=headers), 403)
+
+
 def test_other_methods_are_told_where_the_api_is(paged: Site) -> None:
     for path in ("/", "/v1"):
         refused = paged.client.post(path, json={})
