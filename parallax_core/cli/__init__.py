@@ -60,7 +60,7 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
         """Import the command of that name."""
         del ctx
-        command = _load_command(cmd_name)
+        command = load_command(cmd_name)
         if command is not None:
             command.name = cmd_name
         return command
@@ -80,15 +80,16 @@ def _describe_commands() -> dict[str, str]:
     return {**COMMANDS, **others}
 
 
-def _load_command(name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
+def load_command(name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
+    """Import the command of that name; None: there is none."""
     from importlib import import_module
 
     if name in COMMANDS:
         return typer.main.get_command(import_module(f"parallax_core.cli.{name}").app)
-    from parallax_core.cli.plugin_commands import find_commands, load_command
+    from parallax_core.cli import plugin_commands
 
-    points = find_commands().get(name)
-    return load_command(name, points) if points else None
+    points = plugin_commands.find_commands().get(name)
+    return plugin_commands.load_command(name, points) if points else None
 
 
 app = typer.Typer(cls=LazyGroup, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
@@ -128,7 +129,9 @@ def main() -> NoReturn:
         if sys.stdout is not None:  # None if the stream was closed before the start
             sys.stdout.flush()
     except TyperException as error:
-        code = _complain(error.format_message(), _help_hint(getattr(error, "option_name", "")), error.exit_code)
+        from parallax_core.cli.usage_hint import find_usage_hint
+
+        code = _complain(error.format_message(), find_usage_hint(error, _describe_commands()), error.exit_code)
     except ParallaxError as error:
         code = _complain(error.message, error.hint, 2 if isinstance(error, UsageError) else 1)
     except (KeyboardInterrupt, typer.Abort):
@@ -175,20 +178,6 @@ def _complain(message: str, hint: str, code: int) -> int:
     if hint:
         print(f"hint: {hint}", file=sys.stderr)
     return code
-
-
-def _help_hint(option: str) -> str:
-    """Return the hint for a usage error; ``option``: the one that the command does not have, if that is the error."""
-    command = next((word for word in sys.argv[1:2] if not word.startswith("-")), "")
-    commands = _describe_commands()
-    if command in commands:
-        from parallax_core.cli.old_options import find_hint
-
-        return find_hint(command, option) or f"see `parallax {command} --help`"
-    from difflib import get_close_matches
-
-    near = get_close_matches(command, commands, n=1)
-    return f"did you mean `parallax {near[0]}`?" if near else "see `parallax --help`"
 
 
 def _leave(code: int) -> NoReturn:

@@ -31,11 +31,19 @@ def batch(
     serve_options: Annotated[
         list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="With --model: options of `parallax serve`.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="The answers; by default NAME.out.jsonl beside FILE.")] = None,
-    errors: Annotated[Path | None, typer.Option(help="What failed; by default NAME.errors.jsonl beside FILE.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The answers; by default NAME.out.jsonl beside FILE.", metavar="FILE")
+    ] = None,
+    errors: Annotated[
+        Path | None, typer.Option(help="What failed; by default NAME.errors.jsonl beside FILE.", metavar="FILE")
+    ] = None,
     url: UrlOption = None,
-    model: Annotated[str | None, typer.Option(help="Serve this model for the batch, instead of --url.")] = None,
-    concurrency: Annotated[int, typer.Option(help="The most requests at the same time.", min=1, max=1024)] = 32,
+    model: Annotated[
+        str | None, typer.Option(help="Serve this model for the batch, instead of --url.", metavar="MODEL")
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(help="The most requests at the same time.", min=1, max=1024, metavar="N")
+    ] = 32,
 ) -> None:
     """Run the requests of a file, at the lowest priority, and write the answers to another.
 

@@ -37,9 +37,15 @@ def chat(
         str | None, typer.Argument(help="One question to ask; without it, a conversation begins.")
     ] = None,
     url: UrlOption = None,
-    system: Annotated[str, typer.Option(help="Instructions for the model, before the conversation.")] = "",
-    temperature: Annotated[float | None, typer.Option(help="0 always takes the most probable token.", min=0)] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="The most tokens an answer may have.", min=1)] = None,
+    system: Annotated[
+        str, typer.Option(help="Instructions for the model, before the conversation.", metavar="TEXT")
+    ] = "",
+    temperature: Annotated[
+        float | None, typer.Option(help="0 always takes the most probable token.", min=0, metavar="T")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="The most tokens an answer may have.", min=1, metavar="N")
+    ] = None,
 ) -> None:
     """Talk to a running server in the terminal.
 

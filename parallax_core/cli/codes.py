@@ -29,7 +29,7 @@ def new(
     ] = 1.0,
     uses: Annotated[int, typer.Option(help="The machines it admits; 0: any number.", min=0, metavar="N")] = 1,
 ) -> None:
-    """Print the command by which a machine joins the server that listens on this one.
+    """Print the command by which a machine joins the server on this one.
 
     Its last word is the code. Whoever has it may join until it expires: it is a secret. A machine on the same network
     can use the short form of the code instead, which is printed below it: it is easier to type, and has no address.
@@ -56,7 +56,7 @@ def show() -> None:
 def revoke(
     names: Annotated[list[str], typer.Argument(metavar="CODE...", help="As `parallax codes list` shows.")],
 ) -> None:
-    """Have codes admit no further machine; those admitted before stay: see `parallax keys remove`."""
+    """Have codes admit no further machine. Those admitted before stay: see `parallax keys remove`."""
     store = CodeStore(cluster_file())
     for name in names:
         store.revoke(name)

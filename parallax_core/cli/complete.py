@@ -19,9 +19,13 @@ app = new_app()
 def complete(
     prompt: Annotated[str | None, typer.Argument(help="The text to continue; without it, standard input.")] = None,
     url: UrlOption = None,
-    temperature: Annotated[float | None, typer.Option(help="0 always takes the most probable token.", min=0)] = None,
-    max_tokens: Annotated[int, typer.Option(help="The most tokens to generate.", min=1)] = 128,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 always takes the most probable token.", min=0, metavar="T")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="The most tokens to generate.", min=1, metavar="N")] = 128,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text; may be repeated.", metavar="TEXT")
+    ] = None,
 ) -> None:
     """Continue a text, for pipes: no chat template, and nothing but the continuation is printed.
 

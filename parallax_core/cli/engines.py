@@ -26,7 +26,7 @@ EngineArgument = Annotated[str, typer.Argument(help="The backend whose engine it
 
 @app.command("list")
 def list_engines() -> None:
-    """List the engines that installed backends use, with their releases and environments."""
+    """List the engines of backends, with releases and environments."""
     host = PluginHost.prepare()
     rows = [_describe(offer, load_engine(offer)) for offer in list_offers(host)]
     titles = ("ENGINE", "SUPPORTED", "INSTALLED", "FOLDER")
@@ -47,7 +47,7 @@ def install(
         str, typer.Option("--python", metavar="PYTHON", help="Make the environment from this interpreter.")
     ] = sys.executable,
 ) -> None:
-    """Make the environment of an engine, which `parallax serve --backend NAME` then uses.
+    """Make the environment of an engine. `parallax serve --backend NAME` then uses it.
 
     It has the engine, and this Parallax with the backend. An environment that is there already is made anew; one that
     cannot be completed is removed.

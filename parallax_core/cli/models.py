@@ -49,7 +49,7 @@ def list_models() -> None:
 
 @app.command()
 def pull(model: ModelArgument) -> None:
-    """Fetch a model, or the missing part of one, so that serving it later needs no network."""
+    """Fetch a model, or the missing part of one. Serving it later needs no network."""
     with make_display() as display, divert_output():
         folder = _catalog().fetch(model, display)
     print(folder.path)

@@ -47,7 +47,7 @@ def plan(
         list[str] | None,
         typer.Option(help="Also plan with this change, such as +1xRTX4090@20ms or -NAME.", metavar="CHANGE"),
     ] = None,
-    objective: Annotated[str, typer.Option(help="What is best: throughput or latency.")] = "throughput",
+    objective: Annotated[str, typer.Option(help="What is best: throughput or latency.", metavar="GOAL")] = "throughput",
     concurrency: Annotated[int, typer.Option(help="Requests at the same time.", min=1, max=1_000_000, metavar="N")] = 8,
     prompt: Annotated[int, typer.Option(help="Tokens of a prompt.", min=1, max=10_000_000, metavar="N")] = 512,
     output: Annotated[int, typer.Option(help="Tokens of an answer.", min=1, max=10_000_000, metavar="N")] = 256,
@@ -64,7 +64,8 @@ def plan(
         float, typer.Option(help="The least tokens per second, for --objective latency.", min=0, metavar="N")
     ] = 0.0,
     weight_bits: Annotated[
-        float | None, typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64)
+        float | None,
+        typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64, metavar="BITS"),
     ] = None,
     placement: Annotated[str, typer.Option(help="The placement policy.", metavar="POLICY")] = "search",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -29,9 +29,10 @@ def describe() -> None:
 
 @app.command()
 def new(kind: KindArgument, name: NameArgument, folder: Folder = Path()) -> None:
-    """Write a package with a small plugin that works, and with tests that hold it to the contract.
+    """Write a package with a small plugin that works, and its tests.
 
-    Its tests pass as they are. Put your own in place of what it does, and see that they still do.
+    The tests hold it to the contract, and pass as they are. Put your own in place of what it does, and see that they
+    still do.
     """
     project = make_project(read_kind(kind), name)
     place = write_project(project, folder)

@@ -41,7 +41,7 @@ def served(
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the server's JSON.")] = False,
 ) -> None:
-    """List the models that a running server knows, and which of them are loaded.
+    """List the models of a running server, and which are loaded.
 
     A key of the role admin is taken from PARALLAX_API_KEY. On a machine that has joined a server without keys, none is
     needed, and errors are not shown.
@@ -59,7 +59,7 @@ def load(model: ModelName, url: UrlOption = None, no_wait: NoWaitOption = False)
 
 
 def unload(model: ModelName, url: UrlOption = None, drain: DrainOption = 300.0, no_wait: NoWaitOption = False) -> None:
-    """Unload a model of a running server, once its running requests have ended.
+    """Unload a model of a running server, after its running requests.
 
     The server still knows it: requests for it get a 503 that says how it is loaded.
     """
@@ -70,7 +70,8 @@ def switch(
     model: ModelName,
     url: UrlOption = None,
     replaces: Annotated[
-        str | None, typer.Option("--from", help="The model to unload; by default the only one that is loaded.")
+        str | None,
+        typer.Option("--from", help="The model to unload; by default the only one that is loaded.", metavar="MODEL"),
     ] = None,
     drain: DrainOption = 300.0,
     drain_first: Annotated[
@@ -89,7 +90,7 @@ def switch(
 
 
 def forget(model: ModelName, url: UrlOption = None) -> None:
-    """Have a running server forget a model that is not loaded: it is listed no more.
+    """Have a running server forget a model that is not loaded. It is listed no more.
 
     One that was named with --known is known again after a restart.
     """

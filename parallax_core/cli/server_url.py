@@ -11,7 +11,10 @@ from parallax_core.cli.worker_record import find_workers
 
 UrlOption = Annotated[
     str | None,
-    typer.Option(help="The API of a server; by default of the one that this machine has joined, or of a local one."),
+    typer.Option(
+        help="The API of a server; by default of the one that this machine has joined, or of a local one.",
+        metavar="URL",
+    ),
 ]
 
 

@@ -38,7 +38,7 @@ LEAST_TIMES, MOST_TIMES = 0.01, 1e4
 def simulate(
     model: Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")],
     nodes: Annotated[Path, typer.Option(help="The nodes and links, in TOML or JSON, as for plan.", metavar="FILE")],
-    rate: Annotated[float, typer.Option(help="Requests that arrive per second.", min=1e-6, max=1e6)] = 1.0,
+    rate: Annotated[float, typer.Option(help="Requests that arrive per second.", min=1e-6, max=1e6, metavar="N")] = 1.0,
     requests: Annotated[int, typer.Option(help="Requests in all.", min=1, max=10_000_000, metavar="N")] = 1000,
     prompt: Annotated[
         str, typer.Option(help="Tokens of a prompt: 512, a range such as 64-1024, or exp:MEAN.", metavar="LENGTH")
@@ -71,14 +71,17 @@ def simulate(
         float | None, typer.Option(help="Goodput: the most seconds per token after it.", min=1e-6, metavar="S")
     ] = None,
     weight_bits: Annotated[
-        float | None, typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64)
+        float | None,
+        typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64, metavar="BITS"),
     ] = None,
     coarse: Annotated[
         bool, typer.Option("--coarse", help="Need less time: take decodes together, and leave out prefix caches.")
     ] = False,
     processes: Annotated[
         int | None,
-        typer.Option(help="Processes to simulate in; by default one per processor if it takes long.", min=1, max=256),
+        typer.Option(
+            help="Processes to simulate in; by default one per processor if it takes long.", min=1, max=256, metavar="N"
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws arrivals, lengths and losses.", min=0, metavar="N")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

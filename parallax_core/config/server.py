@@ -53,8 +53,10 @@ class ServerSettings(RelaySettings):
     ] = True
     offline: Offline = False
     stun_port: StunPort = STUN_PORT
-    host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
+    host: Annotated[str, Meta(description="The address to listen on.", extra={"metavar": "ADDRESS"})] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(description="The port to listen on; 0 takes a free one.", ge=0, le=65535, extra={"metavar": "PORT"})
+    ] = 8000
     dtype: Annotated[DType, Meta(description="The dtype to compute in; auto suits the device.")] = "auto"
     generation_config: Annotated[
         str,

@@ -54,7 +54,8 @@ def find_joined(address: str) -> JoinedHead:
         ParallaxError: if no head was joined there.
     """
     if "://" not in address:
-        raise UsageError(f"{address!r} is neither a join code nor an address", "`parallax codes new` makes a code")
+        hint = "`parallax codes new` on the server's machine makes a code"
+        raise UsageError(f"{address!r} is neither a join code nor an address", hint)
     joined = next((each for each in list_joined() if each.address == address), None)
     if joined is None:
         message = f"this machine has not joined a server at {address} before"

@@ -38,6 +38,8 @@ HERE = "http://127.0.0.1:8000"
 """Where the server of the pages is; that of the tests takes a free port."""
 OTHERS = {"torch", "openai", "ollama"}
 """What pages install besides the distributions of this project."""
+INSTALLED = {"parallax-core", "parallax-models", "parallax-source-pypi", "parallax-transport-zmq"}
+"""What is there already where a page adds a wheel."""
 LEAST_RUN = 40
 """The commands and snippets that run here, at least; the others have their reasons."""
 PYTHON_PAGES = {
@@ -45,12 +47,6 @@ PYTHON_PAGES = {
     "plugin": {"docs/how-to/ollama.md"},
 }
 """The pages whose Python is not run, by reason."""
-LEAST_RUN = 40
-"""The commands and snippets that run here, at least; the others have their reasons."""
-INTERFACES = {"docs/explanation/design.md", "docs/how-to/write-a-model-adapter.md"}
-"""Pages whose Python shows what to implement."""
-PACKAGES = {"docs/how-to/ollama.md"}
-"""Pages whose Python needs a package that is not in the development environment."""
 
 
 def list_commands() -> Iterator[tuple[Snippet, str]]:
@@ -111,7 +107,7 @@ def test_every_parallax_command_has_options_and_arguments_that_exist() -> None:
 
 def test_every_other_command_names_what_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    ours = {tomllib.loads((each / "pyproject.toml").read_text())["project"]["name"] for each in PROJECTS}
+    ours = {project["name"]: project for project in map(read_project, PROJECTS)}
     for snippet, command in list_commands():
         words = split_words(command)
         match words:
@@ -123,7 +119,11 @@ def test_every_other_command_names_what_exists() -> None:
                     )
             case ["pip", "install", *wanted]:
                 for word in list_requirements(wanted):
-                    assert Requirement(word).name in ours | OTHERS, f"{snippet}: {word}"
+                    assert Requirement(word).name in {*ours, *OTHERS}, f"{snippet}: {word}"
+                wheels = {name for word in wanted if word.startswith("dist/") for name in list_wheels(word)}
+                needed = {Requirement(each).name for name in wheels for each in ours[name].get("dependencies", ())}
+                there = set() if "parallax-core" in wheels else INSTALLED
+                assert (needed & set(ours)) <= wheels | there, f"{snippet}: {command}"
             case ["sudo", "cp", source, _]:
                 assert (ROOT / source).exists(), f"{snippet}: {source}"
 
@@ -132,9 +132,22 @@ def list_requirements(words: list[str]) -> Iterator[str]:
     """Yield what a command of pip installs by name."""
     skips = False
     for word in words:
-        if not skips and not word.startswith("-") and not word.startswith((".", "$")):
+        if not skips and not word.startswith(("-", ".", "$", "dist/")):
             yield word
-        skips = word in {"--find-links", "--index-url", "-e"}
+        skips = word in {"--index-url", "-e"}
+
+
+def list_wheels(word: str) -> list[str]:
+    """Return the distributions whose wheels a shell finds by a word such as ``dist/parallax_{core,models}-*.whl``."""
+    match = re.fullmatch(r"dist/parallax_(?:\{(.*)\}|(\w+))-\*\.whl", word)
+    assert match, word
+    return [f"parallax-{part}".replace("_", "-") for part in (match[1] or match[2]).split(",")]
+
+
+def read_project(folder: Path) -> dict[str, Any]:
+    """Return what a distribution says of itself."""
+    project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project
 
 
 def test_tests_elsewhere_read_the_pages() -> None:

@@ -51,6 +51,19 @@ def test_options_of_a_command_are_on_its_page(name: str, command: Any) -> None:
     assert {option for option in list_options(command) if not re.search(rf"{option}(?![\w-])", section)} == set()
 
 
+@pytest.mark.parametrize(("name", "command"), list(every_command()), ids=str)
+def test_options_of_a_command_have_a_word_for_their_value(name: str, command: Any) -> None:
+    shown = command.make_context(name, [], resilient_parsing=True).get_help()
+    assert re.findall(r"^ *(--\S+ <(?:str|int|float|path|list)\b.*?>)", shown, re.MULTILINE) == []
+
+
+def test_help_of_a_group_says_whole_sentences() -> None:
+    groups = [(name, command) for name, command in every_command() if getattr(command, "commands", None)]
+    pages = [command.make_context(name, [], resilient_parsing=True).get_help() for name, command in groups]
+    cut = [line for page in pages for line in page.partition("Commands:")[2].splitlines() if line.endswith("...")]
+    assert cut == []
+
+
 def test_page_names_no_option_that_is_not_there() -> None:
     options = set[str]().union(*(list_options(command) for _, command in every_command()), COMMON)
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", CLI)) - options == set()

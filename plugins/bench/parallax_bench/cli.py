@@ -22,7 +22,13 @@ from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import parse_limits, summarize
 from parallax_core.api import ParallaxError
 
-app = typer.Typer(help="Measure the speed of servers.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help="Measure the speed of servers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
 
 @app.callback()
@@ -69,9 +75,9 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
     svg: Annotated[Path | None, typer.Option(help="Write the plots here, as SVG.", metavar="FILE")] = None,
     page: Annotated[Path | None, typer.Option("--html", help="Write a report with plots here.", metavar="FILE")] = None,
 ) -> None:
-    """Send requests to an OpenAI-compatible server, and measure the answers.
+    """Send requests to a server, and measure the answers.
 
-    Sends the key in PARALLAX_API_KEY, if set.
+    It has to have OpenAI's API. The key in PARALLAX_API_KEY is sent if it is set.
     """
     settings = {name: value for name, value in locals().items() if name not in {"out", "page", "svg"}}
     limits = parse_limits(slo)

@@ -46,7 +46,7 @@ def new(
 
 @app.command(name="list")
 def show() -> None:
-    """Show the public halves of all keys: this machine's own, those that are allowed, and those that were removed."""
+    """Show the public halves of all keys. Each is this machine's own, allowed, or was removed."""
     ring = Keyring(keys_folder())
     ring.check_folders()
     found, removed = list(ring.list_keys()), ring.list_removed()
@@ -68,7 +68,7 @@ def allow(
         NodeRole, typer.Option(help="The role it may have for nodes of this machine.", metavar="any|worker|head")
     ] = "any",
 ) -> None:
-    """Trust a key: its holder may connect to nodes of this machine, as the node NAME.
+    """Trust a key. Its holder may connect to nodes of this machine, as the node NAME.
 
     A server accepts keys of workers; a worker accepts the head's key and those of other workers. Repeat the command to
     change a key's role. A key that was removed is allowed again.
@@ -114,7 +114,7 @@ def tell_of_codes(codes: JoinCodes, *, revokes: bool) -> None:
 
 @app.command()
 def token() -> None:
-    """Print a token that lets another machine join: `parallax keys join` there.
+    """Print a token for `parallax keys join` on another machine.
 
     It holds the secret half of this machine's key, so that both machines have the same identity.
     """
@@ -132,7 +132,7 @@ def join(
     token: Annotated[str, typer.Argument(help="The output of `parallax keys token`; `-` reads standard input.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the key this machine has.")] = False,  # noqa: FBT002 -- a flag
 ) -> None:
-    """Take over the key of another machine, so that nodes here and there trust each other.
+    """Take over the key of another machine. Nodes here and there then trust each other.
 
     `parallax keys join -` keeps the token out of the history of the shell.
     """

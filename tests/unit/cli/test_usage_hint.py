@@ -1,0 +1,39 @@
+"""What is suggested for words that no command understands."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from typer.exceptions import TyperException
+
+from parallax_core.cli import COMMANDS, app, load_command
+from parallax_core.cli.usage_hint import GROUPS, find_usage_hint
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("pull x", "did you mean `parallax models pull`?"),
+        ("revoke x", "did you mean `parallax codes revoke`?"),
+        ("list", "did you mean `parallax models list` or `parallax codes list` or `parallax engines list`?"),
+        ("version", "did you mean `parallax --version`?"),
+        ("help", "did you mean `parallax --help`?"),
+        ("sevre", "did you mean `parallax serve`?"),
+        ("xyzzy", "see `parallax --help`"),
+        ("--sevre", "see `parallax --help`"),
+        ("models pull", "see `parallax models pull --help`"),
+        ("models lst", "see `parallax models --help`"),
+        ("chat --maxtokens 3", "see `parallax chat --help`"),
+        ("run -m x", "name the model itself, as in `parallax run MODEL`"),
+    ],
+)
+def test_hint_names_what_was_meant_or_where_to_look(words: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["parallax", *words.split()])
+    with pytest.raises(TyperException) as caught:
+        app(standalone_mode=False)
+    assert find_usage_hint(caught.value, COMMANDS) == hint
+
+
+def test_groups_are_the_commands_with_sub_commands() -> None:
+    assert set(GROUPS) == {name for name in COMMANDS if getattr(load_command(name), "commands", None)}
