@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, get_args, runtime_checkable
 
-from parallax_core.contracts.engine import EngineStats, Health, PoolUse
+from parallax_core.contracts.engine import EngineStats, Health, Pooling, PoolUse
 from parallax_core.contracts.placement import Estimate, LinkProfile, NodeProfile, PipelineEstimate, PlacedStage
 from parallax_core.contracts.stage import LayerRange
 
@@ -85,6 +85,8 @@ class ReplicaStatus:
     """None: it was never ready, or they are unknown."""
     takes_grammars: bool = True
     """Whether it takes requests with a grammar; true while that is not known."""
+    poolings: tuple[Pooling, ...] = get_args(Pooling)
+    """How it makes embeddings; all ways while that is not known."""
     stages: tuple[StageStatus, ...] = ()
 
 

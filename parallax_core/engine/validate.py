@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.capability import Capability
-from parallax_core.contracts.engine import MAX_ANSWERS, Request
+from parallax_core.contracts.engine import MAX_ANSWERS, Pooling, Request
 from parallax_core.contracts.stage import StageInfo
 
 OTHER_BACKEND = "leave it out, or serve the model with another backend"
@@ -118,10 +118,11 @@ class RequestValidator:
             raise InvalidRequest(message, "grammar", "leave out ignore_eos, or name stop tokens")
 
     def _check_pooling(self, request: Request) -> None:
-        if not _has(self.stages[-1], "hidden"):
+        poolings = list_poolings(self.stages)
+        if not poolings:
             message = "an embedding is not available: this model's backend gives no hidden states"
             raise InvalidRequest(message, "pooling", "serve the model with another backend")
-        if request.pooling == "mean" and not _has(self.stages[-1], "hidden_sums"):
+        if request.pooling not in poolings:
             message = "an embedding by the mean is not available: this model's backend does not sum hidden states"
             raise InvalidRequest(message, "pooling", "serve the model with another backend")
         if request.n > 1 or request.delivered:
@@ -141,6 +142,13 @@ class RequestValidator:
 def take_grammars(stages: Sequence[StageInfo]) -> bool:
     """Return whether stages, if there are any, serve requests with a grammar."""
     return all(_has(stage, "masks") for stage in stages[-1:])
+
+
+def list_poolings(stages: Sequence[StageInfo]) -> tuple[Pooling, ...]:
+    """Return how stages make embeddings; all ways if there are no stages yet."""
+    if not all(_has(stage, "hidden") for stage in stages[-1:]):
+        return ()
+    return ("last", "mean") if all(_has(stage, "hidden_sums") for stage in stages[-1:]) else ("last",)
 
 
 def _has(stage: StageInfo, capability: Capability) -> bool:

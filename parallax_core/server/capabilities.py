@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from parallax_core.contracts.engine import Pooling
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParserTraits
 from parallax_core.server.response_models import ModelCapability
@@ -39,7 +42,7 @@ def has_setting(text: ModelTokenizer) -> bool:
 
 
 def list_capabilities(
-    text: ModelTokenizer, parser: ParserTraits | None, *, takes_grammars: bool
+    text: ModelTokenizer, parser: ParserTraits | None, *, takes_grammars: bool, poolings: Collection[Pooling]
 ) -> list[ModelCapability]:
     """Return what requests for a model may ask for.
 
@@ -47,6 +50,7 @@ def list_capabilities(
         text: of the model.
         parser: of its outputs; None: its text is not parsed.
         takes_grammars: whether its engine and its tokenizer take requests with a grammar.
+        poolings: how its engine makes embeddings.
     """
     able: dict[ModelCapability, bool] = {
         "completion": True,
@@ -54,6 +58,6 @@ def list_capabilities(
         "tools": text.can_chat and _can_call(text, parser, takes_grammars=takes_grammars),
         "structured_output": takes_grammars,
         "reasoning": text.can_chat and takes_effort(text, parser),
-        "embeddings": text.can_embed,
+        "embeddings": text.can_embed and text.embedding_config.pooling in poolings,
     }
     return [name for name, is_able in able.items() if is_able]

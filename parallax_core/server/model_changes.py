@@ -187,11 +187,13 @@ class ModelChanges:
             return self._find_ready(wanted.model)
         if wanted.action == "forget":
             return self._find_unloaded(wanted.model)
-        name = wanted.model if wanted.model in known else host.name(wanted.model)
-        found = known.get(name) or ModelEntry(name, wanted.model)
+        found = self._models.look_up(wanted.model)
+        if found is None:
+            name = host.name(wanted.model)
+            found = known.get(name) or ModelEntry(name, wanted.model)
         if found.hosted is not None:
-            raise ChangeRefused(f"the model {name!r} is loaded already")
-        known[name] = found
+            raise ChangeRefused(f"the model {found.id!r} is loaded already")
+        known[found.id] = found
         return found
 
     def _find_replaced(self, wanted: WantedChange) -> ModelEntry | None:

@@ -98,6 +98,8 @@ class KnownModelReply(ResponseModel):
     """A model that the server knows."""
 
     id: str
+    names: list[str]
+    """What clients may call it: its other names (``--served-model-name``), and its id."""
     state: ModelState
     error: str | None
     """Why it could not be loaded the last time; null: it could, or nobody has tried."""
@@ -145,7 +147,7 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
     )
     async def show_all(http: fastapi.Request, page: PageQuery) -> dict[str, object]:
         """List the models that are known, those that answer first; Anthropic's clients get pages in its form."""
-        named = [(known, name) for known in models.all for name in _list_names(known, models)]
+        named = [(known, name) for known in models.all for name in models.list_names(known)]
         data = [{**_describe(known, http, created), "id": name} for known, name in named]
         if _is_anthropic(http):
             return list_models(data, page)
@@ -211,7 +213,7 @@ def view_models(models: ServedModels, changes: ModelChanges) -> KnownModelsReply
     shown = [_show_change(each) for each in changes.recent]
     return KnownModelsReply(
         object="cluster.models",
-        data=[_show_known(each) for each in models.all],
+        data=[_show_known(each, models) for each in models.all],
         change=shown[0] if shown else None,
         earlier=shown[1:],
         load_on_demand=changes.on_demand,
@@ -224,11 +226,6 @@ def _strip_errors(found: KnownModelsReply) -> KnownModelsReply:
         if each is not None:
             each.error = None
     return found
-
-
-def _list_names(known: ModelEntry, models: ServedModels) -> list[str]:
-    """Return the names that clients may call a model, the last of which is its id."""
-    return [*(name for name in models.aliases if name not in models.known and models.get(name) is known), known.id]
 
 
 def _is_anthropic(http: fastapi.Request) -> bool:
@@ -259,10 +256,11 @@ def _describe_absent(known: ModelEntry, created: int) -> dict[str, object]:
     }
 
 
-def _show_known(known: ModelEntry) -> KnownModelReply:
+def _show_known(known: ModelEntry, models: ServedModels) -> KnownModelReply:
     nodes = known.hosted.list_progress() if known.hosted is not None else ()
     return KnownModelReply(
         id=known.id,
+        names=models.list_names(known),
         state=known.status,
         error=known.error or None,
         requests=known.num_requests,

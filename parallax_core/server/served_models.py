@@ -189,11 +189,18 @@ class ServedModels:
         Raises:
             UnknownModel: if this server does not know it.
         """
-        for each in (model_id, self.aliases.get(model_id)):
-            if each in self.known:
-                return self.known[each]
+        if (found := self.look_up(model_id)) is not None:
+            return found
         names = ", ".join(repr(each.id) for each in self.all[:10])
         raise UnknownModel(f"the model {model_id!r} does not exist", f"this server has {names}")
+
+    def look_up(self, model_id: str) -> ModelEntry | None:
+        """Return the model of an id or of another name, or None if this server does not know it; an id goes first."""
+        return self.known.get(model_id) or self.known.get(self.aliases.get(model_id, ""))
+
+    def list_names(self, known: ModelEntry) -> list[str]:
+        """Return the names that clients may call a model, the last of which is its id."""
+        return [*(name for name in self.aliases if self.look_up(name) is known and name != known.id), known.id]
 
     async def _start(self, known: ModelEntry) -> None:
         assert known.hosted is not None, "it is loaded"

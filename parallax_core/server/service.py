@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
+from typing import get_args
 
 import fastapi
 import msgspec
@@ -15,7 +16,7 @@ from fastapi.responses import Response
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest
 from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Admitting, Engine, Request, Resumable
+from parallax_core.contracts.engine import Admitting, Engine, Pooling, Request, Resumable
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.status import Described
 from parallax_core.models.output_parser import OutputParser
@@ -232,7 +233,9 @@ class Service:
         """What requests for the model may ask for."""
         statuses = self.engine.describe() if isinstance(self.engine, Described) else ()
         takes_grammars = all(status.takes_grammars for status in statuses) and self.reader.takes_grammars
-        return list_capabilities(self.text, self._traits, takes_grammars=takes_grammars and bool(self.text.stop_ids))
+        takes_grammars = takes_grammars and bool(self.text.stop_ids)
+        poolings = set(get_args(Pooling)).intersection(*(status.poolings for status in statuses))
+        return list_capabilities(self.text, self._traits, takes_grammars=takes_grammars, poolings=poolings)
 
     @property
     def limits_reasoning(self) -> bool:

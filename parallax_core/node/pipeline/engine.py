@@ -16,7 +16,7 @@ from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits, ReplicaStatus
 from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.head import Head
-from parallax_core.engine.validate import take_grammars
+from parallax_core.engine.validate import list_poolings, take_grammars
 from parallax_core.node.engine_base import EngineBase
 from parallax_core.node.executor.base import Executor, Movable, StageLocation, StepObserver
 from parallax_core.node.pipeline.compiled_grammars import CompiledGrammars
@@ -92,7 +92,7 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         stages = describe_stages(self._executor.locations(), self._infos, head, self._driver)
         status = describe_engine(self.health(), head, self._num_losses, stages)
         takes_grammars = self._options.grammars is not None and take_grammars(self._infos)
-        return (replace(status, takes_grammars=takes_grammars),)
+        return (replace(status, takes_grammars=takes_grammars, poolings=list_poolings(self._infos)),)
 
     def locations(self) -> tuple[StageLocation, ...]:
         """Return where each stage runs."""

@@ -77,7 +77,8 @@ class TextEngine:
             status = ReplicaStatus(health=self.health())
         stats = next(iter(self.stats()), EngineStats())
         takes_grammars = not self._is_started or "grammar" in self.info.honours
-        status = replace(status, takes_grammars=takes_grammars, limits=self.limits)
+        poolings = () if self._is_started else status.poolings
+        status = replace(status, takes_grammars=takes_grammars, poolings=poolings, limits=self.limits)
         return (replace(status, num_requests=len(self._open), stats=stats),)
 
     @property

@@ -29,6 +29,8 @@ class Known(msgspec.Struct):
 
     id: str
     state: str
+    names: list[str] = []
+    """What it may be called, its id included."""
 
 
 class KnownModels(msgspec.Struct):
@@ -37,9 +39,12 @@ class KnownModels(msgspec.Struct):
     data: list[Known]
 
     def find_change(self, model: str) -> bytes | None:
-        """Return the change by which a model is served, alone if one was; None: it is served, or about to be."""
-        loaded = [each.id for each in self.data if each.state in AT_WORK]
-        if model in loaded:
+        """Return the change by which a model is served, alone if one was; None: it is served, or about to be.
+
+        ``model``: its id, or another name of it.
+        """
+        loaded = [each for each in self.data if each.state in AT_WORK]
+        if any(model in {each.id, *each.names} for each in loaded):
             return None
         return msgspec.json.encode({"action": "switch" if loaded else "load", "model": model})
 

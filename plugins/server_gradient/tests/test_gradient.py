@@ -174,6 +174,18 @@ def test_model_that_is_served_is_left_as_it_is(site: SeveralSite) -> None:
     assert (site.show()["change"], site.states) == (None, {"toy": "ready"})
 
 
+def test_model_may_be_called_by_another_name() -> None:
+    with SeveralSite(ServerOptions(aliases={"gpt-4": "toy", "gpt-5": "other"})) as site:
+        extend(site)
+        assert init(site, model_name="gpt-4").json()["data"]["model_name"] == "gpt-4"
+        assert (site.show()["change"], site.states) == (None, {"toy": "ready"})
+        site.client.portal.call(site.changes.know, ["other"])  # type: ignore[union-attr]
+        assert init(site, model_name="gpt-5").status_code == 200
+        assert (site.finish()["state"], site.states) == ("done", {"other": "ready", "toy": "unloaded"})
+        assert init(site, model_name="gpt-5").status_code == 200
+        assert site.host.opened == ["other"]
+
+
 @pytest.mark.parametrize(
     ("fields", "name"),
     [

@@ -147,6 +147,16 @@ def check_messages_form(site: ScriptedSite, able: set[str]) -> None:
         assert getattr(found.thinking.types, kind).supported == (status == 200), kind
 
 
+def test_engine_without_hidden_states_makes_no_embeddings(tmp_path: Path) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
+    with ScriptedSite(tmp_path) as site:
+        assert site.text.can_embed
+        assert "embeddings" not in list_capabilities(site)
+        answer = site.http.post("/v1/embeddings", json={"model": "toy", "input": "hi"})
+        assert (answer.status_code, "no hidden states" in answer.text) == (400, True)
+
+
 def test_template_for_tools_alone_makes_a_model_able_to_call_them(tmp_path: Path) -> None:
     side = tmp_path / "additional_chat_templates"
     side.mkdir()

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from parallax_core.api import Capability, Hidden, StageInfo, Tensor
+from parallax_core.contracts.engine import Pooling
 from parallax_core.models.pooling import EmbeddingConfig
 from parallax_core.node.dtypes import convert
 from parallax_core.server import embeddings
@@ -118,10 +119,35 @@ def test_field_that_cannot_be_honoured_is_refused_by_name(site: Site, fields: di
 
 
 class StatelessStage(ToyStage):
+    able: frozenset[Capability] = frozenset({"logprobs"})
+
     @property
     def info(self) -> StageInfo:
-        able: frozenset[Capability] = frozenset({"logprobs"})
-        return replace(super().info, capabilities=able)
+        return replace(super().info, capabilities=self.able)
+
+
+class LastStateStage(StatelessStage):
+    able: frozenset[Capability] = frozenset({"logprobs", "hidden"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling", "embeds"),
+    [
+        (ToyStage, "last", True),
+        (ToyStage, "mean", True),
+        (LastStateStage, "last", True),
+        (LastStateStage, "mean", False),
+        (StatelessStage, "last", False),
+        (StatelessStage, "mean", False),
+    ],
+)
+def test_capability_is_what_the_route_does(kind: type[ToyStage], pooling: Pooling, *, embeds: bool) -> None:
+    site = Site()
+    site.stage, site.text.can_embed = kind(TOY), True
+    site.text.embedding_config = EmbeddingConfig(pooling, normalizes=False, dimensions=None)
+    with site:
+        assert embed(site, input="hello").status_code == (200 if embeds else 400)
+        assert ("embeddings" in site.client.get("/v1/models/toy").json()["capabilities"]) == embeds
 
 
 def test_backend_without_hidden_states_is_a_400() -> None:

@@ -171,6 +171,16 @@ def test_model_that_was_loaded_once_stays_known_when_it_cannot_be_loaded(several
     assert "/secret" not in error
 
 
+def test_models_are_changed_by_each_of_their_names() -> None:
+    with SeveralSite(ServerOptions(aliases={"mine": "toy", "other": "toy"})) as several:
+        assert "'toy' is loaded already" in error_of(several.change("load", "mine"), 409)["message"]
+        assert several.show()["data"][0]["names"] == ["mine", "other", "toy"]
+        assert several.change("switch", "third", replaces="mine").status_code == 202
+        assert several.finish()["state"] == "done"
+        assert several.change("load", "mine").json()["model"] == "toy"
+        assert (several.finish()["state"], several.states["toy"]) == ("done", "ready")
+
+
 def test_model_that_is_not_loaded_can_be_forgotten(several: SeveralSite) -> None:
     several.change("load", "other")
     several.finish()
