@@ -30,7 +30,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test ci lint unit engines docs evidence mac-check wheels clean python
+.PHONY: help serve test ci lint unit nightly engines docs evidence mac-check wheels clean python
 .SECONDARY:
 
 help: ## list the targets
@@ -69,6 +69,9 @@ unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 unit: $(DEV)/.stamp ## run the tests in WORKERS (2) processes, or with ARGS for pytest in one
 	@echo "pytest"
 	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal)
+
+nightly: $(DEV)/.stamp ## type the README and the tutorials on machines that have nothing yet (half an hour)
+	@$(DEV)/bin/python -m pytest tests/e2e/nightly.py $(ARGS)
 
 # The releases of engines that are tested. Each gets an environment of its own, as `parallax engines install` makes it.
 engines: ## build the environment of each engine from nothing, and run its tests there (an hour)

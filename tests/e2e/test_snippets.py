@@ -28,7 +28,8 @@ from parallax_core.node.membership.code_store import CodeStore, ListeningHead
 from parallax_core.plugins.host import PluginHost
 from parallax_transport_zmq.keyring import Keyring
 from tests.e2e.conftest import PROJECTS, ROOT, Server
-from tests.support.snippets import ELSEWHERE, REASONS, Snippet, find_obstacle, list_snippets, split_words
+from tests.support.snippets import ELSEWHERE, REASONS, Snippet, find_obstacle, list_snippets, list_typed, split_words
+from tests.support.walks import UNTYPED, WALKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -154,6 +155,15 @@ def test_tests_elsewhere_read_the_pages() -> None:
     for page, test in ELSEWHERE.items():
         text = (ROOT / test).read_text(encoding="utf-8") if (ROOT / test).exists() else ""
         assert Path(page).name in text or "docs/examples/" in text or "contractpage" in text, (page, test)
+
+
+def test_walks_type_what_their_pages_show() -> None:
+    for page, steps in WALKS.items():
+        shown = [part for each in SNIPPETS if each.page == page for part in list_typed(each)]
+        typed = [step.command for step in steps if step.command and not step.is_prose]
+        assert [each for each in typed if not any(part.startswith(each) for part in shown)] == []
+        left = [part for part in shown if not part.startswith((*typed, *UNTYPED))]
+        assert left == [], page
 
 
 class Reader:

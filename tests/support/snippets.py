@@ -82,6 +82,11 @@ class Snippet:
         return [each for each in _split_commands(joined) if each]
 
 
+def list_typed(snippet: Snippet) -> list[str]:
+    """Return the commands of a snippet; code in Python is one."""
+    return snippet.commands if snippet.language == "sh" else [snippet.text]
+
+
 def list_snippets() -> Iterator[Snippet]:
     """Yield the blocks that a reader types, page by page.
 

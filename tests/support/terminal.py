@@ -36,6 +36,15 @@ class Terminal:
         """What was written so far, with control sequences."""
         return b"".join(self._parts).decode(errors="replace")
 
+    @property
+    def path(self) -> str:
+        """The path by which programs open it."""
+        return os.ttyname(self.theirs)
+
+    def type(self, text: str) -> None:
+        """Write what a user types."""
+        os.write(self._ours, text.encode())
+
     def open(self) -> TextIO:
         """Return a stream to it, which is to be closed before the context ends."""
         return os.fdopen(os.dup(self.theirs), "w", encoding="utf-8")

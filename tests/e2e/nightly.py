@@ -1,0 +1,114 @@
+"""The first pages of the documentation, typed from their top on machines that have nothing yet.
+
+`make nightly` runs this, and nothing else does: it installs everything several times, and needs the ports 8000 and
+9000.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import ROOT
+from tests.support.shell import CTRL_C, Shell
+from tests.support.snippets import list_snippets, list_typed
+from tests.support.walks import WALKS, Step
+
+pytestmark = pytest.mark.timeout(2400)
+
+STEP_S = 900
+"""Seconds that a step may take: the kernels are compiled in one."""
+HERE = "127.0.0.1"
+CODE = re.compile(r"plx1\w+")
+NODE = re.compile(r"\[\S+/(\d+)\] ")
+"""The name of a node before a line of its log, with its process id."""
+
+
+@pytest.fixture(scope="session")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a clone of what is committed."""
+    folder = tmp_path_factory.mktemp("clone") / "parallax"
+    run(folder.parent, "git", "clone", "--quiet", str(ROOT), str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dist(clone: Path) -> Path:
+    """Return the folder that ``make wheels`` fills."""
+    if not list((clone / "dist").glob("*.whl")):
+        run(clone, "make", "wheels")
+    return clone / "dist"
+
+
+def run(folder: Path, program: str, *words: str) -> None:
+    """Run a program in a folder."""
+    found = shutil.which(program)
+    assert found, program
+    subprocess.run([found, *words], cwd=folder, check=True)
+
+
+class Desk:
+    """The machines of a walk, and their terminals."""
+
+    def __init__(self, page: str, folder: Path, clone: Path, stack: ExitStack) -> None:
+        self._page, self._folder, self._clone, self._stack = page, folder, clone, stack
+        self._snippets = [each for each in list_snippets() if each.page == page]
+        self._shells: dict[str, Shell] = {}
+
+    def take(self, step: Step) -> None:
+        """Take a step, and see what it shows."""
+        shell = self._shells.get(step.terminal) or self._open(step)
+        if step.command:
+            shell.type(self._write(step))
+        if step.asks:
+            shell.wait(": ", STEP_S)
+            shell.type(self._find(re.compile(step.asks)))
+        shown = shell.wait(step.until, STEP_S)
+        assert step.shows in shown, f"{step} has shown:\n{shown}"
+
+    def _open(self, step: Step) -> Shell:
+        machine = self._folder / step.machine
+        home = machine / "home"
+        if not home.exists():
+            home.mkdir(parents=True)
+            if (self._clone / "dist").exists():
+                shutil.copytree(self._clone / "dist", machine / "dist")
+        where = self._clone if step.machine == "clone" else machine
+        self._shells[step.terminal] = self._stack.enter_context(Shell(where, home))
+        return self._shells[step.terminal]
+
+    def _write(self, step: Step) -> str:
+        """Return what is typed: the command as on the page, with the code and addresses of these machines."""
+        if step.command == CTRL_C:
+            return CTRL_C
+        written = step.command if step.is_prose else next(self._list_written(step))
+        if "PID" in written:
+            written = written.replace("PID", NODE.findall(self._shells[step.machine].text)[0])
+        return CODE.sub(lambda _: self._find(CODE), written.replace("10.0.0.5", HERE))
+
+    def _list_written(self, step: Step) -> Iterator[str]:
+        for snippet in self._snippets:
+            for command in list_typed(snippet):
+                if command.startswith(step.command):
+                    yield f".venv/bin/python - <<'END'\n{command}END" if snippet.language == "python" else command
+
+    def _find(self, pattern: re.Pattern[str]) -> str:
+        """Return what a terminal has shown last."""
+        return [match[0] for shell in self._shells.values() for match in pattern.finditer(shell.text)][-1]
+
+
+@pytest.mark.parametrize("page", WALKS)
+def test_page_works_as_it_is_typed(page: str, clone: Path, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if not any(step.command == "make wheels" for step in WALKS[page]):
+        request.getfixturevalue("dist")
+    with ExitStack() as stack:
+        desk = Desk(page, tmp_path, clone, stack)
+        for step in WALKS[page]:
+            print(f"{step.terminal}: {step.command or 'waits'}", flush=True)
+            desk.take(step)
