@@ -50,10 +50,11 @@ def render_state(cluster: Cluster, known: Cluster) -> Iterator[str]:
     waits_for = plan.pop("waits_for") if plan is not None else None
     if plan is not None:
         plan |= {"waits_for": None, "join_command": None}
-    yield from render(cluster)
+    yield from (lines := list(render(cluster)))
     for each in known["data"]:
         if loading := describe_loading(each):
             yield f"loads {each['id']}: {loading}"
     if waits_for:
-        yield f"it waits: {waits_for}"
+        if waits_for not in lines:
+            yield f"it waits: {waits_for}"
         yield "to add a machine, type the command above there: parallax join ..."

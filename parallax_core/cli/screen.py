@@ -29,6 +29,8 @@ PER_SECOND = 2.0
 """How often the terminal is drawn."""
 NEWS_S = 60.0
 """Seconds for which a warning is shown."""
+WAITING = "no pipeline"
+"""The warning of a server that waits for machines: its screen says at any time what it waits for."""
 
 Look = Callable[[], Awaitable[Iterable[str]]]
 """Returns the lines to show."""
@@ -176,8 +178,9 @@ class LastWarning(logging.Handler):
         self._last: logging.LogRecord | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
-        self._last = record
+        """Keep a record, unless it says what is shown anyway."""
+        if not record.getMessage().startswith(WAITING):
+            self._last = record
 
     def list_news(self, shown: str) -> Iterator[str]:
         """Yield a line for the warning, unless it is old, or ``shown`` has its reason."""

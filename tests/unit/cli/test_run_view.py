@@ -22,11 +22,10 @@ def test_state_shows_nodes_and_what_they_load() -> None:
 
 def test_server_that_waits_says_for_what_and_how_to_add_a_machine() -> None:
     plan = {**PLAN, "predicted": None, "replicas": [], "waits_for": "the model needs more"}
-    lines = list(render_state({**STATE, "plan": plan}, KNOWN))
-    assert lines[-2:] == [
-        "it waits: the model needs more",
-        "to add a machine, type the command above there: parallax join ...",
-    ]
+    how = "to add a machine, type the command above there: parallax join ..."
+    assert list(render_state({**STATE, "plan": dict(plan)}, KNOWN))[-2:] == ["it waits: the model needs more", how]
+    alone = {**STATE, "nodes": [], "plan": {**plan, "waits_for": "no node has joined"}}
+    assert list(render_state(alone, {"data": []}))[1:] == ["no node has joined", how]
 
 
 def test_look_at_a_real_server_counts_requests_and_tokens() -> None:

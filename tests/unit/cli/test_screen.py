@@ -139,11 +139,12 @@ def test_warning_is_news_for_a_while_and_only_if_its_reason_is_not_shown() -> No
     now = [1000.0]
     last = LastWarning(lambda: now[0])
     assert list(last.list_news("")) == []
-    record = logging.makeLogRecord({"msg": "no pipeline: %s", "args": ("too little memory",), "created": 1000.0})
+    record = logging.makeLogRecord({"msg": "node is gone: %s", "args": ("too little memory",), "created": 1000.0})
     last.emit(record)
     now[0] += screen.NEWS_S
+    last.emit(logging.makeLogRecord({"msg": "no pipeline: what is shown anyway", "created": 1000.0}))
     [line] = last.list_news("no node has joined")
-    assert line.endswith(" no pipeline: too little memory")
+    assert line.endswith(" node is gone: too little memory")
     assert list(last.list_news("it waits: too little memory")) == []
     now[0] += 1
     assert list(last.list_news("")) == []
