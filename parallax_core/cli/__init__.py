@@ -176,7 +176,9 @@ def _silence_output() -> None:
 def _complain(message: str, hint: str, code: int) -> int:
     print(f"error: {message}", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        from parallax_core.cli.pip_hint import localize_here
+
+        print(f"hint: {localize_here(hint)}", file=sys.stderr)
     return code
 
 

@@ -13,6 +13,7 @@ import typer
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import ConfigFile
+from parallax_core.cli.pip_hint import localize_here
 from parallax_core.cli.plugins import describe_plugins
 from parallax_core.config.config import Config
 from parallax_core.contracts.finding import Finding
@@ -88,7 +89,7 @@ def _report(loaded: Config, host: PluginHost, *, as_json: bool) -> bool:
 def _print(finding: Finding) -> None:
     print(f"{MARKS[finding.status]} {finding.topic}: {finding.message}", flush=True)
     if finding.remedy:
-        print(f"        {finding.remedy}", flush=True)
+        print(f"        {localize_here(finding.remedy)}", flush=True)
 
 
 def _examine(loaded: Config, host: PluginHost) -> Iterator[Finding]:
@@ -113,7 +114,7 @@ def _examine_backends(host: PluginHost) -> Iterator[Finding]:
     registry = host.backends()
     conflicts = registry.conflicts()
     if not registry.offers:
-        remedy = "install one, such as parallax-backend-mlx"
+        remedy = "install one: pip install parallax-backend-mlx"
         yield Finding(topic="backends", status="error", message="no backend is installed", remedy=remedy)
     for offer in registry.offers:
         found = probe(offer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
@@ -95,7 +96,9 @@ def find_offer(host: PluginHost, name: str) -> Offer[BackendSpec]:
     if name not in known:
         there = f"there is: {', '.join(sorted(known))}" if known else "there is none"
         message = f"no installed backend has an engine {name!r}; {there}"
-        raise UnknownName(message, f"first install its plugin: pip install parallax-backend-{name}")
+        near = get_close_matches(name, known, n=1)
+        install = f"first install its plugin: pip install parallax-backend-{name}"
+        raise UnknownName(message, f"did you mean {near[0]!r}?" if near else install)
     return known[name]
 
 

@@ -15,6 +15,7 @@ from parallax_core.base.errors import PluginConflict
 from parallax_core.cli import COMMANDS
 from parallax_core.cli.command import new_app
 from parallax_core.cli.option import ConfigFile
+from parallax_core.cli.pip_hint import localize_here
 from parallax_core.cli.plugin_commands import choose_point, examine_command, find_commands
 from parallax_core.cli.table import print_table
 from parallax_core.config.config import Config
@@ -38,7 +39,7 @@ def plugins(
     print_table(("NAME", "DISTRIBUTION", "VERSION", "STATE", "OFFERS"), rows)
     for each in found:
         if each["reason"]:
-            print(f"\n{each['name']} is {each['state']}: {each['reason']}\n  {each['remedy']}")
+            print(f"\n{each['name']} is {each['state']}: {each['reason']}\n  {localize_here(each['remedy'])}")
     sentences = (f"{each['name']}: {sentence}" for each in found for sentence in each["refused"])
     for line in dict.fromkeys(sentences):  # each plugin of a conflict has the same sentence
         print(f"\n{line}")

@@ -20,6 +20,7 @@ from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.exposure import check_exposure, check_tls, make_options
 from parallax_core.cli.next_command import name_chat
 from parallax_core.cli.option import from_section
+from parallax_core.cli.pip_hint import localize_here
 from parallax_core.cli.progress import Display, make_display
 from parallax_core.cli.screen import watching
 from parallax_core.cluster.membership.join_code import read_code
@@ -189,7 +190,7 @@ def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[R
             _log_limits(limits, deployment.stages.plan)
     url = _url(context.sock, context.options)
     context.display.tell(f"ready {url} model={deployment.model_id}", context.output)
-    for line in (f"talk to it: {name_chat(url)}", *(f"hint: {advice}" for advice in deployment.advice)):
+    for line in (f"talk to it: {name_chat(url)}", *(f"hint: {localize_here(advice)}" for advice in deployment.advice)):
         context.display.tell(line, sys.stderr)
 
 

@@ -39,7 +39,7 @@ def find_backends(host: PluginHost, name: str | None, opens: Opens | None = None
     suitable = [offer for offer in registry.offers if opens is None or opens in offer.spec.opens]
     ranked = sorted(suitable, key=lambda offer: offer.spec.rank, reverse=True)
     if not (found := [offer for offer in ranked if probe(offer).ok]):
-        hint = "install one, such as parallax-backend-mlx; `parallax doctor` says what is missing"
+        hint = "install one: `pip install parallax-backend-mlx`; `parallax doctor` says what is missing"
         raise ParallaxError("no installed backend can run on this machine", hint)
     conflicts = registry.conflicts()
     if conflict := conflicts.get(found[0].spec.name):
