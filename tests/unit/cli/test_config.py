@@ -115,7 +115,8 @@ def test_serve_refuses_to_start_when_strict(site: Site) -> None:
     done = site.run("serve", "no-such-model", "--strict-plugins")
     assert done.returncode == 1
     assert "plugins are not loaded: 'bad' (bad 1.0) is broken" in done.stderr
-    assert "hint: module 'not_there' is missing: pip install not_there" in done.stderr
+    assert "hint: module 'not_there' is missing: " in done.stderr
+    assert "pip install not_there" in done.stderr
     off = site.run("serve", "no-such-model", "--no-strict-plugins", PARALLAX_SERVE__STRICT_PLUGINS="true")
     assert "error: no installed backend can run on this machine" in off.stderr
 
