@@ -16,8 +16,6 @@ from typing import Any
 from parallax_core.base.errors import ParallaxError
 from parallax_core.cli.http_opener import complete_url, open_request
 
-NOT_TRUSTED = "machine_not_trusted"
-"""The code of an error whose message ends in a hint: the server lets clients of this machine do less."""
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 
@@ -222,15 +220,14 @@ def _read_reply(status: int, response: Any) -> HttpReply:  # noqa: ANN401 -- of 
 
 def _refusal(error: urllib.error.HTTPError, role: str) -> ParallaxError:
     """Return the error of a server's response; ``role`` is the role that an API key needs for the request."""
-    code = None
+    code, hint = None, ""
     try:
         found = json.load(error)["error"]
         message, code = found["message"], found.get("code")
+        if hint := str(found.get("hint") or ""):
+            message = message.removesuffix(f"; {hint}")
     except (ValueError, LookupError, TypeError, AttributeError):
         message = f"the server answered {error.code} {error.reason}"
     if error.code == HTTPStatus.UNAUTHORIZED or code == "insufficient_permissions":
         return ParallaxError(message, f"set PARALLAX_API_KEY to a key that has the role '{role}' on that server")
-    if code == NOT_TRUSTED:
-        message, _, hint = message.partition("; ")
-        return ParallaxError(message, hint)
-    return ParallaxError(message)
+    return ParallaxError(message, hint)

@@ -14,8 +14,6 @@ from parallax_core.server.route_roles import RouteRoles
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 """The paths that need no key, for supervisors and load balancers."""
-MACHINE_NOT_TRUSTED = "machine_not_trusted"
-"""The code of the error for a client of a machine that has joined. Its message ends in a remedy, after a semicolon."""
 SHOWN_TO_GUESTS = frozenset({"/v1/cluster", "/v1/cluster/models"})
 """What clients of machines that have joined may read without a key, apart from the join code and errors."""
 
@@ -67,4 +65,4 @@ def _refuse(needed: Role, role: Role, guest: JoinedMachine | None) -> dict[str, 
         hint = f"if they should have it: `parallax keys allow {guest.key.hex()} {guest.name} --role any`"
     else:
         hint = "run it"
-    return error_body(403, f"{message}; {hint} on the server's machine", code=MACHINE_NOT_TRUSTED)
+    return error_body(403, message, code="machine_not_trusted", hint=f"{hint} on the server's machine")

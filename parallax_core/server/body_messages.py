@@ -12,7 +12,6 @@ import msgspec
 from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
-from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import CallForm, ParserSpec
 from parallax_core.server.responses.plan import ResponsePlan
 
@@ -189,15 +188,6 @@ class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
                 sampling=msgspec.structs.replace(sampling, seed=seed),
                 waited_s=waited_s,
             )
-
-    def list_tool_schemas(self) -> Iterator[tuple[str, Grammar]]:
-        """Yield the schemas of tools that are in the grammar of the answers, each after the field that has it."""
-        form = self.form
-        holds_all = form.lists_calls if form.forced_call is None else not form.forced_call
-        held = form.strict_tools if form.forced_call is None else (form.forced_call,)
-        for name in form.tools if holds_all else held:
-            if field := form.tool_fields.get(name):
-                yield field, Grammar(kind="json_schema", source=form.tools[name])
 
     def refuse_grammar(self, error: InvalidRequest, field: str = "") -> RefusedBody:
         """Return the refusal of a body whose grammar cannot be compiled, because of ``field`` if that is known."""

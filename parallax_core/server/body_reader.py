@@ -13,7 +13,7 @@ import msgspec
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.refs import Ref
-from parallax_core.contracts.grammar import Grammar, GrammarCompiler
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import (
@@ -42,6 +42,7 @@ from parallax_core.server.request_models import ChatRequest, CompletionRequest, 
 from parallax_core.server.responses.body_models import CompactRequest, ResponsesRequest
 from parallax_core.server.responses.request import read_responses
 from parallax_core.server.strict_json import read_body
+from parallax_core.server.tool_schemas import check_answer
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT, MOST_NAMED
 
 ReadContent = ParsedBody | DirectAnswer | HistoryNeeded
@@ -119,25 +120,10 @@ class LocalReader:
 
     async def read(self, ask: BodyRequest) -> BodyResult:
         """Read a body; see `BodyReading`."""
-        result = self._reader.answer(ask)
-        if isinstance(result.content, ParsedBody) and (grammar := result.content.request.grammar):
-            compiler = self._reader.text.grammars
-            try:
-                compiler.compile(grammar)
-            except InvalidRequest as error:
-                refusal = _find_fault(compiler, result.content) or result.content.refuse_grammar(error)
-                return msgspec.structs.replace(result, content=refusal)
-        return result
+        return await check_answer(self._reader.answer(ask), self._check)
 
-
-def _find_fault(compiler: GrammarCompiler, content: ParsedBody) -> RefusedBody | None:
-    """Return the refusal that names the tool whose schema cannot be compiled; None: there is none."""
-    for field, schema in content.list_tool_schemas():
-        try:
-            compiler.compile(schema)
-        except InvalidRequest as error:
-            return content.refuse_grammar(error, field)
-    return None
+    async def _check(self, grammar: Grammar) -> None:
+        self._reader.text.grammars.compile(grammar)
 
 
 def _read_chat(reader: BodyReader, body: ChatRequest, ask: BodyRequest) -> ParsedBody:

@@ -26,11 +26,18 @@ UNFORESEEN = "server_error"
 """The error type for every other status."""
 
 
-def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """Return an error body in OpenAI's form."""
+def error_body(
+    status: int, message: str, param: str | None = None, code: str | None = None, hint: str = ""
+) -> dict[str, Any]:
+    """Return an error body in OpenAI's form.
+
+    ``hint``, a remedy for the user of a command, is a field of its own, and at the end of the message for others.
+    """
+    message = f"{message}; {hint}" if hint else message
     message = message.encode(errors="replace").decode()[:MAX_MESSAGE]  # it may quote the client
     param = param and param.encode(errors="replace").decode()[:MAX_MESSAGE]
-    return {"error": {"message": message, "type": KINDS.get(status, UNFORESEEN), "param": param, "code": code}}
+    found = {"message": message, "type": KINDS.get(status, UNFORESEEN), "param": param, "code": code}
+    return {"error": {**found, "hint": hint} if hint else found}
 
 
 def write_unavailable(message: str, code: str, retry_after_s: int) -> bytes:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
+
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import Content, Parser, Piece
 from parallax_core.server.forced_calls import HEAD, ForcedCallParser, make_list_schema
@@ -29,12 +31,23 @@ def make_list_grammar(schemas: Mapping[str, str], *, allows_many: bool, answer: 
         answer: the JSON schema of an answer that calls nothing; empty: it is any text.
     """
     lines = [
+        _write_calls(schemas, allows_many=allows_many),
         "start: space " + ("(answer | calls)" if answer else "(TEXT? | calls)"),
         "space: /[ \\n]{1,4}/?",
-        f"calls: %json {json.dumps(make_list_schema(schemas, allows_many=allows_many))}",
         write_answer(answer) if answer else f"TEXT: {TEXT}",
     ]
     return Grammar(kind="lark", source="\n".join(lines))
+
+
+def replace_schemas(grammar: Grammar, schemas: Mapping[str, str], *, allows_many: bool) -> Grammar:
+    """Return such a grammar with other schemas."""
+    _, _, rest = grammar.source.partition("\n")
+    return msgspec.structs.replace(grammar, source=f"{_write_calls(schemas, allows_many=allows_many)}\n{rest}")
+
+
+def _write_calls(schemas: Mapping[str, str], *, allows_many: bool) -> str:
+    """Return the rule of a list of calls, which is one line."""
+    return f"calls: %json {json.dumps(make_list_schema(schemas, allows_many=allows_many))}"
 
 
 def write_answer(answer: str) -> str:

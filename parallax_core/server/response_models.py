@@ -32,6 +32,8 @@ class ErrorDetail(ResponseModel):
     """The invalid field, as a path with dots."""
     code: str | None
     """OpenAI's code of the error, for programs; null for most errors."""
+    hint: str | None = None
+    """The end of the message, if it is a remedy for the user of a command."""
 
 
 class ErrorReply(ResponseModel):

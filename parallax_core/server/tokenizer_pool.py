@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
 
-from parallax_core.base.errors import InvalidRequest, Overloaded
+from parallax_core.base.errors import Overloaded
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.engine.limits import Limits
 from parallax_core.models.generation_config import AUTO
 from parallax_core.server.body_messages import (
     BodyRequest,
     BodyResult,
-    ParsedBody,
     ParserTraits,
     ReaderSetup,
-    RefusedBody,
 )
 from parallax_core.server.grammar_queue import GrammarQueue
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.tokenizer_process import TokenizerProcess
+from parallax_core.server.tool_schemas import check_answer
 
-FAULT_S = 5.0
-"""Seconds to look for the tool whose schema makes the grammar of an answer bad."""
 MIB = 2**20
 LARGE = MIB // 16
 """Bytes above which a body is large: large ones leave one of several processes free for small ones."""
@@ -138,30 +136,12 @@ class TokenizerPool:
         reading = asyncio.create_task(self._read(process, ask))
         self._reading.add(reading)
         reading.add_done_callback(self._forget)
-        return await self._check_grammar(await asyncio.shield(reading), ask)
 
-    async def _check_grammar(self, result: BodyResult, ask: BodyRequest) -> BodyResult:
-        """Return the result, or a refusal if the grammar of the answers cannot be compiled in time."""
-        if not isinstance(result.content, ParsedBody) or (grammar := result.content.request.grammar) is None:
-            return result
-        try:
+        async def check(grammar: Grammar) -> None:
             with self._waiting(ask.size):
                 await self._grammars.check(grammar, ask.client)
-        except InvalidRequest as error:
-            refusal = await self._find_fault(result.content, ask) or result.content.refuse_grammar(error)
-            return msgspec.structs.replace(result, content=refusal)
-        return result
 
-    async def _find_fault(self, content: ParsedBody, ask: BodyRequest) -> RefusedBody | None:
-        """Return the refusal that names the tool whose schema cannot be compiled; None: it was not found in time."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FAULT_S):
-                for field, schema in content.list_tool_schemas():
-                    try:
-                        await self._grammars.check(schema, ask.client)
-                    except InvalidRequest as error:
-                        return content.refuse_grammar(error, field)
-        return None
+        return await check_answer(await asyncio.shield(reading), check)
 
     async def _start_others(self) -> None:
         for process in self._processes[1:]:

@@ -34,7 +34,6 @@ SUBJECTS = {
         "server/ranges",
         "server/responses/refusals",
         "server/responses/tools",
-        "server/tool_schemas",
         "server/tools",
     ),
     *("server/whole", "testing/reference", "wire/damage"),

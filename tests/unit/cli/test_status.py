@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.cli.status import app, render
+from parallax_core.server.error_body import error_body
 from tests.unit.server.letters import Site
 
 STAGE = {
@@ -206,9 +207,9 @@ def test_status_reads_what_the_server_really_answers() -> None:
         ),
         (
             403,
-            {"error": {"message": "you are a user; do it there", "code": "machine_not_trusted"}},
-            "a user",
-            "do it there",
+            error_body(403, "you are a user; not an admin", code="machine_not_trusted", hint="do it; or leave it"),
+            "^you are a user; not an admin$",
+            "do it; or leave it",
         ),
         (403, {"error": {"message": "no such name", "code": "host_not_allowed"}}, "no such name", ""),
         (403, ["no error of ours"], "the server answered 403", ""),

@@ -5,6 +5,7 @@ import pytest
 from parallax_core.server import forwarded
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
+from parallax_core.server.response_models import ErrorReply
 from parallax_core.server.served_models import ModelEntry
 from tests.unit.node.cluster import soon
 from tests.unit.server.forwarding import forwarding
@@ -43,7 +44,9 @@ async def test_refusal_names_the_command_by_which_the_machine_may_do_more() -> N
     async with forwarding(key=b"\x1f" * 32) as machine:
         _, _, body = await machine.ask("POST", "/v1/cluster/models")
         remedy = f"`parallax keys allow {'1f' * 32} mini --role any` on the server's machine"
-        assert body["error"]["message"].endswith(f"; if they should have it: {remedy}")
+        assert body["error"]["hint"] == f"if they should have it: {remedy}"
+        assert body["error"]["message"].endswith(f"; {body['error']['hint']}")
+        ErrorReply.model_validate(body)
 
 
 async def test_clients_of_a_machine_that_may_serve_are_administrators() -> None:

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.server.body_messages import BodyRequest, ParserTraits, RefusedBody
+from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
+from parallax_core.server.tool_schemas import check_answer
+from tests.unit.models.test_grammars import follow
 from tests.unit.server.scripted import HERMES, TEMPLATE, ScriptedSite
 from tests.unit.tinymodel import write_model
 
@@ -107,10 +112,54 @@ def test_schema_that_the_answer_need_not_follow_is_accepted(site: ScriptedSite, 
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_schema_in_a_list_of_calls_is_refused_by_its_name(tmp_path: Path, route: str) -> None:
+def test_schema_in_a_list_of_calls_is_treated_as_in_a_trained_format(tmp_path: Path, route: str) -> None:
+    make, field, required = ROUTES[route]
     with ScriptedSite(tmp_path, None) as site:
         for schema in NOT_HELD:
-            check_refused(site, route, ROUTES[route][0](GOOD, schema))
+            check_refused(site, route, make(GOOD, schema, strict=True))
+            check_refused(site, route, {**make(GOOD, schema), "tool_choice": required})
+            site.engine.scripts.append("Well.")
+            answer = site.http.post(route, json={"model": "toy", **make(GOOD, schema, GOOD)})
+            assert (answer.status_code, answer.headers["X-Ignored-Fields"]) == (200, field)
+            grammar = site.engine.requests[-1].grammar
+            assert grammar is not None
+            [good, loose] = [follows(site, grammar, name, '{"a": 5}') for name in ("f0", "f1")]
+            assert (good, loose) == (False, True)
+            assert not follows(site, grammar, "f1", "[]"), "arguments are an object"
+
+
+def follows(site: ScriptedSite, grammar: Grammar, name: str, arguments: str) -> bool:
+    """Return whether a call follows a grammar."""
+    call = f'[{{"name": "{name}", "arguments": {arguments}}}]'
+    return follow(site.text, site.text.grammars.compile(grammar).start(), call)[1]
+
+
+def test_refusal_names_the_tool_and_the_keyword(tmp_path: Path) -> None:
+    with ScriptedSite(tmp_path, None) as site:
+        body = make_chat(GOOD, NOT_HELD[0], strict=True)
+        message = site.http.post("/v1/chat/completions", json={"model": "toy", **body}).json()["error"]["message"]
+    assert "the schema of the tool 'f1' cannot be compiled: Unimplemented keys: [\"not\"]" in message
+
+
+def test_form_of_the_answer_is_refused_even_if_tools_are_not_held(tmp_path: Path) -> None:
+    with ScriptedSite(tmp_path, None) as site:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": NOT_HELD[0]}}
+        for schema in (GOOD, NOT_HELD[1]):
+            body = {"model": "toy", **make_chat(schema), "response_format": form}
+            assert site.http.post("/v1/chat/completions", json=body).json()["error"]["param"] == "response_format"
+
+
+async def test_schemas_that_are_too_large_together_are_left_out(tmp_path: Path) -> None:
+    with ScriptedSite(tmp_path, None) as site:
+        body = json.dumps({"model": "toy", **make_chat(GOOD, GOOD)}).encode()
+        result = BodyReader(site.text, "toy").answer(BodyRequest(kind="chat", body=body))
+
+        async def check(grammar: Grammar) -> None:
+            if grammar.source.count('"string"') > 1:
+                raise InvalidRequest("the grammar is too large", "grammar")
+
+        mended = await check_answer(result, check)
+        assert mended.ignored == tuple(f"tools.{number}.function.parameters" for number in range(2))
 
 
 def test_tool_of_a_namespace_and_a_custom_tool_have_their_own_paths(site: ScriptedSite) -> None:
