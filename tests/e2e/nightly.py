@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -63,14 +64,15 @@ class Desk:
 
     def take(self, step: Step) -> None:
         """Take a step, and see what it shows."""
-        shell = self._shells.get(step.terminal) or self._open(step)
+        shell, begun = self._shells.get(step.terminal) or self._open(step), time.monotonic()
         if step.command:
             shell.type(self._write(step))
         if step.asks:
             shell.wait(": ", STEP_S)
             shell.type(self._find(re.compile(step.asks)))
         shown = shell.wait(step.until, STEP_S)
-        assert step.shows in shown, f"{step} has shown:\n{shown}"
+        print(f"--- {step.terminal}, {time.monotonic() - begun:.1f} s\n{shown}", flush=True)
+        assert step.shows in shown, step
 
     def _open(self, step: Step) -> Shell:
         machine = self._folder / step.machine
@@ -110,5 +112,4 @@ def test_page_works_as_it_is_typed(page: str, clone: Path, request: pytest.Fixtu
     with ExitStack() as stack:
         desk = Desk(page, tmp_path, clone, stack)
         for step in WALKS[page]:
-            print(f"{step.terminal}: {step.command or 'waits'}", flush=True)
             desk.take(step)
