@@ -109,7 +109,7 @@ def _serve(plan: ServePlan, options: ServerOptions, plugins: PluginHost, output:
     from parallax_core.server.event_loop import run_loop
 
     with bind_socket(*plan.address) as sock, make_private_folder() as private:
-        display.tell(f"Parallax {version('parallax-core')}: loading {plan.model}", sys.stderr)
+        display.tell(f"Parallax {version('parallax-core')}: loading {plan.model} {plan.place}", sys.stderr)
         deployment = plan.prepare(Path(private), display)
         event_bus = EventBus(plugins.observers())
         try:

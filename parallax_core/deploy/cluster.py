@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.ids import HEAD
@@ -208,6 +208,8 @@ class ClusterPlan:
     policy: PlacementPolicy
     shows_code: bool = True
     """Whether clients that may see the cluster are shown the join code."""
+    place: ClassVar[str] = "on all machines that join"
+    """Where its stages are computed."""
 
     @property
     def model(self) -> str:

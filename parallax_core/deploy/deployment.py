@@ -192,6 +192,11 @@ class DeploymentPlan:
         return self.settings.model
 
     @property
+    def place(self) -> str:
+        """Where its stages are computed; see `StageOptions.place`."""
+        return self.stages.place
+
+    @property
     def address(self) -> tuple[str, int]:
         """The host and the port at which clients are served."""
         return self.settings.host, self.settings.port

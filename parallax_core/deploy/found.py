@@ -97,6 +97,8 @@ class FoundPlan:
     deployment: DeploymentPlan
     codes: RendezvousCodes
 
+    place = "on nodes that announce its layers"
+    """Where its stages are computed."""
     known_models = ()
     """Models that clients may name besides: none."""
     loads_on_demand = False

@@ -123,6 +123,13 @@ class StageOptions:
         return tuple(self._choose(name, config) for name in self.backends)
 
     @property
+    def place(self) -> str:
+        """Where stages are computed, as far as that is known before the model is here, such as ``with mlx on cpu``."""
+        if self.settings.listen is not None:
+            return "on machines that join"
+        return f"with {' and '.join(self._describe(name) for name in dict.fromkeys(self.backends))}"
+
+    @property
     def peer_timeout(self) -> float:
         """Seconds of silence after which a peer counts as lost at the latest."""
         return self.settings.peer_timeout or self.transport.spec.timeout_s
@@ -206,6 +213,11 @@ class StageOptions:
         parallel, is_here = self.parallel, self.settings.listen is None
         is_alike = is_here and len(set(self.backends)) == 1 and not parallel.devices
         return parallel.num_stages > 1 and not parallel.layers and not is_alike
+
+    def _describe(self, name: str) -> str:
+        """Return a backend with its device, as ``torch on cpu or mlx on cpu`` if any of these may be the best."""
+        offers = self.offers.get(name, ())
+        return " or ".join(f"{offer.spec.name} on {probe(offer).device}" for offer in offers) or name
 
     def _choose(self, name: str, config: dict[str, Any]) -> Offer[BackendSpec] | None:
         offers = self.offers.get(name)

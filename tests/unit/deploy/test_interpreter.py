@@ -108,7 +108,7 @@ def test_worker_in_an_environment_gets_all_options_and_no_file(site: Site, home:
     plugins = PluginHost.prepare(Config.load(file))
     settings = ServeSettings(backend="abacus", backend_option=("beads=4",))
     stages = read_stage_options(settings, plugins)
-    assert stages.pythons == {"abacus": str(python)}
+    assert (stages.pythons, stages.place) == ({"abacus": str(python)}, "with abacus")
     from parallax_core.deploy.executors import make_registry
 
     launcher = stages._make_launcher(make_registry(settings, stages.transport, tmp_path), tmp_path, ("abacus",))
