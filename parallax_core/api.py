@@ -5,7 +5,7 @@ from parallax_core.backendkit.overhead import Overhead, measure_overhead
 from parallax_core.backendkit.plan import check_device, choose_layers, refuse_leases
 from parallax_core.backendkit.products import Products, ProductSpeed, measure_products
 from parallax_core.backendkit.row_stage import RowModel, RowStage
-from parallax_core.base.environment import bare_environment
+from parallax_core.base.environment import bare_environment, engine_environment
 from parallax_core.base.errors import (
     BackendFailed,
     IncompatibleNode,
@@ -192,6 +192,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Unsupported",
     "bare_environment",
     "cache_folder",
+    "engine_environment",
     "format_bytes",
     "hookimpl",
     "is_offline",

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from parallax_core.base.environment import worker_environment
 from parallax_core.base.errors import BackendFailed
 from parallax_core.base.processes import kill_process
 from parallax_core.node.membership.child_log import ChildLog
@@ -58,7 +59,8 @@ class WorkerSupervisor:
 
     Closing a worker's standard input tells it to end; the kernel closes it too when this process dies, so no worker
     outlives it. A worker leads a process group, with which its child processes end. What they write to standard error
-    appears in that of this process, line by line with the worker's name.
+    appears in that of this process, line by line with the worker's name. A worker gets no keys: its variables are
+    those of `worker_environment`.
     """
 
     command: Callable[[str], Sequence[str]]
@@ -91,6 +93,7 @@ class WorkerSupervisor:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=log.writer,
+                    env=worker_environment(),
                     start_new_session=True,
                 )
         except OSError as error:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from parallax_core.base.environment import worker_environment
 from parallax_core.base.processes import kill_process
 from parallax_core.node.profile.device import MachineProfile
 
@@ -61,7 +62,11 @@ class MeasuringProcess:
     async def _run(self) -> None:
         try:
             process = await asyncio.create_subprocess_exec(
-                *self.command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True
+                *self.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=worker_environment(),
+                start_new_session=True,
             )
         except OSError as error:
             logger.warning("device cannot be measured: %s", error)

@@ -10,20 +10,21 @@ import tempfile
 from pathlib import Path
 
 from parallax_backend_sglang.probe import has_cuda
+from parallax_core.api import engine_environment
 
 STAND_INS = Path(__file__).parent / "cpu_stand_ins"
 """The folder with stand-ins for packages without a CPU build."""
 
 
 def make_environment(folder: str, *, on_cpu: bool, threads: int) -> dict[str, str]:
-    """Return the environment of a child process.
+    """Return the environment of a child process, which has no keys; see `engine_environment`.
 
     Args:
         folder: its private folder, which has its sockets and other temporary files.
         on_cpu: whether it computes on the CPU; only then are the stand-ins on its path.
         threads: the threads that compute; the variable OMP_NUM_THREADS overrides it.
     """
-    found = dict(os.environ)
+    found = engine_environment()
     found |= {
         "TMPDIR": folder,
         "PYTHONUNBUFFERED": "1",

@@ -198,6 +198,15 @@ def test_stand_ins_are_on_the_path_without_cuda_only(monkeypatch: pytest.MonkeyP
     assert "SGLANG_USE_CPU_ENGINE" not in on_cuda
 
 
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_child_process_has_no_keys(monkeypatch: pytest.MonkeyPatch, *, on_cpu: bool) -> None:
+    for name in ("PARALLAX_API_KEY", "HF_TOKEN", "SGLANG_API_KEY", "CUDA_VISIBLE_DEVICES", "SGLANG_LOG_MS"):
+        monkeypatch.setenv(name, "x")
+    found = make_environment("/private", on_cpu=on_cpu, threads=3)
+    assert {"CUDA_VISIBLE_DEVICES", "SGLANG_LOG_MS", "PATH"} <= set(found)
+    assert found.keys().isdisjoint({"PARALLAX_API_KEY", "HF_TOKEN", "SGLANG_API_KEY"})
+
+
 STAND_IN_CHECK = """
 import importlib.util
 assert importlib.util.find_spec("sgl_kernel") is None

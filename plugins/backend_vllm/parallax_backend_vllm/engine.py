@@ -14,7 +14,7 @@ from parallax_backend_vllm.arguments import make_arguments
 from parallax_backend_vllm.capabilities import HONOURS, MAX_ANSWERS, MAX_LOGPROBS, SEED
 from parallax_backend_vllm.checks import check_adapters, check_device, check_family
 from parallax_backend_vllm.compat import ENGINE, check_interface, start_llm
-from parallax_backend_vllm.environ import choose_gpu, set_cpu_environ
+from parallax_backend_vllm.environ import choose_gpu, limit_environ, set_cpu_environ
 from parallax_backend_vllm.errors import describe_error, explain_start
 from parallax_backend_vllm.sampling import make_params
 from parallax_backend_vllm.settings import VllmSettings
@@ -137,7 +137,9 @@ class VllmEngine:
 
         adapters = self._settings.adapters.items()
         self._loras = {name: LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters, 1)}
-        return start_llm(make_arguments(self._plan, self._settings, is_cpu=self._is_cpu), self._recorder.record)
+        arguments = make_arguments(self._plan, self._settings, is_cpu=self._is_cpu)
+        with limit_environ():
+            return start_llm(arguments, self._recorder.record)
 
     def _ask(self, request: Request, index: int) -> AnswerSource:
         """Return the outputs of vLLM for answer ``index``; it is asked when they are read."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from parallax_backend_vllm.settings import VllmSettings
-from parallax_core.api import Machine
+from parallax_core.api import Machine, engine_environment
 
 VARIABLES: Mapping[str, str] = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -47,6 +48,18 @@ def set_cpu_environ(settings: VllmSettings) -> None:
     library = find_openmp(list_places())
     if library is not None:
         os.environ["LD_PRELOAD"] = add_preload(os.environ.get("LD_PRELOAD", ""), str(library))
+
+
+@contextmanager
+def limit_environ() -> Iterator[None]:
+    """Have processes that are started meanwhile get the variables of `engine_environment` alone: no keys."""
+    kept = engine_environment()
+    held = {name: os.environ.pop(name) for name in {*os.environ} - {*kept}}
+    try:
+        yield
+    finally:
+        for name, value in held.items():
+            os.environ.setdefault(name, value)
 
 
 def set_threads(settings: VllmSettings) -> int:

@@ -6,6 +6,8 @@ import json
 import logging
 import logging.config
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from parallax_backend_vllm.settings import VllmSettings
 from parallax_core.api import EnginePlan, Machine, ParallaxError, Unsupported
 
 GIB = 2**30
+SHOW = "import os; print(*os.environ)"
 
 
 @pytest.fixture
@@ -151,6 +154,20 @@ def test_gpu_of_the_plan_is_the_only_one_shown(device: str, shown: str | None, m
     environ.choose_gpu(device)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == shown
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_processes_of_vllm_have_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PARALLAX_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "CUDA_VISIBLE_DEVICES", "VLLM_LOGGING_LEVEL"):
+        monkeypatch.setenv(name, "x")
+    before = dict(os.environ)
+    with environ.limit_environ():
+        os.environ["VLLM_SET_MEANWHILE"] = "1"
+        shown = subprocess.run([sys.executable, "-S", "-c", SHOW], capture_output=True, text=True, check=True).stdout
+    found = set(shown.split())
+    assert {"CUDA_VISIBLE_DEVICES", "VLLM_LOGGING_LEVEL", "VLLM_SET_MEANWHILE", "PATH"} <= found
+    assert found.isdisjoint({"PARALLAX_API_KEY", "HF_TOKEN", "VLLM_API_KEY"})
+    assert os.environ.pop("VLLM_SET_MEANWHILE") == "1"
+    assert dict(os.environ) == before
 
 
 def test_vllm_reports_and_fetches_nothing_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

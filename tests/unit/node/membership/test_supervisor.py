@@ -62,6 +62,18 @@ async def test_lines_of_a_worker_and_its_child_processes_have_its_name(capsys: p
     ]
 
 
+async def test_worker_does_not_get_the_keys_of_the_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARALLAX_API_KEY", "secret")
+    monkeypatch.setenv("MY_OWN", "x")
+    here = supervisor("import os; os.write(2, b'%d %d' % ('PARALLAX_API_KEY' in os.environ, 'MY_OWN' in os.environ))")
+    await here.restart("a")
+    await soon(here.wait_end("a"))
+    await here.kill("a")
+    assert capsys.readouterr().err == "[a] 0 1\n"
+
+
 async def test_line_without_an_end_does_not_fill_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
     here = supervisor(f"import os; os.write(2, b'x' * {3 * CHUNK_BYTES})")
     await here.restart("a")
