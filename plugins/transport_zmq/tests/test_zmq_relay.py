@@ -6,13 +6,16 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from parallax_core.api import LayerRange, Request, RequestId
+from parallax_core.api import LayerRange, PeerLost, Request, RequestId, TransportPlan, keys_folder
+from parallax_core.node.channel import Channel
 from parallax_core.node.executor.remote import RemoteExecutor
+from parallax_core.node.handshake import greet
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supply import NodeSupply
@@ -26,6 +29,8 @@ from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_core.wire.membership import Join
 from parallax_core.wire.profile import Peer
+from parallax_core.wire.relay import Reach, Reached
+from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.zmq_nodes import LOOPBACK, Wire, eventually, plan_node, started
 
@@ -100,6 +105,73 @@ async def test_stages_that_cannot_reach_each_other_equal_the_whole(num_relays: i
         assert used[2] == ""
         await engine.stop()
         assert tokens == TOY.continuation((1, 2, 3), 20)
+
+
+@dataclass
+class Apart:
+    """A head, a relay and two nodes that it links, each with a key of its own."""
+
+    head: Keyring
+    nodes: dict[str, ZmqTransport]
+    relay: RelayServer
+    executor: RemoteExecutor
+
+
+@asynccontextmanager
+async def machines(folder: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[Apart]:
+    def enter(machine: str) -> Keyring:
+        patch.setenv("PARALLAX_HOME", str(folder / machine))
+        return Keyring(keys_folder())
+
+    async with AsyncExitStack() as stack:
+        ring, offer = enter("server"), RelayOffer(RelayLimits())
+        heads = {"head": ring.ensure_pair("head").public}
+        registry = NodeRegistry(ZmqTransport(TransportPlan(node="head", listen=LOOPBACK)), "head")
+        await registry.start()
+        stack.push_async_callback(registry.stop)
+        nodes: dict[str, ZmqTransport] = {}
+        for name in ("desk", "n0", "n1"):
+            ring.allow(enter(name).ensure_pair(name).public, name, "worker")
+            plan = TransportPlan(node=name, listen=LOOPBACK, heads=heads)
+            nodes[name] = await stack.enter_async_context(started(plan))
+        host = RelayHost(nodes["desk"], "desk", offer)
+        stack.push_async_callback(end, asyncio.create_task(host.serve(Peer("head", registry.address))))
+        for name in ("n0", "n1"):
+            session = WorkerSession(nodes[name], name, open_toy_layers)
+            serving = session.serve(registry.address, "head", Join(UNREACHABLE, (BACKEND,), "here", 0))
+            stack.push_async_callback(end, asyncio.create_task(serving), session)
+        roles = [make_role(0), replace(make_role(1), layers=LayerRange(1, 3))]
+        yield Apart(ring, nodes, offer.server, RemoteExecutor(roles, NodeSupply(registry)))
+
+
+async def receive_all(channel: Channel) -> None:
+    while True:
+        await channel.receive()
+
+
+async def test_links_over_a_relay_end_when_the_key_of_their_user_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head alone knows: the relay, another machine, ends also a stream that the removed node would keep."""
+    async with machines(tmp_path, monkeypatch) as made, asyncio.timeout(30):
+        engine, relay = PipelineEngine(made.executor, lambda tokens: "x" * len(tokens), None), made.relay
+        await engine.start()
+        request = Request(id=RequestId("1"), prompt=(1, 2, 3), max_tokens=9, sampling=GREEDY)
+        tokens = [token async for delta in engine.submit(request) for token in delta.tokens]
+        assert tokens == TOY.continuation((1, 2, 3), 9)
+        assert ([where.relay for where in engine.locations()], relay.num_streams) == (["desk", ""], 1)
+        kept = Channel(await made.nodes["n0"].connect(made.nodes["desk"].address, "desk"))
+        await greet(kept, "n0", "stream")
+        await kept.send(Reach("n1"))
+        assert await kept.receive() == Reached()
+        assert relay.num_streams == 2
+        made.head.remove("n0", own=False)
+        with pytest.raises(PeerLost, match="your key is no longer allowed"):
+            await receive_all(kept)
+        await eventually(lambda: relay.num_streams == 0)
+        assert {name: relay._is_member(name) for name in ("n0", "n1")} == {"n0": False, "n1": True}
+        assert set(relay._controls) == {"n1"}
+        await engine.stop()
 
 
 async def test_answers_go_on_over_another_relay_when_one_ends() -> None:
