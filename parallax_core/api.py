@@ -25,6 +25,7 @@ from parallax_core.base.json_scan import JsonScan
 from parallax_core.base.machine import Machine
 from parallax_core.base.offline import is_offline
 from parallax_core.base.refs import Ref
+from parallax_core.base.schema_refs import JsonSchema, follow_references, localize_references, move_references
 from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
 from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
 from parallax_core.checkpoint.weights_version import identify_weights
@@ -65,9 +66,11 @@ from parallax_core.contracts.joining import (
 )
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
 from parallax_core.contracts.parser import (
+    AllowedAnswers,
     AnswerInfo,
     CallForm,
     Content,
+    GrammarWriter,
     Informed,
     Parser,
     ParserSpec,
@@ -193,10 +196,13 @@ __all__ = [  # noqa: RUF022 -- in groups
     "bare_environment",
     "cache_folder",
     "engine_environment",
+    "follow_references",
     "format_bytes",
     "hookimpl",
     "is_offline",
     "keys_folder",
+    "localize_references",
+    "move_references",
     "read_object",
     "silent",
     # Backends: what a backend offers, and the stage contract
@@ -369,11 +375,14 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Resource",
     "ServingGoal",
     # Parsers of model output
+    "AllowedAnswers",
     "AnswerInfo",
     "CallForm",
     "Content",
+    "GrammarWriter",
     "Informed",
     "JsonScan",
+    "JsonSchema",
     "Parser",
     "ParserSpec",
     "Piece",

@@ -16,6 +16,11 @@ class JsonScan:
         self._is_string = False
         self._is_escaped = False
 
+    @property
+    def is_in_string(self) -> bool:
+        """Whether the text so far ends within a string of an object or a list."""
+        return self._is_string and self._depth > 0
+
     def find_end(self, text: str, start: int) -> int | None:
         """Return the position after the value, or None if it does not end in ``text``; the rest of it comes next."""
         at = start

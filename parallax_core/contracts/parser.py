@@ -74,6 +74,43 @@ class Informed(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AllowedAnswers:
+    """What an answer may be, from which its grammar is written."""
+
+    tools: Mapping[str, str]
+    """The tools that it may call: by name, the JSON Schema that the arguments have to follow, as JSON text. References
+    in it are pointers from its root."""
+    most_calls: int
+    """The most calls of an answer."""
+    must_call: bool = False
+    """Whether it has to call a tool."""
+    answer: str = ""
+    """The rule in Lark, named ``answer``, of a text that calls no tool; empty: any text may come before calls, or in
+    their place."""
+    find_special: Callable[[str], str]
+    """Returns the name in Lark of the special token that a text stands for; empty if it stands for none."""
+
+
+@runtime_checkable
+class GrammarWriter(Protocol):
+    """An optional protocol of a `Parser` that knows the grammar of its format.
+
+    Requests may then have strict tools, or tools and an output schema.
+    """
+
+    def write_grammar(self, allowed: AllowedAnswers) -> str:
+        """Return the grammar of an answer in llguidance's dialect of Lark, after whose calls there is nothing more.
+
+        Called after `Informed.begin`. The reasoning belongs to the answer if any text does, or the answer proper cannot
+        be JSON alone; else it is over.
+
+        Raises:
+            InvalidRequest: if the arguments of a tool cannot be held to its schema in this format; ``param`` is the
+                name of the tool.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CallForm:
     """How a model writes its calls, if each is a JSON object with ``name`` and the arguments.
 
@@ -118,9 +155,8 @@ class ParserSpec:
     """The marks before and after the reasoning: a prompt that ends with the first has opened it. Stop strings do not
     count between them. None: the reasoning, if there is any, has no marks, and ``tool_choice`` cannot force a call."""
     may_force_calls: bool = True
-    """Whether the answer proper may be JSON alone, which is how ``tool_choice`` forces a call."""
+    """Whether the answer proper may be JSON alone, which is how ``tool_choice`` forces a call. If not, only a
+    `GrammarWriter` can force one."""
     call_form: CallForm | None = None
-    """How the model writes calls, so that a grammar can hold their arguments to a strict schema; None: it cannot."""
-    call_marks: tuple[str, ...] = ()
-    """Without ``call_form``: the marks of which calls begin with one. Beside an output schema, an answer that begins
-    with one is free from there on. Empty: an output schema and tools exclude each other."""
+    """How the model writes calls, so that a grammar can hold their arguments to a strict schema, without a
+    `GrammarWriter`; None: it cannot."""

@@ -81,13 +81,15 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of the parser of a model's outputs that matter for reading a request; see `ParserSpec`."""
 
+    name: str = ""
+    factory: str = ""
+    """The target of the `Ref` to what makes a parser; empty: there is none."""
     finds_calls: bool = False
     special_tokens: tuple[str, ...] = ()
     reasoning_end: str = ""
     reasoning_marks: tuple[str, str] | None = None
     may_force_calls: bool = True
     call_form: CallForm | None = None
-    call_marks: tuple[str, ...] = ()
     may_list_calls: bool = True
     """Whether a model may call tools of its own accord by a list, if it has no format for that; see `ResponseForm`."""
 
@@ -96,13 +98,14 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
         """Return the traits of a parser."""
         tokens = tuple(spec.special_tokens)
         return cls(
+            name=spec.name,
+            factory=spec.factory.target,
             finds_calls=spec.finds_calls,
             special_tokens=tokens,
             reasoning_end=spec.reasoning_end,
             reasoning_marks=spec.reasoning_marks,
             may_force_calls=spec.may_force_calls,
             call_form=spec.call_form,
-            call_marks=tuple(spec.call_marks),
         )
 
 

@@ -9,11 +9,12 @@ import msgspec
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.grammar import Grammar
+from parallax_core.contracts.parser import GrammarWriter
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.forced_calls import make_grammar
+from parallax_core.server.format_grammar import find_writer, write_form
 from parallax_core.server.listed_calls import make_list_grammar
-from parallax_core.server.strict_calls import CallableTools, make_marked_grammar, make_strict_grammar
 
 
 def set_grammar(
@@ -23,11 +24,13 @@ def set_grammar(
 
     The grammar that the client asks for begins after the reasoning, if the prompt opens one; where there are tools, the
     answer calls some or has that form. A ``tool_choice`` that forces a call has a grammar of its own, and so have
-    strict tools.
+    strict tools. Where the answer proper cannot be JSON alone, all of it has a grammar, the reasoning too.
 
     Raises:
         InvalidRequest: if the format of the model does not allow that.
     """
+    if not parser.may_force_calls and not form.lists_calls and (writer := find_writer(parser, form)):
+        return _set_whole(text, parser, form, request, writer)
     is_answer = request.grammar is not None and form.grammar_field != "response_format"
     if form.forced_call is None and form.lists_calls and not is_answer:
         form, request = _allow_list(form, request)
@@ -64,32 +67,43 @@ def _allow_list(form: ResponseForm, request: Request) -> tuple[ResponseForm, Req
 
 def _allow_calls(text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request) -> Request:
     """Return the request with the grammar of an answer that calls tools, or else has the form that is asked for."""
-    asked, field = request.grammar, form.grammar_field
-    assert asked is not None
-    answer = asked.source or '{"type": "object"}'
-    if parser.call_form is not None:
-        either = make_strict_grammar(parser.call_form, _list_tools(form), text.grammars.find_special, answer)
-    elif parser.call_marks:
-        either = make_marked_grammar(parser.call_marks, parser.special_tokens, text.grammars.find_special, answer)
-    else:
+    writer, field = find_writer(parser, form), form.grammar_field
+    if writer is None:
         message = f"'{field}' leaves no room for tool calls in the format of this model"
         raise InvalidRequest(message, field, "leave it out, or send 'tool_choice': 'none'")
-    return replace(request, grammar=msgspec.structs.replace(either, whitespace=asked.whitespace))
+    either = write_form(writer, parser, form, text.grammars.find_special, request.grammar)
+    return replace(request, grammar=either)
 
 
 def _set_strict(
     text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request
 ) -> tuple[ResponseForm, Request]:
     """Return the form and the request with a grammar that holds calls of strict tools to their schemas."""
-    if parser.call_form is None:
+    writer = find_writer(parser, form)
+    if writer is None:
         message = f"'tools': the tool '{form.strict_tools[0][:100]}' cannot be strict in the format of this model"
         raise InvalidRequest(message, "tools", "send 'strict': false, or a 'tool_choice' that forces a call")
-    strict = make_strict_grammar(parser.call_form, _list_tools(form), text.grammars.find_special)
-    return _use(form, request, strict, "tools")
+    return _use(form, request, write_form(writer, parser, form, text.grammars.find_special), "tools")
 
 
-def _list_tools(form: ResponseForm) -> CallableTools:
-    return CallableTools(schemas=form.tools, strict=form.strict_tools, allows_many=form.allows_many_calls)
+def _set_whole(
+    text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request, writer: GrammarWriter
+) -> tuple[ResponseForm, Request]:
+    """Return the form and the request with a grammar in the model's own format, if the answer has any grammar."""
+    asked, find_special = request.grammar, text.grammars.find_special
+    if form.forced_call is None:
+        if asked is None and not form.strict_tools:
+            return form, request
+        field = "tools" if asked is None else form.grammar_field
+        return _use(form, request, write_form(writer, parser, form, find_special, asked), field)
+    if form.reasoning_end:
+        message = "'max_reasoning_tokens' cannot end the reasoning before a forced call in the format of this model"
+        raise InvalidRequest(message, "max_reasoning_tokens", "leave it out")
+    tools = {name: form.tools[name] for name in ((form.forced_call,) if form.forced_call else form.tools)}
+    form = msgspec.structs.replace(form, tools=tools, strict_tools=tuple(tools))
+    grammar = write_form(writer, parser, form, find_special)
+    form = msgspec.structs.replace(form, forced_call=None)  # the model's own parser reads the call
+    return _use(form, replace(request, stop=()), grammar, "tool_choice")
 
 
 def _use(form: ResponseForm, request: Request, grammar: Grammar, field: str) -> tuple[ResponseForm, Request]:

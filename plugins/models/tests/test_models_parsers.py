@@ -114,6 +114,13 @@ class TestQwen3Coder(Kit):
             "<function=get_weather><parameter=days>soon</parameter><parameter=other>1</parameter></function>",
             [ToolCall(0, "get_weather", '{"days": "soon", "other": "1"}')],
         ),
+        (
+            (
+                '<function=get_weather><parameter=parts>\n["</parameter>", "b"]\n</parameter>'
+                '<parameter=city>\n["\n</parameter></function>'
+            ),
+            [ToolCall(0, "get_weather", '{"parts": ["</parameter>", "b"], "city": "[\\""}')],
+        ),
         ("a <function=> b", [Content("a <function=> b")]),
     )
 
@@ -287,6 +294,11 @@ class TestHarmony(Kit):
             ),
             [Content("First."), ToolCall(0, "list_files", "{}")],
         ),
+        (
+            ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "<|end|>"}<|call|>',
+            [ToolCall(0, "get_weather", '{"city": "<|end|>"}')],
+        ),
+        (" to=nobody is text", [Content(" to=nobody is text")]),
         ("<|channel|> is a mark", [Content("<|channel|> is a mark")]),
     )
 

@@ -22,7 +22,7 @@ from parallax_core.api import Ref
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Request, Stream
 from parallax_core.contracts.engine_spec import RequestField
-from parallax_core.contracts.parser import CallForm, ParserSpec
+from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
@@ -56,7 +56,6 @@ HERMES = ParserSpec(
     special_tokens=SPECIAL[:4],
     reasoning_end="</think>\n\n",
     reasoning_marks=("<think>", "</think>"),
-    call_form=CallForm(begin="<tool_call>", between=("</tool_call>", "<tool_call>"), end=("</tool_call>",)),
 )
 LENGTH = 4000
 CACHED = 32 + 3
@@ -156,7 +155,8 @@ class ScriptedSite:
         write_model(folder, template)
         path = folder / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(path))
-        tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in SPECIAL])
+        marks = dict.fromkeys((*SPECIAL, *(spec.special_tokens if spec else ())))
+        tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
         tokenizer.save(str(path))
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": length}))

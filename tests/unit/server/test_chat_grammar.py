@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from parallax_core.api import LayerRange, Stage
+from parallax_core.api import LayerRange, Ref, Stage
 from parallax_core.base.errors import BackendFailed
 from parallax_core.models.grammars import TokenMatcher
 from parallax_core.node.executor.local import LocalExecutor
@@ -20,6 +20,7 @@ from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
+from parallax_models.parsers.formats import FORMATS
 from tests.unit.server.scripted import HERMES, ScriptedSite
 
 LETTER: dict[str, Any] = {"type": "object", "properties": {"letter": {"$ref": "#/$defs/one"}}, "required": ["letter"]}
@@ -29,6 +30,10 @@ TOOLS: Any = [
     {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "additionalProperties": False}}},
 ]
 NAMED: Any = {"type": "function", "function": {"name": "spell"}}
+NO_GRAMMAR = replace(HERMES, factory=Ref("tests.conformance.parsers:ThinkParser"))
+OTHERS = {spec.name: spec for spec in FORMATS}
+HARMONY = "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}<|start|>assistant"
+"""A chat template that ends as that of gpt-oss does."""
 ASK: dict[str, Any] = {"model": "toy", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 300}
 
 
@@ -226,20 +231,8 @@ def test_form_and_tools_begin_after_the_reasoning_that_the_prompt_opened(site: T
         )
 
 
-@pytest.mark.parametrize("calls", [False, True])
-def test_form_leaves_room_for_calls_of_which_the_mark_is_known(tmp_path: Path, *, calls: bool) -> None:
-    """The text behind the mark is free, special tokens included."""
-    with ToySite(tmp_path, replace(HERMES, call_form=None, call_marks=("<tool_call>",))) as site:
-        [mark], [end] = site.text.encode("<tool_call>"), site.text.encode("</tool_call>")
-        bias = {str(mark): 100 if calls else -100, str(end): 100}
-        fields: Any = {**ASK, "max_tokens": 40, "tools": TOOLS, "response_format": FORM, "seed": 3, "logit_bias": bias}
-        content = site.openai.chat.completions.create(**fields).choices[0].message.content or ""
-    assert content.lstrip().startswith("<tool_call>" if calls else '"')
-    assert ("</tool_call>" in content) == calls
-
-
-def test_form_is_refused_beside_tools_in_a_format_without_marks(tmp_path: Path) -> None:
-    with ToySite(tmp_path, replace(HERMES, call_form=None)) as site:
+def test_form_is_refused_beside_tools_in_a_format_without_a_grammar(tmp_path: Path) -> None:
+    with ToySite(tmp_path, NO_GRAMMAR) as site:
         with pytest.raises(openai.BadRequestError, match="no room for tool calls in the format of this") as caught:
             site.openai.chat.completions.create(**ASK, tools=TOOLS, extra_body={"response_format": FORM})
         assert caught.value.param == "response_format"
@@ -252,11 +245,78 @@ def test_strict_tool_may_be_left_alone(site: ToySite) -> None:
     assert not choice.message.tool_calls
 
 
-def test_format_without_json_objects_cannot_be_strict(tmp_path: Path) -> None:
-    with ToySite(tmp_path, replace(HERMES, call_form=None)) as site:
+def test_format_without_a_grammar_cannot_be_strict(tmp_path: Path) -> None:
+    with ToySite(tmp_path, NO_GRAMMAR) as site:
         with pytest.raises(openai.BadRequestError, match="'spell' cannot be strict in the format of this") as caught:
             site.openai.chat.completions.create(**ASK, tools=TOOLS)
         assert caught.value.param == "tools"
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm4", "mistral", "deepseek", "kimi_k2", "minimax"])
+def test_strict_tool_is_called_in_the_format_of_the_model(tmp_path: Path, name: str) -> None:
+    factory: Any = OTHERS[name].factory.load()
+    with ToySite(tmp_path, OTHERS[name]) as site:
+        bias = {str(token): 100 for mark in factory.openers[:1] for token in site.text.encode(mark)}
+        fields: Any = {**ASK, "tools": TOOLS[:1], "parallel_tool_calls": False, "seed": 3, "logit_bias": bias}
+        [choice] = site.openai.chat.completions.create(**fields).choices
+    check_spelling(choice)
+
+
+def check_spelling(choice: Any) -> None:
+    """Check that an answer calls the first tool by its schema."""
+    assert (choice.finish_reason, (choice.message.content or "").strip()) == ("tool_calls", "")
+    [call] = choice.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)["letter"] in {"a", "é"}) == ("spell", True)
+
+
+@pytest.fixture
+def oss(tmp_path: Path) -> Iterator[ToySite]:
+    with ToySite(tmp_path, OTHERS["harmony"], template="{# {{ tools }} #}" + HARMONY) as site:
+        yield site
+
+
+def bias_tokens(site: ToySite, **texts: int) -> dict[str, int]:
+    """Return a bias for marks of harmony by name, and for letters."""
+    names = {name: name if len(name) == 1 else f"<|{name}|>" for name in texts}
+    return {str(site.text.encode(names[name])[0]): bias for name, bias in texts.items()}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_call_is_forced_in_harmony(oss: ToySite, choice: Any) -> None:
+    bias = bias_tokens(oss, end=100)  # the reasoning is short
+    for seed in range(3):
+        fields: Any = {**ASK, "tools": TOOLS[:1], "tool_choice": choice, "logit_bias": bias, "seed": seed}
+        with oss.openai.chat.completions.stream(**fields) as stream:
+            check_spelling(stream.get_final_completion().choices[0])
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_harmony_calls_strict_tools_or_has_the_form(oss: ToySite, *, calls: bool) -> None:
+    bias = bias_tokens(oss, c=100) if calls else bias_tokens(oss, f=100)  # the first letter of the channel
+    fields: Any = {**ASK, "tools": TOOLS[:1], "response_format": FORM, "logit_bias": bias, "seed": 3}
+    choice: Any = oss.openai.chat.completions.create(**fields).choices[0]
+    if calls:
+        check_spelling(choice)
+    else:
+        assert (choice.finish_reason, json.loads(choice.message.content) in FORMS) == ("stop", True)
+
+
+def test_form_is_in_the_final_message_of_harmony(oss: ToySite) -> None:
+    for seed in range(4):
+        fields: Any = {**ASK, "response_format": FORM, "logit_bias": bias_tokens(oss, end=100), "seed": seed}
+        choice: Any = oss.openai.chat.completions.create(**fields).choices[0]
+        assert (choice.finish_reason, json.loads(choice.message.content) in FORMS) == ("stop", True)
+
+
+def test_limit_of_the_reasoning_of_harmony_leads_to_the_form_and_to_no_forced_call(oss: ToySite) -> None:
+    fields: Any = {**ASK, "extra_body": {"max_reasoning_tokens": 5}, "logit_bias": bias_tokens(oss, end=-100)}
+    for seed in range(4):
+        asked = {**fields, "response_format": FORM, "seed": seed}
+        choice: Any = oss.openai.chat.completions.create(**asked).choices[0]
+        assert (choice.finish_reason, json.loads(choice.message.content) in FORMS) == ("stop", True)
+    with pytest.raises(openai.BadRequestError) as caught:
+        oss.openai.chat.completions.create(**fields, tools=TOOLS, tool_choice="required")
+    assert caught.value.param == "max_reasoning_tokens"
 
 
 PERSON: dict[str, Any] = {

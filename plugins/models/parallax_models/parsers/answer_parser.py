@@ -4,9 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from parallax_core.api import AnswerInfo, Content, Piece, Reasoning, ToolCall
+from parallax_core.api import (
+    AllowedAnswers,
+    AnswerInfo,
+    Content,
+    JsonSchema,
+    Piece,
+    Reasoning,
+    ToolCall,
+    localize_references,
+)
+from parallax_models.parsers.answer_grammar import (
+    ANY,
+    SPACE,
+    AnswerGrammar,
+    not_after_space,
+    quote,
+    without,
+    write_pattern,
+)
 from parallax_models.parsers.marks import Marks
 from parallax_models.parsers.text_reader import Reading, TextReader
 
@@ -24,6 +42,8 @@ class AnswerParser:
     """The marks that open and close the reasoning."""
     openers: ClassVar[tuple[str, ...]] = ()
     """The marks that open calls."""
+    written_openers: ClassVar[tuple[str, ...]] = ()
+    """Those of them that a grammar has; empty: all."""
 
     def __init__(self) -> None:
         self.text = TextReader()
@@ -50,6 +70,45 @@ class AnswerParser:
         """See `parallax_core.api.Parser`."""
         self.text.end()
         return self._go_on()
+
+    def write_grammar(self, allowed: AllowedAnswers) -> str:
+        """See `parallax_core.api.GrammarWriter`."""
+        grammar = AnswerGrammar(allowed)
+        call = grammar.rule(" | ".join(self.write_call(grammar, name) for name in allowed.tools))
+        if allowed.answer or allowed.must_call:
+            content = self.write_content(grammar, call, "")
+            return grammar.write(content if allowed.must_call else f"space answer | {content}")
+        opener, closer = self.thinking
+        content = self.write_content(grammar, call, ANY)
+        thoughts = without(closer)
+        thinking = f"({grammar.text_before(thoughts, closer)} ({content}) | {grammar.terminal(thoughts)})"
+        if self._thinks:
+            return grammar.write(thinking)
+        special = allowed.find_special(opener)
+        begin = f"space {special}" if special else grammar.terminal(f"{write_pattern(SPACE)} {quote(opener)}")
+        return grammar.write(f"{begin} {thinking} | {self.write_content(grammar, call, not_after_space(opener))}")
+
+    def write_content(self, grammar: AnswerGrammar, call: str, text: str) -> str:
+        """Return the grammar of content with calls.
+
+        Args:
+            grammar: takes the rules.
+            call: the name of the rule of a call.
+            text: may come before calls, or in their place; empty: there has to be a call, and nothing else.
+        """
+        free, options = f"{text} & {without(*self.openers)}", []
+        for opener in self.written_openers or self.openers:
+            before = grammar.text_before(free, opener) if text else grammar.text(opener)
+            options.append(f"{before} {self.write_calls(grammar, call, opener)}")
+        return " | ".join([*options, *([grammar.terminal(free)] if text else [])])
+
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """Return the grammar of the calls after ``opener``, and of what closes them."""
+        raise NotImplementedError
+
+    def write_call(self, grammar: AnswerGrammar, name: str) -> str:
+        """Return the grammar of one call of the tool ``name``."""
+        raise NotImplementedError
 
     def read_answer(self) -> Reading[None]:
         """Read the whole answer."""
@@ -104,13 +163,13 @@ class AnswerParser:
         """Whether there are tools to call."""
         return self.tools is None or bool(self.tools)
 
-    def find_schema(self, name: str) -> Mapping[str, Any]:
-        """Return the JSON Schema of a tool's arguments; empty if it is not known."""
+    def find_schema(self, name: str) -> JsonSchema:
+        """Return the JSON Schema of a tool's arguments, with local references; empty if it is not known."""
         try:
             found = json.loads((self.tools or {}).get(name, "{}"))
+            return localize_references(found) if isinstance(found, dict) else {}
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
 
     def open_call(self, name: str, call_id: str = "") -> None:
         """Begin the next call."""

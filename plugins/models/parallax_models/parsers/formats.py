@@ -4,31 +4,14 @@
 
 from __future__ import annotations
 
-from parallax_core.api import CallForm, ParserSpec, Ref
+from parallax_core.api import ParserSpec, Ref
 
 THINK_TOKENS = ("<think>", "</think>")
 THINK_END = "</think>\n\n"
+CALL_TOKENS = ("<tool_call>", "</tool_call>")
 HARMONY_TOKENS = ("start", "end", "message", "channel", "constrain", "return", "call")
 KIMI_TOKENS = ("tool_calls_section_begin", "tool_calls_section_end", "tool_call_begin", "tool_call_end")
 DEEPSEEK_TOKENS = ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
-
-CALL_FORMS = {
-    "hermes": CallForm(begin="<tool_call>", between=("</tool_call>", "<tool_call>"), end=("</tool_call>",)),
-    "llama3_json": CallForm(between=(";",), arguments="parameters"),
-    "minimax_m1": CallForm(begin="<tool_calls>", between=("\n",), end=("</tool_calls>",)),
-    "granite": CallForm(begin="<|tool_call|>", opening=("[",), between=(",",), end=("]",)),
-}
-"""How the formats whose calls are JSON objects with a name write them."""
-
-CALL_MARKS = {
-    "qwen3_coder": ("<tool_call>",),
-    "glm4": ("<tool_call>",),
-    "mistral": ("[TOOL_CALLS]",),
-    "deepseek": ("<｜tool▁calls▁begin｜>",),
-    "kimi_k2": ("<|tool_calls_section_begin|>",),
-    "minimax": ("<minimax:tool_call>",),
-}
-"""What calls begin with in the others."""
 
 
 def _offer(name: str, summary: str, parser: str, marks: tuple[str, ...], tokens: tuple[str, ...] = ()) -> ParserSpec:
@@ -40,20 +23,25 @@ def _offer(name: str, summary: str, parser: str, marks: tuple[str, ...], tokens:
         special_tokens=(*THINK_TOKENS, *tokens),
         reasoning_end=THINK_END,
         reasoning_marks=THINK_TOKENS,
-        call_form=CALL_FORMS.get(name),
-        call_marks=CALL_MARKS.get(name, ()),
     )
 
 
 FORMATS = (
-    _offer("hermes", "Hermes, Qwen2.5, Qwen3, Granite 4", "json_calls:HermesParser", ("<tool_call>", "</tool_call>")),
+    _offer("hermes", "Hermes, Qwen2.5, Qwen3, Granite 4", "json_calls:HermesParser", CALL_TOKENS, CALL_TOKENS),
     _offer(
         "qwen3_coder",
         "Qwen3-Coder",
         "xml_calls:Qwen3CoderParser",
-        ("<tool_call>", "</tool_call>", "<function="),
+        (*CALL_TOKENS, "<function="),
+        CALL_TOKENS,
     ),
-    _offer("glm4", "GLM-4.5 to 4.7", "xml_calls:Glm4Parser", ("<tool_call>", "</tool_call>", "<arg_key>")),
+    _offer(
+        "glm4",
+        "GLM-4.5 to 4.7",
+        "xml_calls:Glm4Parser",
+        (*CALL_TOKENS, "<arg_key>"),
+        (*CALL_TOKENS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    ),
     _offer(
         "llama3_json",
         "Llama 3.1 to 3.3",
@@ -69,7 +57,6 @@ FORMATS = (
         special_tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]"),
         reasoning_end="[/THINK]",
         reasoning_marks=("[THINK]", "[/THINK]"),
-        call_marks=CALL_MARKS["mistral"],
     ),
     _offer(
         "deepseek",
@@ -98,7 +85,7 @@ FORMATS = (
         "Granite 3",
         "json_calls:GraniteParser",
         ("<|tool_call|>", "<|start_of_role|>"),
-        ("<|tool_call|>", "<tool_call>", "</tool_call>"),
+        ("<|tool_call|>", *CALL_TOKENS),
     ),
     ParserSpec(
         name="harmony",

@@ -6,9 +6,15 @@ import json
 import re
 from typing import ClassVar
 
+from parallax_core.api import move_references
+from parallax_models.parsers.answer_grammar import AnswerGrammar, not_after_space, quote
 from parallax_models.parsers.answer_parser import AnswerParser
 from parallax_models.parsers.text_reader import Reading, drop
 
+PYTHON = "<|python_tag|>"
+"""The mark that may come before the calls of Llama 3."""
+NO_OBJECT = r"/[ \n]*[^{\[ \n](.|\n)*/"
+"""A text that does not begin as a call, if calls have no mark before them."""
 MISTRAL_NAME = re.compile(r"[^\s\[\]{}]*")
 ARGUMENTS = frozenset({"arguments", "parameters"})
 KEYS = ARGUMENTS | {"name", "id", "type"}
@@ -24,6 +30,16 @@ class JsonCallParser(AnswerParser):
     """Whether an object is a call only if a tool has that name."""
     must_have_arguments = False
     """Whether an object without arguments is no call."""
+
+    arguments: ClassVar[str] = "arguments"
+    """The key of the arguments, where the format says which."""
+
+    def write_call(self, grammar: AnswerGrammar, name: str) -> str:
+        """See `AnswerParser.write_call`."""
+        own = move_references(json.loads(grammar.allowed.tools[name]), "#/$defs/tool")
+        fields = {"name": {"const": name}, self.arguments: {"$ref": "#/$defs/tool"}}
+        call = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+        return grammar.json(json.dumps({**call, "$defs": {"tool": own}}))
 
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""
@@ -152,6 +168,11 @@ class HermesParser(JsonCallParser):
     openers = ("<tool_call>",)
     closers: ClassVar[dict[str, str]] = {"<tool_call>": "</tool_call>"}
 
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """See `AnswerParser.write_calls`."""
+        closer = self.closers[opener]
+        return grammar.repeat(call, between=(closer, opener), end=(closer,))
+
 
 class GraniteParser(JsonCallParser):
     """Granite 3: ``<|tool_call|>``, then a list of objects. 3.0 writes ``<tool_call>`` instead.
@@ -161,6 +182,11 @@ class GraniteParser(JsonCallParser):
 
     openers = ("<|tool_call|>", "<tool_call>")
     closers: ClassVar[dict[str, str]] = {"<tool_call>": "</tool_call>"}
+
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """See `AnswerParser.write_calls`."""
+        closers = [self.closers[opener]] if opener in self.closers else []
+        return grammar.repeat(call, opening="[", between=",", end=("]", *closers))
 
 
 class MinimaxM1Parser(JsonCallParser):
@@ -172,6 +198,10 @@ class MinimaxM1Parser(JsonCallParser):
     openers = ("<tool_calls>",)
     closers: ClassVar[dict[str, str]] = {"<tool_calls>": "</tool_calls>"}
 
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """See `AnswerParser.write_calls`."""
+        return grammar.repeat(call, end=(self.closers[opener],))
+
 
 class Llama3Parser(JsonCallParser):
     """Llama 3.1 to 3.3: the whole answer is one object, or several with ``;`` between, after ``<|python_tag|>`` or not.
@@ -180,12 +210,21 @@ class Llama3Parser(JsonCallParser):
     """
 
     must_be_known = must_have_arguments = True
+    arguments = "parameters"
+
+    def write_content(self, grammar: AnswerGrammar, call: str, text: str) -> str:
+        """See `AnswerParser.write_content`."""
+        calls = f"space ({grammar.text(PYTHON)} space)? {grammar.repeat(call, between=';')}"
+        if not text:
+            return calls
+        free = f"{text} & {NO_OBJECT} & {not_after_space(PYTHON)}"
+        return f"{grammar.terminal(free)} | space | {calls}"
 
     def read_content(self) -> Reading[None]:
         """See `AnswerParser.read_content`."""
         if self.finds_calls:
             self.text.begin_record("")
-            yield from self.text.expect_after_space("<|python_tag|>")
+            yield from self.text.expect_after_space(PYTHON)
             first = yield from self.text.skip_space()
             if first not in {"{", "["} or not (yield from self.read_objects()):
                 self.add_content(self.text.end_record())
@@ -200,6 +239,16 @@ class MistralParser(JsonCallParser):
 
     thinking = ("[THINK]", "[/THINK]")
     openers = ("[TOOL_CALLS]",)
+
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """See `AnswerParser.write_calls`; newer models have a token between the name and the arguments."""
+        listed = grammar.repeat(call, opening="[", between=",", end="]")
+        if not (between := grammar.allowed.find_special("[ARGS]")):
+            return listed
+        between = f"({grammar.text('[CALL_ID]')} /[a-zA-Z0-9]{{9}}/)? {between}"
+        tools = grammar.allowed.tools.items()
+        named = grammar.rule(" | ".join(f"{quote(name)} {between} {grammar.json(schema)}" for name, schema in tools))
+        return f"({listed} | {grammar.repeat(named, between=(opener,))})"
 
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""

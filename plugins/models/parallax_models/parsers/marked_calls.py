@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import re
 
+from parallax_models.parsers.answer_grammar import AnswerGrammar, quote
 from parallax_models.parsers.answer_parser import AnswerParser
 from parallax_models.parsers.text_reader import Reading
 
 NAME = re.compile(r"[^\s<>{}\"`]*")
+FENCE, FENCE_END = "\n```json\n", "\n```"
+"""What DeepSeek V3 and R1 write before and after the arguments."""
 
 
 class DeepseekParser(AnswerParser):
@@ -19,6 +22,19 @@ class DeepseekParser(AnswerParser):
     """
 
     openers = ("<｜tool▁calls▁begin｜>",)
+
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """See `AnswerParser.write_calls`."""
+        del opener
+        return grammar.repeat(call, end=("<｜tool▁calls▁end｜>",))
+
+    def write_call(self, grammar: AnswerGrammar, name: str) -> str:
+        """See `AnswerParser.write_call`."""
+        separator, arguments = grammar.text("<｜tool▁sep｜>"), grammar.json(grammar.allowed.tools[name])
+        plain = f"{quote(name)} {separator} {arguments}"
+        fenced = f"{quote('function')} {separator} {quote(f'{name}{FENCE}')} {arguments} {quote(FENCE_END)}"
+        begin, end = grammar.text("<｜tool▁call▁begin｜>"), grammar.text("<｜tool▁call▁end｜>")
+        return f"{begin} ({plain} | {fenced}) {end}"
 
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""
@@ -51,6 +67,19 @@ class KimiParser(AnswerParser):
     """
 
     openers = ("<|tool_calls_section_begin|>",)
+
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """See `AnswerParser.write_calls`."""
+        del opener
+        return grammar.repeat(call, end=("<|tool_calls_section_end|>",))
+
+    def write_call(self, grammar: AnswerGrammar, name: str) -> str:
+        """See `AnswerParser.write_call`."""
+        begin, between, end = map(
+            grammar.text, ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")
+        )
+        arguments = grammar.json(grammar.allowed.tools[name])
+        return f"{begin} {quote(f'functions.{name}:')} /[0-9]{{1,2}}/ {between} {arguments} {end}"
 
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""

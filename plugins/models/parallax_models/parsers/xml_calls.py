@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import ClassVar
 
+from parallax_core.api import InvalidRequest
+from parallax_models.parsers.answer_grammar import AnswerGrammar, quote
 from parallax_models.parsers.answer_parser import AnswerParser
 from parallax_models.parsers.marks import Marks
-from parallax_models.parsers.text_reader import Reading
+from parallax_models.parsers.text_reader import MAX_NAME, Reading
+from parallax_models.parsers.xml_grammar import ValueGrammar, ValueMarks
 from parallax_models.parsers.xml_values import ArgumentWriter
 
 NAME = re.compile(r"[^\s<>\"'=]*")
+ANY_KEY = "/[a-zA-Z_][a-zA-Z0-9_-]{0,63}/"
+MOST_KEYS = 16
+"""The most arguments of a call whose names are free."""
 KEY = re.compile(r"[^<>\"'\n]*")
 
 
@@ -25,6 +33,37 @@ class XmlCallParser(AnswerParser):
     """The mark between the name of an argument and its value, if there is one."""
     value_ends: tuple[str, ...] = ()
     """The marks that end a value."""
+    value_marks: ClassVar[ValueMarks]
+    """What a grammar has around a value."""
+
+    def write_call(self, grammar: AnswerGrammar, name: str) -> str:
+        """See `AnswerParser.write_call`."""
+        try:
+            values = ValueGrammar(grammar, json.loads(grammar.allowed.tools[name]), self.value_marks)
+            arguments = list(values.list_arguments())
+            other = values.write_other()
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, name) from error
+        parts = [
+            *([] if self.call[0] in self.written_openers else [f"space {grammar.text(self.call[0])}"]),
+            quote(name),
+        ]
+        parts += [grammar.text(self.call[1])] if self.call[1] else []
+        for key, value, is_required in arguments:
+            argument = f"{self._write_key(grammar, quote(key))} {value}"
+            if _can_read(key):
+                parts.append(argument if is_required else f"({argument})?")
+            elif is_required:
+                raise InvalidRequest(f"the argument {key[:100]!r} cannot be named", name)
+        if other:
+            parts.append(f"({self._write_key(grammar, ANY_KEY)} {other}){{0,{MOST_KEYS}}}")
+        return " ".join([*parts, grammar.mark(self.call_end)])
+
+    def _write_key(self, grammar: AnswerGrammar, key: str) -> str:
+        begin, end = self.key
+        value = f" {grammar.mark(self.value_begin)}" if self.value_begin else ""
+        line = f" {quote(self.value_marks.begin)}" if self.value_marks.begin else ""
+        return f"{grammar.mark(begin)} {key} {grammar.text(end)}{value}{line}"
 
     def read_call(self) -> Reading[bool]:
         """Read one call after the text before its name."""
@@ -48,10 +87,16 @@ class XmlCallParser(AnswerParser):
             return False
         yield from self.text.expect("\n")
         writer.begin_value(key.strip())
-        has_end = bool((yield from self.text.pass_until(Marks(*self.value_ends), writer.add)))
-        if has_end:
-            writer.end_value()
-        return has_end
+        while mark := (yield from self.text.pass_until(Marks(*self.value_ends), writer.add)):
+            if mark.startswith("\n") or not writer.is_in_json_string:
+                writer.end_value()
+                return True
+            writer.add(mark)
+        return False
+
+
+def _can_read(key: str) -> bool:
+    return bool(key) and key == key.strip() and len(key) <= MAX_NAME and KEY.fullmatch(key) is not None
 
 
 class Qwen3CoderParser(XmlCallParser):
@@ -61,9 +106,15 @@ class Qwen3CoderParser(XmlCallParser):
     """
 
     openers = ("<tool_call>", "<function=")
+    written_openers = ("<tool_call>",)
     call, call_end = ("<function=", ">"), "</function>"
     key = ("<parameter=", ">")
     value_ends = ("\n</parameter>", "</parameter>")
+    value_marks = ValueMarks(begin="\n", end="</parameter>", space="\n", drops_line=True)
+
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """See `AnswerParser.write_calls`."""
+        return grammar.repeat(call, between=("</tool_call>", opener), end=("</tool_call>",))
 
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""
@@ -85,6 +136,12 @@ class MinimaxParser(XmlCallParser):
     call, call_end = ('<invoke name="', '">'), "</invoke>"
     key = ('<parameter name="', '">')
     value_ends = ("\n</parameter>", "</parameter>")
+    value_marks = ValueMarks(end="</parameter>", drops_line=True)
+
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """See `AnswerParser.write_calls`."""
+        del opener
+        return grammar.repeat(call, end=("</minimax:tool_call>",))
 
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""
@@ -98,10 +155,15 @@ class Glm4Parser(XmlCallParser):
     Source: the chat template of zai-org/GLM-4.5.
     """
 
-    openers = ("<tool_call>",)
+    openers = written_openers = ("<tool_call>",)
     call, call_end = ("<tool_call>", ""), "</tool_call>"
     key = ("<arg_key>", "</arg_key>")
     value_begin, value_ends = "<arg_value>", ("</arg_value>",)
+    value_marks = ValueMarks(end="</arg_value>")
+
+    def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
+        """See `AnswerParser.write_calls`."""
+        return grammar.repeat(call, between=(opener,))
 
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""

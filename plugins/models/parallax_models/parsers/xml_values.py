@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from parallax_core.api import JsonScan, JsonSchema, follow_references
+
 LITERALS = {"True": True, "False": False, "None": None}
 """Python's spelling of JSON's literals, which some models write."""
 KINDS: Mapping[str, tuple[type, ...]] = {
@@ -19,25 +21,28 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
+MOST_DEPTH = 8
+"""The most unions of types within each other."""
+
+
 class ArgumentWriter:
     """Writes one object, piece by piece.
 
     A value is a string if its schema says so, or the tool has no such argument; otherwise it is JSON, if it can be.
     """
 
-    def __init__(self, schema: Mapping[str, Any], write: Callable[[str], None]) -> None:
-        properties = schema.get("properties")
-        self._properties: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
+    def __init__(self, schema: JsonSchema, write: Callable[[str], None]) -> None:
+        self._schema = schema
         self._write = write
         self._separator = "{"
         self._kinds: frozenset[str] = frozenset()
         self._parts: list[str] = []
-        self._half = ""
+        self._scan = JsonScan()
 
     def begin_value(self, key: str) -> None:
         """Begin the value of ``key``."""
-        self._kinds = list_kinds(self._properties.get(key, {"type": "string"}))
-        self._parts = []
+        self._kinds = list_kinds(find_property(self._schema, key), self._schema)
+        self._parts, self._scan = [], JsonScan()
         begun = '"' if self._is_string else ""
         self._write(f"{self._separator}{json.dumps(key, ensure_ascii=False)}: {begun}")
         self._separator = ", "
@@ -48,6 +53,12 @@ class ArgumentWriter:
             self._write(json.dumps(text, ensure_ascii=False)[1:-1])
         else:
             self._parts.append(text)
+            self._scan.find_end(text, 0)
+
+    @property
+    def is_in_json_string(self) -> bool:
+        """Whether the value so far ends within a string of an object or a list, to which a mark would belong."""
+        return self._scan.is_in_string and "".join(self._parts).lstrip()[:1] in {"{", "["}
 
     def end_value(self) -> None:
         """End the value."""
@@ -62,20 +73,40 @@ class ArgumentWriter:
         return self._kinds == {"string"}
 
 
-def list_kinds(schema: object) -> frozenset[str]:
-    """Return the types that a schema allows; empty: not stated."""
-    if not isinstance(schema, dict):
+def find_property(schema: JsonSchema, key: str) -> Any:  # noqa: ANN401 -- any JSON
+    """Return the schema of an argument."""
+    whole = follow_references(schema, schema)
+    fields = whole.get("properties") if isinstance(whole, dict) else None
+    if isinstance(fields, dict) and key in fields:
+        return fields[key]
+    more = whole.get("additionalProperties") if isinstance(whole, dict) else None
+    return more if isinstance(more, dict) and more else {"type": "string"}
+
+
+def list_kinds(schema: object, root: JsonSchema, depth: int = MOST_DEPTH) -> frozenset[str]:
+    """Return the types that a part of the schema ``root`` allows; empty: not stated."""
+    schema = follow_references(schema, root)
+    if not isinstance(schema, dict) or not depth:
         return frozenset()
     kinds = schema.get("type")
     if isinstance(kinds, str):
         return frozenset({kinds})
     if isinstance(kinds, list):
         return frozenset(kind for kind in kinds if isinstance(kind, str))
-    if isinstance(values := schema.get("enum"), list):
-        return frozenset({"string"}) if all(isinstance(value, str) for value in values) else frozenset()
-    variants = [*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))]
-    found = [list_kinds(variant) for variant in variants[:64]]
-    return frozenset().union(*found) if found and all(found) else frozenset()
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list):
+        return frozenset().union(*map(find_kinds, values))
+    if variants := _list(schema.get("anyOf")) or _list(schema.get("oneOf")):
+        found = [list_kinds(variant, root, depth - 1) for variant in variants[:64]]
+        return frozenset().union(*found) if all(found) else frozenset()
+    return frozenset().union(*(list_kinds(part, root, depth - 1) for part in _list(schema.get("allOf"))[:64]))
+
+
+def find_kinds(value: object) -> frozenset[str]:
+    """Return the narrowest type of a value."""
+    if isinstance(value, bool):
+        return frozenset({"boolean"})
+    return frozenset([next((kind for kind, types in KINDS.items() if isinstance(value, types)), "string")])
 
 
 def write_value(text: str, kinds: frozenset[str]) -> str:

@@ -1,0 +1,95 @@
+"""The grammar of answers in the format of the model, as its parser writes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.base.refs import Ref
+from parallax_core.base.schema_refs import localize_references
+from parallax_core.contracts.grammar import Grammar
+from parallax_core.contracts.parser import AllowedAnswers, AnswerInfo, GrammarWriter, Informed, Parser
+from parallax_core.models.schema_keywords import drop_neutral, rewrite_schema
+from parallax_core.server.body_messages import ParserTraits, ResponseForm
+from parallax_core.server.forced_calls import MAX_CALLS
+from parallax_core.server.listed_calls import write_answer
+from parallax_core.server.strict_calls import CallFormWriter
+
+ANY_OBJECT = '{"type": "object"}'
+"""The schema of the arguments of a tool that is not strict."""
+SPECIAL = re.compile(r"\\.|/|\n", re.DOTALL)
+"""What may not stand in a regular expression in Lark, and what is escaped already."""
+
+
+def find_writer(parser: ParserTraits, form: ResponseForm) -> GrammarWriter | None:
+    """Return what writes the grammar of an answer; None: the parser cannot."""
+    if parser.factory:
+        make: Ref[Callable[[], Parser]] = Ref(parser.factory)
+        made: object = make.load()()
+        if isinstance(made, Informed):
+            made.begin(AnswerInfo(prompt_end=form.prompt_end, tools=form.tools))
+        if isinstance(made, GrammarWriter):
+            return made
+    return CallFormWriter(parser.call_form) if parser.call_form is not None else None
+
+
+def write_form(
+    writer: GrammarWriter,
+    parser: ParserTraits,
+    form: ResponseForm,
+    find_special: Callable[[str], str],
+    asked: Grammar | None = None,
+) -> Grammar:
+    """Return the grammar of an answer that may call tools, strict ones by their schemas, and else is ``asked``.
+
+    Raises:
+        InvalidRequest: if the format cannot hold a tool to its schema.
+    """
+    allowed = AllowedAnswers(
+        tools=_read_schemas(form.tools, form.strict_tools),
+        most_calls=MAX_CALLS if form.allows_many_calls else 1,
+        must_call=form.forced_call is not None,
+        answer=_write_rule(asked) if asked is not None else "",
+        find_special=find_special,
+    )
+    try:
+        source = writer.write_grammar(allowed)
+    except InvalidRequest as error:
+        name = "" if error.param is None else f" the tool '{error.param[:100]}' cannot be strict:"
+        message = f"'tools':{name} {error.message} (format {parser.name})"
+        hint = error.hint or "send 'strict': false, or a 'tool_choice' that forces a call"
+        raise InvalidRequest(message, "tools", hint) from error
+    return Grammar(kind="lark", source=source, whitespace=asked.whitespace if asked is not None else None)
+
+
+def _read_schemas(tools: Mapping[str, str], strict: Sequence[str]) -> dict[str, str]:
+    """Return the schemas that the arguments have to follow, without what asks for nothing."""
+    return {name: _read_schema(schema) if name in strict else ANY_OBJECT for name, schema in tools.items()}
+
+
+def _read_schema(schema: str) -> str:
+    given = {name: value for name, value in json.loads(schema).items() if name != "x-guidance"}
+    return json.dumps({**rewrite_schema(localize_references(given), drop_neutral), "type": "object"})
+
+
+def _write_rule(asked: Grammar) -> str:
+    """Return the rule for an answer of the form that a client asks for."""
+    match asked.kind:
+        case "lark":
+            return f"answer: %lark {{\n{asked.source}\n}}"
+        case "choice":
+            return "answer: " + " | ".join(map(json.dumps, msgspec.json.decode(asked.source)))
+        case "regex":
+            return f"answer: /(?:{SPECIAL.sub(_escape, asked.source)})/"
+    try:
+        return write_answer(asked.source or ANY_OBJECT)
+    except ValueError as error:
+        raise InvalidRequest(f"the schema is not valid: {error}", "grammar") from error
+
+
+def _escape(found: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n"}.get(found[0], found[0])

@@ -1,0 +1,96 @@
+"""Writes grammars of answers in llguidance's dialect of Lark.
+
+llguidance reads the longest lexeme that fits, so free text and the mark that ends it are one: else the text would take
+the mark, too. A mark that is a special token is no text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from parallax_core.api import AllowedAnswers
+
+ANY = r"/(.|\n)*/"
+"""Any text."""
+SPACE = r"[ \n]*"
+SPECIAL = re.compile(r"\\.|/|\n", re.DOTALL)
+"""What may not stand in a regular expression in Lark, and what is escaped already."""
+
+
+class AnswerGrammar:
+    """The rules of a grammar."""
+
+    def __init__(self, allowed: AllowedAnswers) -> None:
+        self.allowed = allowed
+        self._names: dict[str, str] = {}
+        """Of the rules, by what they say."""
+
+    def mark(self, *texts: str) -> str:
+        """Return marks with white space before each."""
+        return " ".join(f"space {self.text(text)}" for text in texts)
+
+    def text(self, text: str) -> str:
+        """Return a text as it is, or the special token that it stands for."""
+        return self.allowed.find_special(text) or quote(text)
+
+    def terminal(self, expression: str) -> str:
+        """Return the name of a part of the text."""
+        return self._define("T", expression)
+
+    def rule(self, expression: str) -> str:
+        """Return the name of a rule."""
+        return self._define("r", expression)
+
+    def json(self, schema: str) -> str:
+        """Return the name of the rule of a JSON value."""
+        return self._define("j", f"%json {schema}")
+
+    def text_before(self, text: str, mark: str) -> str:
+        """Return a text, a terminal expression without the mark in it, up to that mark."""
+        special = self.allowed.find_special(mark)
+        return f"{self.terminal(text)} {special}" if special else self.terminal(f"({text}) {quote(mark)}")
+
+    def repeat(
+        self, call: str, *, opening: Iterable[str] = (), between: Iterable[str] = (), end: Iterable[str] = ()
+    ) -> str:
+        """Return calls, as many as are allowed, with marks before the first, between two and after the last."""
+        more = f"({self.mark(*between)} space {call}){{0,{self.allowed.most_calls - 1}}}"
+        return f"{self.mark(*opening)} space {call} {more if self.allowed.most_calls > 1 else ''} {self.mark(*end)}"
+
+    def write(self, start: str) -> str:
+        """Return the whole grammar."""
+        lines = [f"start: {start}", "space: /[ \\n]{1,4}/?", "gap: / /?", self.allowed.answer]
+        return "\n".join([*lines, *(f"{name}: {rule}" for rule, name in self._names.items())])
+
+    def _define(self, kind: str, rule: str) -> str:
+        return self._names.setdefault(rule, f"{kind}{len(self._names)}")
+
+
+def quote(text: str) -> str:
+    """Return a text as Lark writes it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def write_pattern(pattern: str) -> str:
+    """Return a regular expression as Lark writes it."""
+    return f"/(?:{SPECIAL.sub(_escape, pattern)})/"
+
+
+def without(*texts: str) -> str:
+    """Return any text that has none of these in it."""
+    return f"{ANY} & ~{write_pattern(f'(?s:.*)(?:{_join(texts)})(?s:.*)')}"
+
+
+def not_after_space(text: str) -> str:
+    """Return any text that does not begin with this one, after white space."""
+    return f"{ANY} & ~{write_pattern(f'{SPACE}{re.escape(text)}(?s:.*)')}"
+
+
+def _join(texts: Iterable[str]) -> str:
+    return "|".join(map(re.escape, texts))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n"}.get(found[0], found[0])
