@@ -48,6 +48,9 @@ ci: $(DEV)/.stamp ## run `make test`, and the tests of vLLM, whole and in stages
 	@$(MAKE) unit
 	@$(MAKE) engine-$(CI_ENGINE) ARGS="-m ci"
 
+# Each folder of tests is called "tests": in the tests' own run, modules are named from the root, as in pluginA.tests.
+PLUGIN_TEST_PATH := . $(sort $(wildcard docs/examples/*-*)) docs/examples/backend-numpy/tests
+
 lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and types
 	@echo "ruff check"
 	@$(DEV)/bin/ruff check --quiet .
@@ -57,10 +60,11 @@ lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and ty
 	@$(DEV)/bin/lint-imports --no-logo
 	@echo "mypy"
 	@$(DEV)/bin/mypy conftest.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_* docs/examples/*/parallax_*)
-	@for tests in $(wildcard plugins/*/tests plugins/*/engine_tests); do echo "mypy $$tests"; $(DEV)/bin/mypy $$tests || exit 1; done
-	@for tests in $(wildcard docs/examples/*/tests); do \
-		echo "mypy $$tests"; MYPYPATH=$$tests $(DEV)/bin/mypy $$tests || exit 1; \
-	done
+	@echo "mypy of the plugins' tests"
+	@mkdir -p build
+	@sed -e 's|^mypy_path = .*|mypy_path = "$(subst $(eval ) ,:,$(addprefix $$MYPY_CONFIG_FILE_DIR/../,$(PLUGIN_TEST_PATH)))"|' -e '/^cache_dir/d' \
+		pyproject.toml >build/mypy-plugins.toml
+	@$(DEV)/bin/mypy --config-file build/mypy-plugins.toml $(wildcard plugins/*/tests plugins/*/engine_tests docs/examples/*/tests)
 
 # OpenBLAS threads spin while they wait for each other, which wastes most of the time when processes share the cores.
 unit evidence: export OPENBLAS_NUM_THREADS ?= 1
