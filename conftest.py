@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +55,30 @@ def _read_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
 
 
+class Durations:
+    """Adds the seconds of each test, with its fixtures, to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a part of a test."""
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the file."""
+        known = json.loads(self._path.read_text()) if self._path.exists() else {}
+        known |= {name: round(seconds, 3) for name, seconds in self._seconds.items()}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(known, indent=0, sort_keys=True))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add our options."""
+    parser.addoption("--store-durations", type=Path, help="add the seconds of each test to this JSON file")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register the rule, and restore SIGINT for the processes that tests start.
 
@@ -60,6 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(SkipRule(), "skip-rule")
+    path: Path | None = config.getoption("store_durations")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations(path), "durations")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
