@@ -29,12 +29,9 @@ Rewrite = Callable[[str, str], str | None]
 def localize_references(schema: JsonSchema) -> JsonSchema:
     """Return a whole schema whose references are JSON pointers from its root, and whose parts have no names.
 
-    A reference to what is not in the schema stays as it is.
+    Characters that a URI has only in quoted form are quoted. A reference to what is not in the schema stays as it is.
     """
-    places = dict(_list_names(schema, "", ""))
-    if not places:
-        return schema
-    places.setdefault("", "")
+    places = {"": "", **dict(_list_names(schema, "", ""))}
 
     def find(reference: str, base: str) -> str | None:
         address, fragment = urldefrag(_join(base, reference))

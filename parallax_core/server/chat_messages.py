@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from parallax_core.models.chat_template import Arguments
-from parallax_core.server.fields import Copied, Strict, TextField, check_variables, refuse
+from parallax_core.server.fields import VARIANT, Copied, Strict, TextField, check_variables, refuse
 from parallax_core.server.neutral_fields import Neutral, Tolerant
 
 MAX_TOOLS = 128
@@ -192,13 +192,58 @@ class NamedTool(Strict):
     function: NamedFunction
 
 
+class FunctionPick(Strict):
+    """One of the tools that the model may call."""
+
+    place = "tool_choice.allowed_tools.tools."
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedFunctions(Strict):
+    """The only tools that the model may call, and whether it has to call one."""
+
+    place = "tool_choice.allowed_tools."
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionPick], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class AllowedChoice(Strict):
+    """The choice of some of the tools."""
+
+    place = "tool_choice."
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedFunctions
+
+
+def _find_choice(choice: object) -> str:
+    kind = choice.get("type") if isinstance(choice, dict) else getattr(choice, "type", None)
+    return f"{VARIANT}{kind or 'function'}"
+
+
 ToolsField = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+ToolChoice = (
+    Literal["none", "auto", "required"]
+    | Annotated[
+        Annotated[NamedTool, Tag(f"{VARIANT}function")] | Annotated[AllowedChoice, Tag(f"{VARIANT}allowed_tools")],
+        Discriminator(
+            _find_choice,
+            custom_error_type="unsupported_choice",
+            custom_error_message="supported are the types 'function' and 'allowed_tools'",
+        ),
+    ]
+)
 
 
-def check_tools(tools: list[Tool] | None, choice: str | NamedTool | None) -> None:
+def check_tools(tools: list[Tool] | None, choice: str | NamedTool | AllowedChoice | None) -> None:
     """Refuse tools that contradict each other or the choice, or need what is not supported."""
     names = [tool.function.name for tool in tools or ()]
+    picks = choice.allowed_tools.tools if isinstance(choice, AllowedChoice) else []
+    if not {pick.function.name for pick in picks} <= set(names):
+        raise refuse("tool_choice", "'tool_choice' allows a function that is not in 'tools'")
     if len(set(names)) < len(names):
         raise refuse("tools", "'tools' has two functions of the same name")
     if isinstance(choice, NamedTool) and choice.function.name not in names:

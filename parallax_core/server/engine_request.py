@@ -70,7 +70,7 @@ def parse_chat(
         prompt_end=show_end(text, prompt) if parser else "",
         tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
         tool_fields={
-            tool.function.name: f"tools.{number}.function.parameters" for number, tool in enumerate(body.offered_tools)
+            tool.function.name: f"tools.{number}.function.parameters" for number, tool in enumerate(body.tools or ())
         },
         strict_tools=tuple(tool.function.name for tool in body.offered_tools if tool.function.strict),
         forced_call=body.forced_call,

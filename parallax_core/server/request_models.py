@@ -7,7 +7,15 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from parallax_core.contracts.engine import MAX_ANSWERS
-from parallax_core.server.chat_messages import Messages, NamedTool, Tool, ToolChoice, ToolsField, check_tools
+from parallax_core.server.chat_messages import (
+    AllowedChoice,
+    Messages,
+    NamedTool,
+    Tool,
+    ToolChoice,
+    ToolsField,
+    check_tools,
+)
 from parallax_core.server.fields import (
     Answers,
     Biases,
@@ -226,7 +234,7 @@ class ChatRequest(Generation):
     """Up to 128 functions that the model may call."""
     tool_choice: ToolChoice | None = None
     """``auto``, the default with ``tools``, lets the model choose; ``required`` or a named function forces a call,
-    whose arguments follow the schema; ``none`` hides the tools from the model."""
+    whose arguments follow the schema; ``none`` hides the tools from the model; ``allowed_tools`` shows it only some."""
     parallel_tool_calls: bool | None = None
     """False keeps only the first call of an answer; true by default."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
@@ -264,12 +272,17 @@ class ChatRequest(Generation):
         """The tool that the answer has to call; empty: any of them; None: it need not call any."""
         if isinstance(self.tool_choice, NamedTool):
             return self.tool_choice.function.name
-        return "" if self.tool_choice == "required" else None
+        mode = self.tool_choice.allowed_tools.mode if isinstance(self.tool_choice, AllowedChoice) else self.tool_choice
+        return "" if mode == "required" else None
 
     @property
     def offered_tools(self) -> list[Tool]:
         """The tools that the model may call."""
-        return [] if self.tool_choice == "none" else self.tools or []
+        tools = self.tools or []
+        if isinstance(self.tool_choice, AllowedChoice):
+            names = {pick.function.name for pick in self.tool_choice.allowed_tools.tools}
+            return [tool for tool in tools if tool.function.name in names]
+        return [] if self.tool_choice == "none" else tools
 
 
 class CompletionRequest(Generation):

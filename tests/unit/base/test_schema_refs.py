@@ -59,9 +59,10 @@ def test_values_and_names_of_fields_stay(values: dict[str, Any]) -> None:
     assert move_references({"items": values}, "#/$defs/x") == {"items": values}
 
 
-def test_schema_without_names_stays_the_same() -> None:
-    schema = refer("#/$defs/one")
-    assert localize_references(schema) is schema
+def test_reference_that_is_no_uri_is_quoted() -> None:
+    schema = refer("#/$defs/Map<é, int>[]", name="Map<é, int>[]")
+    assert localize_references(schema)["prefixItems"] == [{"$ref": "#/$defs/Map%3C%C3%A9,%20int%3E%5B%5D"}]
+    assert localize_references(refer("#/$defs/one")) == refer("#/$defs/one")
 
 
 def test_moved_schema_refers_to_its_own_parts() -> None:

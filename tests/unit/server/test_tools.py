@@ -183,6 +183,32 @@ def test_choice_none_hides_the_tools(site: ScriptedSite) -> None:
     assert "look_up" not in site.prompt
 
 
+def allow(*names: str, mode: str = "auto") -> dict[str, Any]:
+    picks = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": picks}}
+
+
+def test_choice_of_allowed_tools_shows_these_alone(site: ScriptedSite) -> None:
+    other = {"type": "function", "function": {"name": "other"}}
+    site.ask(CALL, tools=[other, TOOL], tool_choice=allow("look_up"))
+    assert "look_up" in site.prompt
+    assert "other" not in site.prompt
+    site.ask(
+        '[{"name": "look_up", "arguments": {"word": "a"}}]', tools=[TOOL], tool_choice=allow("look_up", mode="required")
+    )
+    assert site.engine.requests[-1].grammar is not None
+
+
+def test_allowed_tools_are_among_the_tools(site: ScriptedSite) -> None:
+    for choice, match in (
+        (allow("gone"), "allows a function that is not in 'tools'"),
+        ({"type": "all"}, "supported are the types"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=match) as caught:
+            site.ask(CALL, tools=[TOOL], tool_choice=choice)
+        assert caught.value.param == "tool_choice"
+
+
 def test_only_the_first_call_is_kept_if_calls_are_not_parallel(site: ScriptedSite) -> None:
     answer = site.ask(CALL + "and" + SECOND, tools=[TOOL], parallel_tool_calls=False)
     [call] = answer.choices[0].message.tool_calls
