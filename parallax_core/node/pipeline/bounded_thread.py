@@ -15,6 +15,8 @@ from parallax_core.node.worker.thread import StageThread
 
 T = TypeVar("T")
 
+MOST_WAIT_S = 300.0
+"""The most seconds of a call in the background, however few of them it had a processor."""
 MOST_STUCK = 4
 """The most threads that are given up and still compute: each keeps its memory, and may take a processor for ever."""
 
@@ -28,14 +30,16 @@ class BoundedThread:
     """
 
     def __init__(self, name: str, work: str, limit_s: float, *, is_background: bool = False) -> None:
-        """Give calls ``limit_s`` seconds; those in the background run while a processor has nothing else to do (Linux).
+        """Give calls ``limit_s`` seconds.
 
-        ``work`` is the calls' work as errors name it, such as ``compiling the grammar``.
+        Those in the background run while a processor has nothing else to do, and the seconds are those of a processor,
+        up to `MOST_WAIT_S` by the clock (Linux). ``work`` is the calls' work as errors name it, such as ``compiling the
+        grammar``.
         """
         self._name = name
         self._work = work
         self._limit_s = limit_s
-        self._is_background = is_background
+        self._is_background = is_background and sys.platform == "linux"  # where threads have policies of their own
         self._thread: StageThread | None = None
         self._stuck: list[StageThread] = []
         """Threads that were given up; those whose calls return after all end."""
@@ -53,9 +57,18 @@ class BoundedThread:
             refused.set_exception(BackendFailed(f"{self._work} hangs: {len(self._stuck)} threads were given up"))
             return refused
         thread = self._thread = self._thread or self._begin()
+        begun, used = loop.time(), thread.find_seconds()
         running = thread.call(function)
-        timer = loop.call_later(self._limit_s, self._give_up, thread, running)
-        running.add_done_callback(lambda _: timer.cancel())
+
+        def check() -> None:
+            is_waiting = self._is_background and loop.time() < begun + MOST_WAIT_S
+            if is_waiting and thread.find_seconds() - used < self._limit_s:
+                timers.append(loop.call_later(self._limit_s, check))
+            else:
+                self._give_up(thread, running)
+
+        timers = [loop.call_later(self._limit_s, check)]
+        running.add_done_callback(lambda _: timers[-1].cancel())
         return running
 
     def close(self) -> None:
@@ -72,7 +85,7 @@ class BoundedThread:
 
     def _yield_processor(self) -> None:
         """Have every thread of a usual priority preempt this one; a nice value would let it finish its time slice."""
-        if sys.platform == "linux":  # where threads have policies of their own
+        if sys.platform == "linux":
             os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
     def _give_up(self, thread: StageThread, running: asyncio.Future[T]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from time import perf_counter, thread_time
 from typing import NamedTuple
 
 from parallax_core.base.errors import ParallaxError
@@ -19,15 +19,14 @@ from parallax_core.node.pipeline.bounded_thread import BoundedThread
 logger = logging.getLogger(__name__)
 
 LIMIT_S = 10.0
-"""Seconds that a mask may take. Libraries limit themselves to a fraction of that, so it hangs."""
+"""Seconds that a mask may take, of a processor if it may be slow. Libraries limit themselves to a fraction of that, so
+it hangs."""
 WORK = "following the grammar"
 """What masks are made for, as errors name it."""
 SLICE_S = 0.002
 """Seconds for which quick masks are made before those that are made are handed over."""
 MOST_AT_ONCE = 64
 """The most quick masks of one call."""
-SLOW_LIMIT_S = 30.0
-"""The same for one that may be slow: it gets a processor only while nothing else wants it."""
 
 
 class MadeMask(NamedTuple):
@@ -119,7 +118,7 @@ class MaskMaker:
         self._num_bytes = (vocab_size + 7) // 8
         self._wake = wake
         self._finished: list[FinishedMask] = []
-        slow = BoundedThread("parallax-slow-masks", WORK, SLOW_LIMIT_S, is_background=True)
+        slow = BoundedThread("parallax-slow-masks", WORK, LIMIT_S, is_background=True)
         self._slow = MaskLane(slow, 1, self._finish)
         self._quick = MaskLane(BoundedThread("parallax-masks", WORK, LIMIT_S), MOST_AT_ONCE, self._finish, self._slow)
 
@@ -157,14 +156,17 @@ def _explain(error: BaseException) -> str:
 
 
 def make_masks(batch: Iterable[PendingMask], made: list[MadeMask]) -> None:
-    """Make masks, and add them to ``made``, until `SLICE_S` have passed; raises nothing."""
-    until = time.perf_counter() + SLICE_S
+    """Make masks, and add them to ``made``, until `SLICE_S` have passed; raises nothing.
+
+    A thread that waits for a processor may come to answers that are over meanwhile.
+    """
+    until = perf_counter() + SLICE_S
     for pending in batch:
-        bits, error, begun = b"", None, time.thread_time()
+        bits, error, begun = b"", None, thread_time()
         try:
-            bits = pending.make()
+            bits = pending.make() if pending.is_wanted else b""
         except BaseException as fault:  # noqa: BLE001 -- the request ends, whatever the error is
             error = fault
-        made.append(MadeMask(pending, bits, error, time.thread_time() - begun))
-        if time.perf_counter() > until:
+        made.append(MadeMask(pending, bits, error, thread_time() - begun))
+        if perf_counter() > until:
             return

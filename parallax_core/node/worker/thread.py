@@ -7,6 +7,7 @@ import logging
 import queue
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -61,6 +62,12 @@ class StageThread:
         """Return the thread's stack, innermost frame last, to show where it hangs; empty if it has ended."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 -- documented in spite of its name
         return "".join(traceback.format_stack(frame)) if frame else ""
+
+    def find_seconds(self) -> float:
+        """Return the seconds of a processor that the thread has used; 0: it has ended, or the system does not tell."""
+        if sys.platform == "linux" and self._thread.ident is not None and self._thread.is_alive():
+            return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
+        return 0.0
 
     def close(self) -> None:
         """Let the thread end after the calls already made; do not wait for it."""

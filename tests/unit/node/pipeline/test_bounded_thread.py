@@ -9,7 +9,9 @@ import threading
 import pytest
 
 from parallax_core.api import BackendFailed
+from parallax_core.node.pipeline import bounded_thread
 from parallax_core.node.pipeline.bounded_thread import MOST_STUCK, BoundedThread
+from parallax_core.node.worker.thread import StageThread
 
 
 async def test_calls_give_their_results_and_errors() -> None:
@@ -48,6 +50,32 @@ async def test_no_more_than_a_few_threads_are_given_up_at_the_same_time() -> Non
         with contextlib.suppress(BackendFailed):
             assert await thread.call(lambda: 5) == 5
             break
+    thread.close()
+
+
+async def test_call_in_the_background_that_waits_for_a_processor_is_not_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy machine gives such a thread a processor for a thousandth of the time."""
+    if sys.platform != "linux":
+        return  # threads have no policies
+    seconds, may_end = [0.0], threading.Event()
+    monkeypatch.setattr(StageThread, "find_seconds", lambda _: seconds[0])
+    thread = BoundedThread("test-bounded", "counting", 0.01, is_background=True)
+    waiting = thread.call(may_end.wait)
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    may_end.set()
+    assert await waiting
+    may_end.clear()
+    hanging = thread.call(may_end.wait)
+    seconds[0] = 0.01
+    with pytest.raises(BackendFailed, match="counting takes more than"):
+        await hanging
+    monkeypatch.setattr(bounded_thread, "MOST_WAIT_S", 0.02)
+    with pytest.raises(BackendFailed, match="counting takes more than"):
+        await thread.call(may_end.wait)
+    may_end.set()
     thread.close()
 
 

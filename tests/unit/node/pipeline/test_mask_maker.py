@@ -5,7 +5,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
 
 import pytest
 
@@ -21,9 +23,12 @@ from parallax_core.api import (
 )
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
+from parallax_core.engine.pending_mask import PendingMask
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline import engine as pipeline
 from parallax_core.node.pipeline import mask_maker
+from parallax_core.node.pipeline.bounded_thread import BoundedThread
+from parallax_core.node.pipeline.mask_maker import MaskLane
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from tests.support.grammars import STOP, SumMatcher, expect_answer, make_grammar
@@ -199,11 +204,19 @@ def change_masks(monkeypatch: pytest.MonkeyPatch, base: int, change: Callable[[S
     monkeypatch.setattr(SumMatcher, "find_mask", find)
 
 
-def burn(seconds: float) -> None:
-    """Use so many seconds of a processor."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
+class ThreadClock:
+    """Clocks that go on when a thread burns time, whether or not it gets a processor."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._burnt = threading.local()
+        for name in ("perf_counter", "thread_time"):
+            monkeypatch.setattr(mask_maker, name, partial(self._read, getattr(time, name)))
+
+    def _read(self, clock: Callable[[], float]) -> float:
+        return clock() + float(getattr(self._burnt, "seconds", 0.0))
+
+    def burn(self, seconds: float) -> None:
+        self._burnt.seconds = getattr(self._burnt, "seconds", 0.0) + seconds
 
 
 async def ask_others(engine: pipeline.PipelineEngine) -> None:
@@ -220,11 +233,11 @@ async def test_others_go_on_while_slow_masks_are_made(
     num_stages: int, num_answers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every step waited for the masks of all of its draws."""
-    may_go_on, is_waiting = threading.Event(), threading.Event()
+    may_go_on, is_waiting, clock = threading.Event(), threading.Event(), ThreadClock(monkeypatch)
 
     def delay(matcher: SumMatcher) -> None:
         if len(matcher.tokens) == 1:
-            burn(0.004)
+            clock.burn(0.004)
         elif len(matcher.tokens) == 2:
             is_waiting.set()
             may_go_on.wait(20)
@@ -242,7 +255,8 @@ async def test_others_go_on_while_slow_masks_are_made(
 
 
 async def test_grammar_that_takes_too_long_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    change_masks(monkeypatch, 3, lambda matcher: burn(0.06 if len(matcher.tokens) == 2 else 0.0))
+    clock = ThreadClock(monkeypatch)
+    change_masks(monkeypatch, 3, lambda matcher: clock.burn(0.06 if len(matcher.tokens) == 2 else 0.0))
     async with running(make_stages(1), plan()) as engine:
         answer = await collect(engine.submit(ask([1, 2], make_grammar(3))))
         reason, message = end_of(answer)
@@ -285,21 +299,25 @@ async def test_mask_that_hangs_ends_its_request_alone(monkeypatch: pytest.Monkey
         may_end.set()
 
 
-async def test_clients_have_turns_at_slow_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass(frozen=True)
+class WaitingMask:
+    """A mask of a client, or one that nobody wants any more."""
+
+    client: bytes = b""
+    is_wanted: bool = True
+
+    def make(self) -> bytes:
+        return self.client
+
+
+async def test_clients_have_turns_at_slow_masks() -> None:
     """One who asks for many answers under slow grammars does not hold up another's for as long as all of them take."""
-    order: list[int] = []
-
-    def delay(matcher: SumMatcher) -> None:
-        burn(0.004)
-        order.append(matcher.most)
-
-    change_masks(monkeypatch, 3, delay)
-    async with running(make_stages(1, 600), plan()) as engine:
-        many = engine.submit(ask([1, 2], make_grammar(3, 9), n=64, client=b"many"))
-        one = engine.submit(ask([1, 2, 4], make_grammar(3, 8), client=b"one"))
-        await collect(one)
-        assert order.count(9) <= 4 * order.count(8)
-        many.close()
+    made: asyncio.Queue[bytes] = asyncio.Queue()
+    lane = MaskLane(BoundedThread("test-masks", "counting", 20.0), 1, lambda mask: made.put_nowait(mask.bits))
+    wanted = [WaitingMask(b"many")] * 64 + [WaitingMask(b"one")] * 8
+    lane.make(cast("list[PendingMask]", wanted))
+    assert [await made.get() for _ in range(16)] == [b"many", b"one"] * 8
+    lane.close()
 
 
 async def test_masks_that_wait_go_to_another_thread_when_one_of_their_request_is_slow(
@@ -307,18 +325,27 @@ async def test_masks_that_wait_go_to_another_thread_when_one_of_their_request_is
 ) -> None:
     """The first masks of a request are taken to be quick: 128 of them held up those of others."""
     threads: list[str] = []
+    clock = ThreadClock(monkeypatch)
 
     def delay(_: SumMatcher) -> None:
-        burn(0.004)
+        clock.burn(0.004)
         threads.append(threading.current_thread().name)
 
-    change_masks(monkeypatch, 3, delay)
-    slow = make_grammar(3, 1)
+    change_masks(monkeypatch, 4, delay)  # the thread of another test may still have masks of the others to make
+    slow = make_grammar(4, 1)
     async with running(make_stages(1, 600), plan()) as engine:
         answer = await collect(engine.submit(ask([1, 2], slow, n=32)))
     for choice in range(32):
         assert read_answer(answer, choice) == expect_answer(TOY, [1, 2], slow, HOT, choice)
     assert (threads[0], set(threads[1:])) == ("parallax-masks", {"parallax-slow-masks"})
+
+
+def test_mask_of_an_answer_that_is_over_is_not_made() -> None:
+    """A thread that waits for a processor made it in the end, after its engine had stopped."""
+
+    made: list[mask_maker.MadeMask] = []
+    mask_maker.make_masks([cast("PendingMask", WaitingMask(b"gone", is_wanted=False))], made)
+    assert [(each.bits, each.error) for each in made] == [(b"", None)]
 
 
 async def test_error_where_a_mask_is_handed_over_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
