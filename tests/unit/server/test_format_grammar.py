@@ -316,6 +316,13 @@ def test_plain_arguments_follow_their_schemas(text: ModelTokenizer, changes: dic
     assert follow(text, compile_form(text, "qwen3_coder").start(), answer) == (is_allowed, is_allowed)
 
 
+def test_plain_argument_may_have_a_large_limit(text: ModelTokenizer) -> None:
+    """The lexer of llguidance became too large where the text could end."""
+    tools = {"go.to-it": json.dumps({"properties": {"text": {"type": "string", "maxLength": 60000}}})}
+    compiled = compile_form(text, "qwen3_coder", tools=tools, strict_tools=("go.to-it",))
+    assert follow(text, compiled.start(), write_coder(text="line < 3\n" * 30)) == (True, True)
+
+
 def test_schema_of_a_tool_that_is_not_strict_does_not_hold(text: ModelTokenizer) -> None:
     wrong = {"hermes": f"<tool_call>{WRONG}</tool_call>", "qwen3_coder": write_coder(other="7")}
     for name, answer in wrong.items():

@@ -25,7 +25,7 @@ class AnswerGrammar:
     def __init__(self, allowed: AllowedAnswers) -> None:
         self.allowed = allowed
         self._names: dict[str, str] = {}
-        """Of the rules, by what they say."""
+        """Of the rules, by their options and what they say."""
 
     def mark(self, *texts: str) -> str:
         """Return marks with white space before each."""
@@ -49,8 +49,8 @@ class AnswerGrammar:
 
     def text_before(self, text: str, mark: str) -> str:
         """Return a text, a terminal expression without the mark in it, up to that mark."""
-        special = self.allowed.find_special(mark)
-        return f"{self.terminal(text)} {special}" if special else self.terminal(f"({text}) {quote(mark)}")
+        name, special = self.terminal(text), self.allowed.find_special(mark)
+        return f"{name} {special}" if special else self._define("s", name, f"[suffix={quote(mark)}]")
 
     def repeat(
         self, call: str, *, opening: Iterable[str] = (), between: Iterable[str] = (), end: Iterable[str] = ()
@@ -62,10 +62,10 @@ class AnswerGrammar:
     def write(self, start: str) -> str:
         """Return the whole grammar."""
         lines = [f"start: {start}", "space: /[ \\n]{1,4}/?", "gap: / /?", self.allowed.answer]
-        return "\n".join([*lines, *(f"{name}: {rule}" for rule, name in self._names.items())])
+        return "\n".join([*lines, *(f"{name}{rule}" for rule, name in self._names.items())])
 
-    def _define(self, kind: str, rule: str) -> str:
-        return self._names.setdefault(rule, f"{kind}{len(self._names)}")
+    def _define(self, kind: str, rule: str, options: str = "") -> str:
+        return self._names.setdefault(f"{options}: {rule}", f"{kind}{len(self._names)}")
 
 
 def quote(text: str) -> str:

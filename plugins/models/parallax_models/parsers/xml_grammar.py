@@ -109,8 +109,11 @@ class ValueGrammar:
             space = f"{quote(marks.space)} " if marks.space else ""
             options.append(f"({' | '.join(values)}) {space}{self._grammar.text(marks.end)}")
         if texts:
-            space = f" {quote(marks.space)}" if marks.space else ""
-            options.append(self._grammar.text_before(f"({' | '.join(texts)}){space}", marks.end))
+            text = f"({' | '.join(texts)})"
+            if marks.space and self._grammar.allowed.find_special(marks.end):
+                options.append(self._grammar.text_before(f"{text} {quote(marks.space)}", marks.end))
+            else:
+                options.append(self._grammar.text_before(text, marks.space + marks.end))
         if not options:
             raise InvalidRequest("no value is allowed")
         return f"({' | '.join(options)})"
