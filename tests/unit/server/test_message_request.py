@@ -49,8 +49,9 @@ def test_any_tool_is_called(client: anthropic.Anthropic) -> None:
 
 def test_strict_tool_needs_no_choice(client: anthropic.Anthropic) -> None:
     message = create(client, tools=[{**TOOLS[0], "strict": True}])
+    is_cut = message.stop_reason == "max_tokens"  # of a call that is cut off, any part may be there
     for block in message.content:
-        assert block.type == "text" or block.input["letter"] in {"a", "é"}
+        assert block.type == "text" or block.input.get("letter") in {"a", "é", *([None] if is_cut else [])}
 
 
 def test_answer_has_the_form_that_is_asked_for(client: anthropic.Anthropic) -> None:
