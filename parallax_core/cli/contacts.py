@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TextIO
 from urllib.parse import urlsplit
 
 from parallax_core.base.offline import go_offline, is_offline
@@ -14,6 +15,8 @@ from parallax_core.cli.tell import tell
 from parallax_core.config.home import told_file
 
 HUB = "https://huggingface.co"
+Say = Callable[[str, TextIO | None], None]
+"""Prints a line; see `parallax_core.cli.tell.tell`."""
 ASKED = 29753
 """The UDP port at which the transports of this project look for servers."""
 
@@ -49,19 +52,19 @@ class Contacts:
             yield f"models that are not here are fetched: from {hub}, or pip's index for pypi: (off: --offline)"
 
 
-def tell_contacts(contacts: Contacts, *, offline: bool = False, verbose: bool = False) -> None:
+def tell_contacts(contacts: Contacts, *, offline: bool = False, verbose: bool = False, say: Say = tell) -> None:
     """Print what leaves this machine to standard error, each sentence once on a machine, and always if ``verbose``.
 
     With ``offline``, this process contacts given addresses only, and says so each time.
     """
     if offline or is_offline():
         go_offline()
-        tell("network: offline: only the addresses that you give, and machines that join, are contacted", sys.stderr)
+        say("network: offline: only the addresses that you give, and machines that join, are contacted", sys.stderr)
         return
     told = _read_told()
     new = [sentence for sentence in contacts.describe() if sentence not in told]
     for sentence in contacts.describe() if verbose else new:
-        tell(f"network: {sentence}", sys.stderr)
+        say(f"network: {sentence}", sys.stderr)
     if new:
         _note_told([*told, *new])
 

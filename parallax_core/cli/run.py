@@ -46,9 +46,9 @@ def run(settings: RunSettings, config: Config) -> None:
         is_found=settings.discovery,
         stun_port=settings.stun_port,
     )
-    tell_contacts(contacts, offline=settings.offline, verbose=settings.verbose)
     if settings.standby_of:
+        tell_contacts(contacts, offline=settings.offline, verbose=settings.verbose)
         log.configure(verbose=settings.verbose)
         settings = wait_for_promotion(settings, PluginHost.discover(config))
     shown = partial(open_display, "run", verbose=settings.verbose)
-    run_service(settings.as_serve(), config, partial(read_cluster_plan, settings), shown)
+    run_service(settings.as_serve(), config, partial(read_cluster_plan, settings), contacts, shown)

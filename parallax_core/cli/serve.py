@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from parallax_core.base import log
+from parallax_core.base.offline import go_offline
 from parallax_core.base.private_folder import make_private_folder
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
@@ -65,8 +66,7 @@ def serve(settings: ServeSettings, config: Config) -> None:
     """
     for code in settings.find:
         read_code(code)
-    tell_contacts(find_contacts(settings), offline=settings.offline, verbose=settings.verbose)
-    run_service(settings, config, partial(read_serve_plan, settings))
+    run_service(settings, config, partial(read_serve_plan, settings), find_contacts(settings))
 
 
 def find_contacts(settings: ServeSettings) -> Contacts:
@@ -85,9 +85,12 @@ def run_service(
     settings: ServeSettings,
     config: Config,
     read: Callable[[PluginHost], ServePlan],
+    contacts: Contacts,
     open_display: Callable[[], AbstractContextManager[Display]] = make_display,
 ) -> None:
     """Serve what ``read`` plans, until a signal, and show what is done on the display that ``open_display`` opens."""
+    if settings.offline:
+        go_offline()
     log.configure(verbose=settings.verbose)
     if config.file:
         logger.info("configuration from %s", config.file)
@@ -99,7 +102,10 @@ def run_service(
         if settings.strict_plugins:
             plugins.require_all()
         try:
-            _serve(read(plugins), options, plugins, output, display)
+            plan = read(plugins)
+            display.tell(f"Parallax {version('parallax-core')}: loading {plan.model} {plan.place}", sys.stderr)
+            tell_contacts(contacts, offline=settings.offline, verbose=settings.verbose, say=display.tell)
+            _serve(plan, options, plugins, output, display)
         finally:
             plugins.shutdown(SHUTDOWN_S)
 
@@ -109,7 +115,6 @@ def _serve(plan: ServePlan, options: ServerOptions, plugins: PluginHost, output:
     from parallax_core.server.event_loop import run_loop
 
     with bind_socket(*plan.address) as sock, make_private_folder() as private:
-        display.tell(f"Parallax {version('parallax-core')}: loading {plan.model} {plan.place}", sys.stderr)
         deployment = plan.prepare(Path(private), display)
         event_bus = EventBus(plugins.observers())
         try:

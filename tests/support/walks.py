@@ -50,7 +50,7 @@ def _end(terminal: str) -> Step:
 
 
 README = (
-    Step("clone", "make serve", until=READY),
+    Step("clone", "make serve", until=READY, shows=": loading smollm2-135m with mlx on "),
     Step("clone/2", ".venv/bin/parallax chat", shows="Paris"),
     Step("clone/2", ".venv/bin/pip install openai", is_prose=True),
     Step("clone/2", "import openai", shows="Paris"),

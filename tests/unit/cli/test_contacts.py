@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from parallax_core.base.errors import ParallaxError
 from parallax_core.base.offline import HUB_VARIABLE, OFFLINE_VARIABLE, is_offline
 from parallax_core.cli.contacts import Contacts, tell_contacts
-from parallax_core.cli.serve import find_contacts
+from parallax_core.cli.serve import find_contacts, run_service
+from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
+from parallax_core.plugins.host import PluginHost
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +55,24 @@ def test_each_thing_that_leaves_the_machine_is_said(
 )
 def test_server_says_what_its_settings_lead_to(settings: ServeSettings, contacts: Contacts) -> None:
     assert find_contacts(settings) == contacts
+
+
+def test_server_says_first_what_it_loads_and_nothing_of_the_network_before_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan: Any = SimpleNamespace(model="toy", place="with wood", address=("192.0.2.1", 1))  # no address of this machine
+    with pytest.raises(ParallaxError):
+        run_service(ServeSettings(), Config(), lambda _: plan, Contacts())
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.endswith(": loading toy with wood")
+    assert [line.partition(":")[0] for line in others] == ["network"]
+
+    def fail(host: PluginHost) -> Any:
+        raise ParallaxError("no such backend")
+
+    with pytest.raises(ParallaxError, match="no such backend"):
+        run_service(ServeSettings(), Config(), fail, Contacts())
+    assert capsys.readouterr().err == ""
 
 
 def test_what_is_said_says_how_to_turn_it_off(capsys: pytest.CaptureFixture[str]) -> None:
