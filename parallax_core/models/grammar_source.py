@@ -81,5 +81,15 @@ def _rewrite_rules(lark: str, options: JsonCompileOptions) -> str:
     return "".join([*parts, lark[place:]])
 
 
+def unforce(whole: str) -> str:
+    """Return a grammar in llguidance's own form whose only possible texts are not tokenized beforehand.
+
+    llguidance takes the text of a special token for that token then, which it refuses as the next one.
+    """
+    [part] = json.loads(whole)["grammars"]
+    lark = part.get("lark_grammar") or f"start: %json {json.dumps(part['json_schema'])}"
+    return whole if "%llguidance" in lark else _wrap(f'%llguidance {{"no_forcing": true}}\n{lark}')
+
+
 def _wrap(lark: str) -> str:
     return json.dumps({"grammars": [{"lark_grammar": lark}]})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
 from parallax_core.contracts.grammar import Grammar
-from parallax_core.models.grammar_source import translate_whole
+from parallax_core.models.grammar_source import translate_whole, unforce
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -77,6 +77,13 @@ class ModelGrammars:
         return GrammarFollower(self._tokenizer)
 
     @cached_property
+    def _special_texts(self) -> frozenset[str]:
+        """The texts of the special tokens, and how JSON writes them."""
+        added = read_object(self._file).get("added_tokens", [])
+        texts = [str(token["content"]) for token in added if token.get("special")]
+        return frozenset([*texts, *(json.dumps(text)[1:-1] for text in texts)])
+
+    @cached_property
     def _tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer
 
@@ -94,6 +101,8 @@ class ModelGrammars:
     def _translate(self, grammar: Grammar) -> str:
         """Return a grammar in llguidance's own form."""
         whole = translate_whole(grammar)
+        if any(text in grammar.source for text in self._special_texts):
+            whole = unforce(whole)
         return self._begin_after(grammar.after, whole, must_begin=grammar.must_begin) if grammar.after else whole
 
     def _begin_after(self, triggers: Sequence[str], whole: str, *, must_begin: bool) -> str:

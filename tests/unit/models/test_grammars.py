@@ -1,5 +1,7 @@
 """Masks of llguidance over real vocabularies: no token outside the grammar passes, and finished texts are valid."""
 
+# ruff: noqa: RUF001 -- marks of DeepSeek have this character
+
 from __future__ import annotations
 
 import json
@@ -14,6 +16,7 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
 
 from parallax_core.api import BackendFailed, Grammar, InvalidRequest
 from parallax_core.contracts.grammar import Matcher
@@ -63,6 +66,34 @@ def generate(text: ModelTokenizer, matcher: Matcher, source: random.Random) -> s
 PERSON = (
     '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}'
 )
+
+
+@pytest.mark.parametrize("after", [(), ("</think>",)])
+@pytest.mark.parametrize(
+    ("kind", "source", "answer"),
+    [
+        ("json_schema", '{"enum": ["<end>", "<｜é｜>"]}', '"<end>"'),
+        ("json_schema", '{"enum": ["a", "<\\uff5c\\u00e9\\uff5c>"]}', '"<｜é｜>"'),
+        ("choice", '["a <end> b"]', "a <end> b"),
+        ("lark", 'start: "a<end>" %json {"const": "<end>"}', 'a<end>"<end>"'),
+        ("regex", "a<end>b", "a<end>b"),
+    ],
+)
+def test_text_of_a_special_token_is_written_as_text(
+    tmp_path: Path, kind: Any, source: str, answer: str, after: tuple[str, ...]
+) -> None:
+    """llguidance allowed nothing but the special token, and then refused it."""
+    folder = write_model(tmp_path)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens([AddedToken("<｜é｜>", special=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    text = ModelTokenizer(folder)
+    matcher = text.grammars.compile(Grammar(kind=kind, source=source, after=after)).start()
+    letters = [token for letter in "".join(after) + answer for token in text.encode(letter)]
+    for token in letters:
+        assert token in list_allowed(matcher.find_mask(text.stop_ids, may_end=True))
+        matcher.advance([token])
+    assert not text.stop_ids.isdisjoint(list_allowed(matcher.find_mask(text.stop_ids, may_end=True)))
 
 
 @pytest.mark.parametrize(
