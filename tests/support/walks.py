@@ -36,7 +36,7 @@ class Step:
 
 
 def _install(machine: str) -> Iterator[Step]:
-    yield Step(machine, "python3 -m venv parallax-env")
+    yield Step(machine, "python3 -m venv --upgrade-deps parallax-env")
     yield Step(machine, ". parallax-env/bin/activate")
     yield Step(machine, "pip install dist/parallax_{core,", shows="Successfully installed")
 
