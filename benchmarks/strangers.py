@@ -38,7 +38,7 @@ from benchmarks.record import describe_run, write_report
 from benchmarks.slow_links import find_port
 from parallax_core.api import LayerRange, Request, RequestId, TransportPlan, keys_folder
 from parallax_core.base import log
-from parallax_core.config.home import cluster_file
+from parallax_core.config.home import cluster_file, models_folder
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.code_store import CodeStore
@@ -373,7 +373,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="strangers-") as folder:
         home = Path(folder)
         if options.model:
-            (home / "models").symlink_to(Path(os.environ["PARALLAX_HOME"]) / "models")
+            (home / "models").symlink_to(models_folder())
         with environ(PARALLAX_HOME=folder):
             key = prepare_home(options.keys)
             with serving(home, options.model) as server:
@@ -401,7 +401,7 @@ def main() -> None:
     """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--keys", type=int, default=NUM_KEYS)
-    parser.add_argument("--model", default="", help="a model that `parallax run` serves from PARALLAX_HOME")
+    parser.add_argument("--model", default="", help="a model that `parallax run` serves, from the models of this user")
     parser.add_argument("--only", default="", help="run only attacks whose names contain this")
     parser.add_argument("--out", type=Path)
     for hidden in ("--attack", "--address", "--key", "--node", "--client"):
