@@ -63,6 +63,9 @@ class AnswerInfo:
     tools: Mapping[str, str] = field(default_factory=dict)
     """The tools that the model may call: by name, the JSON Schema of the arguments as JSON text. Empty: text that looks
     like a call is content."""
+    calls_come_first: bool = False
+    """Whether there is no text before calls: an answer that begins with anything else, after the reasoning, calls no
+    tool, whatever is in it."""
 
 
 @runtime_checkable

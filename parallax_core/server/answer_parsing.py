@@ -44,7 +44,8 @@ def make_parser(parser: OutputParser | None, form: ResponseForm) -> Parser:
     optional: object = made
     has_own_calls = form.forced_call is None and not form.lists_calls
     if isinstance(optional, Informed):
-        optional.begin(AnswerInfo(prompt_end=form.prompt_end, tools=form.tools if has_own_calls else {}))
+        tools = form.tools if has_own_calls else {}
+        optional.begin(AnswerInfo(prompt_end=form.prompt_end, tools=tools, calls_come_first=form.calls_come_first))
     if form.is_freeform:
         return FreeformCallParser(made, form.forced_call or "")
     if form.forced_call is not None:

@@ -153,6 +153,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the answer is the input of the tool that it has to call, as text."""
     lists_calls: bool = False
     """Whether a call is an item of a list in JSON, since the model has no format for calls, or an unknown one."""
+    calls_come_first: bool = False
+    """Whether an answer that does not begin with a call has none, since it has a form of its own."""
     allows_many_calls: bool = True
     """Whether an answer may have several tool calls."""
     max_reasoning: int | None = None

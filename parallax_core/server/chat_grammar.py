@@ -38,6 +38,7 @@ def set_grammar(
         return _set_strict(text, parser, form, request) if form.strict_tools else (form, request)
     elif form.forced_call is None and form.tools and not is_answer:
         request = _allow_calls(text, parser, form, request)
+        form = msgspec.structs.replace(form, calls_come_first=True)
     marks = request.reasoning_marks
     after = (marks[1],) if marks is not None and not marks[0] else ()
     if after and form.reasoning_end:  # what follows the mark has to match the grammar

@@ -378,3 +378,18 @@ def test_text_is_read_in_time_that_grows_with_the_text_alone(name: str) -> None:
             parser.feed("ab\n ")
             longest = max(longest, len(parser.text._text) - parser.text._at)
         assert longest <= 1024
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_mark_in_a_text_of_a_form_is_text_where_calls_come_first(parts: int) -> None:
+    for name in ("hermes", "mistral"):
+        mark = "<tool_call>" if name == "hermes" else "[TOOL_CALLS]"
+        end = "</tool_call>" if name == "hermes" else ""
+        answer, calls = f'{{"a": "{mark}{call()}{end}"}}', f" {mark}{call()}{end}{mark}{call()}{end}"
+        found = []
+        for text in (answer, calls):
+            parser: Any = MAKERS[name]()
+            parser.begin(AnswerInfo(tools=TOOLS, calls_come_first=True))
+            found.append(parse(parser, list(text) if parts else [text]))
+        assert found[0] == [Content(answer)]
+        assert [type(piece) for piece in found[1]] == [ToolCall, ToolCall]

@@ -220,6 +220,16 @@ def test_answer_with_tools_and_a_form_calls_or_has_the_form(site: ToySite, *, ca
     assert [call.type for call in choice.message.tool_calls or ()] == ["function"]
 
 
+def test_mark_of_a_call_in_an_answer_of_a_form_is_text(tmp_path: Path) -> None:
+    text = "<tool_call><function=stop></function></tool_call>"
+    form = {"type": "json_schema", "json_schema": {"name": "it", "schema": {"const": text}}}
+    with ToySite(tmp_path, OTHERS["qwen3_coder"]) as site:
+        bias = {str(site.text.encode("<tool_call>")[0]): -100}
+        fields: Any = {**ASK, "tools": TOOLS, "response_format": form, "seed": 3, "logit_bias": bias}
+        choice: Any = site.openai.chat.completions.create(**fields).choices[0]
+    assert (choice.finish_reason, json.loads(choice.message.content)) == ("stop", text)
+
+
 def test_form_and_tools_begin_after_the_reasoning_that_the_prompt_opened(site: ToySite) -> None:
     extra = {"chat_template_kwargs": {"enable_thinking": True}, "max_reasoning_tokens": 5}
     for seed in range(4):

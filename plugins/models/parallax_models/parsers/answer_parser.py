@@ -50,7 +50,7 @@ class AnswerParser:
         self.tools: Mapping[str, str] | None = None
         """The schemas of the tools, as in `AnswerInfo`; None: not known, any name may be called."""
         self._pieces: list[Piece] = []
-        self._thinks = False
+        self._thinks = self._calls_come_first = False
         self._num_newlines = 0
         self._num_calls = 0
         self._has_arguments = True
@@ -58,7 +58,7 @@ class AnswerParser:
 
     def begin(self, answer: AnswerInfo) -> None:
         """See `parallax_core.api.Informed`."""
-        self.tools = answer.tools
+        self.tools, self._calls_come_first = answer.tools, answer.calls_come_first
         self._thinks = answer.prompt_end.rstrip().endswith(self.thinking[0])
 
     def feed(self, text: str) -> Sequence[Piece]:
@@ -128,9 +128,17 @@ class AnswerParser:
 
     def read_content(self) -> Reading[None]:
         """Read content and calls up to the end."""
-        marks = Marks(*self.openers) if self.finds_calls else Marks()
+        may_call = self.finds_calls and (not self._calls_come_first or (yield from self._begins_with_call()))
+        marks = Marks(*self.openers) if may_call else Marks()
         while mark := (yield from self.text.pass_until(marks, self.add_content)):
             yield from self.try_call(mark)
+
+    def _begins_with_call(self) -> Reading[bool]:
+        """Read the calls at the beginning of the content; return whether there are any."""
+        for opener in self.openers:
+            if (yield from self.text.expect_after_space(opener)):
+                return (yield from self.try_call(opener))
+        return False
 
     def try_call(self, mark: str) -> Reading[bool]:
         """Read the calls after ``mark``; what turns out to be no call is content."""
