@@ -1,7 +1,7 @@
 """The first pages of the documentation, typed from their top on machines that have nothing yet.
 
 `make nightly` runs this, and nothing else does: it installs everything several times, and needs the ports 8000 and
-9000.
+9000, and on Linux.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Desk:
             if (self._clone / "dist").exists():
                 shutil.copytree(self._clone / "dist", machine / "dist")
         where = self._clone if step.machine == "clone" else machine
-        self._shells[step.terminal] = self._stack.enter_context(Shell(where, home))
+        self._shells[step.terminal] = self._stack.enter_context(Shell(where, home, step.machine))
         return self._shells[step.terminal]
 
     def _write(self, step: Step) -> str:

@@ -26,12 +26,12 @@ KEPT = ("PIP_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "
 
 
 class Shell:
-    """A shell on a machine of its own, as far as a home is one. Use it as a context manager."""
+    """A shell on a machine of its own, as far as a name and a home are one. Use it as a context manager."""
 
-    def __init__(self, folder: Path, home: Path) -> None:
-        """Begin in ``folder``, with a new environment."""
+    def __init__(self, folder: Path, home: Path, host: str) -> None:
+        """Begin in ``folder``, with a new environment, and ``host`` as the name of the machine."""
         self._terminal = Terminal()
-        self._folder = folder
+        self._folder, self._host = folder, host
         self._settings = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
         path = os.pathsep.join(each for each in os.environ["PATH"].split(os.pathsep) if not each.startswith(OURS))
         self._settings |= {"PATH": path, "HOME": str(home), "TERM": "xterm", "LANG": "C.UTF-8", "PS1": "[$?]$ "}
@@ -42,8 +42,9 @@ class Shell:
         """Start the shell."""
         self._terminal.__enter__()
         # A terminal that is opened by the first process of a session sends it Ctrl-C.
-        begin = 'exec bash --noprofile --norc --noediting -i <"$0" >"$0" 2>&1'
-        command = ["sh", "-c", begin, self._terminal.path]
+        begin = 'hostname "$1" && exec bash --noprofile --norc --noediting -i <"$0" >"$0" 2>&1'
+        alone = ["unshare", "--uts", *(["--map-root-user"] if os.getuid() else [])]
+        command = [*alone, "sh", "-c", begin, self._terminal.path, self._host]
         self._process = subprocess.Popen(command, cwd=self._folder, env=self._settings, start_new_session=True)
         self.wait("", 20)
         return self
