@@ -44,6 +44,8 @@ class ModelGrammars:
         self._vocab_size = vocab_size
         self._stop_ids = sorted(stop_ids)
         self._lock = threading.Lock()
+        self._special_texts: frozenset[str] = frozenset()
+        """The texts of special tokens, and how JSON writes them; known with the vocabulary."""
 
     def prepare(self) -> None:
         """Prepare the vocabulary, which takes up to some seconds. Done by the first `compile` otherwise."""
@@ -77,17 +79,12 @@ class ModelGrammars:
         return GrammarFollower(self._tokenizer)
 
     @cached_property
-    def _special_texts(self) -> frozenset[str]:
-        """The texts of the special tokens, and how JSON writes them."""
-        added = read_object(self._file).get("added_tokens", [])
-        texts = [str(token["content"]) for token in added if token.get("special")]
-        return frozenset([*texts, *(json.dumps(text)[1:-1] for text in texts)])
-
-    @cached_property
     def _tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer
 
-        source = json.dumps(_drop_prefix_space(read_object(self._file)))
+        content = read_object(self._file)
+        self._special_texts = _list_special(content)
+        source = json.dumps(_drop_prefix_space(content))
         try:
             tokenizer = LLTokenizer(source, n_vocab=self._vocab_size, eos_token=self._stop_ids or None)
         except ValueError as error:
@@ -218,6 +215,13 @@ class TokenMatcher:
         elif not can_go_on:
             raise BackendFailed("the grammar allows no token here that does not end the answer")
         return bytes(mask)
+
+
+def _list_special(tokenizer: dict[str, Any]) -> frozenset[str]:
+    """Return the texts of the special tokens in a tokenizer.json, and how JSON writes them."""
+    added = tokenizer.get("added_tokens") or []
+    texts = [str(token["content"]) for token in added if token.get("special")]
+    return frozenset([*texts, *(json.dumps(text)[1:-1] for text in texts)])
 
 
 def _drop_prefix_space(part: Any) -> Any:  # noqa: ANN401 -- a part of tokenizer.json
