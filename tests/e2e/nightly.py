@@ -26,6 +26,8 @@ pytestmark = pytest.mark.timeout(2400)
 STEP_S = 900
 """Seconds that a step may take: the kernels are compiled in one."""
 HERE = "127.0.0.1"
+JOINED = re.compile(r"(?<=joining tcp://)[\d.]+")
+"""The address at which a machine has joined by a code, and is known."""
 CODE = re.compile(r"plx1\w+")
 NODE = re.compile(r"\[\S+/(\d+)\] ")
 """The name of a node before a line of its log, with its process id."""
@@ -92,7 +94,7 @@ class Desk:
         written = step.command if step.is_prose else next(self._list_written(step))
         if "PID" in written:
             written = written.replace("PID", NODE.findall(self._shells[step.machine].text)[0])
-        return CODE.sub(lambda _: self._find(CODE), written.replace("10.0.0.5", HERE))
+        return CODE.sub(lambda _: self._find(CODE), written.replace("10.0.0.5", self._find(JOINED, HERE)))
 
     def _list_written(self, step: Step) -> Iterator[str]:
         for snippet in self._snippets:
@@ -100,9 +102,10 @@ class Desk:
                 if command.startswith(step.command):
                     yield f".venv/bin/python - <<'END'\n{command}END" if snippet.language == "python" else command
 
-    def _find(self, pattern: re.Pattern[str]) -> str:
-        """Return what a terminal has shown last."""
-        return [match[0] for shell in self._shells.values() for match in pattern.finditer(shell.text)][-1]
+    def _find(self, pattern: re.Pattern[str], default: str = "") -> str:
+        """Return what a terminal has shown last; else ``default``."""
+        found = [match[0] for shell in self._shells.values() for match in pattern.finditer(shell.text)]
+        return found[-1] if found else default
 
 
 @pytest.mark.parametrize("page", WALKS)
