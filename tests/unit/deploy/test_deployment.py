@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from parallax_core.cli.serve import _log_limits
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.progress import silent
-from parallax_core.deploy.deployment import Deployment, plan_stages, read_limits
+from parallax_core.deploy.deployment import Deployment, plan_stages, read_limits, read_target
 from parallax_core.deploy.executors import LocalStages
 from parallax_core.engine.limits import Limits
 from parallax_core.node.pipeline.options import PipelineOptions
@@ -99,6 +100,11 @@ def test_limits_of_a_user_reach_the_head_and_the_stages(tmp_path: Path) -> None:
     limits, plan = read_limits(settings), plan_stages(settings, ModelFolder(path=tmp_path, ref=""), silent)
     assert (limits.max_running, limits.max_waiting, limits.max_batch_tokens) == (500, 9, 1000)
     assert (plan.max_running, plan.max_batch_tokens, plan.memory_fraction) == (500, 1000, 0.8)
+
+
+def test_target_is_in_seconds_and_without_one_any_time_will_do() -> None:
+    found = [read_target(ServeSettings(target_itl=each)) for each in (None, 0, 50)]
+    assert found == [None, math.inf, 0.05]
 
 
 def test_limits_are_left_to_the_stages_where_a_user_says_none(tmp_path: Path) -> None:

@@ -101,6 +101,20 @@ async def test_neighbour_has_to_be_a_worker() -> None:
         await asyncio.gather(greeting, return_exceptions=True)
 
 
+async def test_next_stage_has_to_be_a_worker_and_gets_no_greeting_else() -> None:
+    transport = KeyedTransport(TransportPlan(node="mini", listen="inprocess://"), {"other": "head"})
+    await transport.start()
+    other = InProcessTransport(TransportPlan(node="other", listen="inprocess://"))
+    await other.start()
+    async with linker(transport) as neighbours:
+        with pytest.raises(PeerLost, match="'other' may not be a worker here") as raised:
+            await soon(neighbours.link(Hop(LEASE, Epoch(1), 0, "", "other", other.address)))
+        assert raised.value.peer == "other"
+        with pytest.raises(PeerLost):
+            await soon((await other.accept()).receive())
+    await other.stop()
+
+
 async def test_neighbour_that_is_not_the_one_assigned_gets_no_link() -> None:
     """A key allowed as that of a worker is no more than that: the head says who is whose neighbour."""
     transport = KeyedTransport(

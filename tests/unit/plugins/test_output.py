@@ -26,9 +26,10 @@ def test_claimed_output_has_what_the_command_says_and_nothing_else(capfd: pytest
             make_noise()
         make_noise()
         print("again", file=output)
-    print("after")
+    print("after", flush=True)
+    os.write(1, b"after below\n")
     out, err = capfd.readouterr()
-    assert out.splitlines() == ["before", "ready", "again", "after"]
+    assert out.splitlines() == ["before", "ready", "again", "after", "after below"]
     assert sorted(err.splitlines()) == ["noise"] * 3 + ["noise below"] * 3
 
 

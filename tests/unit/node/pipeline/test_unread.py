@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from parallax_core.api import Delta, Finish
 from parallax_core.contracts.engine import TokenLogprob
 from parallax_core.node.pipeline.stream import QueueStream
-from parallax_core.node.pipeline.unread import UnreadOutput, weigh
+from parallax_core.node.pipeline.unread import SHARE, UnreadOutput, weigh
 
 LAST = Delta(finish=Finish(reason="stop", prompt_tokens=1, output_tokens=1))
 WEIGHT = weigh(Delta(text="word"))
@@ -122,3 +122,15 @@ def test_account_is_that_of_what_is_held(acts: list[tuple[str, int]]) -> None:
         held = [sum(each[1] for each in list(stream._deltas._queue) if each) for stream in streams]  # type: ignore[attr-defined]
         assert [stream.unread for stream in streams] == held
         assert backlog.num_bytes == sum(held) <= 100 * WEIGHT
+
+
+async def test_streams_are_cut_beyond_their_share_and_not_at_it() -> None:
+    backlog = UnreadOutput(SHARE * 10 * WEIGHT)
+    streams = [QueueStream(lambda: None, backlog) for _ in range(SHARE)]
+    assert all(backlog.has_room(10 * WEIGHT, 0) for _ in streams)
+    assert not backlog.has_room(10 * WEIGHT, 1)
+    for stream in streams:
+        for _ in range(10):
+            stream.put(Delta(text="word"))
+    assert backlog.num_bytes == SHARE * 10 * WEIGHT
+    assert not backlog.has_room(1, 0)
