@@ -70,9 +70,11 @@ lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and ty
 unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 
 # WORKERS processes share the tests: while one waits, another computes. Tests chosen by ARGS run in one process.
+# DURATIONS=FILE adds the seconds of each test to a JSON file.
 unit: $(DEV)/.stamp ## run the tests in WORKERS (2) processes, or with ARGS for pytest in one
 	@echo "pytest"
-	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal)
+	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal) \
+		$(if $(DURATIONS),--store-durations $(abspath $(DURATIONS)))
 
 nightly: $(DEV)/.stamp ## type the README and the tutorials on machines that have nothing yet (half an hour)
 	@$(DEV)/bin/python -m pytest tests/e2e/nightly.py $(ARGS)
