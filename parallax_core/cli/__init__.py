@@ -81,7 +81,7 @@ def _describe_commands() -> dict[str, str]:
 
 
 def load_command(name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
-    """Import the command of that name; None: there is none."""
+    """Import the command of that name; return None if there is no such command."""
     from importlib import import_module
 
     if name in COMMANDS:

@@ -1,4 +1,4 @@
-"""Has hints to install distributions of this project name them where they are, as long as no index has them."""
+"""Makes the `pip install` of a hint work here: names wheels or folders of this project, which no index has."""
 
 from __future__ import annotations
 
