@@ -69,6 +69,11 @@ lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and ty
 # OpenBLAS threads spin while they wait for each other, which wastes most of the time when processes share the cores.
 unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 
+# Environments are installed without bytecode. Hundreds of processes would each compile all that they import, which takes
+# longer than all else that most of them do.
+unit nightly: export PYTHONDONTWRITEBYTECODE :=
+unit nightly: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+
 # WORKERS processes share the tests: while one waits, another computes. Tests chosen by ARGS run in one process.
 # DURATIONS=FILE adds the seconds of each test to a JSON file.
 unit: $(DEV)/.stamp ## run the tests in WORKERS (2) processes, or with ARGS for pytest in one
