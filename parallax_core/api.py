@@ -22,6 +22,7 @@ from parallax_core.base.errors import (
 from parallax_core.base.files import read_object
 from parallax_core.base.ids import Epoch, LeaseId, RequestId, SeqId
 from parallax_core.base.json_scan import JsonScan
+from parallax_core.base.lark import write_pattern
 from parallax_core.base.machine import Machine
 from parallax_core.base.offline import is_offline
 from parallax_core.base.refs import Ref
@@ -388,6 +389,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Piece",
     "Reasoning",
     "ToolCall",
+    "write_pattern",
     # Events, and routes of the HTTP server
     "EngineReady",
     "Event",

@@ -129,9 +129,9 @@ def main() -> NoReturn:
         if sys.stdout is not None:  # None if the stream was closed before the start
             sys.stdout.flush()
     except TyperException as error:
-        from parallax_core.cli.usage_hint import find_usage_hint
+        from parallax_core.cli.usage_hint import describe_error
 
-        code = _complain(error.format_message(), find_usage_hint(error, _describe_commands()), error.exit_code)
+        code = _complain(*describe_error(error, _describe_commands()), error.exit_code)
     except ParallaxError as error:
         code = _complain(error.message, error.hint, 2 if isinstance(error, UsageError) else 1)
     except (KeyboardInterrupt, typer.Abort):

@@ -68,6 +68,8 @@ def describe_plugins(host: PluginHost) -> list[dict[str, Any]]:
         for offer in registry.passed:
             sentence = f"{registry.kind.title} {offer.spec.name!r} is not used: another distribution is preferred"
             found[offer.plugin.key].refused.append(sentence)
+    for key, hooks in host.list_hooks().items():
+        found[key].offers["hooks"] = hooks
     records = [*host.records, *_add_commands(host.records, found)]
     return [
         {

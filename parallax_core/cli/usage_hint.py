@@ -1,9 +1,10 @@
-"""Finds the hint for words that no command understands."""
+"""Finds what to say of words that no command understands."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,41 @@ if TYPE_CHECKING:
 
 GROUPS = ("models", "codes", "engines", "plugin")
 """The commands that have sub-commands, in the order in which these are suggested."""
+GUESS = re.compile(r"(?<=\.) Did you mean (?P<names>'.*')\?$| \(Possible options: .*\)$")
+"""What Typer adds to the message for a sub-command or an option that does not exist."""
+
+
+def describe_error(error: TyperException, commands: Collection[str]) -> tuple[str, str]:
+    """Return the message and the hint for an error in ``sys.argv``, with the names of all ``commands``.
+
+    What was meant is in the hint alone.
+    """
+    return GUESS.sub("", error.format_message()), find_usage_hint(error, commands)
 
 
 def find_usage_hint(error: TyperException, commands: Collection[str]) -> str:
     """Return the hint for an error in ``sys.argv``, with the names of all ``commands``."""
     word = next((each for each in sys.argv[1:2] if not each.startswith("-")), "")
     if word in commands:
+        command = _name_command(error) or word
         old = find_hint(word, getattr(error, "option_name", ""))
-        return old or f"see `parallax {_name_command(error) or word} --help`"
+        return old or _write_guess(_list_guesses(error, command)) or f"see `parallax {command} --help`"
     near = list(_find_sub_commands(word)) or get_close_matches(word, [*commands, "--help", "--version"], n=1)
-    return f"did you mean {' or '.join(f'`parallax {each}`' for each in near)}?" if near else "see `parallax --help`"
+    return _write_guess(f"parallax {each}" for each in near) or "see `parallax --help`"
+
+
+def _list_guesses(error: TyperException, command: str) -> list[str]:
+    """Return what may have been meant by an option or a sub-command of a command, as Typer guesses it."""
+    if options := getattr(error, "possibilities", None):
+        return sorted(options)
+    found = GUESS.search(error.format_message())
+    return [f"parallax {command} {name}" for name in re.findall(r"'([^']+)'", found["names"])] if found else []
+
+
+def _write_guess(words: Iterable[str]) -> str:
+    """Return a hint that asks whether one of some words was meant; empty: there is none."""
+    meant = " or ".join(f"`{each}`" for each in words)
+    return f"did you mean {meant}?" if meant else ""
 
 
 def _name_command(error: TyperException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from parallax_core.plugins.sections import PluginConfig, check_sections, find_se
 S = TypeVar("S", bound=Spec)
 H = TypeVar("H", bound=HttpSurface)
 
+EXTENDING = ("parallax_select_backend", "parallax_extend_server", "parallax_observe")
 DIAGNOSE_S = 60.0
 """The most seconds a plugin may take for ``parallax doctor``."""
 
@@ -146,6 +148,14 @@ class PluginHost:
             ParallaxError: if its plugin does not declare the section.
         """
         return find_section(self.settings(), offer.load(offer.spec.options)) if offer.spec.options else ""
+
+    def list_hooks(self) -> dict[str, list[str]]:
+        """Return the hooks by which each plugin extends the program beyond what it registers, by its key."""
+        found = defaultdict[str, list[str]](list)
+        for hook in EXTENDING:
+            for implementation in self._caller.find(hook):
+                found[implementation.plugin_name].append(hook)
+        return dict(found)
 
     def select_backend(self, model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
         """Return the first backend of ``available`` that a plugin selects for a model, or None."""

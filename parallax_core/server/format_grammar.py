@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from parallax_core.base.errors import InvalidRequest
+from parallax_core.base.lark import write_pattern
 from parallax_core.base.refs import Ref
 from parallax_core.base.schema_refs import localize_references
 from parallax_core.contracts.grammar import Grammar
@@ -21,8 +21,6 @@ from parallax_core.server.strict_calls import CallFormWriter
 
 ANY_OBJECT = '{"type": "object"}'
 """The schema of the arguments of a tool that is not strict."""
-SPECIAL = re.compile(r"\\.|/|\n", re.DOTALL)
-"""What may not stand in a regular expression in Lark, and what is escaped already."""
 
 
 def find_writer(parser: ParserTraits, form: ResponseForm) -> GrammarWriter | None:
@@ -84,12 +82,8 @@ def _write_rule(asked: Grammar) -> str:
         case "choice":
             return "answer: " + " | ".join(map(json.dumps, msgspec.json.decode(asked.source)))
         case "regex":
-            return f"answer: /(?:{SPECIAL.sub(_escape, asked.source)})/"
+            return f"answer: {write_pattern(asked.source)}"
     try:
         return write_answer(asked.source or ANY_OBJECT)
     except ValueError as error:
         raise InvalidRequest(f"the schema is not valid: {error}", "grammar") from error
-
-
-def _escape(found: re.Match[str]) -> str:
-    return {"/": r"\/", "\n": r"\n"}.get(found[0], found[0])

@@ -10,6 +10,7 @@ from parallax_core.contracts.placement import PlacementProblem
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.pages.budget import format_bytes
 
+NOBODY = "no node has joined"
 MOST_ORDERED = 5
 """The most nodes that are tried in every order."""
 MOST_TRIED = 64
@@ -22,7 +23,7 @@ def describe_shortage(problem: PlacementProblem) -> str:
     whole = costs.measure_weights(0, costs.num_layers)
     needed = f"the model needs {format_bytes(whole)} for its weights and {format_bytes(costs.kept[-1])} for a request"
     if not nodes:
-        return f"{needed}, and no node has joined"
+        return f"{needed}, and {NOBODY}"
     total, largest = (format_bytes(find(node.device.memory for node in nodes)) for find in (sum, max))
     if len(nodes) == 1:
         return f"{needed}, and there is one node, with {total}; {_describe_rest(costs)}"

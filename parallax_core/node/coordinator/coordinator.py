@@ -11,6 +11,7 @@ from typing import Protocol
 
 from parallax_core.base.ids import holder_of, is_lease
 from parallax_core.cluster.layer_plan import LayerPlan, Planner, Stages, count_leases, find_intact, list_hops
+from parallax_core.cluster.placement.shortage import NOBODY
 from parallax_core.cluster.rebalancing.rest import MoveRest
 from parallax_core.cluster.rebalancing.watch import SlowdownWatch, describe_changes
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage
@@ -102,7 +103,7 @@ class Coordinator:
         """Why the latest plan was made."""
         self._links = LinkChecks(registry.changed.set)
         self._pipelines = PlannedPipelines(lambda rank: open_pipeline(rank, self))
-        self.plan = LayerPlan(cluster=ClusterProfile(nodes=()), waits_for="no node has joined")
+        self.plan = LayerPlan(cluster=ClusterProfile(nodes=()), waits_for=NOBODY)
         """The latest plan."""
 
     @property
@@ -154,7 +155,9 @@ class Coordinator:
         """Return what the cluster waits for; empty: nothing."""
         if not self.plan.waits_for:
             return ""
-        return "; ".join([self.plan.waits_for, *(f"node {name!r}: {reason}" for name, reason in self._others.items())])
+        nobody = "no node can be used yet" if self._nodes else NOBODY
+        waits_for = self.plan.waits_for.replace(NOBODY, nobody)
+        return "; ".join([waits_for, *(f"node {name!r}: {reason}" for name, reason in self._others.items())])
 
     def note_fault(self, error: PlanFault) -> None:
         """Plan without what has failed: a link until it works, leases of a node, or a node for a while."""

@@ -39,7 +39,7 @@ def bench() -> None:
 @app.command()
 def serve(  # noqa: PLR0913, PLR0917 -- options of a command
     url: Annotated[str, typer.Option(help="The server's address.", metavar="URL")] = "http://127.0.0.1:8000",
-    model: Annotated[str, typer.Option(help="The model to ask; by default the server's first.")] = "",
+    model: Annotated[str, typer.Option(help="The model to ask; by default the server's first.", metavar="MODEL")] = "",
     dataset: Annotated[
         str,
         typer.Option(
@@ -51,26 +51,37 @@ def serve(  # noqa: PLR0913, PLR0917 -- options of a command
     output_len: Annotated[
         int | None, typer.Option(help="Tokens per answer; by default as recorded, or 128.", min=1, metavar="N")
     ] = None,
-    spread: Annotated[float, typer.Option(help="Vary lengths by this share; 0: all are equal.", min=0, max=1)] = 0.0,
+    spread: Annotated[
+        float, typer.Option(help="Vary lengths by this share; 0: all are equal.", min=0, max=1, metavar="SHARE")
+    ] = 0.0,
     prefix_len: Annotated[int, typer.Option(help="Words per shared prefix.", min=1, metavar="N")] = 512,
     groups: Annotated[int, typer.Option(help="The number of different prefixes.", min=1, metavar="N")] = 1,
     length_scale: Annotated[
-        float, typer.Option(help="Multiply the lengths of a trace by this.", min=0.0001, max=100)
+        float, typer.Option(help="Multiply the lengths of a trace by this.", min=0.0001, max=100, metavar="TIMES")
     ] = 1.0,
     rate: Annotated[
         float | None,
-        typer.Option(help="Requests a second; by default at the times of a trace, or all at once (inf).", min=0.001),
+        typer.Option(
+            help="Requests a second; by default at the times of a trace, or all at once (inf).", min=0.001, metavar="N"
+        ),
     ] = None,
-    speed: Annotated[float, typer.Option(help="Play a trace this many times as fast.", min=0.001)] = 1.0,
+    speed: Annotated[
+        float, typer.Option(help="Play a trace this many times as fast.", min=0.001, metavar="TIMES")
+    ] = 1.0,
     burstiness: Annotated[
-        float, typer.Option(help="Of arrivals: 1 is a Poisson process, below 1 burstier, above 1 more even.", min=0.01)
+        float,
+        typer.Option(
+            help="Of arrivals: 1 is a Poisson process, below 1 burstier, above 1 more even.", min=0.01, metavar="N"
+        ),
     ] = 1.0,
     concurrency: Annotated[int, typer.Option(help="The most requests at once; 0: no limit.", min=0, metavar="N")] = 0,
-    slo: Annotated[str, typer.Option(help="Limits in ms for goodput: ttft=500,itl=200, and tpot, e2e.")] = "",
-    temperature: Annotated[float, typer.Option(help="The sampling temperature.", min=0, max=2)] = 0.0,
+    slo: Annotated[
+        str, typer.Option(help="Limits in ms for goodput: ttft=500,itl=200, and tpot, e2e.", metavar="LIMITS")
+    ] = "",
+    temperature: Annotated[float, typer.Option(help="The sampling temperature.", min=0, max=2, metavar="T")] = 0.0,
     ignore_eos: Annotated[bool, typer.Option(help="Ask for answers of full length.")] = True,  # noqa: FBT002 -- a flag
     warmup: Annotated[int, typer.Option(help="Requests sent first, and not measured.", min=0, metavar="N")] = 1,
-    seed: Annotated[int, typer.Option(help="The seed of prompts and arrivals.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of prompts and arrivals.", metavar="N")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write all figures here, as JSON.", metavar="FILE")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the plots here, as SVG.", metavar="FILE")] = None,
     page: Annotated[Path | None, typer.Option("--html", help="Write a report with plots here.", metavar="FILE")] = None,

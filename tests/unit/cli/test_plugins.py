@@ -22,6 +22,11 @@ def parallax_register_sources():
     print("more noise")
     return [SourceSpec(name="{name}", summary="s", factory=Ref("{module}:Source"))]
 """
+OBSERVE = """
+@hookimpl
+def parallax_observe(event):
+    pass
+"""
 TYPES = {"string": str, "object": dict, "list of strings": list}
 
 
@@ -69,7 +74,7 @@ def read_schema() -> dict[str, type[Any]]:
 
 
 def test_json_has_the_keys_and_types_of_the_page_whatever_the_state(site: Site) -> None:
-    site.install("good", NOISE + OFFER)
+    site.install("good", NOISE + OFFER + OBSERVE)
     site.install("old", OFFER, api="0")
     site.install("off", OFFER)
     site.install("bad", NOISE + "raise OSError('boom')")
@@ -86,7 +91,7 @@ def test_json_has_the_keys_and_types_of_the_page_whatever_the_state(site: Site) 
     assert {"good": "loaded", "old": "incompatible", "off": "disabled", "bad": "broken"}.items() <= states.items()
     assert all(bool(plugin["reason"]) == bool(plugin["remedy"]) == (plugin["state"] != "loaded") for plugin in found)
     offers = {plugin["name"]: plugin["offers"] for plugin in found}
-    assert (offers["good"], offers["bad"]) == ({"sources": ["good"]}, {})
+    assert (offers["good"], offers["bad"]) == ({"sources": ["good"], "hooks": ["parallax_observe"]}, {})
     assert offers["hello"] == {"commands": ["hello"]}
     assert [plugin["refused"] for plugin in found if plugin["name"] == "serve"] == [
         ["command 'serve' is refused: it is one of Parallax's own"]
@@ -95,7 +100,7 @@ def test_json_has_the_keys_and_types_of_the_page_whatever_the_state(site: Site) 
 
 def test_page_names_every_kind_and_state() -> None:
     section = CLI.partition("\n## `parallax plugins`\n")[2].partition("\n## ")[0]
-    kinds = [*PluginHost([]).list_registries(), "commands"]
+    kinds = [*PluginHost([]).list_registries(), "commands", "hooks"]
     states = ["loaded", "disabled", "incompatible", "broken"]
     assert [word for word in kinds + states if f"`{word}`" not in section] == []
 

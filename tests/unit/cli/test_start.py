@@ -56,7 +56,7 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     [
         (["sevre"], "hint: did you mean `parallax serve`?"),
         (["xyzzy"], "hint: see `parallax --help`"),
-        (["models", "lst"], "Did you mean 'list'?"),
+        (["models", "lst"], "hint: did you mean `parallax models list`?"),
         (["run", "-m", "MODEL"], "hint: name the model itself, as in `parallax run MODEL`"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from typer.exceptions import TyperException
 
 from parallax_core.cli import COMMANDS, app, load_command
-from parallax_core.cli.usage_hint import GROUPS, find_usage_hint
+from parallax_core.cli.usage_hint import GROUPS, describe_error
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,12 @@ from parallax_core.cli.usage_hint import GROUPS, find_usage_hint
         ("xyzzy", "see `parallax --help`"),
         ("--sevre", "see `parallax --help`"),
         ("models pull", "see `parallax models pull --help`"),
-        ("models lst", "see `parallax models --help`"),
-        ("chat --maxtokens 3", "see `parallax chat --help`"),
+        ("models xyzzy", "see `parallax models --help`"),
+        ("models lst", "did you mean `parallax models list`?"),
+        ("bench srve", "did you mean `parallax bench serve`?"),
+        ("chat --maxtokens 3", "did you mean `--max-tokens`?"),
+        ("chat --xyzzy 3", "see `parallax chat --help`"),
+        ("chat --temperature hot", "see `parallax chat --help`"),
         ("run -m x", "name the model itself, as in `parallax run MODEL`"),
     ],
 )
@@ -32,7 +36,10 @@ def test_hint_names_what_was_meant_or_where_to_look(words: str, hint: str, monke
     monkeypatch.setattr(sys, "argv", ["parallax", *words.split()])
     with pytest.raises(TyperException) as caught:
         app(standalone_mode=False)
-    assert find_usage_hint(caught.value, COMMANDS) == hint
+    message, found = describe_error(caught.value, [*COMMANDS, "bench"])
+    assert found == hint
+    assert "ossible options" not in message
+    assert "id you mean" not in message
 
 
 def test_groups_are_the_commands_with_sub_commands() -> None:

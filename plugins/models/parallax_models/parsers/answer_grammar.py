@@ -10,13 +10,11 @@ import json
 import re
 from collections.abc import Iterable
 
-from parallax_core.api import AllowedAnswers
+from parallax_core.api import AllowedAnswers, write_pattern
 
 ANY = r"/(.|\n)*/"
 """Any text."""
 SPACE = r"[ \n]*"
-SPECIAL = re.compile(r"\\.|/|\n", re.DOTALL)
-"""What may not stand in a regular expression in Lark, and what is escaped already."""
 
 
 class AnswerGrammar:
@@ -73,11 +71,6 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def write_pattern(pattern: str) -> str:
-    """Return a regular expression as Lark writes it."""
-    return f"/(?:{SPECIAL.sub(_escape, pattern)})/"
-
-
 def without(*texts: str) -> str:
     """Return any text that has none of these in it."""
     return f"{ANY} & ~{write_pattern(f'(?s:.*)(?:{_join(texts)})(?s:.*)')}"
@@ -90,7 +83,3 @@ def not_after_space(text: str) -> str:
 
 def _join(texts: Iterable[str]) -> str:
     return "|".join(map(re.escape, texts))
-
-
-def _escape(found: re.Match[str]) -> str:
-    return {"/": r"\/", "\n": r"\n"}.get(found[0], found[0])

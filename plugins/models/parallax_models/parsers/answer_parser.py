@@ -15,6 +15,7 @@ from parallax_core.api import (
     Reasoning,
     ToolCall,
     localize_references,
+    write_pattern,
 )
 from parallax_models.parsers.answer_grammar import (
     ANY,
@@ -23,7 +24,6 @@ from parallax_models.parsers.answer_grammar import (
     not_after_space,
     quote,
     without,
-    write_pattern,
 )
 from parallax_models.parsers.marks import Marks
 from parallax_models.parsers.text_reader import Reading, TextReader

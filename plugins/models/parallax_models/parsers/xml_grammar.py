@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from parallax_core.api import InvalidRequest, JsonSchema, follow_references, move_references
-from parallax_models.parsers.answer_grammar import AnswerGrammar, quote, without, write_pattern
+from parallax_core.api import InvalidRequest, JsonSchema, follow_references, move_references, write_pattern
+from parallax_models.parsers.answer_grammar import AnswerGrammar, quote, without
 from parallax_models.parsers.schema_leaves import ASSERTING, CHOSEN, TYPED, list_leaves
 from parallax_models.parsers.text_patterns import FORMATS, match_whole
 from parallax_models.parsers.xml_values import find_kinds, find_property, list_kinds, write_value

@@ -55,6 +55,8 @@ class PlannedCluster:
     min_nodes: int = 0
     rules: MoveRules = AT_ONCE
     policy: PlacementPolicy = SEARCH
+    silent: set[str] = field(default_factory=set)
+    """Nodes that have not said what they have."""
 
     def __post_init__(self) -> None:
         model = make_model(len(TOY.layers), 1.0)
@@ -64,10 +66,11 @@ class PlannedCluster:
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
         has_leases = self.policy is not SEARCH
-        found = (make_node(node.name, self.rooms.get(node.name, 1.5)) for node in nodes)
+        found = (make_node(node.name, self.rooms.get(node.name, 1.5)) for node in nodes if node.name not in self.silent)
         profiles = tuple(replace(each, leases=has_leases) for each in found)
         loaded = {node.name: node.loaded.layers for node in nodes if node.loaded is not None}
-        return UsableNodes(ClusterProfile(nodes=profiles), {}, loaded)
+        others = {node.name: "it is silent" for node in nodes if node.name in self.silent}
+        return UsableNodes(ClusterProfile(nodes=profiles), others, loaded)
 
     def open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:
         del rank

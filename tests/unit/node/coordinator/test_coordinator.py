@@ -54,6 +54,16 @@ async def test_it_waits_for_the_number_of_nodes_that_was_asked_for() -> None:
         await end(nodes)
 
 
+async def test_node_that_cannot_be_used_yet_counts_as_joined() -> None:
+    async with coordinated() as cluster:
+        assert cluster.coordinator.explain() == "no node has joined"
+        cluster.silent.add("a")
+        nodes = await gather(cluster, "a")
+        expected = "for a request, and no node can be used yet; node 'a': it is silent"
+        await until(lambda: cluster.coordinator.explain().endswith(expected))
+        await end(nodes)
+
+
 async def test_lost_node_is_replaced_by_a_plan_over_those_that_are_left() -> None:
     async with coordinated() as cluster:
         nodes = await gather(cluster, *"abcd")
