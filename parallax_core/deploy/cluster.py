@@ -94,9 +94,13 @@ class JoinedCluster:
         Raises:
             ParallaxError: if no source has models of that form.
         """
-        Catalog(self._plan.plugins).locate(model)
-        path = Path(model).expanduser()
-        return path.resolve().name if path.is_dir() else model
+        catalog, path = Catalog(self._plan.plugins), Path(model).expanduser()
+        catalog.locate(model)
+        if path.is_dir():
+            return path.resolve().name
+        place = catalog.find_place(model)  # it may be loaded by another of its names, such as an alias
+        loaded = {self._models[name].deployment.folder: name for name in self._pool.models}
+        return loaded.get(place, model) if place is not None else model
 
     async def open(self, model: str) -> JoinedModel:
         """Return a model, not started; see `ModelHost.open`.

@@ -101,6 +101,11 @@ class Catalog:
         source = self._source(located.source)
         return source.find_partial(located.name) if isinstance(source, PartialSource) else None
 
+    def find_place(self, text: str) -> Path | None:
+        """Return the folder of the model if it, or a part of it, is on this machine: the same for each of its names."""
+        found = self.find(text) or self.find_partial(text)
+        return found.path if found is not None else None
+
     def can_fetch_parts(self, text: str) -> bool:
         """Return whether the model's source can fetch a part of it."""
         return isinstance(self._source(self.locate(text).source), PartialSource)

@@ -52,7 +52,11 @@ def set_cpu_environ(settings: VllmSettings) -> None:
 
 @contextmanager
 def limit_environ() -> Iterator[None]:
-    """Have processes that are started meanwhile get the variables of `engine_environment` alone: no keys."""
+    """Have processes that are started meanwhile get the variables of `engine_environment` alone: no keys.
+
+    They get those of this process, since `multiprocessing` takes no others. It is a worker, which has nothing to do
+    but wait for its engine meanwhile: its model is here, and its settings have been read.
+    """
     kept = engine_environment()
     held = {name: os.environ.pop(name) for name in {*os.environ} - {*kept}}
     try:

@@ -83,6 +83,11 @@ def test_model_is_located_by_how_it_is_written(catalog: Catalog, text: str, sour
     assert catalog.locate(text) == Located(source, name)
 
 
+def test_model_has_one_place_whatever_it_is_called(catalog: Catalog, tmp_path: Path) -> None:
+    assert catalog.find_place("small") == catalog.find_place("shelf:tiny==1") == tmp_path / "home/models/shelf/tiny==1"
+    assert catalog.find_place("org/name") is None
+
+
 def test_model_is_qualified_with_its_source(catalog: Catalog) -> None:
     assert catalog.qualify("small") == "shelf:tiny==1"
     assert catalog.qualify("org/name") == "hf:org/name"
