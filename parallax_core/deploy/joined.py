@@ -22,6 +22,8 @@ class JoinedHead(msgspec.Struct, frozen=True, kw_only=True):
     """Its description; see `JoinMethod`."""
     machine: str
     """The name by which it knows this machine."""
+    others: tuple[str, ...] = ()
+    """The addresses of its description."""
 
     @property
     def name(self) -> str:
@@ -49,15 +51,21 @@ def list_joined(folder: Path | None = None) -> list[JoinedHead]:
 def find_joined(address: str) -> JoinedHead:
     """Return the record of the head at an address.
 
+    Any address may be that of the only one: whoever answers there has to prove the key of the head that was joined.
+
     Raises:
         UsageError: if it is no address.
-        ParallaxError: if no head was joined there.
+        ParallaxError: if no head was joined, or several were, and none there.
     """
     if "://" not in address:
         hint = "`parallax codes new` on the server's machine makes a code"
         raise UsageError(f"{address!r} is neither a join code nor an address", hint)
-    joined = next((each for each in list_joined() if each.address == address), None)
-    if joined is None:
-        message = f"this machine has not joined a server at {address} before"
-        raise ParallaxError(message, "the first time a code is needed: `parallax codes new` on the server's machine")
-    return joined
+    known = list_joined()
+    there = [each for each in known if address == each.address] or [each for each in known if address in each.others]
+    if not there and len(known) == 1:  # an address of the same kind
+        there = [each for each in known if each.address.partition("://")[0] == address.partition("://")[0]]
+    if there:
+        return msgspec.structs.replace(there[0], address=address)
+    message = f"this machine has not joined a server at {address} before"
+    places = f", or name one that it has joined: {', '.join(each.address for each in known)}" if known else ""
+    raise ParallaxError(message, f"it needs a code: `parallax codes new` on the server's machine{places}")

@@ -111,7 +111,13 @@ class Joiner:
         """
         use = CodeUse(get_method(self.plugins, code.transport), code, self._find_discovery(code.transport))
         enrolment, head = await (use.ask() if code.head else use.find_and_ask())
-        return JoinedHead(transport=code.transport, address=enrolment.address, head=head, machine=enrolment.machine)
+        return JoinedHead(
+            transport=code.transport,
+            address=enrolment.address,
+            head=head,
+            machine=enrolment.machine,
+            others=tuple(use.method.list_addresses(head)),
+        )
 
     def _find_again(self) -> JoinedHead:
         """Return the head that this machine has joined before and finds now, else the one that it has joined last."""

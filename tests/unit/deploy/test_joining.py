@@ -149,8 +149,8 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginHost:
     return PluginHost.prepare(Config())
 
 
-def note(address: str, key: bytes = KEY) -> JoinedHead:
-    joined = JoinedHead(transport="zmq", address=address, head=key * 8 + b"1.2.3.4:5", machine="desk")
+def note(address: str, key: bytes = KEY, *others: str) -> JoinedHead:
+    joined = JoinedHead(transport="zmq", address=address, head=key * 8 + b"1.2.3.4:5", machine="desk", others=others)
     joined.save()
     return joined
 
@@ -203,10 +203,31 @@ def test_address_stands_for_the_server_that_was_joined_there(plugins: PluginHost
     joined = note("tcp://a:1")
     assert Joiner(plugins).join(" tcp://a:1\n") == joined
     assert Joiner(plugins).find_key(joined) == {"head": KEY * 8}
-    with pytest.raises(ParallaxError, match="has not joined a server at tcp://b:1"):
-        find_joined("tcp://b:1")
     with pytest.raises(UsageError, match="neither a join code nor an address"):
         Joiner(plugins).join("somewhere")
+
+
+@pytest.mark.usefixtures("plugins")
+def test_address_of_the_description_stands_for_its_server() -> None:
+    note("tcp://b:1", OTHER_KEY, "tcp://b:1", "tcp://c:1")
+    note("tcp://a:1", KEY, "tcp://c:2", "tcp://d:1")
+    found = find_joined("tcp://c:1")
+    assert (found.address, found.head[:4]) == ("tcp://c:1", OTHER_KEY)
+    assert find_joined("tcp://d:1").head[:4] == KEY
+    with pytest.raises(ParallaxError, match="has not joined a server at tcp://e:1") as caught:
+        find_joined("tcp://e:1")
+    assert all(address in caught.value.hint for address in ("tcp://a:1", "tcp://b:1"))
+
+
+@pytest.mark.usefixtures("plugins")
+def test_any_address_may_be_that_of_the_only_server() -> None:
+    with pytest.raises(ParallaxError, match="has not joined a server at tcp://b:1"):
+        find_joined("tcp://b:1")
+    note("tcp://a:1")
+    assert find_joined("tcp://b:1").address == "tcp://b:1"
+    with pytest.raises(ParallaxError, match="has not joined a server at lattica://b:1"):
+        find_joined("lattica://b:1")
+    assert [each.address for each in list_joined()] == ["tcp://a:1"]
 
 
 def test_damaged_record_is_left_out(plugins: PluginHost) -> None:
