@@ -181,8 +181,9 @@ def _tokenize(reader: BodyReader, body: TokenizeRequest, ask: BodyRequest) -> Di
         special = bool(body.add_special_tokens)
         tools = [tool.as_template_value() for tool in body.tools or ()]
         encode = partial(text.encode_chat, settings=body.chat_template_kwargs, ending=ending, special=special)
-        if tools and lists_calls(text, reader.parser):
-            tokens = encode_described(turns, describe_tools(tools, None), encode)
+        as_list = lists_calls(text, reader.parser)
+        if tools and (as_list or not text.takes_tools):
+            tokens = encode_described(turns, describe_tools(tools, None, as_list=as_list), encode)
         else:
             tokens = encode(turns if text.takes_tools else write_calls(turns), tools=tools)
     pieces = list(map(text.vocabulary.find_piece, tokens)) if body.return_token_strs else None

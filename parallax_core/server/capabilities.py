@@ -14,8 +14,11 @@ REASONING_SWITCHES = ("enable_thinking", "thinking")
 
 
 def lists_calls(text: ModelTokenizer, parser: ParserTraits | None) -> bool:
-    """Return whether a model calls tools by a list in JSON, since it has no format of its own that is known."""
-    return not (parser is not None and parser.finds_calls and text.takes_tools)
+    """Return whether a model calls tools by a list in JSON, since it has no format of its own that is known.
+
+    A model whose answers are never JSON alone has one, even if its chat template shows it no tools.
+    """
+    return parser is None or not parser.finds_calls or (parser.may_force_calls and not text.takes_tools)
 
 
 def _can_call(text: ModelTokenizer, parser: ParserTraits | None, *, takes_grammars: bool) -> bool:

@@ -23,9 +23,14 @@ MUST_CALL = f"Call one or more of them: answer with nothing but {LIST}."
 MUST_CALL_NAMED = "Call the function {name}: answer with nothing but its arguments, an object in JSON."
 
 
-def describe_tools(tools: Tools, forced: str | None) -> str:
-    """Return what a model is told of tools; ``forced``: see `ResponseForm.forced_call`."""
+def describe_tools(tools: Tools, forced: str | None, *, as_list: bool = True) -> str:
+    """Return what a model is told of tools, and of how to call them by a list unless it has a format for that.
+
+    ``forced``: see `ResponseForm.forced_call`.
+    """
     lines = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
+    if not as_list:
+        return f"{TOOLS}{chr(10).join(lines)}"
     how = MAY_CALL if forced is None else MUST_CALL_NAMED.format(name=forced) if forced else MUST_CALL
     return f"{TOOLS}{chr(10).join(lines)}\n\n{how}"
 

@@ -103,13 +103,14 @@ def read_conversation(
     tools, turns = [tool.as_template_value() for tool in body.offered_tools], [each.as_turn() for each in body.messages]
     settings = {**set_effort(text, body.reasoning_effort), **(body.chat_template_kwargs or {})}
     may_call = parser is None or parser.may_list_calls or body.forced_call is not None
-    if tools and lists_calls(text, parser) and not may_call:
+    as_list = lists_calls(text, parser)
+    if tools and as_list and not may_call:
         message = "this model was not trained to call tools, or not in a format that is known"
         hint = "send a 'tool_choice' that forces a call, or start the server with --untrained-tools"
         raise InvalidRequest(message, "tools", hint)
     encode = partial(text.encode_chat, settings=settings, ending=ending)
-    if tools and lists_calls(text, parser):
-        prompt = encode_described(turns, describe_tools(tools, body.forced_call), encode)
+    if tools and (as_list or not text.takes_tools):
+        prompt = encode_described(turns, describe_tools(tools, body.forced_call, as_list=as_list), encode)
     else:
         prompt = encode(turns if text.takes_tools else write_calls(turns), tools=tools)
     closes = body.reasoning_effort == "none" and ending.opens_answer

@@ -300,6 +300,18 @@ def test_call_is_forced_in_harmony(oss: ToySite, choice: Any) -> None:
             check_spelling(stream.get_final_completion().choices[0])
 
 
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_call_is_forced_in_harmony_without_tools_in_the_template(tmp_path: Path, choice: Any) -> None:
+    with ToySite(tmp_path, OTHERS["harmony"], template=HARMONY) as site:
+        fields: Any = {**ASK, "tools": TOOLS[:1], "logit_bias": bias_tokens(site, end=100), "seed": 1}
+        found = site.openai.chat.completions.create(**fields, tool_choice=choice)
+        asked = {"messages": ASK["messages"], "tools": TOOLS[:1]}
+        shown = site.http.post("/detokenize", json={"tokens": site.http.post("/tokenize", json=asked).json()["tokens"]})
+    check_spelling(found.choices[0])
+    assert '{"name": "spell", "parameters": {' in shown.json()["prompt"]
+    assert "a list in JSON" not in shown.json()["prompt"]
+
+
 @pytest.mark.parametrize("calls", [False, True])
 def test_harmony_calls_strict_tools_or_has_the_form(oss: ToySite, *, calls: bool) -> None:
     bias = bias_tokens(oss, c=100) if calls else bias_tokens(oss, f=100)  # the first letter of the channel
