@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,38 @@ class Durations:
         self._path.write_text(json.dumps(known, indent=0, sort_keys=True))
 
 
+class Record:
+    """Writes which tests a nightly run ran on which commit: their seconds, which failed, and which only at first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._seconds, self._failed = path, dict[str, float](), set[str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a part of a test."""
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed:
+            self._failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Add this run to those of the same commit."""
+        shown = ["git", "show", "--no-patch", "--format=%H %cI", "HEAD"]
+        commit, date = subprocess.run(
+            shown, cwd=session.config.rootpath, check=True, capture_output=True, text=True
+        ).stdout.split()
+        record: dict[str, Any] = json.loads(self._path.read_text()) if self._path.exists() else {}
+        if record.get("commit") != commit:
+            record = {"commit": commit, "date": date, "failed": [], "flaky": [], "seconds": {}}
+        passed = self._seconds.keys() - self._failed
+        record["flaky"] = sorted({*record["flaky"], *passed.intersection(record["failed"])})
+        record["failed"] = sorted(self._failed.union(record["failed"]) - passed)
+        record["seconds"] |= {name: round(seconds, 1) for name, seconds in self._seconds.items()}
+        self._path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options."""
     parser.addoption("--store-durations", type=Path, help="add the seconds of each test to this JSON file")
+    parser.addoption("--record", type=Path, help="add the tests of this run to this record of nightly runs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,17 +116,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(SkipRule(), "skip-rule")
-    path: Path | None = config.getoption("store_durations")
-    if path is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Durations(path), "durations")
+    for option, plugin in (("store_durations", Durations), ("record", Record)):
+        path: Path | None = config.getoption(option)
+        if path is not None and not hasattr(config, "workerinput"):
+            config.pluginmanager.register(plugin(path), option)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the tests that start servers first where several processes share the tests.
+    """Leave nightly tests out unless `-m` names them; where processes share tests, run those that start servers first.
 
     They take longest, wait most, and use fixtures that each process makes once; once begun, no other process can take
     them over.
     """
+    if "nightly" not in config.option.markexpr:
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.nodeid.startswith("tests/e2e/"))
 

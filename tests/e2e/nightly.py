@@ -21,7 +21,7 @@ from tests.support.shell import CTRL_C, Shell
 from tests.support.snippets import list_snippets, list_typed
 from tests.support.walks import WALKS, Step
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 
 STEP_S = 900
 """Seconds that a step may take: the kernels are compiled in one."""
