@@ -102,18 +102,21 @@ class TestLlama(Tiny):
     splits = None
 
 
+@pytest.mark.nightly
 class TestQwen2(Tiny):
     """Biases."""
 
     kind = "qwen2"
 
 
+@pytest.mark.nightly
 class TestQwen3(Tiny):
     """A norm of every head, and a tied embedding."""
 
     kind = "qwen3"
 
 
+@pytest.mark.nightly
 class TestQwen3Moe(Tiny):
     """Experts."""
 
@@ -126,12 +129,14 @@ class TestGemma3(Tiny):
     kind = "gemma3_text"
 
 
+@pytest.mark.nightly
 class TestGptOss(Tiny):
     """Sinks, windows, experts with biases."""
 
     kind = "gpt_oss"
 
 
+@pytest.mark.nightly
 class TestDeepseek(Tiny):
     """Latents instead of keys and values."""
 

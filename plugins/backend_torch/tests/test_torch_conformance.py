@@ -140,18 +140,21 @@ class TestInt8Cache(Tiny):
         return StagePlan(model=self.folder, layers=layers, dtype="float32", options={"kv_cache_dtype": "int8"})
 
 
+@pytest.mark.nightly
 class TestQwen2(Tiny):
     """Biases."""
 
     kind = "qwen2"
 
 
+@pytest.mark.nightly
 class TestQwen3(Tiny):
     """A norm of every head, and a tied embedding."""
 
     kind = "qwen3"
 
 
+@pytest.mark.nightly
 class TestQwen3Moe(Tiny):
     """Experts."""
 
@@ -164,6 +167,7 @@ class TestGemma3(Tiny):
     kind = "gemma3_text"
 
 
+@pytest.mark.nightly
 class TestGptOss(Tiny):
     """Sinks, windows, experts with biases.
 
@@ -178,6 +182,7 @@ class TestGptOss(Tiny):
         return Near(array("f", found[0]).tolist())
 
 
+@pytest.mark.nightly
 class TestDeepseek(Tiny):
     """Latents instead of keys and values."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import weakref
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,19 @@ ROOM = 2**21
 WHOLE = LayerRange(0, LAYERS)
 
 
+@pytest.fixture(scope="session")
+def find_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that finds the checkpoint of a family."""
+
+    @cache
+    def find(kind: str) -> Path:
+        folder = tmp_path_factory.mktemp("families") / kind
+        save_family(kind, folder)
+        return folder
+
+    return find
+
+
 class Leased(LeaseChecks):
     """The tests of leases, with a family and options."""
 
@@ -38,9 +52,8 @@ class Leased(LeaseChecks):
     folder: Path
 
     @pytest.fixture(autouse=True)
-    def _make_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        save_family(self.kind, tmp_path)
-        self.folder = tmp_path
+    def _make_folder(self, find_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = find_family(self.kind)
         monkeypatch.setattr(backend, "find_room", lambda _: ROOM)
 
     def open_stage(self, layers: LayerRange | None) -> Stage:
@@ -76,7 +89,7 @@ class TestTransformersWithWindows(Leased):
     options = {"generic": "always"}  # noqa: RUF012 -- of the class
 
 
-class TestDevice(Leased):
+class OnDevice(Leased):
     """A device that is not there, with recorded decodes."""
 
     splits = ((1,),)
@@ -86,6 +99,24 @@ class TestDevice(Leased):
         pretend_device(monkeypatch, ROOM)
         with Pretence():
             yield
+
+
+@pytest.mark.nightly
+class TestDevice(OnDevice):
+    """All that leases promise."""
+
+
+def test_leases_of_a_device_equal_stages_and_share_nothing(
+    find_family: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_device(monkeypatch, ROOM)
+    monkeypatch.setattr(backend, "find_room", lambda _: ROOM)
+    kit = OnDevice()
+    kit.folder = find_family(kit.kind)
+    with Pretence():
+        kit.test_lease_equals_the_stage_of_its_layers()
+        kit.test_leases_share_nothing()
+        kit.test_leases_have_pages_of_their_own()
 
 
 @pytest.mark.parametrize("options", [{}, {"generic": "always"}])

@@ -56,12 +56,16 @@ def list_units(machine: str, *flags: str) -> list[tuple[Path, list[str]]]:
 
 
 @pytest.mark.slow
-def test_kernels_stay_within_their_memory(tmp_path: Path) -> None:
-    units = list_units(load_build().find_machine([COMPILER]))
+@pytest.mark.parametrize("machine", [pytest.param("every", marks=pytest.mark.nightly), "plain"])
+def test_kernels_stay_within_their_memory(tmp_path: Path, machine: str) -> None:
+    if machine == "plain":
+        units = list_units("", "-DPLX_PLAIN_ONLY")
+    else:
+        units = list_units(load_build().find_machine([COMPILER]))
     run_program(compile_units(tmp_path, units, "-fsanitize=address,undefined,float-cast-overflow"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kernels_have_no_races(tmp_path: Path) -> None:
     """Which thread does what is decided by code that does not depend on the instruction set."""
     run_program(compile_units(tmp_path, list_units("", "-DPLX_PLAIN_ONLY"), "-fsanitize=thread"))
