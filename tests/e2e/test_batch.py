@@ -53,6 +53,7 @@ def test_server_that_cannot_start_is_an_error(model_home: Path, tmp_path: Path) 
     assert "error: the server has not started\nhint: its output, above, says why" in done.stderr
 
 
+@pytest.mark.nightly
 def test_server_ends_with_a_batch_that_is_killed(tiny: str, model_home: Path, tmp_path: Path) -> None:
     file = write_requests(tmp_path / "in.jsonl", 500, 400)
     command = [PARALLAX, "batch", str(file), "--model", tiny, "--", "--backend", "mlx"]

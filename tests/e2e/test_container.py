@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.conftest import MODEL, ROOT, Server, find_site
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 FILE = ROOT / "docs/examples/deploy/Dockerfile"
 FOLDERS = ("/wheels", "/srv/parallax")

@@ -105,6 +105,7 @@ async def test_stage_whose_event_loop_is_blocked_is_not_lost(tmp_path: Path) -> 
         assert pipeline.reasons == []
 
 
+@pytest.mark.nightly
 async def test_stages_on_a_saturated_machine_are_not_lost(tmp_path: Path) -> None:
     async with running(Pipeline(tmp_path, timeout_s=2.5)) as pipeline:
         await warm_up(pipeline)

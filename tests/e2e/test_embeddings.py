@@ -29,7 +29,7 @@ class Embedder(NamedTuple):
     expected: list[list[float]]
 
 
-@pytest.fixture(scope="module", params=["lasttoken", "mean_tokens"])
+@pytest.fixture(scope="module")
 def embedder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Embedder:
     """Write the model, and compute as sentence-transformers does."""
     folder = write_tiny(tmp_path_factory.mktemp("model") / "tiny", model_folder)
@@ -53,15 +53,23 @@ def compute_embeddings(folder: Path, *, is_mean: bool) -> Iterator[list[float]]:
         yield list(state / np.linalg.norm(state))
 
 
+WHOLE: dict[str, tuple[str, ...]] = {name: ("--backend", name) for name in ("mlx", "torch")}
+STAGES = {name: (*options, "--stages", "3", "--max-batch-tokens", "50") for name, options in WHOLE.items()}
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("embedder", "options"),
     [
-        ("--backend", "mlx"),
-        ("--backend", "mlx", "--stages", "3", "--max-batch-tokens", "50"),
-        ("--backend", "torch"),
-        ("--backend", "torch", "--stages", "3", "--max-batch-tokens", "50"),
+        pytest.param("lasttoken", WHOLE["mlx"], marks=pytest.mark.nightly),
+        ("lasttoken", STAGES["mlx"]),
+        pytest.param("lasttoken", WHOLE["torch"], marks=pytest.mark.nightly),
+        pytest.param("lasttoken", STAGES["torch"], marks=pytest.mark.nightly),
+        pytest.param("mean_tokens", WHOLE["mlx"], marks=pytest.mark.nightly),
+        pytest.param("mean_tokens", STAGES["mlx"], marks=pytest.mark.nightly),
+        ("mean_tokens", WHOLE["torch"]),
+        pytest.param("mean_tokens", STAGES["torch"], marks=pytest.mark.nightly),
     ],
-    ids=" ".join,
+    indirect=["embedder"],
 )
 def test_embeddings_are_those_of_transformers(
     embedder: Embedder, model_home: Path, tmp_path: Path, options: tuple[str, ...]

@@ -16,7 +16,7 @@ import pytest
 from parallax_core.cli.scaffold import KINDS
 from tests.e2e.conftest import ROOT, environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 EXAMPLES = {path.parent.name: path.parent for path in sorted(ROOT.glob("docs/examples/*/pyproject.toml"))}
 NEW = {f"new-{kind}": f"parallax-{kind}-my-thing" for kind in KINDS}

@@ -72,6 +72,7 @@ async def test_workers_that_are_killed_at_once_or_during_a_replay_are_replaced(t
         assert not set(first) & set(pipeline.pids)
 
 
+@pytest.mark.nightly
 async def test_stage_that_is_lost_ten_times_is_replaced_each_time(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, sizes=(1, 2), spares=1)
     async with loaded(pipeline):
@@ -114,7 +115,9 @@ async def test_worker_that_gets_sigterm_without_a_spare_is_started_again(tmp_pat
     )
 
 
-@pytest.mark.parametrize("victim", ["leaver", "neighbour", "spare"])
+@pytest.mark.parametrize(
+    "victim", ["neighbour", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("leaver", "spare"))]
+)
 async def test_worker_that_is_killed_while_another_leaves_is_replaced(tmp_path: Path, victim: str) -> None:
     pipeline = Pipeline(tmp_path, sizes=(1, 2), spares=2)
     async with loaded(pipeline):

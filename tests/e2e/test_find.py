@@ -61,6 +61,7 @@ def test_head_finds_nodes_by_a_code_and_a_spare_takes_over(homes: dict[str, Path
         assert server.end(signal.SIGTERM) < 5
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_relay_is_a_place_to_meet_too(homes: dict[str, Path], tmp_path: Path) -> None:
     logs = {name: tmp_path / f"{name}.log" for name in NAMES}

@@ -83,6 +83,7 @@ def head(home: Path, log: Path, sockets: Path, **changes: str) -> Iterator[subpr
         process.communicate()
 
 
+@pytest.mark.nightly
 def test_stages_of_one_machine_fetch_the_model_together(hub: FakeHub, tmp_path: Path) -> None:
     home = tmp_path / "home"
     server = start_server(home, tmp_path / "log", "--stages", "2", model=NAME, HF_ENDPOINT=hub.endpoint)
@@ -132,6 +133,7 @@ def test_each_machine_has_only_its_own_layers(hub: FakeHub, tmp_path: Path, sock
     assert halves == {f"0-{CUT}", f"{CUT}-{NUM_LAYERS}"}
 
 
+@pytest.mark.nightly
 def test_machine_that_fetched_another_revision_is_refused(
     hub: FakeHub, files: Mapping[str, bytes], tmp_path: Path, sockets: Path
 ) -> None:

@@ -53,6 +53,7 @@ def count_loads(log: Path) -> int:
     return len(re.findall(r"^\[.*selftest", log.read_text(), re.MULTILINE))
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_node_in_two_pipelines_holds_its_layers_once(
     homes: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ def list_stages(server: Server) -> list[tuple[str, int]]:
     return [(stage["node"], stage["pid"]) for stage in replica["stages"]]
 
 
+@pytest.mark.nightly
 def test_worker_leaves_without_a_loss_and_the_others_outlive_their_server(
     model_home: Path, tmp_path: Path, address: str
 ) -> None:

@@ -88,10 +88,19 @@ def test_switch_loses_no_request_and_leaves_no_process(home: Path, tiny: Path, t
         asking.join(60)
         assert long[0].startswith(right), "the request that ran on the old model has ended on it"
         assert list_states(server) == {"tiny": "ready", MODEL: "unloaded"}
-        other = text_of(server, "tiny")
-        assert other != right
+        assert text_of(server, "tiny") != right
         status, body = complete(server, MODEL)
         assert (status, body["error"]["code"]) == (503, "model_not_loaded")
+        pids = list(list_workers(server).values())
+    wait_until(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.mark.nightly
+def test_models_that_are_switched_to_and_fro_are_known_after_a_restart(home: Path, tiny: Path, tmp_path: Path) -> None:
+    with serving(home, tmp_path / "log", "--memory", "2") as (server, _):
+        right = text_of(server, MODEL)
+        assert manage(home, server, "switch", str(tiny)).returncode == 0
+        other = text_of(server, "tiny")
         [further] = [pid for node, pid in list_workers(server).items() if node == "local/0+1"]
 
         assert manage(home, server, "switch", MODEL).returncode == 0
@@ -110,6 +119,7 @@ def test_switch_loses_no_request_and_leaves_no_process(home: Path, tiny: Path, t
         assert (text_of(server, "tiny"), text_of(server, MODEL)) == (other, right), "as before the restart"
 
 
+@pytest.mark.nightly
 def test_model_that_cannot_be_loaded_leaves_the_one_that_is(home: Path, tiny: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     damaged.mkdir()
@@ -129,6 +139,7 @@ def test_model_that_cannot_be_loaded_leaves_the_one_that_is(home: Path, tiny: Pa
         assert manage(home, server, "switch", str(tiny)).returncode == 0
 
 
+@pytest.mark.nightly
 def test_model_without_room_beside_the_old_one_takes_its_place_if_that_is_wanted(
     home: Path, model_home: Path, tiny: Path, tmp_path: Path
 ) -> None:
@@ -154,6 +165,7 @@ def test_model_without_room_beside_the_old_one_takes_its_place_if_that_is_wanted
         server.end(signal.SIGTERM)
 
 
+@pytest.mark.nightly
 def test_node_that_dies_while_it_loads_does_not_take_the_old_model_with_it(
     home: Path, tiny: Path, tmp_path: Path
 ) -> None:

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import ROOT
 
 PROMPTS, TOKENS = 10, 8
 PART = "3 stages, 8 at once, cached"
 
 
+@pytest.mark.nightly
 def test_greedy_tokens_are_those_of_transformers(model_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "parity.json"
     sizes = ["--prompts", str(PROMPTS), "--tokens", str(TOKENS), "--out", str(out)]

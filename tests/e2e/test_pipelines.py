@@ -124,6 +124,7 @@ def test_stages_over_lattica_give_the_tokens_of_the_whole(serve: Callable[..., A
         check_backends(client, ["mlx", "mlx"])
 
 
+@pytest.mark.nightly
 def test_replicas_of_torch_before_mlx_share_the_work_and_one_can_be_drained(
     serve: Callable[..., Any], whole: list[list[str]]
 ) -> None:

@@ -35,7 +35,7 @@ def run(home: Path, *args: str, stdin: str = "", **changes: str) -> subprocess.C
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_signal_ends_a_busy_server_in_time_and_tells_its_clients(
     model_home: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -98,6 +98,7 @@ def test_three_stages_over_a_relay_equal_the_whole(server: Server, model_home: P
         assert ask(head, 24) == read_whole(server, 24)
 
 
+@pytest.mark.nightly
 def test_answer_goes_on_when_the_path_between_two_machines_changes(
     server: Server, model_home: Path, tmp_path: Path
 ) -> None:

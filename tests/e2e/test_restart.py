@@ -7,6 +7,8 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from parallax_core.cluster.membership.join_code import shorten_code
 from tests.e2e.conftest import MODEL, PARALLAX, environment
 from tests.e2e.test_run import ROOM, coordinating, homes, read_ready, started
@@ -46,6 +48,7 @@ def test_machines_find_a_restarted_coordinator_and_keep_their_layers(homes: dict
         wait_until(lambda: "joined head=head" in again.read_text())
 
 
+@pytest.mark.nightly
 def test_server_starts_again_where_nothing_can_be_written(homes: dict[str, Path], tmp_path: Path) -> None:
     home, log = homes["first"], tmp_path / "first.log"
     options = ("run", MODEL, "--listen", "tcp://127.0.0.1:0", "--port", "0", "--backend", "mlx")

@@ -108,6 +108,7 @@ def test_machines_that_join_serve_together_and_one_may_die(homes: dict[str, Path
         assert re.search(r"pipeline 0 has layers 0-\d+ on", log.read_text())
 
 
+@pytest.mark.nightly
 def test_machine_that_has_room_for_the_model_serves_it_alone(homes: dict[str, Path], tmp_path: Path) -> None:
     log, kept = tmp_path / "log", homes["first"] / "log" / "run.log"
     with Terminal() as terminal, coordinating(homes["first"], log, "--memory", "2", terminal=terminal) as (process, _):
@@ -139,6 +140,7 @@ def test_listening_at_an_address_in_use_is_an_error(homes: dict[str, Path], tmp_
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_worker_of_the_server_joins_again_when_its_link_breaks(homes: dict[str, Path], tmp_path: Path) -> None:
     log = tmp_path / "log"
     with coordinating(homes["first"], log, "--memory", "2") as (process, _):

@@ -87,32 +87,46 @@ def list_nodes(server: Server) -> set[str]:
     return {node["node"] for node in Client(server.url).cluster()["nodes"]}
 
 
+Answer = tuple[str, str | None, int]
+
+
 @pytest.mark.timeout(600)
-def test_standby_takes_over_with_what_is_loaded_and_the_old_coordinator_is_refused(
-    homes: dict[str, Path], tmp_path: Path
-) -> None:
+def test_standby_takes_over_with_what_is_loaded(homes: dict[str, Path], tmp_path: Path) -> None:
     with ExitStack() as stack:
         machines = Machines(stack, homes, tmp_path)
         whole, users = read_stream(machines.server, 0, lambda: None), list_users(machines.server)
         assert whole[1] == "length"
         assert "no standby runs" in machines.promote().stderr
-        standby = machines.stand_by()
-        assert "still answers" in machines.promote().stderr
         loads = machines.count_loads()
         assert all(loads)
-
-        machines.first.kill()
-        wait_until(lambda: machines.promote().returncode == 0)
-        assert standby.stdout is not None
-        assert standby.stdout.readline().startswith("parallax join ")
-        successor = read_ready(standby, machines.logs["three"])
+        successor = take_over(machines)
         assert list_users(successor) == users
         assert read_stream(successor, 0, lambda: None) == whole
         assert machines.count_loads() == loads, "the weights were there"
         plan = Client(f"http://127.0.0.1:{machines.api}/v1").cluster()["plan"]
         assert plan["term"] == 2, "clients of a machine that has joined get to the new coordinator"
 
-        assert successor.end(signal.SIGTERM) < 5
+
+def take_over(machines: Machines) -> Server:
+    """Have a standby take the place of the coordinator, which is killed, and return it once it serves."""
+    standby = machines.stand_by()
+    assert "still answers" in machines.promote().stderr
+    machines.first.kill()
+    wait_until(lambda: machines.promote().returncode == 0)
+    assert standby.stdout is not None
+    assert standby.stdout.readline().startswith("parallax join ")
+    return read_ready(standby, machines.logs["three"])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_coordinator_whose_place_was_taken_is_refused_until_it_has_a_new_term(
+    homes: dict[str, Path], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        machines = Machines(stack, homes, tmp_path)
+        whole, users = read_stream(machines.server, 0, lambda: None), list_users(machines.server)
+        assert take_over(machines).end(signal.SIGTERM) < 5
         successor = machines.start_successor_again()
         again = machines.start_again()
         wait_until(partial(machines.says, "again", "head listens"))
@@ -123,7 +137,7 @@ def test_standby_takes_over_with_what_is_loaded_and_the_old_coordinator_is_refus
         check_new_term(machines, users, whole)
 
 
-def check_new_term(machines: Machines, users: set[str], whole: tuple[str, str | None, int]) -> None:
+def check_new_term(machines: Machines, users: set[str], whole: Answer) -> None:
     """Check that the first coordinator serves again once it is told that its successor is lost for good."""
     assert machines.start_again().wait(60) == 1, "it knows that now"
     assert not machines.says("again", "head listens")
@@ -140,6 +154,7 @@ def check_new_term(machines: Machines, users: set[str], whole: tuple[str, str | 
     assert server.end(signal.SIGTERM) < 5
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_standby_that_takes_over_loads_the_other_models_again(
     homes: dict[str, Path], model_folder: Path, tmp_path: Path
@@ -174,6 +189,7 @@ def list_keys(home: Path) -> dict[str, tuple[str, str]]:
     return {name: (state, key) for name, state, key, *_ in rows if not name.startswith("head")}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_machine_that_is_removed_after_a_promotion_is_out_at_once_and_stays_out(
     homes: dict[str, Path], tmp_path: Path

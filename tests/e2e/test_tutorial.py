@@ -82,6 +82,7 @@ class Reader:
         assert (self.code != 0) == ("fail" in block.lower()), self.printed
 
 
+@pytest.mark.nightly
 def test_tutorial_does_what_it_says(author_bin: Path, tmp_path: Path) -> None:
     reader, blocks = Reader(tmp_path, author_bin), list(read_blocks(PAGE.read_text(encoding="utf-8")))
     assert blocks[0] == ("sh", SET_UP)

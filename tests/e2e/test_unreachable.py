@@ -23,7 +23,10 @@ from tests.e2e.test_workers import wait_until
 ROOM = ("--memory", "0.2")
 """Less than the model takes, and more than half of it."""
 
-pytestmark = pytest.mark.skipif(not has_namespaces(), reason="network namespaces need root and `ip netns`")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(not has_namespaces(), reason="network namespaces need root and `ip netns`"),
+]
 
 
 @dataclass

@@ -30,7 +30,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("command", [("join",), ("relay",), ("run", "--listen", "tcp://127.0.0.1:9", "--standby-of")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("join",),
+        pytest.param(("relay",), marks=pytest.mark.nightly),
+        pytest.param(("run", "--listen", "tcp://127.0.0.1:9", "--standby-of"), marks=pytest.mark.nightly),
+    ],
+)
 def test_machine_of_another_wire_version_ends_with_both_and_leaves_the_code_unused(
     command: tuple[str, ...], homes: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -82,7 +82,7 @@ def wait_for(log: Path, text: str) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("options", [TWO_STAGES, TWO_REPLICAS])
+@pytest.mark.parametrize("options", [TWO_STAGES, pytest.param(TWO_REPLICAS, marks=pytest.mark.nightly)])
 def test_worker_with_a_fine_tuned_layer_is_named_and_nothing_is_served(
     start: Start, original: Path, tuned: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

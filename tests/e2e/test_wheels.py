@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e.conftest import PROJECTS, VERSION, environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 Run = Callable[..., str]
 

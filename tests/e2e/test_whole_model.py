@@ -69,6 +69,12 @@ def parallax_register_backends():
         )
     ]
 """
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"logprobs": 2, "echo": True},
+    {"temperature": 0.8, "seed": 7, "n": 3, "top_p": 0.9},
+    {"stop": ["the", "\n"]},
+    {"max_tokens": 5, "repetition_penalty": 1.2},
+)
 PROMPTS = ("The capital of France is", "Once upon a time", "def add(a, b):\n    return")
 
 
@@ -148,17 +154,11 @@ def test_engine_answers_like_the_pipeline(whole: Server, tmp_path: Path, model_h
     (tmp_path / "pipeline").mkdir()
     pipeline = start(make_site(tmp_path / "pipeline"), model_home, "--backend", "mlx")
     try:
-        for prompt in PROMPTS:
-            for options in (
-                {"logprobs": 2, "echo": True},
-                {"temperature": 0.8, "seed": 7, "n": 3, "top_p": 0.9},
-                {"stop": ["the", "\n"]},
-                {"max_tokens": 5, "repetition_penalty": 1.2},
-            ):
-                found, expected = (complete(each, prompt, **options) for each in (whole, pipeline))
-                assert found["choices"] == expected["choices"], options
-                found["usage"].pop("prompt_tokens_details"), expected["usage"].pop("prompt_tokens_details")
-                assert found["usage"] == expected["usage"], options
+        for prompt, options in zip((*PROMPTS, PROMPTS[0]), OPTIONS, strict=True):
+            found, expected = (complete(each, prompt, **options) for each in (whole, pipeline))
+            assert found["choices"] == expected["choices"], options
+            found["usage"].pop("prompt_tokens_details"), expected["usage"].pop("prompt_tokens_details")
+            assert found["usage"] == expected["usage"], options
     finally:
         pipeline.end(signal.SIGTERM)
 

@@ -23,7 +23,7 @@ from tests.support.process_pipeline import PATIENCE_S, TIMEOUT_S, TOY, Pipeline,
 
 GRACE_S = 5.0
 """How much later than it should a thing may happen on a machine that is busy with tests."""
-SPLITS = ((3,), (1, 2), (2, 1), (1, 1, 1))
+MORE_SPLITS = ((3,), (1, 2), (2, 1))
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
@@ -33,7 +33,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> No
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("sizes", SPLITS)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), *(pytest.param(each, marks=pytest.mark.nightly) for each in MORE_SPLITS)])
 async def test_split_over_processes_equals_the_whole(tmp_path: Path, sizes: Sequence[int]) -> None:
     async with running(Pipeline(tmp_path, sizes)) as pipeline:
         await pipeline.check()
@@ -142,7 +142,7 @@ def ask_model(server: Server, prompt: str) -> str:
 PROMPTS = ("Once upon a time", "def fibonacci(n):", "The capital of France is")
 
 
-def test_model_in_three_processes_equals_one(piped: Server, server: Server) -> None:
+def test_model_in_three_processes_equals_one_and_goes_on_when_one_is_killed(piped: Server, server: Server) -> None:
     workers = list_workers(piped.process.pid)
     try:
         with openai.OpenAI(base_url=piped.url, api_key="x") as client:
@@ -150,12 +150,15 @@ def test_model_in_three_processes_equals_one(piped: Server, server: Server) -> N
             answer = client.chat.completions.create(model=MODEL, messages=question, temperature=0)
         assert answer.choices[0].message.content == "The capital of France is Paris."
         assert [ask_model(piped, prompt) for prompt in PROMPTS] == [ask_model(server, prompt) for prompt in PROMPTS]
+        assert len(workers) == 3
+        check_kill(piped, read_stream(piped, 0, lambda: None), 1)
+        workers = [*workers, *list_workers(piped.process.pid)]
     finally:
         assert piped.end(signal.SIGTERM) < END_TIMEOUT_S
-    assert len(workers) == 3
     wait_until(lambda: not any(map(is_alive, workers)), 5)
     log = piped.log.read_text()
     assert re.search(r"\[worker/0/2\] [0-9:]+ INFO", log)
+    assert log.count("pipeline is built anew: stage") == 1
     assert "Traceback" not in log
 
 
@@ -178,15 +181,21 @@ def read_stream(server: Server, num_chunks: int, kill: Callable[[], None]) -> tu
     return text, end, used
 
 
+def check_kill(piped: Server, whole: tuple[str, str | None, int], stage: int) -> None:
+    """Check that a stream goes on, and ends as it should, when a stage is killed in the middle of it."""
+    assert whole[1] == "length"
+    name = f"worker/0/{stage}".encode()
+    [pid] = [pid for pid in list_workers(piped.process.pid) if name in read_command(pid)]
+    assert read_stream(piped, 12, partial(os.kill, pid, signal.SIGKILL)) == whole, f"stage {stage}"
+    assert not is_alive(pid)
+
+
+@pytest.mark.nightly
 def test_stream_of_the_model_goes_on_when_any_of_its_stages_is_killed(piped: Server) -> None:
     try:
         whole = read_stream(piped, 0, lambda: None)
-        assert whole[1] == "length"
         for stage in range(3):
-            name = f"worker/0/{stage}".encode()
-            [pid] = [pid for pid in list_workers(piped.process.pid) if name in read_command(pid)]
-            assert read_stream(piped, 12, partial(os.kill, pid, signal.SIGKILL)) == whole, f"stage {stage}"
-            assert not is_alive(pid)
+            check_kill(piped, whole, stage)
     finally:
         piped.end(signal.SIGTERM)
     log = piped.log.read_text()
@@ -236,7 +245,7 @@ def test_spare_worker_takes_over_from_a_killed_one(model_home: Path, tmp_path: P
     assert "Traceback" not in log.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGKILL])
 def test_workers_that_load_end_with_their_head(model_home: Path, tmp_path: Path, number: signal.Signals) -> None:
     command = [PARALLAX, "serve", MODEL, "--backend", "mlx", "--port", "0", "--stages", "3"]
     with (tmp_path / "log").open("w") as log:

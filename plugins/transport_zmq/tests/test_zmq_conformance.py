@@ -29,6 +29,7 @@ class ZmqKit(ProcessTransportConformance):
         return "tcp://127.0.0.1:0"
 
 
+@pytest.mark.nightly
 class TestTcp(ZmqKit):
     """With the key that is made by itself, on loopback."""
 
