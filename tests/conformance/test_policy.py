@@ -89,7 +89,7 @@ class TestLeastFinishTime(RoutingConformance):
 
 
 class TestSearchPlacement(PlacementConformance):
-    policy = SearchPlacement(effort=100, seed=1)
+    policy = SearchPlacement(effort=20, seed=1)
 
 
 class TestGreedyPlacement(PlacementConformance):

@@ -7,12 +7,13 @@ through, a draw must depend only on the tokens before it.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from parallax_core.api import Answer, Backend, Draw, Drawn, LayerRange, SeqId, Stage, StagePlan, Truncate
@@ -26,6 +27,15 @@ SPLITS: tuple[tuple[int, ...], ...] = ((), *((cut,) for cut in range(1, LAYERS))
 """The whole model, and every split in two."""
 TOGETHER = 16
 """Forks that run in one batch."""
+
+
+def pair(kinds: Iterable[str], splits: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Return each family with each split, as parameters of a test: one of each runs always, and the others nightly."""
+    return [
+        pytest.param(kind, cuts, marks=() if index % len(splits) == place else pytest.mark.nightly)
+        for index, kind in enumerate(kinds)
+        for place, cuts in enumerate(splits)
+    ]
 
 
 def make_tokens(count: int, seed: int) -> tuple[int, ...]:

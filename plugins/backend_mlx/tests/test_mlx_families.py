@@ -15,7 +15,17 @@ from parallax_backend_mlx import loading
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_core.api import StagePlan
 from tests.support.checkpoints import FAMILIES
-from tests.support.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
+from tests.support.families import (
+    SPLITS,
+    TOLERANCE,
+    Family,
+    Trial,
+    pair,
+    run_chunks,
+    run_forks,
+    run_ragged,
+    run_returns,
+)
 
 LENGTH = 36
 EDGES = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 35)
@@ -35,8 +45,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Make:
     return make
 
 
-@pytest.mark.parametrize("cuts", SPLITS, ids=str)
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize(("kind", "cuts"), pair(FAMILIES, SPLITS), ids=str)
 def test_logits_are_those_of_transformers(family: Make, kind: str, cuts: tuple[int, ...]) -> None:
     with family(kind).open_chain(cuts) as chain:
         trial = Trial(family(kind), chain)
@@ -46,8 +55,7 @@ def test_logits_are_those_of_transformers(family: Make, kind: str, cuts: tuple[i
         assert trial.find_error() < TOLERANCE
 
 
-@pytest.mark.parametrize("cuts", [(), (2,)], ids=str)
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize(("kind", "cuts"), pair(FAMILIES, ((), (2,))), ids=str)
 def test_forks_and_truncations_are_what_they_hold(family: Make, kind: str, cuts: tuple[int, ...]) -> None:
     with family(kind).open_chain(cuts) as chain:
         trial = Trial(family(kind), chain)

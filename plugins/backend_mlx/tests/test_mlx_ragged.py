@@ -100,7 +100,7 @@ class Histories:
                 del self.tokens[seq]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 2))])
 @pytest.mark.parametrize("name", ALL)
 def test_mixed_rows_score_as_alone(make_tiny: Callable[..., Path], name: str, seed: int) -> None:
     folder = make_tiny(name)

@@ -218,7 +218,7 @@ def generate(networks: Sequence[Network], prompt: Sequence[int], count: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cuts", [[0, 13, 30], [0, 1, 29, 30]])
+@pytest.mark.parametrize("cuts", [pytest.param([0, 13, 30], marks=pytest.mark.nightly), [0, 1, 29, 30]])
 def test_real_model_answers_the_same_in_stages(smollm2: Path, cuts: list[int]) -> None:
     from tokenizers import Tokenizer
 

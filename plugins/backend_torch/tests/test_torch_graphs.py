@@ -84,9 +84,9 @@ def count_replays() -> int:
 @pytest.mark.parametrize(
     ("kind", "cuts", "recorded"),
     [
-        ("llama", (2,), 2),
-        ("qwen2", (), 1),
-        ("qwen3", (), 1),
+        pytest.param("llama", (2,), 2, marks=pytest.mark.nightly),
+        pytest.param("qwen2", (), 1, marks=pytest.mark.nightly),
+        pytest.param("qwen3", (), 1, marks=pytest.mark.nightly),
         ("gemma3_text", (1,), 2),
         ("deepseek_v3", (1,), 1),
     ],
@@ -191,7 +191,7 @@ def run_choices(family: Family, dtype: DType, caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.usefixtures("pretended")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
 def test_what_is_recorded_gives_what_the_same_steps_give_without(
     dtype: DType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,6 +28,10 @@ def _pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_device(monkeypatch, ROOM)
 
 
+OFTEN = ("llama", "gemma3_text", "qwen3_next")
+"""The families of each kind of memory; the others run nightly."""
+
+
 def run_trial(family: Family, plans: list[StagePlan]) -> float:
     """Return the largest error of a prompt in chunks, and of prompts beside decodes."""
     with Pretence(), Chain([family.backend.open_stage(plan) for plan in plans]) as chain:
@@ -38,7 +42,10 @@ def run_trial(family: Family, plans: list[StagePlan]) -> float:
     return trial.find_error()
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize(
+    "kind",
+    [each if each in OFTEN else pytest.param(each, marks=pytest.mark.nightly) for each in FAMILIES],
+)
 def test_families_need_nothing_of_the_cpu(kind: str, tmp_path: Path) -> None:
     halves = [LayerRange(0, LAYERS // 2), LayerRange(LAYERS // 2, LAYERS)]
     plans = [StagePlan(model=tmp_path, layers=each, dtype="float32") for each in halves]

@@ -15,14 +15,14 @@ from parallax_transport_zmq.link import ZmqLink
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slow
-def test_ill_messages_harm_nobody() -> None:
-    command = [sys.executable, "-m", "benchmarks.links", "--messages", "3000", "--seed", "7"]
+@pytest.mark.parametrize("count", [600, pytest.param(3000, marks=pytest.mark.nightly)])
+def test_ill_messages_harm_nobody(count: int) -> None:
+    command = [sys.executable, "-m", "benchmarks.links", "--messages", str(count), "--seed", "7"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=300, check=False)
     print(done.stdout)
     outcome = json.loads(done.stdout)  # of a process of its own, since its memory is measured
     assert outcome["faults"] == []
-    assert outcome["accepted"] > 30
+    assert outcome["accepted"] > count / 100
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ async def cluster(num_relays: int = 0, address: str = UNREACHABLE) -> AsyncItera
         )
 
 
-@pytest.mark.parametrize("num_relays", [0, 2])
+@pytest.mark.parametrize("num_relays", [pytest.param(0, marks=pytest.mark.nightly), 2])
 async def test_stages_that_cannot_reach_each_other_equal_the_whole(num_relays: int) -> None:
     async with cluster(num_relays) as made, asyncio.timeout(20):
         engine = PipelineEngine(made.executor, lambda tokens: "x" * len(tokens), None)
