@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -90,6 +91,15 @@ class TestLeastFinishTime(RoutingConformance):
 
 class TestSearchPlacement(PlacementConformance):
     policy = SearchPlacement(effort=20, seed=1)
+
+    def make_policies(self) -> list[Any]:
+        """Return policies that search a little."""
+        return [SearchPlacement(effort=20), copy.deepcopy(self.policy)]
+
+
+@pytest.mark.nightly
+class TestSearchPlacementOfAllEffort(PlacementConformance):
+    policy = SearchPlacement(effort=100, seed=1)
 
 
 class TestGreedyPlacement(PlacementConformance):

