@@ -1,7 +1,7 @@
-"""The first pages of the documentation, typed from their top on machines that have nothing yet.
+"""The documentation, typed: the first pages from their top on machines that have nothing yet, then the guides.
 
-`make nightly` runs this, and nothing else does: it installs everything several times, and needs the ports 8000 and
-9000, and on Linux.
+`make nightly` runs this, and nothing else does: it installs everything several times, needs the ports of the pages,
+such as 8000 and 9000, and Linux.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import ROOT
+from tests.support.guides import GUIDES, STAND_INS
 from tests.support.shell import CTRL_C, Shell
 from tests.support.snippets import list_snippets, list_typed
 from tests.support.walks import WALKS, Step
@@ -25,10 +26,9 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 
 STEP_S = 900
 """Seconds that a step may take: the kernels are compiled in one."""
-HERE = "127.0.0.1"
-JOINED = re.compile(r"(?<=joining tcp://)[\d.]+")
-"""The address at which a machine has joined by a code, and is known."""
 CODE = re.compile(r"plx1\w+")
+CODES = re.compile(r"plx1[\w.]+|\bCODE(_OF_A_SERVER)?\b")
+"""A join code, or what stands for one on a page."""
 NODE = re.compile(r"\[\S+/(\d+)\] ")
 """The name of a node before a line of its log, with its process id."""
 
@@ -49,6 +49,17 @@ def dist(clone: Path) -> Path:
     return clone / "dist"
 
 
+@pytest.fixture(scope="session")
+def programs(dist: Path) -> Path:
+    """Return the folder of programs of an environment in which everything of this project is installed."""
+    folder = dist.parent.parent / "installed"
+    run(dist, "python3", "-m", "venv", "--upgrade-deps", str(folder))
+    torch = ("torch>=2.13,<2.14", "--index-url", "https://download.pytorch.org/whl/cpu")
+    run(dist, str(folder / "bin/pip"), "install", "--quiet", *torch)
+    run(dist, str(folder / "bin/pip"), "install", "--quiet", *map(str, dist.glob("*.whl")))
+    return folder / "bin"
+
+
 def run(folder: Path, program: str, *words: str) -> None:
     """Run a program in a folder."""
     found = shutil.which(program)
@@ -59,10 +70,13 @@ def run(folder: Path, program: str, *words: str) -> None:
 class Desk:
     """The machines of a walk, and their terminals."""
 
-    def __init__(self, page: str, folder: Path, clone: Path, stack: ExitStack) -> None:
-        self._page, self._folder, self._clone, self._stack = page, folder, clone, stack
+    def __init__(self, page: str, folder: Path, clone: Path, stack: ExitStack, programs: str = "") -> None:
+        """Open terminals for ``page``, in which the programs of a folder are found, if that is not empty."""
+        self._folder, self._clone, self._stack, self._programs = folder, clone, stack, programs
         self._snippets = [each for each in list_snippets() if each.page == page]
         self._shells: dict[str, Shell] = {}
+        self._shown: list[str] = []
+        """What each step has shown."""
 
     def take(self, step: Step) -> None:
         """Take a step, and see what it shows."""
@@ -73,6 +87,7 @@ class Desk:
             shell.wait(": ", STEP_S)
             shell.type(self._find(re.compile(step.asks)))
         shown = shell.wait(step.until, STEP_S)
+        self._shown.append(shown)
         print(f"--- {step.terminal}, {time.monotonic() - begun:.1f} s\n{shown}", flush=True)
         assert step.shows in shown, step
 
@@ -84,7 +99,7 @@ class Desk:
             if (self._clone / "dist").exists():
                 shutil.copytree(self._clone / "dist", machine / "dist")
         where = self._clone if step.machine == "clone" else machine
-        self._shells[step.terminal] = self._stack.enter_context(Shell(where, home, step.machine))
+        self._shells[step.terminal] = self._stack.enter_context(Shell(where, home, step.machine, self._programs))
         return self._shells[step.terminal]
 
     def _write(self, step: Step) -> str:
@@ -94,18 +109,22 @@ class Desk:
         written = step.command if step.is_prose else next(self._list_written(step))
         if "PID" in written:
             written = written.replace("PID", NODE.findall(self._shells[step.machine].text)[0])
-        return CODE.sub(lambda _: self._find(CODE), written.replace("10.0.0.5", self._find(JOINED, HERE)))
+        for pattern, stand_in in STAND_INS.items():
+            written = re.sub(pattern, stand_in, written)
+        return CODES.sub(lambda _: self._find(CODE), written)
 
     def _list_written(self, step: Step) -> Iterator[str]:
         for snippet in self._snippets:
             for command in list_typed(snippet):
                 if command.startswith(step.command):
-                    yield f".venv/bin/python - <<'END'\n{command}END" if snippet.language == "python" else command
+                    python = "python" if self._programs else ".venv/bin/python"
+                    yield f"{python} - <<'END'\n{command}END" if snippet.language == "python" else command
 
-    def _find(self, pattern: re.Pattern[str], default: str = "") -> str:
-        """Return what a terminal has shown last; else ``default``."""
-        found = [match[0] for shell in self._shells.values() for match in pattern.finditer(shell.text)]
-        return found[-1] if found else default
+    def _find(self, pattern: re.Pattern[str]) -> str:
+        """Return what the latest step that has shown any of it has shown first."""
+        found = next(filter(None, map(pattern.search, reversed(self._shown))), None)
+        assert found, f"no step has shown {pattern.pattern}"
+        return found[0]
 
 
 @pytest.mark.parametrize("page", WALKS)
@@ -115,4 +134,12 @@ def test_page_works_as_it_is_typed(page: str, clone: Path, request: pytest.Fixtu
     with ExitStack() as stack:
         desk = Desk(page, tmp_path, clone, stack)
         for step in WALKS[page]:
+            desk.take(step)
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_guide_works_as_it_is_typed(page: str, clone: Path, programs: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        desk = Desk(page, tmp_path, clone, stack, str(programs))
+        for step in GUIDES[page]:
             desk.take(step)

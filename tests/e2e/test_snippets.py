@@ -28,8 +28,7 @@ from parallax_core.node.membership.code_store import CodeStore, ListeningHead
 from parallax_core.plugins.host import PluginHost
 from parallax_transport_zmq.keyring import Keyring
 from tests.e2e.conftest import PROJECTS, ROOT, Server
-from tests.support.snippets import ELSEWHERE, REASONS, Snippet, find_obstacle, list_snippets, list_typed, split_words
-from tests.support.walks import UNTYPED, WALKS
+from tests.support.snippets import ELSEWHERE, REASONS, Snippet, find_obstacle, list_snippets, split_words
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -43,11 +42,6 @@ INSTALLED = {"parallax-core", "parallax-models", "parallax-source-pypi", "parall
 """What is there already where a page adds a wheel."""
 LEAST_RUN = 40
 """The commands and snippets that run here, at least; the others have their reasons."""
-PYTHON_PAGES = {
-    "interface": {"docs/explanation/design.md", "docs/how-to/write-a-model-adapter.md"},
-    "plugin": {"docs/how-to/ollama.md"},
-}
-"""The pages whose Python is not run, by reason."""
 
 
 def list_commands() -> Iterator[tuple[Snippet, str]]:
@@ -56,18 +50,9 @@ def list_commands() -> Iterator[tuple[Snippet, str]]:
             yield from ((snippet, command) for command in snippet.commands)
 
 
-def find_reason(snippet: Snippet, command: str) -> str | None:
-    """Return why a command, or a snippet in Python, is not run here, as a key of `REASONS`; None: it is."""
-    if snippet.language == "python":
-        for reason, pages in PYTHON_PAGES.items():
-            if snippet.page in pages:
-                return reason
-    return find_obstacle(snippet, command)
-
-
 def test_every_snippet_runs_or_says_why_it_cannot() -> None:
-    found = Counter(find_reason(*each) for each in list_commands())
-    found += Counter(find_reason(each, each.text) for each in SNIPPETS if each.language == "python")
+    found = Counter(find_obstacle(*each) for each in list_commands())
+    found += Counter(find_obstacle(each, each.text) for each in SNIPPETS if each.language == "python")
     assert set(found) - {None} <= set(REASONS)
     assert found[None] >= LEAST_RUN, found
 
@@ -157,15 +142,6 @@ def test_tests_elsewhere_read_the_pages() -> None:
         assert Path(page).name in text or "docs/examples/" in text or "contractpage" in text, (page, test)
 
 
-def test_walks_type_what_their_pages_show() -> None:
-    for page, steps in WALKS.items():
-        shown = [part for each in SNIPPETS if each.page == page for part in list_typed(each)]
-        typed = [step.command for step in steps if step.command and not step.is_prose]
-        assert [each for each in typed if not any(part.startswith(each) for part in shown)] == []
-        left = [part for part in shown if not part.startswith((*typed, *UNTYPED))]
-        assert left == [], page
-
-
 class Reader:
     """Types what a page shows, with the model on the machine, and the server of the tests as that of the pages."""
 
@@ -225,7 +201,7 @@ def list_runnable(language: str, page: str = "") -> Iterator[tuple[Snippet, str]
     for snippet in SNIPPETS:
         if snippet.language == language and page in {"", snippet.page}:
             for part in snippet.commands if language == "sh" else [snippet.text]:
-                if find_reason(snippet, part) is None:
+                if find_obstacle(snippet, part) is None:
                     yield snippet, part
 
 

@@ -28,12 +28,16 @@ KEPT = ("PIP_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "
 class Shell:
     """A shell on a machine of its own, as far as a name and a home are one. Use it as a context manager."""
 
-    def __init__(self, folder: Path, home: Path, host: str) -> None:
-        """Begin in ``folder``, with a new environment, and ``host`` as the name of the machine."""
+    def __init__(self, folder: Path, home: Path, host: str, programs: str = "") -> None:
+        """Begin in ``folder``, with a new environment, and ``host`` as the name of the machine.
+
+        Programs are looked for in the folder ``programs`` first, if that is not empty.
+        """
         self._terminal = Terminal()
         self._folder, self._host = folder, host
         self._settings = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
-        path = os.pathsep.join(each for each in os.environ["PATH"].split(os.pathsep) if not each.startswith(OURS))
+        others = (each for each in os.environ["PATH"].split(os.pathsep) if not each.startswith(OURS))
+        path = os.pathsep.join([*filter(None, [programs]), *others])
         self._settings |= {"PATH": path, "HOME": str(home), "TERM": "xterm", "LANG": "C.UTF-8", "PS1": "[$?]$ "}
         self._seen, self._is_interrupted = 0, False
         self._process: subprocess.Popen[bytes] | None = None

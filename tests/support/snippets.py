@@ -45,6 +45,11 @@ ELSEWHERE = {
     },
 }
 """By page: the test that runs its snippets."""
+PYTHON_PAGES = {
+    "interface": {"docs/explanation/design.md", "docs/how-to/write-a-model-adapter.md"},
+    "plugin": {"docs/how-to/ollama.md"},
+}
+"""The pages whose Python is not run, by reason."""
 SERVICES = {"serve", "run", "worker", "relay", "rendezvous", "promote", "bench", "--watch", "--"}
 """Commands that run until they are ended, or start one that does or need one beside them, and options that do so."""
 LONG = re.compile(r"parallax join|long story|deploy\.deployment")
@@ -109,9 +114,15 @@ def find_obstacle(snippet: Snippet, command: str) -> str | None:
     """Return why a command of a snippet, or a snippet in Python, is not run here; None: it is."""
     words = (split_words(command) if snippet.language == "sh" else []) or [""]
     makes = words[0] in MAKERS or words[:3] == ["python3", "-m", "venv"]
-    runs_on = words[0] == "parallax" and not SERVICES.isdisjoint(words)
+    asked = {words[1], *(word for word in words if word.startswith("-"))} if words[0] == "parallax" else set()
+    runs_on = not SERVICES.isdisjoint(asked) or words[-1] == "&"
     calls_other = words[0] == "curl" and "127.0.0.1:8000" not in command
+    others = {
+        reason for reason, pages in PYTHON_PAGES.items() if snippet.language == "python" and snippet.page in pages
+    }
     found = {
+        "interface": "interface" in others,
+        "plugin": "plugin" in others,
         "elsewhere": snippet.page in ELSEWHERE,
         "root": command.startswith(ROOTS),
         "environment": makes,

@@ -29,7 +29,7 @@ class Step:
     asks: str = ""
     """A pattern of what it asks for, which a terminal has shown."""
     is_prose: bool = False
-    """Whether the page says it in its text, and not in a block."""
+    """Whether it is in no block of the page: it is in its text, or what the page takes for granted."""
 
     @property
     def machine(self) -> str:
@@ -47,8 +47,14 @@ def _open(terminal: str) -> Step:
     return Step(terminal, ". parallax-env/bin/activate")
 
 
-def _end(terminal: str) -> Step:
-    return Step(terminal, CTRL_C, is_prose=True)
+def typed(terminal: str, command: str, until: str = "", shows: str = "") -> Step:
+    """Return a step that is in no block of the page."""
+    return Step(terminal, command, until, shows, is_prose=True)
+
+
+def end(terminal: str) -> Step:
+    """Return the end of what runs in a terminal."""
+    return typed(terminal, CTRL_C)
 
 
 README = (
@@ -56,14 +62,18 @@ README = (
     Step("clone/2", ".venv/bin/parallax chat", shows="Paris"),
     Step("clone/2", ".venv/bin/pip install openai", is_prose=True),
     Step("clone/2", "import openai", shows="Paris"),
-    _end("clone"),
+    end("clone"),
+    Step("clone", ".venv/bin/pip install torch==", shows="Successfully installed"),
+    Step("clone", "make serve BACKEND=torch", until=READY, shows=": loading smollm2-135m with torch on "),
+    Step("clone/2", ".venv/bin/parallax chat", shows="Paris"),
+    end("clone"),
     Step("clone", "make wheels", shows="parallax_backend_mlx-"),
     *_install("desk"),
     Step("desk", "parallax serve", until=READY),
     _open("desk/2"),
     Step("desk/2", "parallax models list", shows="smollm2-135m", is_prose=True),
     Step("desk/2", "parallax doctor", shows="ok", is_prose=True),
-    _end("desk"),
+    end("desk"),
 )
 THREE_MACHINES = (
     *(step for machine in ("studio", "mini", "laptop") for step in _install(machine)),
@@ -77,13 +87,13 @@ THREE_MACHINES = (
     _open("studio/2"),
     Step("studio/2", "parallax nodes --show-code", shows="to join: parallax join plx1", is_prose=True),
     Step("studio/2", 'parallax chat "Write a long story about a lighthouse."', until=r'\."\s+\w', is_prose=True),
-    _end("laptop"),
+    end("laptop"),
     Step("studio/2", "", until=GOES_ON),
-    _end("studio/2"),
+    end("studio/2"),
     Step("laptop", "parallax join", until="joined the server at"),
-    _end("laptop"),
+    end("laptop"),
     Step("laptop", "parallax join tcp://10.0.0.5:9000", until="joined the server at", is_prose=True),
-    *(_end(machine) for machine in ("laptop", "mini", "studio")),
+    *(end(machine) for machine in ("laptop", "mini", "studio")),
 )
 TWO_MACHINES = (
     *(step for machine in ("studio", "mini") for step in _install(machine)),
@@ -103,16 +113,12 @@ TWO_MACHINES = (
     Step("studio/3", 'parallax chat --temperature 0 "Write a long', until="The lighthouse was"),
     Step("mini/3", "kill -9 PID", is_prose=True),
     Step("studio/3", "", until=GOES_ON),
-    _end("studio/3"),
-    *(_end(terminal) for terminal in ("studio", "studio/2", "mini/2")),
+    end("studio/3"),
+    *(end(terminal) for terminal in ("studio", "studio/2", "mini/2")),
 )
 WALKS = {
     "README.md": README,
     "docs/tutorials/three-machines.md": THREE_MACHINES,
     "docs/tutorials/two-machines.md": TWO_MACHINES,
 }
-UNTYPED = {
-    ".venv/bin/pip install torch==": "another index has it",
-    "make serve BACKEND=torch": "follows from it",
-}
-"""The commands of these pages that no walk types, by how they begin."""
+"""The steps of each page that begins with nothing installed."""

@@ -1,0 +1,55 @@
+"""What of the documentation nothing types, and why."""
+
+from __future__ import annotations
+
+ENGINE = "installs gigabytes; the tests of engines (`make engines`) install and serve by the same commands"
+ROOT = "changes the system as root"
+UNITS = f"{ROOT}; tests/unit/cli/test_units.py checks the units"
+HUB = "needs a model hub"
+UNTYPED: dict[str, dict[str, str]] = {
+    "CONTRIBUTING.md": {
+        "make serve": "the README's first command, which is typed there",
+        "make test": "is what runs the tests",
+    },
+    "docs/index.md": {"make serve": "the README's first command, which is typed there"},
+    "docs/explanation/design.md": {"class ": "shows an interface"},
+    "docs/how-to/anthropic.md": {"export ANTHROPIC_MODEL=": "sets variables of another program"},
+    "docs/how-to/deploy.md": {
+        "sudo ": UNITS,
+        "parallax() {": f"{ROOT}: it is for the user of the units",
+        "parallax join CODE": "follows a unit of another machine; typed in docs/tutorials/three-machines.md",
+        "parallax relay CODE": "follows a unit of another machine; typed in docs/how-to/machines-at-home.md",
+        "parallax worker --connect": "needs the addresses of two machines; typed in docs/tutorials/two-machines.md",
+        "make wheels": "typed in the README",
+        "docker ": f"{ROOT}; tests/e2e/test_container.py does what the Dockerfile says",
+    },
+    "docs/how-to/engines.md": {
+        "pip install dist/": ENGINE,
+        "parallax engines install": ENGINE,
+        "parallax serve": ENGINE,
+    },
+    "docs/how-to/models.md": {"parallax serve Qwen/": HUB},
+    "docs/how-to/ollama.md": {"client = ": "needs the address and the key of a server of the reader's"},
+    "docs/how-to/serve-with-sglang.md": {
+        "pip install dist/": ENGINE,
+        "parallax engines install": ENGINE,
+        "parallax serve": ENGINE,
+    },
+    "docs/how-to/pipelines-without-a-coordinator.md": {
+        "parallax relay CODE_OF_A_SERVER": "needs a further server; tests/e2e/test_pipelines.py",
+    },
+    "docs/how-to/standby.md": {
+        "sudo ": UNITS,
+        "parallax run --standby-of": "needs machines that die; tests/e2e/test_standby.py",
+        "parallax promote": "needs machines that die; tests/e2e/test_standby.py",
+        "parallax run MODEL --new-term": "needs machines that die; tests/e2e/test_standby.py",
+    },
+    "docs/how-to/write-a-model-adapter.md": {"ModelSpec(": "shows an interface"},
+    "plugins/backend_vllm/README.md": {
+        "pip install dist/": ENGINE,
+        "parallax engines install": ENGINE,
+        "parallax serve": ENGINE,
+    },
+    "plugins/transport_zmq/README.md": {"parallax keys allow": "needs a key of another machine"},
+}
+"""By page: how commands begin that no test and no walk types, and the reason."""
