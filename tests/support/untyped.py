@@ -36,7 +36,7 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax serve": ENGINE,
     },
     "docs/how-to/pipelines-without-a-coordinator.md": {
-        "parallax relay CODE_OF_A_SERVER": "needs a further server; tests/e2e/test_pipelines.py",
+        "parallax relay CODE_OF_A_SERVER": "needs a further server; tests/e2e/test_find.py",
     },
     "docs/how-to/standby.md": {
         "sudo ": UNITS,
