@@ -52,6 +52,13 @@ class TextPart(Strict):
     type: Literal["text"]
     text: TextField
 
+    @model_validator(mode="before")
+    @classmethod
+    def read_refusal(cls, part: Any) -> Any:  # noqa: ANN401 -- whatever the client sent
+        """Take the text of a refusal, as an earlier answer may have it, for text."""
+        is_refusal = isinstance(part, dict) and part.keys() == {"type", "refusal"} and part["type"] == "refusal"
+        return {"type": "text", "text": part["refusal"]} if is_refusal else part
+
 
 ContentField = TextField | Annotated[list[TextPart], Field(fail_fast=True)]
 
@@ -133,7 +140,7 @@ class ChatRequestMessage(Tolerant):
     @property
     def _text(self) -> str | None:
         if self.content is None and not self.tool_calls:
-            return ""  # Templates print the content of a turn without calls, also where it is none.
+            return self.refusal or ""  # Templates print the content of a turn without calls, also where it is none.
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content

@@ -49,10 +49,40 @@ STRUCTURED = (
 )
 """The fields that ask for structured output."""
 
+NEUTRAL_VLLM: Neutral = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1.0,),
+    "logits_processors": ([],),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+}
+"""Unsupported fields of vLLM for generated text, with the values that, like null, have no effect: programs that were
+written for it send whole sets of them."""
+
 NEUTRAL_CHAT: Neutral = {
+    **NEUTRAL_VLLM,
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
     "audio": (),
+    "best_of": (1,),
+    "chat_template": (),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
+    "include_reasoning": (True,),
+    "media_io_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
@@ -63,12 +93,12 @@ NEUTRAL_CHAT: Neutral = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-"""Unsupported fields of a chat request, with the values that are accepted because they, like null, have no effect."""
+"""The same for a chat request, of OpenAI and of vLLM."""
 
-NEUTRAL_COMPLETION: Neutral = {"suffix": ("",)}
+NEUTRAL_COMPLETION: Neutral = {**NEUTRAL_VLLM, "add_special_tokens": (True,), "suffix": ("",)}
 """The same for a completion request."""
 
-NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": (), "mm_processor_kwargs": ()}
+NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": ({},), "mm_processor_kwargs": ({},)}
 """The same for ``/tokenize``; these fields are vLLM's."""
 
 

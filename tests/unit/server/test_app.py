@@ -122,12 +122,12 @@ def test_recommended_sampling_holds_where_a_request_says_nothing(site: Site) -> 
     assert seen[1] == Sampling(temperature=0.7, top_k=5, min_p=0.01, seed=1)
 
 
-@pytest.mark.parametrize("field", sorted(NEUTRAL_CHAT))
-def test_field_that_is_not_supported_is_refused_by_name(site: Site, field: str) -> None:
-    error = error_of(site.ask(**{field: {"some": ["thing"]}}))
-    assert error["param"] == field
-    assert f"'{field}' is not supported yet" in error["message"]
-    assert error["type"] == "invalid_request_error"
+def test_fields_that_are_not_supported_are_refused_by_name(site: Site) -> None:
+    for field in NEUTRAL_CHAT:
+        error = error_of(site.ask(**{field: {"some": ["thing"]}}))
+        assert error["param"] == field
+        assert f"'{field}' is not supported yet" in error["message"]
+        assert error["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,9 @@ def test_refusal_says_what_may_be_sent_as_json(site: Site, fields: dict[str, Any
     assert error_of(site.ask(**fields))["message"].endswith(message)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [(name, value) for name, values in NEUTRAL_CHAT.items() for value in (*values, None)]
-)
-def test_value_that_asks_for_nothing_is_accepted(site: Site, field: str, value: object) -> None:
-    assert site.ask(max_tokens=1, **{field: value}).status_code == 200
+def test_values_that_ask_for_nothing_are_accepted(site: Site) -> None:
+    for fields in ({name: value} for name, values in NEUTRAL_CHAT.items() for value in (*values, None)):
+        assert site.ask(max_tokens=1, **fields).status_code == 200, fields
 
 
 def test_body_that_is_too_large_is_refused_before_it_is_read(site: Site) -> None:

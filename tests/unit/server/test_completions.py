@@ -141,8 +141,6 @@ def test_one_bad_prompt_leaves_nothing_running(site: Site) -> None:
     assert texts(site.complete("hello", max_tokens=5)) == [answer("hello", 5)]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [(name, value) for name, values in NEUTRAL_COMPLETION.items() for value in (*values, None)]
-)
-def test_value_that_asks_for_nothing_is_accepted(site: Site, field: str, value: object) -> None:
-    assert site.complete(max_tokens=1, **{field: value}).status_code == 200
+def test_values_that_ask_for_nothing_are_accepted(site: Site) -> None:
+    for fields in ({name: value} for name, values in NEUTRAL_COMPLETION.items() for value in (*values, None)):
+        assert site.complete(max_tokens=1, **fields).status_code == 200, fields

@@ -82,6 +82,13 @@ def test_turn_without_content_is_empty(site: ScriptedSite) -> None:
         assert "None" not in prompt
 
 
+def test_refusal_of_an_earlier_answer_is_its_text(site: ScriptedSite) -> None:
+    part = {"type": "refusal", "refusal": "I would rather not."}
+    for turn in ({"content": [part]}, {"content": [{"type": "text", "text": ""}, part]}, {"refusal": part["refusal"]}):
+        site.ask("Done.", messages=[{"role": "user", "content": "hi"}, {"role": "assistant", **turn}])
+        assert "<assistant>I would rather not." in site.text.show(site.engine.requests[-1].prompt)
+
+
 def test_content_of_an_answer_with_calls_only_is_null(site: ScriptedSite) -> None:
     message = site.ask(CALL + SECOND, tools=[TOOL]).choices[0].message
     assert message.content is None
