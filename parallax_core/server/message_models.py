@@ -37,6 +37,7 @@ NEUTRAL_MESSAGES: Neutral = {
     "container": ("",),
     "diagnostics": (),
     "inference_geo": ("",),
+    "output_format": (),
     "service_tier": ("auto", "standard_only"),
 }
 """The same for a request for an answer."""
@@ -80,6 +81,13 @@ class ThinkingPart(Strict):
     signature: TextField | None = None
 
 
+class RedactedPart(Strict):
+    """Reasoning that only the service can read that wrote it: without effect."""
+
+    type: Literal["redacted_thinking"]
+    data: TextField
+
+
 class ToolUsePart(Tolerant):
     """A tool call of an earlier answer."""
 
@@ -112,6 +120,7 @@ def _find_variant(part: object) -> str:
 AnyPart = Annotated[
     Annotated[MessagePart, Tag(f"{VARIANT}text")]
     | Annotated[ThinkingPart, Tag(f"{VARIANT}thinking")]
+    | Annotated[RedactedPart, Tag(f"{VARIANT}redacted_thinking")]
     | Annotated[ToolUsePart, Tag(f"{VARIANT}tool_use")]
     | Annotated[ToolResultPart, Tag(f"{VARIANT}tool_result")],
     Discriminator(
@@ -121,7 +130,12 @@ AnyPart = Annotated[
     ),
 ]
 System = TextField | Annotated[list[MessagePart], Field(fail_fast=True)]
-PLACES: dict[type[Strict], str] = {ThinkingPart: "assistant", ToolUsePart: "assistant", ToolResultPart: "user"}
+PLACES: dict[type[Strict], str] = {
+    ThinkingPart: "assistant",
+    RedactedPart: "assistant",
+    ToolUsePart: "assistant",
+    ToolResultPart: "user",
+}
 """The only role whose messages may have a part."""
 
 

@@ -121,7 +121,7 @@ class StreamOptions(Tolerant):
     """Options that only matter when streaming."""
 
     place = "stream_options."
-    neutral = {"include_obfuscation": (False,)}  # noqa: RUF012 -- as in every body
+    neutral = {"continuous_usage_stats": (False,), "include_obfuscation": (False,)}  # noqa: RUF012 -- as in every body
 
     include_usage: bool | None = None
 

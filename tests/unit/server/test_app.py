@@ -156,6 +156,11 @@ def test_values_that_ask_for_nothing_are_accepted(site: Site) -> None:
         assert site.ask(max_tokens=1, **fields).status_code == 200, fields
 
 
+def test_options_of_a_stream_that_ask_for_nothing_are_accepted(site: Site) -> None:
+    options = {"include_obfuscation": False, "continuous_usage_stats": False}
+    assert site.ask(max_tokens=1, stream=True, stream_options=options).status_code == 200
+
+
 def test_body_that_is_too_large_is_refused_before_it_is_read(site: Site) -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(MAX_BODY_BYTES // 2**20 + 1):

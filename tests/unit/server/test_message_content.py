@@ -171,3 +171,12 @@ def test_part_takes_pieces_of_its_kind_until_the_next_call() -> None:
     call = open_part(ToolCall(0, "look_up"))
     assert continues(ToolCall(0, "", "{"), call.kind)
     assert not continues(ToolCall(1, "look_up"), call.kind)
+
+
+def test_reasoning_that_another_service_has_redacted_is_left_out(site: ScriptedSite) -> None:
+    parts = [{"type": "redacted_thinking", "data": "xyz"}, {"type": "text", "text": "Well."}]
+    user = {"role": "user", "content": "hi"}
+    ask(site, "Done.", messages=[user, {"role": "assistant", "content": parts}, user])
+    prompt = site.text.show(site.engine.requests[-1].prompt)
+    assert "<assistant>Well." in prompt
+    assert "xyz" not in prompt
