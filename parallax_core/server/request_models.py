@@ -181,7 +181,8 @@ class Generation(Sampled):
     ignore_eos: bool | None = None
     """Continue after the model's end of text; only the length, ``stop`` and ``stop_token_ids`` end an answer."""
     stream_options: StreamOptions | None = None
-    """``include_usage``: send a last event with the token counts; ``include_obfuscation``: only false."""
+    """``include_usage``: send a last event with the token counts; ``include_obfuscation`` and
+    ``continuous_usage_stats``: only false."""
     response_format: ResponseFormat | None = None
     """The form of the answers: ``{"type": "text"}``, ``{"type": "json_object"}``, or ``{"type": "json_schema",
     "json_schema": {"name": NAME, "schema": SCHEMA}}``."""
