@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import UnionType
 from typing import Any, get_args
 
 from fastapi import FastAPI
@@ -63,8 +62,8 @@ BODIES = (
     StopRequest,
 )
 EVENTS = (ChatChunk, CompletionReply, *get_args(MessageEvent), *get_args(AnyResponseEvent))
-UNSEEN = (*BODIES, *EVENTS, ErrorReply)
-"""The schemas of bodies and events, which FastAPI does not find by itself."""
+UNSEEN = (*BODIES, *EVENTS, ErrorReply, MessageErrorReply)
+"""The schemas of bodies, events and errors, which FastAPI does not find by itself."""
 
 REFERENCE = "#/components/schemas/{model}"
 
@@ -76,7 +75,7 @@ def describe_errors(*statuses: int) -> Responses:
 
 def describe_shared_errors(*statuses: int) -> Responses:
     """Return the descriptions of the error responses of a route that clients of both APIs ask."""
-    return {status: _describe_error(status, ErrorReply | MessageErrorReply) for status in statuses}
+    return {status: _describe_error(status, ErrorReply, MessageErrorReply) for status in statuses}
 
 
 def describe_message_errors(*statuses: int) -> Responses:
@@ -86,13 +85,12 @@ def describe_message_errors(*statuses: int) -> Responses:
 
 def describe_health() -> Responses:
     """Return the description of the 503 of a health route."""
-    return {503: {"model": HealthReply, "description": MEANINGS[503]}}
+    return {503: {"description": MEANINGS[503], "content": _describe_content(HealthReply)}}
 
 
 def describe_body(model: type[Strict]) -> dict[str, Any]:
     """Return the description of the body that a route reads, which FastAPI does not find by itself."""
-    schema = {"$ref": REFERENCE.format(model=model.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": _describe_content(model)}}
 
 
 def describe_events(chunk: type[ResponseModel]) -> Responses:
@@ -127,8 +125,17 @@ def _describe_named(last: str, *models: type[ResponseModel]) -> Responses:
 
 
 def _describe_data(*models: type[ResponseModel]) -> dict[str, Any]:
-    shapes = [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]
-    return {"contentMediaType": "application/json", "contentSchema": {"anyOf": shapes}}
+    return {"contentMediaType": "application/json", "contentSchema": {"anyOf": _refer(*models)}}
+
+
+def _describe_content(*models: type[Strict | ResponseModel]) -> dict[str, Any]:
+    """Return the description of JSON by reference: FastAPI would make a validator of each model for each status."""
+    shapes = _refer(*models)
+    return {"application/json": {"schema": {"anyOf": shapes} if len(shapes) > 1 else shapes[0]}}
+
+
+def _refer(*models: type[Strict | ResponseModel]) -> list[dict[str, str]]:
+    return [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]
 
 
 def _describe_stream(text: str, properties: dict[str, Any]) -> Responses:
@@ -177,9 +184,7 @@ def _add_refusals(responses: dict[str, Any], *, is_message: bool) -> None:
     model = MessageErrorReply if is_message else ErrorReply
     for status in ANY_POST:
         sent = OVERLOADED if is_message and status == UNAVAILABLE else status
-        found = _describe_error(sent, model)
-        schema = {"$ref": REFERENCE.format(model=found.pop("model").__name__)}
-        responses.setdefault(str(sent), {**found, "content": {"application/json": {"schema": schema}}})
+        responses.setdefault(str(sent), _describe_error(sent, model))
 
 
 def _ask_key(schema: dict[str, Any]) -> None:
@@ -191,8 +196,8 @@ def _ask_key(schema: dict[str, Any]) -> None:
             operation["security"] = []
 
 
-def _describe_error(status: int, model: type[ResponseModel] | UnionType) -> dict[str, Any]:
-    found: dict[str, Any] = {"model": model, "description": MEANINGS[status]}
+def _describe_error(status: int, *models: type[ResponseModel]) -> dict[str, Any]:
+    found: dict[str, Any] = {"description": MEANINGS[status], "content": _describe_content(*models)}
     if status in COMES_BACK:
         text = "Seconds after which to try again."
         found["headers"] = {"Retry-After": {"description": text, "schema": {"type": "integer"}}}
