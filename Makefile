@@ -29,10 +29,10 @@ PIP   := -m pip install --quiet --disable-pip-version-check --no-input --constra
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 
-# A process that compiles what it imports takes twice as long to start, and tests start a thousand. The bytecode is kept
-# apart from the sources.
+# Environments are installed without bytecode. Tests start a thousand processes, which would each compile all that they
+# import: longer than all else that most of them do.
 unexport PYTHONDONTWRITEBYTECODE
-export PYTHONPYCACHEPREFIX ?= $(CURDIR)/build/bytecode
+export PYTHONPYCACHEPREFIX ?= $(CURDIR)/build/pycache
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -65,23 +65,18 @@ lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and ty
 	@echo "lint-imports"
 	@$(DEV)/bin/lint-imports --no-logo
 	@echo "mypy"
-	@$(DEV)/bin/mypy conftest.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_* docs/examples/*/parallax_*)
+	@$(DEV)/bin/mypy --num-workers $(WORKERS) conftest.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_* docs/examples/*/parallax_*)
 	@echo "mypy of the plugins' tests"
 	@mkdir -p build
 	@sed -e 's|^mypy_path = .*|mypy_path = "$(subst $(eval ) ,:,$(addprefix $$MYPY_CONFIG_FILE_DIR/../,$(PLUGIN_TEST_PATH)))"|' -e '/^cache_dir/d' \
 		pyproject.toml >build/mypy-plugins.toml
-	@$(DEV)/bin/mypy --config-file build/mypy-plugins.toml $(wildcard plugins/*/tests plugins/*/engine_tests docs/examples/*/tests)
+	@$(DEV)/bin/mypy --num-workers $(WORKERS) --config-file build/mypy-plugins.toml $(wildcard plugins/*/tests plugins/*/engine_tests docs/examples/*/tests)
 
 # OpenBLAS threads spin while they wait for each other, which wastes most of the time when processes share the cores.
 unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 
-# Environments are installed without bytecode. Hundreds of processes would each compile all that they import, which takes
-# longer than all else that most of them do.
-unit nightly: export PYTHONDONTWRITEBYTECODE :=
-unit nightly: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
-
 # WORKERS processes share the tests: while one waits, another computes. Tests chosen by ARGS run in one process.
-# DURATIONS=FILE adds the seconds of each test to a JSON file.
+# DURATIONS=FILE adds what each file of tests took to a JSON file; the record is tests/durations.json.
 unit: $(DEV)/.stamp ## run the tests in WORKERS (2) processes, or with ARGS for pytest in one
 	@echo "pytest"
 	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal) \
