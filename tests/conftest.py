@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-SHORT, LONG = 60, 3000
+SHORT, LONG = 20, 3000
 """Examples of each property, or runs of each state machine."""
 
 settings.register_profile("short", max_examples=SHORT, deadline=None, derandomize=True, database=None)

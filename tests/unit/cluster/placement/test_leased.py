@@ -168,7 +168,7 @@ def test_pipeline_without_requests_holds_nobody_up() -> None:
 numbers = st.integers(1, 24)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(numbers, numbers, st.integers(1, 7))
 def test_nobody_is_faster_for_sharing_and_no_node_passes_more_than_it_can(one: int, other: int, cut: int) -> None:
     holds = LayerRange(0, cut)
@@ -186,7 +186,7 @@ def test_nobody_is_faster_for_sharing_and_no_node_passes_more_than_it_can(one: i
     assert busy <= 1.1, "the hub"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=13)
 @given(numbers, numbers, numbers)
 def test_more_requests_of_others_never_make_a_pipeline_faster(own: int, few: int, more: int) -> None:
     few, most = sorted((few, few + more))

@@ -49,7 +49,7 @@ def with_nodes(problem: PlacementProblem, nodes: tuple[NodeProfile, ...]) -> Pla
     return dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, nodes=nodes))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10**6))
 def test_every_layer_is_covered_and_memory_is_never_exceeded(seed: int) -> None:
     problem = make_problem(seed, 8)
@@ -66,13 +66,13 @@ def test_every_layer_is_covered_and_memory_is_never_exceeded(seed: int) -> None:
             assert used <= memory
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6))
 def test_same_problem_gives_the_same_placement(seed: int) -> None:
     assert place(make_problem(seed, 8)) == place(make_problem(seed, 8))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=13)
 @given(st.integers(0, 10**6))
 def test_plan_is_never_slower_than_a_single_node_or_a_baseline(seed: int) -> None:
     problem = make_problem(seed, 8)
@@ -86,7 +86,7 @@ def test_plan_is_never_slower_than_a_single_node_or_a_baseline(seed: int) -> Non
     assert not any(is_worse(problem, found, other) for other in others)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=13)
 @given(st.integers(0, 10**6))
 def test_node_that_joins_never_makes_the_prediction_worse(seed: int) -> None:
     problem = make_problem(seed, 6)
@@ -96,7 +96,7 @@ def test_node_that_joins_never_makes_the_prediction_worse(seed: int) -> None:
     assert not is_worse(problem, predict(after, place(after)), predict(problem, old))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=13)
 @given(st.integers(0, 10**6))
 def test_idle_node_that_leaves_moves_nothing_without_a_gain(seed: int) -> None:
     problem = make_problem(seed, 6)
@@ -243,7 +243,7 @@ def test_model_is_divided_only_for_a_gain_above_the_error_of_predictions(
     assert len(stages) == num_stages
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=13)
 @given(st.integers(0, 10**6), st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9]))
 def test_placement_over_the_links_that_exist_is_nearly_the_best_there_is(seed: int, share: float) -> None:
     """Each node does not reach a share of the others; wherever the model can be served, it is."""

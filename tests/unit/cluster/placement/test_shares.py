@@ -47,7 +47,7 @@ def test_requests_that_would_make_all_wait_longer_are_left_out(concurrency: int)
     assert sum(shares) < concurrency
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(1, 6), st.sampled_from(["throughput", "latency"]), st.sampled_from([4096, 2**21, 2**22]))
 def test_exact_division_is_the_best_of_all(concurrency: int, objective: Objective, kv: int) -> None:
     goal = ServingGoal(concurrency=concurrency, objective=objective)

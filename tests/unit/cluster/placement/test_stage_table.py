@@ -10,7 +10,7 @@ from parallax_core.cluster.placement.stage_table import Effort, StageTables, lim
 from tests.support.clusters import make_problem
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.integers(1, 8))
 def test_table_has_the_seconds_of_every_range_that_fits(seed: int, num_requests: int) -> None:
     costs = CostModel(make_problem(seed, 3))

@@ -9,7 +9,7 @@ from parallax_core.cluster.placement.variants import NEXT, VariantFinder
 from tests.support.clusters import make_problem
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.integers(1, 16))
 def test_variants_differ_and_the_first_has_memory_for_most_requests(seed: int, most: int) -> None:
     costs = CostModel(make_problem(seed, 3))

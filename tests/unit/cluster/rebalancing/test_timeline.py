@@ -88,7 +88,7 @@ class Timeline:
         return sum(len(stage.layers) for stages in self.current.values() for stage in stages if stage.node == node)
 
 
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(st.integers(0, 2**32), st.floats(1.5, 20.0), st.floats(1.0, 60.0))
 def test_node_that_stutters_for_twenty_seconds_moves_nothing(seed: int, times: float, begins: float) -> None:
     timeline = Timeline(lambda node, now: times if begins <= now < begins + 20 else 1.0, seed)
@@ -97,7 +97,7 @@ def test_node_that_stutters_for_twenty_seconds_moves_nothing(seed: int, times: f
     assert at == 0.0
 
 
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(st.integers(0, 2**32), st.floats(2.0, 20.0), st.floats(40.0, 100.0))
 def test_node_twice_as_slow_for_long_has_fewer_layers_within_thirty_seconds(
     seed: int, times: float, begins: float

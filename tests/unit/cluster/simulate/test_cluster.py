@@ -35,7 +35,7 @@ def make_arrivals(number: int, rate: float, shared: int = 0, seed: int = 0) -> l
     return list(make_trace(options, number))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=8)
 @given(st.integers(0, 10**6), st.floats(0.5, 20), st.floats(0.5, 20))
 def test_every_request_ends_with_all_its_tokens_also_under_losses(seed: int, every_s: float, down_s: float) -> None:
     simulation = make_simulation(

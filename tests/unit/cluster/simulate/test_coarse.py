@@ -30,6 +30,7 @@ from parallax_core.engine.limits import Limits
 from tests.support.clusters import make_model, make_node
 from tests.support.simulation import simulate
 
+NUM_ARRIVALS = 150
 NEAR = LinkProfile(ends=("", ""), round_trip_s=0.002, bandwidth=1e9)
 
 
@@ -70,7 +71,7 @@ def serve(pipeline: SimulatedPipeline, arrivals: list[Arrival]) -> list[tuple[fl
     return found
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=3)
 @given(st.sampled_from([1, 2, 4]), st.integers(0, 10**6), st.floats(0.2, 3), st.sampled_from([1, 8]))
 def test_pipeline_gives_each_request_the_times_of_the_head(stages: int, seed: int, rate: float, burst: int) -> None:
     exact, coarse = make_pipelines(stages)
@@ -104,7 +105,7 @@ def test_decodes_are_taken_together(stages: int) -> None:
     assert num_events < 20 * stages
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=3)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2]))
 def test_every_request_ends_when_memory_is_short(seed: int, stages: int) -> None:
     _, coarse = make_pipelines(stages, 8.7 / stages)
@@ -140,7 +141,7 @@ def simulate_cluster(policy: RoutingPolicy, seed: int, churn: ChurnOptions, *, i
     rate = 0.6 * estimator.estimate(placement).tokens_per_s / 60
     limits = LatencyLimits(max_ttft_s=1.0, max_token_s=0.15)
     options = SimulationOptions(routing=policy, churn=churn, limits=limits, is_coarse=is_coarse)
-    return simulate(estimator, placement, make_arrivals(400, rate, seed), options)
+    return simulate(estimator, placement, make_arrivals(NUM_ARRIVALS, rate, seed), options)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def simulate_cluster(policy: RoutingPolicy, seed: int, churn: ChurnOptions, *, i
 def test_cluster_has_the_figures_of_the_exact_simulation(policy: RoutingPolicy, every_s: float) -> None:
     churn = ChurnOptions(every_s=every_s, down_s=10.0)
     exact, coarse = (simulate_cluster(policy, 1, churn, is_coarse=each) for each in (False, True))
-    assert coarse.num_finished == exact.num_finished == 400
+    assert coarse.num_finished == exact.num_finished == NUM_ARRIVALS
     assert coarse.num_moved == exact.num_moved
     for name, figure in exact.describe().items():
         assert coarse.describe()[name] == pytest.approx(figure, rel=1e-6), name
