@@ -224,6 +224,7 @@ def list_spares(server: Server) -> list[dict[str, Any]]:
     return [node for node in nodes if node["spare"] and node["spare"]["loaded"]]
 
 
+@pytest.mark.nightly
 def test_spare_worker_takes_over_from_a_killed_one(model_home: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     server = start_server(model_home, log, "--layers", "0-10,10-30", "--spares", "1", "--backend", "mlx")
