@@ -123,6 +123,7 @@ class TestQwen3Moe(Tiny):
     kind = "qwen3_moe"
 
 
+@pytest.mark.nightly
 class TestGemma3(Tiny):
     """Sliding windows beside what sees everything."""
 
