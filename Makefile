@@ -36,7 +36,7 @@ export PYTHONPYCACHEPREFIX ?= $(CURDIR)/build/pycache
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test ci lint unit nightly engines docs evidence mac-check wheels clean python
+.PHONY: help serve test ci ci-engine lint unit nightly engines docs evidence mac-check wheels clean python
 .SECONDARY:
 
 help: ## list the targets
@@ -48,11 +48,18 @@ serve: $(SERVE)/.stamp-$(BACKEND) ## serve MODEL on PORT (8000) with BACKEND (ml
 # With CI set, the newest vLLM is tested too: its environment takes 4 GB, which a person's first `make test` should not.
 test: $(if $(CI),ci,lint unit) ## run everything a change must pass: lint, types, imports and tests
 
+# The engine's tests run where what they test was touched since they passed: tests/engines.json knows.
+ENGINE_RECORD := $(DEV)/bin/python -m tests.support.engine_record $(CI_ENGINE)
+
+ci: $(DEV)/.stamp ## run `make test`, and the tests of vLLM that are marked ci where what they test was touched
+	@$(MAKE) $$($(ENGINE_RECORD) >&2 && echo lint unit || echo ci-engine)
+
 # The environment of the engine is made while one core checks types.
-ci: $(DEV)/.stamp ## run `make test`, and the tests of vLLM, whole and in stages, that are marked ci
+ci-engine: $(DEV)/.stamp
 	@$(MAKE) build/engines/$(CI_ENGINE)/.stamp & $(MAKE) lint; linted=$$?; wait $$! && exit $$linted
 	@$(MAKE) unit
 	@$(MAKE) engine-$(CI_ENGINE) ARGS="-m ci"
+	@$(ENGINE_RECORD) --record
 
 # Each folder of tests is called "tests": in the tests' own run, modules are named from the root, as in pluginA.tests.
 PLUGIN_TEST_PATH := . $(sort $(wildcard docs/examples/*-*)) docs/examples/backend-numpy/tests
