@@ -71,7 +71,7 @@ def _read_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 class TierRule(RunRule):
-    """Refuses tests that take more of the processor than their tier may.
+    """Refuses tests that take more of the processor than their tier may, but those that run nightly.
 
     The processor's seconds count, in the test's process and its children that ended: on a busy machine they are about
     the same, as those of a clock are not. Fixtures, which tests share, do not count.
@@ -86,7 +86,8 @@ class TierRule(RunRule):
         try:
             return (yield)
         finally:
-            item.user_properties.append(("processor_s", round(_count_processor_s() - begun, 2)))
+            if not item.get_closest_marker("nightly"):
+                item.user_properties.append(("processor_s", round(_count_processor_s() - begun, 2)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Check a test that has run."""
