@@ -112,6 +112,7 @@ def check_backends(client: Client, names: Sequence[str]) -> None:
         assert replica["losses"] == 0
 
 
+@pytest.mark.nightly
 def test_mlx_before_torch_gives_the_tokens_of_mlx(serve: Callable[..., Any], whole: list[list[str]]) -> None:
     with serve("--backend", "mlx,torch", "--stages", "2") as client:
         assert ask_all(client) == whole

@@ -25,6 +25,7 @@ def find_plan(log: Path) -> str:
     return last[1]
 
 
+@pytest.mark.nightly
 def test_machines_find_a_restarted_coordinator_and_keep_their_layers(homes: dict[str, Path], tmp_path: Path) -> None:
     first, second = tmp_path / "first.log", tmp_path / "second.log"
     logs = {name: tmp_path / f"{name}.log" for name in ("one", "two")}

@@ -86,6 +86,7 @@ for kind in sys.argv[2:]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells, and no Mac has CUDA")
+@pytest.mark.nightly
 def test_loading_takes_hardly_more_than_the_weights(llama: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", PEAK, str(llama), "float32", "bfloat16", "int8", "int4"]
     ran = subprocess.run(command, env={}, capture_output=True, text=True, timeout=120, check=True)

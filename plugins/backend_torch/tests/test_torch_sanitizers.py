@@ -55,13 +55,9 @@ def list_units(machine: str, *flags: str) -> list[tuple[Path, list[str]]]:
     return [(source, [*given, *flags]) for source, given in units]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("machine", [pytest.param("every", marks=pytest.mark.nightly), "plain"])
-def test_kernels_stay_within_their_memory(tmp_path: Path, machine: str) -> None:
-    if machine == "plain":
-        units = list_units("", "-DPLX_PLAIN_ONLY")
-    else:
-        units = list_units(load_build().find_machine([COMPILER]))
+@pytest.mark.nightly
+def test_kernels_stay_within_their_memory(tmp_path: Path) -> None:
+    units = list_units(load_build().find_machine([COMPILER]))
     run_program(compile_units(tmp_path, units, "-fsanitize=address,undefined,float-cast-overflow"))
 
 
