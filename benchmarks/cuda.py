@@ -8,7 +8,9 @@ Nothing is downloaded. All sides get the same weights and the same tokens, one s
 - ``device``: what the device reaches here: bytes per second of a copy, and operations per second of a product.
 - ``sides``: of each side ``decode_ms``, the milliseconds of a decode step of 1 to 128 sequences behind 1,024 tokens
   each, with the most likely token (``sampled_ms``: with a random one); ``prompt_ms``, those of prompts by themselves;
-  ``open_s``, the seconds to load the model; ``peak_bytes``, the most memory in use.
+  ``open_s``, the seconds to load the model; ``peak_bytes``, the most memory in use; ``idle``, the share of decode
+  steps in which the device computes nothing, while a profiler watches, which makes it larger.
+- ``first_token_s``: the seconds from the start of a process to its first token, with all kernels compiled before.
 - ``bound``: for a decode step the time to read the weights and the keys and values once, for a prompt the time of its
   products, at the device's rates; ``of_bound`` is this time divided by the measured one.
 - ``ratios``: the time of transformers (its ``sdpa`` attention and dynamic cache) to ours; above 1 we are faster.
@@ -20,6 +22,8 @@ import argparse
 import gc
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +44,7 @@ ROWS = (1, 8, 32, 128)
 CONTEXT, STEPS, WARM_UP = 1024, 24, 6
 PROMPTS = (512, 2048, 8192)
 TURNS = 3
+FIRST_PROMPT = 128
 SIZE = 8192
 """Rows and columns of the product that measures the device."""
 COPIED = 2**32
@@ -314,6 +319,40 @@ def run_prompt(side: Side, device: str, tokens: int) -> float:
     return round(time_work(device, work, TURNS) * 1e3, 2)
 
 
+def measure_idle(side: Side, rows: int) -> float:
+    """Return the share of decode steps in which a CUDA device computes nothing."""
+    step = side.begin(make_prompts(rows, CONTEXT), Sampling(temperature=0))
+    for _ in range(WARM_UP):
+        step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(WARM_UP):
+            step()
+        torch.cuda.synchronize()
+    side.end()
+    on_device = [each for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    times = sorted((each.time_range.start, each.time_range.end) for each in on_device)
+    busy, done = 0.0, float(times[0][0])
+    for start, end in times:  # kernels overlap
+        busy += max(0.0, end - max(start, done))
+        done = max(done, end)
+    return round(float(1 - busy / (done - times[0][0])), 3)
+
+
+def run_first_token(folder: Path, device: str) -> None:
+    """Load the model and draw a token behind a short prompt."""
+    side = Ours(folder, device, {})
+    side.begin(make_prompts(1, FIRST_PROMPT), Sampling(temperature=0))
+    side.close()
+
+
+def time_first_token(folder: Path, device: str) -> float:
+    """Return the seconds that a new process takes to its first token."""
+    command = [sys.executable, "-m", "benchmarks.cuda", "--device", device, "--first-token", str(folder)]
+    begun = time.perf_counter()
+    subprocess.run(command, check=True)
+    return round(time.perf_counter() - begun, 1)
+
+
 def measure_side(make: Callable[[], Side], device: str, rows: Sequence[int], prompts: Sequence[int]) -> dict[str, Any]:
     """Return the figures of a side in milliseconds."""
     if device.startswith("cuda"):
@@ -328,6 +367,8 @@ def measure_side(make: Callable[[], Side], device: str, rows: Sequence[int], pro
         if isinstance(side, Ours):
             found["sampled_ms"] = {str(each): decode(side, device, each, Sampling(temperature=0.7)) for each in rows}
         if device.startswith("cuda"):
+            if isinstance(side, Ours):
+                found["idle"] = {str(each): measure_idle(side, each) for each in rows}
             found["peak_bytes"] = torch.cuda.max_memory_allocated()
     print(json.dumps(found), flush=True)
     return found
@@ -359,9 +400,11 @@ def run(device: str, layers: int, rows: Sequence[int], prompts: Sequence[int]) -
         }
         makers["transformers"] = partial(Theirs, folder, device)
         sides = {name: measure_side(make, device, rows, prompts) for name, make in makers.items()}
+        first_token_s = time_first_token(folder, device)
     reached = {"tb_per_s": round(limits.bytes_per_s / 1e12, 2), "tflop_per_s": round(limits.operations_per_s / 1e12, 1)}
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-    return {"device": {"name": name, "layers": layers, **reached}, "sides": sides, **compare(limits, sides)}
+    found = {"device": {"name": name, "layers": layers, **reached}, "first_token_s": first_token_s, "sides": sides}
+    return found | compare(limits, sides)
 
 
 def main() -> None:
@@ -372,7 +415,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--prompts", type=int, nargs="+", default=list(PROMPTS))
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--first-token", type=Path, metavar="FOLDER", help="only draw a token of a model")
     options = parser.parse_args()
+    if options.first_token:
+        run_first_token(options.first_token, options.device)
+        return
     found = run(options.device, options.layers, options.rows, options.prompts)
     print(json.dumps({name: value for name, value in found.items() if name != "sides"}, indent=1))
     write_report(options.out, {**describe_run(["benchmarks.cuda"], VERSIONS), **found})

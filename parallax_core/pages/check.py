@@ -24,6 +24,7 @@ from parallax_core.contracts.stage import (
 from parallax_core.pages.pool import PagePool
 
 HINT = "leave it out, or choose another backend"
+PLAIN = Draw(0)
 
 
 def check_batch(batch: StageBatch, lengths: Mapping[SeqId, int], info: StageInfo) -> None:
@@ -43,6 +44,8 @@ def check_batch(batch: StageBatch, lengths: Mapping[SeqId, int], info: StageInfo
     for row in batch.rows:
         if row.seq not in lengths:
             raise KeyError(f"sequence {row.seq} is not open")
+        if _is_plain_decode(row, lengths[row.seq], info):
+            continue
         if problem := _find_problem(row, lengths[row.seq], info) or _find_misplaced(row, info):
             raise ValueError(f"row of sequence {row.seq}: {problem}")
         _check_support(row, info)
@@ -107,6 +110,15 @@ def _check_hidden(batch: StageBatch, num_tokens: int, info: StageInfo) -> None:
         raise ValueError(f"the hidden tensors are {found}; expected {expected}")
     if batch.embeddings and "embeddings" not in info.capabilities:
         raise Unsupported("this stage takes no embeddings", HINT)
+
+
+def _is_plain_decode(row: Row, length: int, info: StageInfo) -> bool:
+    """Return whether a row has one token and one plain draw, without fault, as most rows have: a quick check."""
+    if len(row.tokens) != 1 or len(row.outputs) != 1 or row.positions or row.spans:
+        return False
+    output = row.outputs[0]
+    is_plain = type(output) is Draw and output == PLAIN
+    return is_plain and row.start == length < info.context_length and 0 <= row.tokens[0] < info.vocab_size
 
 
 def _find_problem(row: Row, length: int, info: StageInfo) -> str:

@@ -46,6 +46,8 @@ def make_answers(
         drawn: the drawn tokens, `Draw.count` for each draw, in the order of the draws.
         rank: looks up log-probabilities; called at most once, with the requested positions only.
     """
+    if all(type(output) is Draw and output.count == 1 and output.top < 0 for output in outputs):  # as in most steps
+        return tuple([Drawn((token,)) for token in drawn])
     draws = iter(drawn)
     tokens = [_list_tokens(output, draws) for output in outputs]
     inquiries = [

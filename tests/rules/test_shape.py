@@ -28,10 +28,16 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("parallax_core/cli/simulate.py:simulate", "arguments"): "the options of a command are its arguments",
     ("parallax_core/cli/simulate.py:simulate", "lines"): "and each takes a line or three",
     **{
-        (f"plugins/backend_torch/parallax_backend_torch/triton_kernels.py:{name}", "arguments"): "tensors and sizes"
-        for name in ("_normalize", "_rotate", "_attend", "_combine")
+        (f"plugins/backend_torch/parallax_backend_torch/triton_{name}", "arguments"): "tensors and sizes"
+        for name in (
+            *("kernels.py:_normalize", "kernels.py:_rotate", "attention.py:_attend", "attention.py:_combine"),
+            *("heads.py:_place", "products.py:_begin", "products.py:_multiply"),
+        )
     },
-    ("plugins/backend_torch/parallax_backend_torch/triton_kernels.py:_attend", "lines"): "a kernel is one function",
+    **{
+        (f"plugins/backend_torch/parallax_backend_torch/triton_{name}", "lines"): "a kernel is one function"
+        for name in ("attention.py:_attend", "heads.py:_place", "products.py:_multiply")
+    },
     ("plugins/bench/parallax_bench/cli.py:serve", "arguments"): "the options of a command are its arguments",
     ("plugins/bench/parallax_bench/cli.py:serve", "lines"): "and each takes a line or three",
 }

@@ -155,9 +155,9 @@ def save_random(kind: str, folder: Path, file_bytes: int = FILE_BYTES) -> None:
         path.write_text(json.dumps({"model_type": kind, "text_config": json.loads(path.read_text())}))
 
 
-def save_family(kind: str, folder: Path) -> None:
-    """Save a random model of one of `FAMILIES` or `OTHERS` in ``folder``."""
-    _save_model(kind, (FAMILIES | OTHERS)[kind], folder, FILE_BYTES)
+def save_family(kind: str, folder: Path, **changes: int) -> None:
+    """Save a random model of one of `FAMILIES` or `OTHERS` in ``folder``, with some settings changed."""
+    _save_model(kind, (FAMILIES | OTHERS)[kind] | changes, folder, FILE_BYTES)
 
 
 def load_reference(folder: Path) -> Any:

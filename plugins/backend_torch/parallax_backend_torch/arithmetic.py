@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -52,6 +53,32 @@ def rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> None:
     cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
     x[..., :half] = first * cos - second * sin
     x[..., half : 2 * half] = second * cos + first * sin
+
+
+def place_heads(
+    mixed: torch.Tensor,
+    norms: Sequence[Norm],
+    angles: tuple[torch.Tensor, torch.Tensor],
+    pool: Pool,
+    slots: torch.Tensor,
+) -> bool:
+    """Normalise and rotate queries in place, and store normalised and rotated keys, and values, in one kernel.
+
+    Args:
+        mixed: the queries, keys and values of each token, [tokens, heads, width].
+        norms: the norms of queries and of keys; empty: there are none.
+        angles: the cosines and sines of each token.
+        pool: keys and values of a layer.
+        slots: the slots of the tokens.
+
+    Returns:
+        Whether there is such a kernel; without, nothing is done.
+    """
+    kernels = DEVICE_KERNELS.find(mixed.device)
+    if kernels is None or pool.keys.dtype != mixed.dtype or pool.keys.shape != pool.values.shape:
+        return False
+    kernels.place_heads(mixed, angles, (pool.keys, pool.values), slots, norms)
+    return True
 
 
 def attend(query: torch.Tensor, pool: Pool, places: SlotMapping, rule: Rule) -> torch.Tensor:

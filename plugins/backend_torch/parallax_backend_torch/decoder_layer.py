@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import ModuleType
 from typing import ClassVar
 
 import torch
 
 from parallax_backend_torch.arithmetic import Norm
+from parallax_backend_torch.device_layers import DeviceLayers, find_kernels
 from parallax_backend_torch.heads import Attention
 from parallax_backend_torch.kernels.attention import Pool
 from parallax_backend_torch.kernels.layer import FusedLayer, FusedLayers, Recipe, Scaling, StepPositions, fuse_layer
@@ -73,7 +75,7 @@ class Alone:
         return self.layer(hidden, step, spots[0])
 
 
-def join_layers(layers: Sequence[Layer], spots: Sequence[Spot]) -> list[tuple[slice, Joined | Alone]]:
+def join_layers(layers: Sequence[Layer], spots: Sequence[Spot]) -> list[tuple[slice, Joined | DeviceLayers | Alone]]:
     """Return the layers of a stage, joined to as few calls as possible, each with the slice of its spots.
 
     Args:
@@ -83,14 +85,20 @@ def join_layers(layers: Sequence[Layer], spots: Sequence[Spot]) -> list[tuple[sl
 
     def find_key(index: int) -> object:
         layer = layers[index]
-        return (layer.rope, id(spots[index].places)) if isinstance(layer, WholeLayer) else index
+        if isinstance(layer, WholeLayer):
+            return layer.rope, id(spots[index].places)
+        return (isinstance(layer, PlainLayer) and find_kernels(layer)) or index
 
-    joined: list[tuple[slice, Joined | Alone]] = []
-    for _, indices in groupby(range(len(layers)), find_key):
+    joined: list[tuple[slice, Joined | DeviceLayers | Alone]] = []
+    for key, indices in groupby(range(len(layers)), find_key):
         first, *others = indices
         part = slice(first, first + 1 + len(others))
         whole = [layer for layer in layers[part] if isinstance(layer, WholeLayer)]
-        joined.append((part, Joined(whole) if whole else Alone(layers[first])))
+        plain = [layer for layer in layers[part] if isinstance(layer, PlainLayer)]
+        if isinstance(key, ModuleType):
+            joined.append((part, DeviceLayers(plain, key)))
+        else:
+            joined.append((part, Joined(whole) if whole else Alone(layers[first])))
     return joined
 
 

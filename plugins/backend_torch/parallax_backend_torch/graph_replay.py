@@ -156,6 +156,6 @@ def _double(count: int) -> int:
 
 def _fill(recording: Recording, words: array[int], hidden: torch.Tensor | None) -> None:
     """Write the inputs of a step; padding rows keep the hidden states of an earlier step, which are not used."""
-    recording.words.copy_(upload(words))
+    recording.words.copy_(upload(words), non_blocking=True)  # CUDA takes a copy of memory that is not pinned
     if recording.hidden is not None and hidden is not None:
         recording.hidden[: len(hidden)] = hidden

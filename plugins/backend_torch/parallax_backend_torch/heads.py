@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
+from parallax_backend_torch.arithmetic import Norm, attend, place_heads, rotate, store
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
@@ -85,22 +85,26 @@ class Attention:
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width of the model]."""
+        return self.back.apply(self.look(self.into.apply(x), step, spot), residual)
+
+    def look(self, mixed: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
+        """Return the results of all heads, [tokens, heads * width], from ``mixed``, the product with `into`."""
         heads, places = self.heads, spot.places
         assert isinstance(places, SlotMapping)
-        mixed = self.into.apply(x).unflatten(1, (-1, heads.width))
+        mixed = mixed.unflatten(1, (-1, heads.width))
         queries, keys, values, gates = mixed.split((heads.queries, heads.keys, heads.keys, self.gates), dim=1)
-        angles = step.find_angles(self.rope)
+        angles, pool = step.find_angles(self.rope), Pool(*spot.kept)
+        if not self.gates and place_heads(mixed, self.norms, angles, pool, places.slots):
+            return attend(queries, pool, places, self.rule).flatten(1)
         if self.norms:
             queries, keys = (norm(part) for norm, part in zip(self.norms, (queries, keys), strict=True))
             rotate(queries, angles)
             rotate(keys, angles)
         else:
             rotate(mixed[:, : heads.queries + heads.keys], angles)
-        pool = Pool(*spot.kept)
         store(pool, keys, values, places)
         found = attend(queries, pool, places, self.rule)
-        found = found * gates.sigmoid() if self.gates else found
-        return self.back.apply(found.flatten(1), residual)
+        return (found * gates.sigmoid() if self.gates else found).flatten(1)
 
 
 def _build_gated(weights: Weights, heads: Heads) -> Packed:

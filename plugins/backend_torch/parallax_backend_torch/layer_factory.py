@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch.nn import functional
@@ -12,6 +13,10 @@ from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.kernels.linear import Gate, Packed, pack_rows
 from parallax_backend_torch.kernels.quantize import Quantized
 from parallax_backend_torch.kernels.rows import Rows, WeightKind
+from parallax_backend_torch.product_tiles import fits
+
+if TYPE_CHECKING:
+    from parallax_backend_torch.triton_products import Product
 
 KIND_BYTES: dict[WeightKind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
 Purpose = Literal["layer", "attention", "ends", "router"]
@@ -30,8 +35,16 @@ class DeviceLinear:
         self.out_features, self.in_features = (int(size) for size in weight.shape)
         self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
+    @cached_property
+    def few(self) -> Product | None:
+        """The kernel for a few rows; None: there is none."""
+        kernels = DEVICE_KERNELS.find(self.weight.device)
+        return kernels.Product(self.weight, self.bias) if kernels and fits(self.weight) else None
+
     def apply(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply."""
+        if few := self._find_few(x):
+            return few.apply(x, residual)
         if residual is not None and self.bias is None:
             return torch.addmm(residual, x, self.weight.t())
         out = functional.linear(x, self.weight, self.bias)
@@ -39,6 +52,8 @@ class DeviceLinear:
 
     def apply_gated(self, x: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
         """Multiply, and gate the second half of the outputs by the first."""
+        if few := self._find_few(x):
+            return few.apply_gated(x, gate)
         both = self.apply(x)
         if kernels := DEVICE_KERNELS.find(x.device):
             gated: torch.Tensor = kernels.apply_gate(both, gate)
@@ -54,6 +69,13 @@ class DeviceLinear:
     def to_dense(self) -> torch.Tensor:
         """Return the weight in float32."""
         return self.weight.float()
+
+    def _find_few(self, x: torch.Tensor) -> Product | None:
+        """Return the kernel for some rows, if there is one for so few."""
+        few = self.few
+        return (
+            few if few and 0 < len(x) <= few.most_rows and x.is_contiguous() and x.dtype == few.weight.dtype else None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import torch
 
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.decoder_layer import Alone, Joined, join_layers
+from parallax_backend_torch.device_layers import DeviceLayers
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
 from parallax_backend_torch.step import Step
@@ -109,7 +110,7 @@ class Network:
 
     def __init__(self, ends: Ends, layers: Sequence[Layer], first: int) -> None:
         self._ends, self._layers, self._first = ends, layers, first
-        self._joined: list[tuple[slice, Joined | Alone]] = []
+        self._joined: list[tuple[slice, Joined | DeviceLayers | Alone]] = []
         """The layers, joined to as few calls as possible; found in the first step."""
 
     def run(self, step: Step, hidden: torch.Tensor | None, picks: Picks) -> RunResult:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from struct import pack
 
 import torch
 
@@ -13,7 +15,7 @@ from parallax_backend_torch.page_grid import Grid, Table
 from parallax_backend_torch.step import Slots, Step, make_line, make_spots
 from parallax_backend_torch.store import Store
 from parallax_core.api import PagePool, PoolInfo, Row
-from parallax_sampling_torch.tensors import upload
+from parallax_sampling_torch.tensors import send
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,19 @@ class StepUpload:
         """
         words = array("q")
         for group, extent in zip(self._groups, extents, strict=True):
-            _extend(words, [token for row in group for token in row.tokens], extent.rows * extent.tokens)
+            _extend(words, chain.from_iterable([row.tokens for row in group]), extent.rows * extent.tokens)
         for group, extent in zip(self._groups, extents, strict=True):
-            _extend(words, [place for row in group for place in list_positions(row)], extent.rows * extent.tokens)
+            _extend(words, chain.from_iterable(map(list_positions, group)), extent.rows * extent.tokens)
         for group, extent in zip(self._groups, extents, strict=True):
             _extend(words, [row.start for row in group], extent.rows)
         for number, (info, tables) in enumerate(zip(self._infos, self._tables, strict=True)):
             for table, extent in zip(tables, extents, strict=True):
-                width = extent.pages[number]
+                width, spare = extent.pages[number], array("q", (info.num_pages,))
                 _extend(words, [base for base, _ in table], extent.rows)
-                filled = [page for _, pages in table for page in (*pages, *[info.num_pages] * (width - len(pages)))]
-                _extend(words, filled, extent.rows * width, info.num_pages)
+                for _, pages in table:
+                    words.frombytes(pack(f"{len(pages)}q", *pages))  # several times faster than `extend`
+                    words += spare * (width - len(pages))
+                words += spare * (width * (extent.rows - len(table)))
         return words
 
 
@@ -115,7 +119,7 @@ def send_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> S
     paged = [pool for pool in pools if pool.info.kind != "state"]
     step_upload = StepUpload(rows, paged)
     extents = step_upload.measure()
-    sent = upload(step_upload.write(extents)).to(store.device)
+    sent = send(step_upload.write(extents), store.device)
     opened = open_step_upload(sent, extents, [pool.info for pool in paged])
     grids, line = iter(opened.grids), make_line(rows, store.device)
     places = [Slots(line, pool, rows) if pool.info.kind == "state" else next(grids) for pool in pools]
@@ -146,10 +150,11 @@ def list_positions(row: Row) -> Sequence[int]:
     return row.positions or range(row.start, row.start + len(row.tokens))
 
 
-def _extend(words: array[int], values: Sequence[int], size: int, fill: int = 0) -> None:
-    """Append ``values``, padded to ``size`` with ``fill``."""
+def _extend(words: array[int], values: Iterable[int], size: int) -> None:
+    """Append ``values``, padded to ``size`` with zeros."""
+    stop = len(words) + size
     words.extend(values)
-    words.extend([fill] * (size - len(values)))
+    words.frombytes(bytes(words.itemsize * (stop - len(words))))
 
 
 class _Parts:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from parallax_core.api import Sampling
 from parallax_sampling_torch.draw_inputs import DrawInput
 from parallax_sampling_torch.tensors import upload
 
@@ -23,6 +24,8 @@ def adjust_logits(logits: torch.Tensor, draw_inputs: Sequence[DrawInput]) -> tor
         logits: float32 of shape [rows, vocab size]; not changed.
         draw_inputs: one for each row; the token ids of their histories lie in ``range(vocab size)``.
     """
+    if not any(map(is_adjusted, {id(each.sampling): each.sampling for each in draw_inputs}.values())):
+        return logits
     changes = list(_list_changes(draw_inputs, logits.shape[-1]))
     repeating = [row for row, each in enumerate(draw_inputs) if each.sampling.repetition_penalty != 1]
     discouraged = [row for row, each in enumerate(draw_inputs) if each.num_output and _discourages(each)]
@@ -43,6 +46,12 @@ def adjust_logits(logits: torch.Tensor, draw_inputs: Sequence[DrawInput]) -> tor
 def make_column(values: Sequence[float], device: torch.device) -> torch.Tensor:
     """Return ``values`` as float32 of shape [rows, 1]."""
     return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+
+
+def is_adjusted(sampling: Sampling) -> bool:
+    """Return whether logits may change before a draw."""
+    is_penalised = sampling.repetition_penalty != 1 or sampling.frequency_penalty or sampling.presence_penalty
+    return bool(is_penalised or sampling.logit_bias or sampling.min_tokens)
 
 
 def _discourages(draw_input: DrawInput) -> bool:

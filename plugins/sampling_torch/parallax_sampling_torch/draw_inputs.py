@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from parallax_core.api import Draw, Entry, Row, Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class DrawInput:
+class DrawInput(NamedTuple):
     """One draw."""
 
     sampling: Sampling

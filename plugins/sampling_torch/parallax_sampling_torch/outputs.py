@@ -9,11 +9,12 @@ from functools import partial
 
 import torch
 
-from parallax_core.api import Answer, Draw, Entry, Hidden, Output, SeqId, StageBatch, Tensor, make_answers
+from parallax_core.api import Answer, Draw, Entry, Hidden, Output, Sampling, SeqId, StageBatch, Tensor, make_answers
+from parallax_sampling_torch.adjust import is_adjusted
 from parallax_sampling_torch.draw_inputs import list_draw_inputs
 from parallax_sampling_torch.ranking import rank_tokens
 from parallax_sampling_torch.sampler import Sampler
-from parallax_sampling_torch.tensors import upload, write_tensor
+from parallax_sampling_torch.tensors import send, write_tensor
 
 
 def list_outputs(batch: StageBatch) -> list[Output]:
@@ -64,7 +65,7 @@ def find_picks(batch: StageBatch, device: torch.device) -> Picks:
                 sums.append((len(places), slice(stop - output.summed, stop)))
             places.append(first + output.offset)
         first += len(row.tokens)
-    return Picks(None if places == array("q", range(first)) else upload(places).to(device), tuple(sums))
+    return Picks(None if places == array("q", range(first)) else send(places, device), tuple(sums))
 
 
 def place_draws(outputs: Sequence[Output]) -> list[int]:
@@ -92,10 +93,19 @@ def draw_tokens(
     places = place_draws(outputs)
     if not places:
         return None
+    samplings = {id(spec.sampling): spec.sampling for spec in [entries[row.seq].spec for row in batch.rows]}
+    is_each = len(places) == len(outputs) == len(set(places))
+    if best is not None and is_each and not any(map(_is_random, samplings.values())):
+        return best
     draw_inputs = [draw_input for row in batch.rows for draw_input in list_draw_inputs(row, entries[row.seq])]
-    if len(places) == len(outputs) == len(set(places)):
+    if is_each:
         return sampler.sample(logits, draw_inputs, best)
     return sampler.sample(logits[places], draw_inputs, None if best is None else best[places])
+
+
+def _is_random(sampling: Sampling) -> bool:
+    """Return whether a draw may take another token than the one with the largest logit."""
+    return bool(sampling.temperature) or is_adjusted(sampling)
 
 
 def answer_outputs(outputs: Sequence[Output], logits: torch.Tensor, drawn: torch.Tensor | None) -> tuple[Answer, ...]:

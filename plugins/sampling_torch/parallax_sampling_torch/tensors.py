@@ -50,6 +50,13 @@ def name_dtype(dtype: torch.dtype) -> str:
     return str(dtype).rpartition(".")[2]
 
 
+def send(words: array[Any], device: torch.device) -> torch.Tensor:
+    """Return a copy of numbers on a device; on CUDA, without waiting for the work before it."""
+    return upload(words).to(
+        device, non_blocking=device.type == "cuda"
+    )  # CUDA takes a copy of memory that is not pinned
+
+
 def upload(words: array[Any]) -> torch.Tensor:
     """Return numbers as a tensor over the memory of the array."""
     dtype = CODES[words.typecode]

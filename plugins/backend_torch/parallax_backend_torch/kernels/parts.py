@@ -72,7 +72,8 @@ def find_largest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     library = find_library()
     if library is None or x.device.type != "cpu" or not is_whole(x, x):
-        return x.argmax(-1), x.amax(-1)
+        most, places = x.max(-1)
+        return places, most
     places, most = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x))
     library.plx_find_largest(x.data_ptr(), x.shape[0], x.shape[1], places.data_ptr(), most.data_ptr())
     return places, most

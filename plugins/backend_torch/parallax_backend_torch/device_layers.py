@@ -1,0 +1,84 @@
+"""Layers on a CUDA device whose norms, gates and sums are inside their products, for steps of a few tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import torch
+
+from parallax_backend_torch.device_kernels import DEVICE_KERNELS
+from parallax_backend_torch.heads import Attention
+from parallax_backend_torch.layer_factory import DeviceLinear
+from parallax_backend_torch.mlp import GatedMlp
+from parallax_backend_torch.step import Spot, Step
+
+if TYPE_CHECKING:
+    from parallax_backend_torch.decoder_layer import PlainLayer
+    from parallax_backend_torch.model import Layer
+    from parallax_backend_torch.triton_products import Product
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Products:
+    """The matrices of a layer."""
+
+    into: Product
+    back: Product
+    up: Product
+    down: Product
+
+
+class DeviceLayers:
+    """Consecutive layers with the interface of `decoder_layer.Joined`.
+
+    Args:
+        layers: layers of which `find_kernels` says that they fit.
+        kernels: the kernels of their device.
+    """
+
+    def __init__(self, layers: Sequence[PlainLayer], kernels: ModuleType) -> None:
+        self._layers, self._kernels = layers, kernels
+        self._products = [Products(*(matrix.few for matrix in _list_matrices(layer) if matrix.few)) for layer in layers]
+
+    def __call__(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
+        """Return the hidden states after the last layer; ``spots`` has one spot for each."""
+        if 0 < len(hidden) <= self._kernels.MOST_ROWS:
+            return self._run_few(hidden, step, spots)
+        for layer, spot in zip(self._layers, spots, strict=True):
+            hidden = layer(hidden, step, spot)
+        return hidden
+
+    def _run_few(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
+        stream = self._kernels.begin_stream(hidden, self._layers[0].attention_norm)
+        following = [*(layer.attention_norm for layer in self._layers[1:]), None]
+        for layer, products, spot, norm in zip(self._layers, self._products, spots, following, strict=True):
+            attention, mixer = layer.attention, layer.mixer
+            assert isinstance(attention, Attention)
+            assert isinstance(mixer, GatedMlp)
+            found = attention.look(products.into.apply(stream), step, spot)
+            stream = products.back.extend(found, stream.hidden, layer.mixer_norm)
+            gated = products.up.apply_gated(stream, mixer.gate)
+            if norm is None:
+                return products.down.apply(gated, stream.hidden)
+            stream = products.down.extend(gated, stream.hidden, norm)
+        return hidden
+
+
+def find_kernels(layer: Layer) -> ModuleType | None:
+    """Return the kernels that can run a layer as one of `DeviceLayers`; None: there are none."""
+    matrices = _list_matrices(layer)
+    kernels = DEVICE_KERNELS.find(matrices[0].weight.device) if matrices else None
+    return kernels if kernels and all(matrix.few for matrix in matrices) else None
+
+
+def _list_matrices(layer: Layer) -> list[DeviceLinear]:
+    """Return the matrices of a layer, in the order of `Products`; empty if it has others."""
+    attention, mixer = getattr(layer, "attention", None), getattr(layer, "mixer", None)
+    if not isinstance(attention, Attention) or attention.gates or not isinstance(mixer, GatedMlp):
+        return []
+    matrices = [attention.into, attention.back, mixer.into, mixer.back]
+    found = [matrix for matrix in matrices if isinstance(matrix, DeviceLinear)]
+    return found if len(found) == len(matrices) else []
