@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,40 +40,45 @@ VIOLATIONS = [
 
 
 @pytest.fixture(scope="module")
-def copy_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """Return a function that copies the packages and contracts to a new folder."""
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the packages and contracts. What was read of files that stay as they are is kept beside it."""
+    folder = tmp_path_factory.mktemp("tree")
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for package in (ROOT / "parallax_core", *ROOT.glob("plugins/*/parallax_*")):
+        shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
-    def make() -> Path:
-        folder = tmp_path_factory.mktemp("tree")
-        shutil.copy(ROOT / "pyproject.toml", folder)
-        for package in (ROOT / "parallax_core", *ROOT.glob("plugins/*/parallax_*")):
-            shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-        return folder
 
-    return make
+@contextmanager
+def appended(path: Path, line: str) -> Iterator[None]:
+    """Have a line at the end of a file, which may be new."""
+    before = path.read_bytes() if path.exists() else None
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes((before or b"") + f"\n{line}\n".encode())
+    try:
+        yield
+    finally:
+        if before is None:
+            shutil.rmtree(path.parent)
+        else:
+            path.write_bytes(before)
 
 
 def check_imports(folder: Path, *contracts: str) -> subprocess.CompletedProcess[str]:
     chosen = [argument for contract in contracts for argument in ("--contract", contract)]
-    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache", *chosen]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", *chosen]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_imports_keep_every_contract(copy_tree: Callable[[], Path]) -> None:
-    checked = check_imports(copy_tree())
+def test_imports_keep_every_contract(tree: Path) -> None:
+    checked = check_imports(tree)
     assert checked.returncode == 0, checked.stdout
 
 
 @pytest.mark.parametrize(("contract", "path", "line"), VIOLATIONS)
-def test_imports_that_break_a_contract_are_caught(
-    copy_tree: Callable[[], Path], contract: str, path: str, line: str
-) -> None:
-    folder = copy_tree()
-    target = folder / path
-    target.parent.mkdir(exist_ok=True)
-    with target.open("a", encoding="utf-8") as file:
-        file.write(f"\n{line}\n")
-    checked = check_imports(folder, contract)
+def test_imports_that_break_a_contract_are_caught(tree: Path, contract: str, path: str, line: str) -> None:
+    with appended(tree / path, line):
+        checked = check_imports(tree, contract)
     assert checked.returncode == 1, checked.stdout
     assert "1 broken" in checked.stdout
 
