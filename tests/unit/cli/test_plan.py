@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.cli.command_here import run_here
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -46,8 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run_plan(folder: Path, *options: str, nodes: str = "nodes.toml") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parallax_core", "plan", str(folder), "--nodes", str(folder / nodes), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_here("plan", str(folder), "--nodes", str(folder / nodes), *options)
 
 
 def read_plans(folder: Path, *options: str) -> list[dict[str, Any]]:

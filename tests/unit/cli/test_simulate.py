@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.command_here import run_here
 from tests.unit.cli.test_plan import CONFIG, NODES
 
 
@@ -18,8 +18,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parallax_core", "simulate", str(folder), "--nodes", str(folder / "nodes.toml")]
-    return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    return run_here("simulate", str(folder), "--nodes", str(folder / "nodes.toml"), *options)
 
 
 def test_table_has_latencies_goodput_and_load(folder: Path) -> None:
