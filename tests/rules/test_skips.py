@@ -20,22 +20,26 @@ def run_pytest(folder: Path, source: str, *options: str) -> subprocess.Completed
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def test_it(): pytest.skip('not today')",
-        "@pytest.mark.skipif(True, reason='slow')\ndef test_it(): pass",
-        "@pytest.mark.xfail(reason='known')\ndef test_it(): assert False",
-        "pytest.importorskip('no_such_module')",
-        "def test_good(): pass\npytest.skip('the whole file', allow_module_level=True)",
-    ],
-)
-def test_run_fails_when_a_test_is_skipped(tmp_path: Path, source: str) -> None:
-    # A passing neighbour, so that the exit status is that of the rule and not "no tests ran".
-    (tmp_path / "test_neighbour.py").write_text("def test_neighbour(): pass\n")
-    ran = run_pytest(tmp_path, source)
+SKIPS = {
+    "today": "def test_it(): pytest.skip('not today')",
+    "slow": "@pytest.mark.skipif(True, reason='slow')\ndef test_it(): pass",
+    "known": "@pytest.mark.xfail(reason='known')\ndef test_it(): assert False",
+    "no_such_module": "pytest.importorskip('no_such_module')",
+    "the whole file": "def test_good(): pass\npytest.skip('the whole file', allow_module_level=True)",
+}
+"""Tests that are skipped, by what the run says of each."""
+
+
+def test_run_fails_when_tests_are_skipped(tmp_path: Path) -> None:
+    for number, source in enumerate(SKIPS.values()):
+        (tmp_path / f"test_{number}.py").write_text(f"import pytest\n\n{source}\n")
+    ran = run_pytest(tmp_path, "def test_passing(): pass")
     assert ran.returncode == 1, ran.stdout
-    assert "skipped without a missing device or instruction" in ran.stdout
+    assert "1 passed, 4 skipped, 1 xfailed" in ran.stdout, "without the rule, this run succeeds"
+    refused = ran.stdout.partition("skipped without a missing device or instruction")[2]
+    for number, reason in enumerate(SKIPS):
+        [line] = [line for line in refused.splitlines() if line.startswith(f"test_{number}.py")]
+        assert reason in line
 
 
 @pytest.mark.parametrize("reason", ["needs Metal", "there is no CUDA device", "this processor lacks avx512"])

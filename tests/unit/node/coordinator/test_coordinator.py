@@ -9,9 +9,15 @@ from parallax_core.cluster.rebalancing.rest import MoveRules
 from parallax_core.cluster.rebalancing.slowdown import SlowdownRules
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import PlannedMove
+from parallax_core.node.coordinator import coordinator
 from parallax_core.wire.membership import Assign
 from tests.unit.node.cluster import TOY, Node, soon, until
 from tests.unit.node.coordinator.planned_cluster import PlannedCluster, coordinated
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "LOOK_S", 0.5)
 
 
 async def gather(cluster: PlannedCluster, *names: str) -> dict[str, Node]:

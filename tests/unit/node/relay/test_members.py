@@ -106,7 +106,7 @@ async def act(deeds: list[tuple[str, str | int, object]]) -> None:
     await relay.stop()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(actions, max_size=12))
 def test_members_may_send_anything(deeds: list[tuple[str, str | int, object]]) -> None:
     with patch.object(module, "ANSWER_S", 0.02):

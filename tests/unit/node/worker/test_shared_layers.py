@@ -350,7 +350,7 @@ class Walk:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=15)
 @given(
     st.lists(
         st.tuples(
