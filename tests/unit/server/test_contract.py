@@ -35,7 +35,7 @@ CHECKS = [
     negative_data_rejection,
     unsupported_method,
 ]
-FEW = {"get": 5, "delete": 5, "post": 25}
+FEW = {"get": 5, "delete": 5, "post": 12}
 LIMITS: dict[str, Any] = {"max_tokens": 8, "max_completion_tokens": 8, "n": 2, "best_of": 2, "min_tokens": 4}
 """So long an answer may be: the point is what is answered, not how much."""
 VALID = {field: 128 if field in {"n", "best_of"} else 2**31 - 1 for field in LIMITS}

@@ -56,7 +56,7 @@ def make(kind: BodyKind, **fields: Any) -> BodyRequest:
 async def running(folder: Path, limits: PoolLimits | None = None, **model: str) -> AsyncIterator[TokenizerPool]:
     """Run a pool for a model that is written into ``folder``."""
     write_model(folder, **{"template": TEMPLATE, **model})
-    pool = TokenizerPool(str(folder), "tiny", limits)
+    pool = TokenizerPool(str(folder), "tiny", limits or PoolLimits(num_processes=1))
     try:
         await pool.start()
         pool.start_others()
@@ -183,8 +183,8 @@ async def test_template_that_is_damaged_is_told_at_start(tmp_path: Path) -> None
 
 
 async def test_template_that_takes_for_ever_to_compile_is_told_at_start(tmp_path: Path) -> None:
-    with pytest.raises(BackendFailed, match="cannot be prepared: this takes longer than 3 seconds"):
-        async with running(tmp_path, PoolLimits(num_processes=1, start_seconds=3), template="{{ 9 ** 999999999 }}"):
+    with pytest.raises(BackendFailed, match="cannot be prepared: this takes longer than 2 seconds"):
+        async with running(tmp_path, PoolLimits(num_processes=1, start_seconds=2), template="{{ 9 ** 999999999 }}"):
             pass
     assert asyncio.all_tasks() == {asyncio.current_task()}  # else one may still kill a process when the loop ends
 
