@@ -24,10 +24,10 @@ def describe_error(error: TyperException, commands: Collection[str]) -> tuple[st
 
     What was meant is in the hint alone.
     """
-    return GUESS.sub("", error.format_message()), find_usage_hint(error, commands)
+    return GUESS.sub("", error.format_message()), _choose_hint(error, commands)
 
 
-def find_usage_hint(error: TyperException, commands: Collection[str]) -> str:
+def _choose_hint(error: TyperException, commands: Collection[str]) -> str:
     """Return the hint for an error in ``sys.argv``, with the names of all ``commands``."""
     word = next((each for each in sys.argv[1:2] if not each.startswith("-")), "")
     if word in commands:

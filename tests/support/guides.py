@@ -19,15 +19,17 @@ OTHER = 'cp -r "$(parallax models pull smollm2-135m)" other'
 """Makes a second model."""
 JOINED = "joined the server at"
 AS_WORKER = "joined head=head"
-LEAST_MEMORY = "--memory 0.6 --memory-fraction 0.2"
+"""What `parallax join` and `parallax worker` show."""
+SMALL = "--memory 0.6 --memory-fraction 0.2"
+"""Options by which a server leaves room for another model, or another machine."""
 
 
-def server(terminal: str, options: str, until: str = READY) -> Step:
+def serve(terminal: str, options: str, until: str = READY) -> Step:
     """Return the start of a server that a page takes for granted."""
     return typed(terminal, f"parallax {options}", until=until)
 
 
-def remember_code(terminal: str) -> Step:
+def make_code(terminal: str) -> Step:
     """Return the step that makes a join code."""
     return typed(terminal, "parallax codes new --uses 0", shows="plx1")
 
@@ -37,7 +39,7 @@ BACKENDS = (
     Step("desk", "pip install dist/parallax_{sampling_torch,", shows="parallax"),
     Step("desk", "parallax serve --backend torch --backend-option", until=READY),
     end("desk"),
-    server("desk", "serve smollm2-135m --listen tcp://127.0.0.1:9000", until="parallax worker --connect"),
+    serve("desk", "serve smollm2-135m --listen tcp://127.0.0.1:9000", until="parallax worker --connect"),
     Step("desk/2", "parallax worker --connect", until=AS_WORKER),
     Step("desk", "", until=READY),
     end("desk/2"),
@@ -67,13 +69,13 @@ DEPLOY = (
 )
 GRADIENT = (
     Step("desk", "pip install dist/parallax_server_gradient", shows="parallax"),
-    server("desk", f"run smollm2-135m --port 3001 --listen tcp://127.0.0.1:9000 {LEAST_MEMORY}", until="ready http"),
+    serve("desk", f"run smollm2-135m --port 3001 --listen tcp://127.0.0.1:9000 {SMALL}", until="ready http"),
     Step("desk/2", "curl http://127.0.0.1:3001/scheduler/init", shows='"init_nodes_num":1'),
     end("desk"),
 )
 JOIN_AGAIN = (
-    server("desk", f"run smollm2-135m {LEAST_MEMORY}", until=READY),
-    remember_code("desk/2"),
+    serve("desk", f"run smollm2-135m {SMALL}", until=READY),
+    make_code("desk/2"),
     typed("mini", "parallax join CODE --memory 0.3", until=JOINED),
     end("mini"),
     Step("mini", "parallax join", until=JOINED),
@@ -83,14 +85,14 @@ JOIN_AGAIN = (
 AT_HOME = (
     Step("desk", "pip install dist/parallax_transport_lattica", shows="parallax"),
     Step("desk", "parallax run MODEL --relay --transport lattica", until=READY),
-    typed("desk/2", "parallax codes new --uses 0", shows="plx1"),
+    make_code("desk/2"),
     Step("mini", "parallax join CODE", until=JOINED),
     end("mini"),
     Step("mini", "parallax join CODE --listen 'lattica", until=JOINED),
     end("mini"),
     end("desk"),
     Step("desk", "parallax run MODEL --relay --listen tcp", until=READY),
-    typed("desk/2", "parallax codes new --uses 0", shows="plx1"),
+    make_code("desk/2"),
     Step("mini", "parallax join CODE --relay", until=JOINED),
     end("mini"),
     Step("mini", "parallax relay CODE", until="joined|relays"),
@@ -168,11 +170,11 @@ SEVERAL = (
     Step("desk", "parallax run Qwen/Qwen3-0.6B", until=READY),
     Step("desk/2", "parallax models switch", shows="other is loaded"),
     end("desk"),
-    server("desk", f"run smollm2-135m {LEAST_MEMORY}"),
+    serve("desk", f"run smollm2-135m {SMALL}"),
     Step("desk/2", "parallax models load", shows="other is loaded"),
     Step("desk/2", "parallax models unload", shows="smollm2-135m is unloaded"),
     end("desk"),
-    server("desk", f"run smollm2-135m {LEAST_MEMORY}"),
+    serve("desk", f"run smollm2-135m {SMALL}"),
     Step("desk/2", "curl http://127.0.0.1:8000/v1/cluster/models -H", shows='"switch"'),
     end("desk"),
     Step("desk", "parallax run Qwen/Qwen3-0.6B --known", until=READY),
