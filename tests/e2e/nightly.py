@@ -29,6 +29,8 @@ STEP_S = 900
 CODE = re.compile(r"plx1\w+")
 CODES = re.compile(r"plx1[\w.]+|\bCODE(_OF_A_SERVER)?\b")
 """A join code, or what stands for one on a page."""
+HINTED = re.compile(r"(?<=`)parallax keys allow [^`]+(?=`)")
+"""What a hint says to type on the server's machine."""
 NODE = re.compile(r"\[\S+/(\d+)\] ")
 """The name of a node before a line of its log, with its process id."""
 
@@ -109,6 +111,8 @@ class Desk:
         written = step.command if step.is_prose else next(self._list_written(step))
         if "PID" in written:
             written = written.replace("PID", NODE.findall(self._shells[step.machine].text)[0])
+        if "HINTED" in written:
+            written = written.replace("HINTED", self._find(HINTED))
         for pattern, stand_in in STAND_INS.items():
             written = re.sub(pattern, stand_in, written)
         return CODES.sub(lambda _: self._find(CODE), written)

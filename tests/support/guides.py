@@ -165,6 +165,19 @@ SECURE = (
     Step("desk", "parallax serve smollm2-135m --cors-origin", until=READY),
     end("desk"),
 )
+STANDBY = (
+    serve("desk", f"run smollm2-135m --listen tcp://127.0.0.1:9001 {SMALL}"),
+    make_code("desk/2"),
+    Step("mini", "parallax run --standby-of", until="may run stages of this cluster, and not take it over"),
+    typed("desk/2", "HINTED"),
+    Step("mini", "parallax run --standby-of", until="following the coordinator model=smollm2-135m term=1"),
+    end("desk"),
+    Step("mini/2", "parallax promote", shows="this machine serves smollm2-135m from now on, in term 2"),
+    Step("mini", "", until=READY),
+    end("mini"),
+    Step("desk", "parallax run MODEL --new-term", until=READY),
+    end("desk"),
+)
 SEVERAL = (
     typed("desk", OTHER),
     Step("desk", "parallax run Qwen/Qwen3-0.6B", until=READY),
@@ -205,6 +218,7 @@ GUIDES = {
     "docs/how-to/plugins.md": PLUGINS,
     "docs/how-to/secure.md": SECURE,
     "docs/how-to/several-models.md": SEVERAL,
+    "docs/how-to/standby.md": STANDBY,
     "plugins/backend_mlx/README.md": backend("backend_mlx", "--backend mlx"),
     "plugins/backend_torch/README.md": backend("{sampling_torch,backend_torch}", "--backend torch"),
     "plugins/bench/README.md": (

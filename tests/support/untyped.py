@@ -40,9 +40,6 @@ UNTYPED: dict[str, dict[str, str]] = {
     },
     "docs/how-to/standby.md": {
         "sudo ": UNITS,
-        "parallax run --standby-of": "needs machines that die; tests/e2e/test_standby.py",
-        "parallax promote": "needs machines that die; tests/e2e/test_standby.py",
-        "parallax run MODEL --new-term": "needs machines that die; tests/e2e/test_standby.py",
     },
     "docs/how-to/write-a-model-adapter.md": {"ModelSpec(": "shows an interface"},
     "plugins/backend_vllm/README.md": {

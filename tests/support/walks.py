@@ -21,7 +21,8 @@ class Step:
 
     terminal: str
     command: str
-    """How it begins on the page; empty: nothing is typed. PID is that of the node in the machine's first terminal."""
+    """How it begins on the page; empty: nothing is typed. PID is that of the node in the machine's first terminal, and
+    HINTED the command that a hint has named."""
     until: str = ""
     """A pattern of what it shows, and goes on after that; empty: it has to end."""
     shows: str = ""
