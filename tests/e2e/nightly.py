@@ -29,6 +29,8 @@ STEP_S = 900
 CODE = re.compile(r"plx1\w+")
 CODES = re.compile(r"plx1[\w.]+|\bCODE(_OF_A_SERVER)?\b")
 """A join code, or what stands for one on a page."""
+COMMENT = re.compile(r" {2,}#.*$")
+"""What stands behind a command for the reader."""
 HINTED = re.compile(r"(?<=`)parallax keys allow [^`]+(?=`)")
 """What a hint says to type on the server's machine."""
 NODE = re.compile(r"\[\S+/(\d+)\] ")
@@ -122,7 +124,8 @@ class Desk:
             for command in list_typed(snippet):
                 if command.startswith(step.command):
                     python = "python" if self._programs else ".venv/bin/python"
-                    yield f"{python} - <<'END'\n{command}END" if snippet.language == "python" else command
+                    is_code, bare = snippet.language == "python", COMMENT.sub("", command)
+                    yield f"{python} - <<'END'\n{command}END" if is_code else bare
 
     def _find(self, pattern: re.Pattern[str]) -> str:
         """Return what the latest step that has shown any of it has shown first."""

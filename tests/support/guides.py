@@ -20,7 +20,7 @@ OTHER = 'cp -r "$(parallax models pull smollm2-135m)" other'
 JOINED = "joined the server at"
 AS_WORKER = "joined head=head"
 """What `parallax join` and `parallax worker` show."""
-SMALL = "--memory 0.6 --memory-fraction 0.2"
+SMALL = "--memory 2 --memory-fraction 0.2"
 """Options by which a server leaves room for another model, or another machine."""
 
 
@@ -97,8 +97,8 @@ AT_HOME = (
     end("mini"),
     Step("mini", "parallax relay CODE", until="joined|relays"),
     end("mini"),
-    Step("mini", "parallax doctor --network", shows="127.0.0.1"),
-    Step("mini", "parallax doctor --network --ask", shows="127.0.0.1"),
+    Step("mini", "parallax doctor --network", shows="accepts connections"),
+    Step("mini", "parallax doctor --network --ask", shows="accepts connections"),
     end("desk"),
 )
 MODELS = (
@@ -183,15 +183,18 @@ SEVERAL = (
     Step("desk", "parallax run Qwen/Qwen3-0.6B", until=READY),
     Step("desk/2", "parallax models switch", shows="other is loaded"),
     end("desk"),
-    serve("desk", f"run smollm2-135m {SMALL}"),
-    Step("desk/2", "parallax models load", shows="other is loaded"),
-    Step("desk/2", "parallax models unload", shows="smollm2-135m is unloaded"),
-    end("desk"),
-    serve("desk", f"run smollm2-135m {SMALL}"),
-    Step("desk/2", "curl http://127.0.0.1:8000/v1/cluster/models -H", shows='"switch"'),
-    end("desk"),
-    Step("desk", "parallax run Qwen/Qwen3-0.6B --known", until=READY),
-    end("desk"),
+    typed("studio", OTHER),
+    serve("studio", f"run smollm2-135m {SMALL}"),
+    Step("studio/2", "parallax models load", shows="other is loaded"),
+    Step("studio/2", "parallax models unload", shows="smollm2-135m is unloaded"),
+    end("studio"),
+    typed("mini", OTHER),
+    serve("mini", f"run smollm2-135m {SMALL}"),
+    Step("mini/2", "curl http://127.0.0.1:8000/v1/cluster/models -H", shows='"switch"'),
+    end("mini"),
+    typed("sofa", OTHER),
+    Step("sofa", "parallax run Qwen/Qwen3-0.6B --known", until=READY),
+    end("sofa"),
 )
 
 
@@ -223,9 +226,10 @@ GUIDES = {
     "plugins/backend_torch/README.md": backend("{sampling_torch,backend_torch}", "--backend torch"),
     "plugins/bench/README.md": (
         Step("desk", "pip install dist/parallax_bench", shows="parallax"),
-        Step("desk", "parallax serve &", until=READY),
-        Step("desk/2", "parallax bench serve", shows="goodput"),
-        end("desk"),
+        Step("desk", "parallax serve &"),
+        typed("desk", "until curl --silent --fail http://127.0.0.1:8000/ready; do sleep 1; done"),
+        Step("desk", "parallax bench serve", shows="goodput"),
+        typed("desk", "kill %1; wait %1; true"),
     ),
     "plugins/server_gradient/README.md": (
         Step("desk", "pip install dist/parallax_server_gradient", shows="parallax"),
