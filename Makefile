@@ -5,7 +5,7 @@ PORT    ?= 8000
 BACKEND ?= mlx
 MODEL   ?=
 ARGS    ?=
-WORKERS ?= 2
+WORKERS ?= 3
 
 PLUGINS  := $(patsubst plugins/%/pyproject.toml,plugins/%,$(wildcard plugins/*/pyproject.toml))
 PROJECTS := . $(PLUGINS)
@@ -82,9 +82,10 @@ lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and ty
 # OpenBLAS threads spin while they wait for each other, which wastes most of the time when processes share the cores.
 unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 
-# WORKERS processes share the tests: while one waits, another computes. Tests chosen by ARGS run in one process.
+# WORKERS processes share the tests: three for two cores, since many wait for links, clocks and servers. Tests chosen by
+# ARGS run in one process.
 # DURATIONS=FILE adds what each file of tests took to a JSON file; the record is tests/durations.json.
-unit: $(DEV)/.stamp ## run the tests in WORKERS (2) processes, or with ARGS for pytest in one
+unit: $(DEV)/.stamp ## run the tests in WORKERS (3) processes, or with ARGS for pytest in one
 	@echo "pytest"
 	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal) \
 		$(if $(DURATIONS),--store-durations $(abspath $(DURATIONS)))
