@@ -35,8 +35,16 @@ def describe_run(command: Sequence[str], packages: Iterable[str] = ()) -> dict[s
             "load": round(os.getloadavg()[0], 1),
             "system": platform.platform(),
         },
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        "versions": {"python": platform.python_version(), **{name: _find_version(name) for name in packages}},
     }
+
+
+def _find_version(package: str) -> str:
+    """Return the version of a distribution, or say that it runs from its sources."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "from its sources"
 
 
 def write_report(path: Path | None, report: Mapping[str, Any]) -> None:

@@ -44,7 +44,19 @@ def write_cuda(report: Mapping[str, Any]) -> list[str]:
     programs = f"torch {versions['torch']} and transformers {versions['transformers']}"
     head = f"| ms | {' | '.join(TITLES.values())} | Bound | Bound / time | Ratio to transformers |"
     lines = ["", "### A CUDA device", "", *ABOUT, "", f"{about}, with {programs}.", "", head]
-    return [*lines, "|---" * (len(TITLES) + 4) + "|", *write_cases(report)]
+    return [*lines, "|---" * (len(TITLES) + 4) + "|", *write_cases(report), *write_host(report)]
+
+
+def write_host(report: Mapping[str, Any]) -> list[str]:
+    """Return the lines on the time that the device waits, if it was measured."""
+    if "first_token_s" not in report:
+        return []
+    shares = [f"{share:.0%} with {rows}" for rows, share in report["sides"]["parallax"]["idle"].items()]
+    return [
+        "",
+        f"While a profiler watched, the device had nothing to do in {', '.join(shares)} requests of the time of decode",
+        f"steps: the host prepares them. A new process drew its first token after {report['first_token_s']} s.",
+    ]
 
 
 def write_cases(report: Mapping[str, Any]) -> Iterator[str]:
