@@ -141,7 +141,7 @@ def _sum_up(path: str, took: dict[str, list[float]]) -> dict[str, Any]:
 
 
 class Record:
-    """Writes which tests a nightly run ran on which commit: their seconds, which failed, and which only at first."""
+    """Writes the last nightly run of each file of tests: its commit, seconds, what failed, and what only at first."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._seconds, self._failed = path, dict[str, float](), set[str]()
@@ -153,18 +153,23 @@ class Record:
             self._failed.add(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Add this run to those of the same commit."""
+        """Add this run to those of the same commit; files that had no test in it keep what they had."""
         shown = ["git", "show", "--no-patch", "--format=%H %cI", "HEAD"]
         commit, date = subprocess.run(
             shown, cwd=session.config.rootpath, check=True, capture_output=True, text=True
         ).stdout.split()
         record: dict[str, Any] = json.loads(self._path.read_text()) if self._path.exists() else {}
-        if record.get("commit") != commit:
-            record = {"commit": commit, "date": date, "failed": [], "flaky": [], "seconds": {}}
-        passed = self._seconds.keys() - self._failed
-        record["flaky"] = sorted({*record["flaky"], *passed.intersection(record["failed"])})
-        record["failed"] = sorted(self._failed.union(record["failed"]) - passed)
-        record["seconds"] |= {name: round(seconds, 1) for name, seconds in self._seconds.items()}
+        for nodeid, seconds in self._seconds.items():
+            path, _, name = nodeid.partition("::")
+            if record.get(path, {}).get("commit") != commit:
+                record[path] = {"commit": commit, "date": date, "failed": [], "flaky": [], "seconds": {}}
+            entry = record[path]
+            entry["seconds"][name] = round(seconds, 1)
+            if nodeid in self._failed:
+                entry["failed"] = sorted({*entry["failed"], name})
+            elif name in entry["failed"]:
+                entry["failed"].remove(name)
+                entry["flaky"] = sorted({*entry["flaky"], name})
         self._path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
