@@ -35,7 +35,7 @@ def test_command_of_a_plugin_runs_with_its_options_and_exit_code(site: Site) -> 
     assert (done.stdout, done.returncode) == ("hello you\n", 3)
     assert "--name" in site.run("hello", "--help").stdout
     wrong = site.run("hello", "--nome", "x")
-    assert (wrong.returncode, "hint: see `parallax hello --help`" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "hint: did you mean `--code` or `--name`?" in wrong.stderr) == (2, True)
 
 
 def test_command_that_raises_is_an_error_of_its_distribution(site: Site) -> None:
