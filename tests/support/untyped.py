@@ -7,6 +7,7 @@ ROOT = "changes the system as root"
 UNITS = f"{ROOT}; tests/unit/cli/test_units.py checks the units"
 HUB = "needs a model hub"
 UNTYPED: dict[str, dict[str, str]] = {
+    "README.md": {".venv/bin/pip install torch==": "needs PyTorch's own index; typed without it"},
     "CONTRIBUTING.md": {
         "make serve": "the README's first command, which is typed there",
         "make test": "is what runs the tests",

@@ -64,7 +64,7 @@ README = (
     Step("clone/2", ".venv/bin/pip install openai", is_prose=True),
     Step("clone/2", "import openai", shows="Paris"),
     end("clone"),
-    Step("clone", ".venv/bin/pip install torch==", shows="Successfully installed"),
+    typed("clone", ".venv/bin/pip install torch==2.13.0", shows="Successfully installed"),
     Step("clone", "make serve BACKEND=torch", until=READY, shows=": loading smollm2-135m with torch on "),
     Step("clone/2", ".venv/bin/parallax chat", shows="Paris"),
     end("clone"),
