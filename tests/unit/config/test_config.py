@@ -12,7 +12,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.config.config import Config
 from parallax_core.config.schema import describe_type, list_keys
 from parallax_core.config.serve import ServeSettings
-from parallax_core.config.source import SettingOrigin, find_file, name_variable
+from parallax_core.config.source import SettingOrigin, find_file, name_variable, read_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +164,12 @@ def test_file_that_is_no_configuration_is_refused(content: bytes, message: str) 
         Config.load(environ={})
 
 
+def test_file_that_cannot_be_read_is_told_in_words_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_file(tmp_path)
+    assert str(caught.value) == f"the configuration {tmp_path} cannot be read: Is a directory"
+
+
 def test_file_is_the_one_given_or_named_or_here_or_at_home(tmp_path: Path) -> None:
     assert find_file(None, {}) is None
     home = tmp_path / "home" / "config" / "parallax.toml"
@@ -193,6 +199,12 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
     path = tmp_path / "far" / "own.toml"
     path.write_text("[x]\nfile = 'keys'")
     assert Config.load(path, {}).read("x", Example).file == tmp_path / "far" / "keys"
+
+
+def test_tables_are_shown_as_tables() -> None:
+    settings = load("[x]\nweights = {one = 1.5, two = 2}\ntable = {a = {b = 'c'}}").explain("x", Example)
+    shown = {setting.key.name: setting.shown for setting in settings}
+    assert (shown["weights"], shown["table"]) == ({"one": 1.5, "two": 2}, {"a": {"b": "c"}})
 
 
 def test_secrets_are_not_shown() -> None:

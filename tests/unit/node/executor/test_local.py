@@ -37,6 +37,10 @@ async def test_step_passes_every_stage_and_each_tells_the_head() -> None:
     await executor.close()
 
 
+def test_operator_never_has_to_start_its_stages() -> None:
+    assert LocalExecutor(STAGES).needs() == ""
+
+
 async def test_stages_beat_when_asked() -> None:
     executor = LocalExecutor(STAGES, PipelineOptions(heartbeat_s=0.01))
     await executor.open()

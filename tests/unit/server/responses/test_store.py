@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import stat
+import threading
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -51,6 +52,15 @@ async def store(clock: Clock) -> AsyncIterator[ResponseStore]:
     store = make_store(clock)
     yield store
     await store.close()
+
+
+async def test_thread_ends_with_its_store(clock: Clock) -> None:
+    before = set(threading.enumerate())
+    store = make_store(clock)
+    await store.put(response("a"))
+    assert [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("response-store")]
+    await store.close()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("response-store")]
 
 
 async def test_response_comes_back_whole(store: ResponseStore) -> None:
