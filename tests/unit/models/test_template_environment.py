@@ -6,7 +6,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
-from parallax_core.models.chat_template import ChatTemplate, PromptEnding
+from parallax_core.models.chat_template import Arguments, ChatTemplate, PromptEnding
 from tests.support.conversations import CONVERSATIONS, USER
 
 LONGEST = 100_000
@@ -111,3 +111,8 @@ def test_last_message_is_continued_at_its_end_as_in_transformers(source: str, co
     ending = PromptEnding(opens_answer=False, continues_last=True)
     expected, _ = render_jinja_template([turns], chat_template=source, continue_final_message=True, **SPECIAL)
     assert ChatTemplate(source, SPECIAL, LONGEST).render(turns, ending=ending) == expected[0]
+
+
+def test_arguments_of_a_call_are_text_beside_text() -> None:
+    found = Arguments({"city": "Oslo"})
+    assert (found + "!", "call " + found) == ('{"city": "Oslo"}!', 'call {"city": "Oslo"}')

@@ -93,6 +93,14 @@ def test_other_stage_hands_on_edits_rows_and_hidden_states() -> None:
     assert (outcome.report.answers, outcome.report.tensors) == ((), ())
 
 
+def test_only_the_last_stage_waits_for_masks() -> None:
+    step = make_step(1, [OPEN], [msgspec.structs.replace(ROW, outputs=(Draw(1, masked=True),))])
+    first, whole = run(host_of(TOY.open(LayerRange(0, 1))), step), failure_of(host_of(TOY.open()), step)
+    assert first is not None
+    assert isinstance(first.report, Result)
+    assert "the masks of the step have not come" in whole.message
+
+
 def test_embeddings_are_not_handed_on() -> None:
     class Embedded(ToyStage):
         def step(self, batch: StageBatch) -> object:  # type: ignore[override]
