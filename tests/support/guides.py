@@ -59,7 +59,7 @@ DEPLOY = (
     typed("desk/2", "export KEY=secret PARALLAX_API_KEY=secret"),
     typed("desk", "PARALLAX_API_KEY=secret parallax serve", until=READY),
     Step("desk/2", "curl -X POST", shows="{"),
-    Step("desk/2", "parallax status --watch", until="0 running"),
+    Step("desk/2", "parallax status --watch", until=r"\b0/\d+ running"),
     end("desk/2"),
     Step(
         "desk/2", 'curl -X POST -H "Authorization: Bearer $KEY" http://127.0.0.1:8000/v1/replicas/0/readmit', shows="{"
