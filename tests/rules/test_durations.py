@@ -30,8 +30,8 @@ def test_waits():
 
 def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     settings = (ROOT / "conftest.py").read_text()
-    assert '"": 60.0}' in settings
-    (folder / "conftest.py").write_text(settings.replace('"": 60.0}', '"": 0.2}'))
+    assert '"": 90.0}' in settings
+    (folder / "conftest.py").write_text(settings.replace('"": 90.0}', '"": 0.2}'))
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_case.py").write_text(BUSY)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
