@@ -41,7 +41,9 @@ class DeviceLayers:
 
     def __init__(self, layers: Sequence[PlainLayer], kernels: ModuleType) -> None:
         self._layers, self._kernels = layers, kernels
-        self._products = [Products(*(matrix.few for matrix in _list_matrices(layer) if matrix.few)) for layer in layers]
+        self._products = [
+            Products(*(matrix.few_rows for matrix in _list_matrices(layer) if matrix.few_rows)) for layer in layers
+        ]
 
     def __call__(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
         """Return the hidden states after the last layer; ``spots`` has one spot for each."""
@@ -62,8 +64,9 @@ class DeviceLayers:
             stream = products.back.extend(found, stream.hidden, layer.mixer_norm)
             gated = products.up.apply_gated(stream, mixer.gate)
             if norm is None:
-                return products.down.apply(gated, stream.hidden)
-            stream = products.down.extend(gated, stream.hidden, norm)
+                hidden = products.down.apply(gated, stream.hidden)
+            else:
+                stream = products.down.extend(gated, stream.hidden, norm)
         return hidden
 
 
@@ -71,7 +74,7 @@ def find_kernels(layer: Layer) -> ModuleType | None:
     """Return the kernels that can run a layer as one of `DeviceLayers`; None: there are none."""
     matrices = _list_matrices(layer)
     kernels = DEVICE_KERNELS.find(matrices[0].weight.device) if matrices else None
-    return kernels if kernels and all(matrix.few for matrix in matrices) else None
+    return kernels if kernels and all(matrix.few_rows for matrix in matrices) else None
 
 
 def _list_matrices(layer: Layer) -> list[DeviceLinear]:

@@ -36,15 +36,15 @@ class DeviceLinear:
         self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
     @cached_property
-    def few(self) -> Product | None:
-        """The kernel for a few rows; None: there is none."""
+    def few_rows(self) -> Product | None:
+        """Multiplies a few rows; None where no kernel fits the matrix or the device."""
         kernels = DEVICE_KERNELS.find(self.weight.device)
         return kernels.Product(self.weight, self.bias) if kernels and fits(self.weight) else None
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply."""
-        if few := self._find_few(x):
-            return few.apply(x, residual)
+        if product := self._find_product(x):
+            return product.apply(x, residual)
         if residual is not None and self.bias is None:
             return torch.addmm(residual, x, self.weight.t())
         out = functional.linear(x, self.weight, self.bias)
@@ -52,8 +52,8 @@ class DeviceLinear:
 
     def apply_gated(self, x: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
         """Multiply, and gate the second half of the outputs by the first."""
-        if few := self._find_few(x):
-            return few.apply_gated(x, gate)
+        if product := self._find_product(x):
+            return product.apply_gated(x, gate)
         both = self.apply(x)
         if kernels := DEVICE_KERNELS.find(x.device):
             gated: torch.Tensor = kernels.apply_gate(both, gate)
@@ -70,12 +70,12 @@ class DeviceLinear:
         """Return the weight in float32."""
         return self.weight.float()
 
-    def _find_few(self, x: torch.Tensor) -> Product | None:
-        """Return the kernel for some rows, if there is one for so few."""
-        few = self.few
-        return (
-            few if few and 0 < len(x) <= few.most_rows and x.is_contiguous() and x.dtype == few.weight.dtype else None
-        )
+    def _find_product(self, x: torch.Tensor) -> Product | None:
+        """Return the kernel for some rows; None if they are many, or it does not take them."""
+        product = self.few_rows
+        if product is None or not 0 < len(x) <= product.most_rows:
+            return None
+        return product if x.is_contiguous() and x.dtype == self.weight.dtype else None
 
 
 @dataclass(frozen=True, slots=True)

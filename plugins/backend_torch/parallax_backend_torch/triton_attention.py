@@ -8,13 +8,14 @@ combined by their sums: FlashDecoding (https://crfm.stanford.edu/2023/10/12/flas
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra import cuda as device
 
+from parallax_backend_torch.product_tiles import find_processors
 from parallax_backend_torch.triton_products import overlaps
 
 WIDEST = 256
@@ -84,6 +85,7 @@ def choose_tile(device: int, lines: int, width: int, size: int) -> Tile:
     return fitting[0] if fitting else tiles[-1]
 
 
+@lru_cache(maxsize=1024)
 def count_splits(programs: int, room: int, tile: Tile, processors: int) -> int:
     """Return how many parts the keys of a row are read in, so that programs fill a device evenly.
 
@@ -131,7 +133,7 @@ def attend_pages(
     group, padded_width = heads // kv_heads, max(LEAST_SIZE, triton.next_power_of_2(width))
     tile = choose_tile(query.device.index, tokens * group, padded_width, query.element_size())
     blocks = triton.cdiv(tokens * group, tile.lines)
-    processors = torch.cuda.get_device_properties(query.device).multi_processor_count
+    processors = find_processors(query.device).count
     splits = count_splits(rows * kv_heads * blocks, pages.shape[1] * page_size, tile, processors)
     found = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     parts, sums = found, found

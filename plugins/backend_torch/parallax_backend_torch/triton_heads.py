@@ -77,13 +77,12 @@ def _place(
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     lane, wide_lane, head = tl.arange(0, HALF), tl.arange(0, PADDED_WIDTH), tl.arange(0, HEADS)
     query_parts, kv_parts = tl.cdiv(queries, HEADS), tl.cdiv(kv_heads, HEADS)
-    if IS_NEW:
+    if IS_NEW:  # angles and slots, too, may be results of the kernel before
         device.gdc_launch_dependents()
+        device.gdc_wait()
     cosines = tl.load(cos + token * half + lane, mask=lane < half, other=0.0)[None, :]
     sines = tl.load(sin + token * half + lane, mask=lane < half, other=0.0)[None, :]
     slot = tl.load(slots + token)
-    if IS_NEW:
-        device.gdc_wait()
     row = mixed + token * (queries + 2 * kv_heads) * WIDTH
     if part >= query_parts + kv_parts:
         value_head = head + (part - query_parts - kv_parts) * HEADS

@@ -207,7 +207,7 @@ def _multiply(
         added = tl.load(bias + line).to(tl.float32)[:, None]
     if HAS_NORM:
         factor = tl.load(factors + line)[:, None] + offset
-    if IS_NEW:
+    if IS_NEW:  # only parameters of the model were read until here
         device.gdc_wait()
     # What the end of the program needs is read before the loop, so that it is there.
     is_row = (row < rows)[None, :]

@@ -52,9 +52,8 @@ def name_dtype(dtype: torch.dtype) -> str:
 
 def send(words: array[Any], device: torch.device) -> torch.Tensor:
     """Return a copy of numbers on a device; on CUDA, without waiting for the work before it."""
-    return upload(words).to(
-        device, non_blocking=device.type == "cuda"
-    )  # CUDA takes a copy of memory that is not pinned
+    is_cuda = device.type == "cuda"  # which takes a copy first of memory that is not pinned
+    return upload(words).to(device, non_blocking=is_cuda)
 
 
 def upload(words: array[Any]) -> torch.Tensor:
