@@ -47,7 +47,7 @@ def _list_guesses(error: TyperException, command: str) -> list[str]:
 
 
 def _write_guess(words: Iterable[str]) -> str:
-    """Return a hint that asks whether one of some words was meant; empty: there is none."""
+    """Return a hint that asks whether one of some words was meant; empty if there is no word."""
     meant = " or ".join(f"`{each}`" for each in words)
     return f"did you mean {meant}?" if meant else ""
 
