@@ -334,27 +334,27 @@ benchmarks/results/even-latency.json: | $(DEV)/.stamp
 benchmarks/results/joining.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/parallax models pull smollm2-135m >/dev/null
-	@$(DEV)/bin/python -m benchmarks.joining --out $@
+	@$(DEV)/bin/python -m labs.joining --out $@
 
 # Kills of relays and changes of paths, in network namespaces; as root.
 benchmarks/results/relay-faults.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/parallax models pull smollm2-135m >/dev/null
-	@$(DEV)/bin/python -m benchmarks.relay_faults --out $@
+	@$(DEV)/bin/python -m labs.relay_faults --out $@
 
 benchmarks/results/lattica-hangs.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@$(DEV)/bin/python -m benchmarks.lattica_hangs --out $@
+	@$(DEV)/bin/python -m labs.lattica_hangs --out $@
 
 # In network namespaces, as root; needs packages from npm.
 benchmarks/results/lattica-punching.json: | $(DEV)/.stamp
 	@echo "measuring $@"
-	@$(DEV)/bin/python -m benchmarks.lattica_punching --out $@
+	@$(DEV)/bin/python -m labs.lattica_punching --out $@
 
 benchmarks/results/nat-lab.json: | $(DEV)/.stamp
 	@echo "measuring $@"
 	@$(DEV)/bin/parallax models pull smollm2-135m >/dev/null
-	@$(DEV)/bin/python -m benchmarks.nat_lab --out $@
+	@$(DEV)/bin/python -m labs.nat_lab --out $@
 
 # Four parts of 15 minutes, kept in build while some are missing. As root; needs iproute2 and nftables.
 benchmarks/results/run-chaos.json: | $(DEV)/.stamp

@@ -8,8 +8,7 @@ with it runs `raw`: a message of the same size there and back between two proces
 checks and without the encryption that links over TCP have; for `lattica`, over TCP. A hop is one of the four transfers
 of a step; its cost, in milliseconds, is a quarter of the step's time without the compute time the stages report, less
 half a raw round trip. The goal is that of links without a tunnel.
-The report also has a frame of 1 KB, 16 KB and 1 MB over ZeroMQ with CURVE, over a relay and over lattica
-(`benchmarks.relayed_hop`); the bytes of a row in the header of a step, at a short and a long context; and the time to
+The report also has the bytes of a row in the header of a step, at a short and a long context; and the time to
 convert hidden states of 32 rows of 4,096 numbers from each dtype to each other, in turns with `torch`: the minimum of
 many calls, in milliseconds, and their ratio.
 """
@@ -31,7 +30,6 @@ import zmq
 
 from benchmarks.fleet import FleetPlan, fleet
 from benchmarks.record import describe_run, write_report
-from benchmarks.relayed_hop import measure_frames
 from parallax_core.api import Draw, Edit, Epoch, Open, Row, Sampling, SeqId, SequenceSpec, StageLost, Tensor
 from parallax_core.contracts.tensor import FLOATS
 from parallax_core.node.dtypes import convert
@@ -224,7 +222,6 @@ def main() -> None:
     print(sizes)
     measured = {
         "hops": found,
-        "frames": measure_frames(),
         "header_bytes_per_row": sizes,
         "conversions": measure_conversions(),
     }

@@ -44,7 +44,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.namespaces import has_namespaces
 from benchmarks.record import describe_run, read_report, write_report
 from benchmarks.run_cluster import Cluster, running, start
 from benchmarks.run_faults import KINDS, Dealer, Fault, inflict
@@ -53,6 +52,7 @@ from benchmarks.run_models import MODELS
 from benchmarks.run_scenarios import SCENARIOS, Lab
 from benchmarks.run_streams import Clients
 from parallax_core.config.home import models_folder
+from tests.support.namespaces import has_namespaces
 
 PARTS = 2
 """Parts of the run with each model."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.namespaces import SWITCH, Machine, Process, network, run
+from tests.support.namespaces import SWITCH, Machine, Process, network, run
 
 PARALLAX = str(Path(sys.executable).with_name("parallax"))
 API = "http://127.0.0.1:8000"

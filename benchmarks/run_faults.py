@@ -16,9 +16,9 @@ from itertools import combinations, islice, permutations
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.namespaces import run
 from benchmarks.quotas import Quota
 from benchmarks.run_cluster import Cluster, Member
+from tests.support.namespaces import run
 
 SLOW_SHARE = 0.1
 """The share of a processor that a slow machine has."""

@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.namespaces import enter
 from benchmarks.run_cluster import Cluster, machine_of
 from benchmarks.run_faults import KINDS, Fault
 from benchmarks.run_streams import Stream
+from tests.support.namespaces import enter
 
 GRACE_S = 5.0
 """Seconds after a fault within which a node that it touches may be lost."""

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.namespaces import Process, run
 from benchmarks.run_cluster import PARALLAX, Cluster, Member, machine_of, start
 from benchmarks.run_faults import KINDS, Dealer, Fault, block_one_way, inflict, partition, slow
 from benchmarks.run_judge import Watch, judge
 from benchmarks.run_streams import Clients
+from tests.support.namespaces import Process, run
 
 WHOLE_GB = "0.12"
 """Gigabytes with which a machine has room for all of the tiny model."""

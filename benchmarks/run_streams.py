@@ -11,8 +11,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from itertools import count
 from typing import Any
 
-from benchmarks.namespaces import enter
 from benchmarks.run_cluster import Cluster
+from tests.support.namespaces import enter
 
 HANG_S = 150.0
 """Seconds without a token after which a stream counts as hung; a server gives up after 120."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.namespaces import Machine, Process, network
 from tests.e2e.conftest import PARALLAX
 from tests.e2e.tiny import write_tiny
+from tests.support.namespaces import Machine, Process, network
 
 RECORD = """
 import socket, struct

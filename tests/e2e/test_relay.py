@@ -16,9 +16,9 @@ from typing import Any
 import openai
 import pytest
 
-from benchmarks.namespaces import Machine, Process, has_namespaces, network, run
 from tests.e2e.conftest import MODEL, PARALLAX, Server
 from tests.e2e.test_workers import wait_until
+from tests.support.namespaces import Machine, Process, has_namespaces, network, run
 
 NOBODY = "02:00:00:00:00:99"
 """An address of hardware that no machine has."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.namespaces import Machine, Process, has_namespaces, network
 from tests.e2e.conftest import MODEL, PARALLAX
 from tests.e2e.test_relay import API, QUESTION, part
 from tests.e2e.test_workers import wait_until
+from tests.support.namespaces import Machine, Process, has_namespaces, network
 
 ROOM = ("--memory", "0.2")
 """Less than the model takes, and more than half of it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.namespaces import has_namespaces, run
+from tests.support.namespaces import has_namespaces, run
 
 HEAD = textwrap.dedent("""
     import asyncio, sys

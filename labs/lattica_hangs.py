@@ -1,6 +1,6 @@
 """Runs lattica itself into the ways in which it hangs, and links of the transport ``lattica`` through the same traffic.
 
-    python -m benchmarks.lattica_hangs --out benchmarks/results/lattica-hangs.json
+    python -m labs.lattica_hangs --out benchmarks/results/lattica-hangs.json
 
 Each end is a process. There are three patterns of traffic:
 
@@ -28,7 +28,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.movement import Watched
+from labs.movement import Watched
 from benchmarks.record import describe_run, write_report
 from benchmarks.slow_links import find_port
 from parallax_transport_zmq.keyring import Keyring
@@ -70,13 +70,13 @@ class Lab:
                 self._running.pop().kill()
 
     def start_raw(self, *words: str) -> Watched:
-        """Start a process of `benchmarks.lattica_raw` in a folder of its own, and wait until it is ready."""
+        """Start a process of `labs.lattica_raw` in a folder of its own, and wait until it is ready."""
         role, *rest = words
-        return self._start("benchmarks.lattica_raw", role, str(self._folder / str(next(self._numbers))), *rest)
+        return self._start("labs.lattica_raw", role, str(self._folder / str(next(self._numbers))), *rest)
 
     def start_node(self, *words: str) -> Watched:
-        """Start a process of `benchmarks.lattica_links`, and wait until it is ready."""
-        return self._start("benchmarks.lattica_links", *words)
+        """Start a process of `labs.lattica_links`, and wait until it is ready."""
+        return self._start("labs.lattica_links", *words)
 
     def _start(self, module: str, role: str, *words: str) -> Watched:
         process = Watched((module, role, *words), self._environment)
@@ -208,7 +208,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hangs-") as folder:
         Keyring(Path(folder) / "home/keys").make("default")
         rows = measure(Lab(Path(folder)))
-    command = ["benchmarks.lattica_hangs"]
+    command = ["labs.lattica_hangs"]
     write_report(given.out, {"patterns": rows, **describe_run(command, ["lattica", "pyzmq"])})
 
 

@@ -1,4 +1,4 @@
-"""How long joining, forwarding, losing a machine and restarting the coordinator take; part of `benchmarks.joining`."""
+"""How long joining, forwarding, losing a machine and restarting the coordinator take; part of `labs.joining`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.namespaces import Machine, Process, network
+from tests.support.namespaces import Machine, Process, network
 from parallax_core.cluster.membership.join_code import shorten_code
 
 PARALLAX = str(Path(sys.executable).with_name("parallax"))

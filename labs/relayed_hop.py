@@ -1,6 +1,8 @@
 """Measures a frame there and back between two processes: over ZeroMQ with CURVE, over a relay, and over lattica.
 
-Used by `benchmarks.hop`. The relay is a third process on the same machine, so that what is measured is the work of
+    python -m labs.relayed_hop [zmq] [lattica]
+
+The relay is a third process on the same machine, so that what is measured is the work of
 all, and no distance. The roads take turns. A hop is half of a round trip; its median and its 99th percentile are in
 milliseconds.
 """
@@ -15,7 +17,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from benchmarks.transport import pick
 from parallax_core.api import Frame, PeerLost, Transport, TransportPlan
 from parallax_core.contracts.transport import Link
 from parallax_core.node.relay.limits import RelayLimits
@@ -31,6 +32,11 @@ SIZES = {2**10: 400, 2**14: 400, 2**20: 60}
 TURNS = 4
 UNREACHABLE = "tcp://127.0.0.1:1"
 LISTEN = {"zmq": "tcp://127.0.0.1:0", "lattica": "lattica://127.0.0.1:0"}
+
+
+def pick(times: list[float], share: float) -> float:
+    """Return the quantile ``share`` of ``times``."""
+    return sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
 def make_transport(kind: str, node: str) -> Transport:
@@ -132,7 +138,7 @@ async def measure(addresses: dict[str, str], relay_address: str) -> list[dict[st
 
 def start(*words: str) -> tuple[subprocess.Popen[str], str]:
     """Start a process of this module, and return the address that it prints."""
-    command = [sys.executable, "-m", "benchmarks.relayed_hop", *words]
+    command = [sys.executable, "-m", "labs.relayed_hop", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, process.stdout.readline().strip()

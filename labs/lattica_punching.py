@@ -1,10 +1,10 @@
 """How often lattica gets through two routers, in processes that are started for it.
 
-    sudo python -m benchmarks.lattica_punching --out benchmarks/results/lattica-punching.json
+    sudo python -m labs.lattica_punching --out benchmarks/results/lattica-punching.json
 
-Machines and their networks are those of `benchmarks.nat_lab`: network namespaces, some behind routers. A server with a
+Machines and their networks are those of `labs.nat_lab`: network namespaces, some behind routers. A server with a
 public address has what lattica lacks, a circuit relay of libp2p (`circuit_relay.mjs`, with packages from npm). Each of
-two machines starts a process (`benchmarks.lattica_puncher`) with a key of its own, which is told the relay. They have
+two machines starts a process (`labs.lattica_puncher`) with a key of its own, which is told the relay. They have
 got through if each has answered a call of the other within `PATIENCE_S` of their start, and the kernel lists a
 connection between them. The next try has new processes.
 
@@ -39,11 +39,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.clients import ROOT, make_package
-from benchmarks.delayed import delaying
-from benchmarks.namespaces import Machine, Process, network
-from benchmarks.nat_lab import list_own, list_peers
+from labs.delayed import delaying
+from tests.support.namespaces import Machine, Process, network
+from labs.nat_lab import list_own, list_peers
 from benchmarks.record import describe_run, read_report, write_report
-from benchmarks.routers import OUTSIDE, attach, attach_server, has_tools
+from labs.routers import OUTSIDE, attach, attach_server, has_tools
 from parallax_transport_zmq.keyring import Keyring
 
 DELAY_S = 0.02
@@ -124,7 +124,7 @@ class Puncher:
         folder = self.folder if self.way.keeps_key else self.folder / str(port)
         host = min(list_own(self.machine) - {"127.0.0.1"}) if self.way.has_one_address else "0.0.0.0"  # noqa: S104
         words = (str(folder), f"/ip4/{host}/tcp/{port}", self.relay.address)
-        command = (sys.executable, "-m", "benchmarks.lattica_puncher", *words)
+        command = (sys.executable, "-m", "labs.lattica_puncher", *words)
         self._process = self._stack.enter_context(self.machine.running(*command))
         self.ports.append((port, None))
 
@@ -205,7 +205,7 @@ def laboratory(pair: str, folder: Path, packages: tuple[str, Path]) -> Iterator[
             for each, address in zip(guests, addresses, strict=True):
                 stack.enter_context(delaying(each, address, delay_s))
         node, installed = packages
-        script = str(ROOT / "benchmarks/circuit_relay.mjs")
+        script = str(ROOT / "labs/circuit_relay.mjs")
         process = stack.enter_context(server.running(node, script, str(installed), OUTSIDE[0], RELAY_PORT))
         relay = Relay(process, json.loads(process.await_line('"address"')[1])["address"])
         links = start_links(server, guests, stack)
@@ -217,7 +217,7 @@ def start_links(server: Machine, guests: Sequence[Machine], stack: ExitStack) ->
     Keyring(server.home / "keys").make("default")
     for machine in guests:
         (machine.home / "keys").symlink_to(server.home / "keys")
-    command = (sys.executable, "-m", "benchmarks.lattica_links")
+    command = (sys.executable, "-m", "labs.lattica_links")
     serving = stack.enter_context(server.running(*command, "serve", "", f"lattica://{OUTSIDE[0]}:{LINK_PORT}"))
     address = json.loads(serving.await_line('"address"')[1])["address"]
     links = [stack.enter_context(machine.running(*command, "beat", address, "1024")) for machine in guests]
@@ -285,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for number, pair in enumerate(PAIRS):
             if options.only in {None, pair}:
                 pairs[pair] = measure(pair, Path(name) / str(number), packages, options.tries)
-                run = describe_run(["benchmarks.lattica_punching"], ["lattica", "pyzmq"])
+                run = describe_run(["labs.lattica_punching"], ["lattica", "pyzmq"])
                 limits = {"patience_s": PATIENCE_S, "most_restarts": MOST_RESTARTS, "delay_s": DELAY_S}
                 write_report(options.out, {"pairs": pairs, **limits, "relay": list(PACKAGES), **run})
 

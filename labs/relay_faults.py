@@ -1,6 +1,6 @@
 """Kills and stops relays under load, and cuts the direct path between two machines, each in a network namespace.
 
-    python -m benchmarks.relay_faults --out benchmarks/results/relay-faults.json
+    python -m labs.relay_faults --out benchmarks/results/relay-faults.json
 
 Two machines that can only dial out run a stage each of SmolLM2; two others relay. Under four requests at a time, the
 relay in use is killed and stopped in turns, each time started again, and the cable between the machines is taken away
@@ -23,10 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.joining_times import PARALLAX
-from benchmarks.namespaces import Machine, Process, network, run
+from labs.joining_times import PARALLAX
+from tests.support.namespaces import Machine, Process, network, run
 from benchmarks.record import describe_run, write_report
-from benchmarks.routers import has_tools
+from labs.routers import has_tools
 from parallax_core.config.home import models_folder
 
 API = "http://127.0.0.1:8000/v1"
@@ -153,7 +153,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="relay-") as folder, ExitStack() as stack:
         machines = stack.enter_context(network(Path(folder), models_folder().resolve(), *names))
         rows = try_faults(Cluster(machines, stack), given.rounds)
-    command = ["benchmarks.relay_faults", "--rounds", str(given.rounds)]
+    command = ["labs.relay_faults", "--rounds", str(given.rounds)]
     write_report(given.out, {"faults": rows, **describe_run(command, ["pyzmq"])})
 
 

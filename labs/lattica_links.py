@@ -1,9 +1,9 @@
-"""A node with links over the transport ``lattica``; see `benchmarks.lattica_hangs`.
+"""A node with links over the transport ``lattica``; see `labs.lattica_hangs`.
 
-    python -m benchmarks.lattica_links serve ADDRESS [LISTEN]
-    python -m benchmarks.lattica_links echo ADDRESS BYTES
-    python -m benchmarks.lattica_links beat ADDRESS BYTES
-    python -m benchmarks.lattica_links read ADDRESS BYTES
+    python -m labs.lattica_links serve ADDRESS [LISTEN]
+    python -m labs.lattica_links echo ADDRESS BYTES
+    python -m labs.lattica_links beat ADDRESS BYTES
+    python -m labs.lattica_links read ADDRESS BYTES
 
 A server sends back each frame of a link, or sends frames without end to a reader. Unless ADDRESS is empty, it makes and
 closes links to the node there meanwhile, one after the other, and counts them. ``echo`` sends frames without waiting
@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TextIO
 
-from benchmarks.movement import Progress, claim_output, say
+from labs.movement import Progress, claim_output, say
 from parallax_core.api import Frame, PeerLost, TransportPlan
 from parallax_core.contracts.transport import Link
 from parallax_transport_lattica.transport import LatticaTransport

@@ -193,8 +193,8 @@ class Machine:
         def work() -> None:
             enter(self.namespace)
             data = json.dumps(body).encode() if body else None
-            request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 -- ours
-            with suppress(OSError), urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 -- ours
+            request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+            with suppress(OSError), urllib.request.urlopen(request, timeout=60) as response:
                 found.append(json.load(response))
 
         thread = threading.Thread(target=work)

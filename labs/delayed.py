@@ -1,6 +1,6 @@
 """Carries what is sent between two network interfaces, with a delay; it makes them, in network namespaces.
 
-    sudo python -m benchmarks.delayed SECONDS NAMESPACE INTERFACE NAMESPACE INTERFACE
+    sudo python -m labs.delayed SECONDS NAMESPACE INTERFACE NAMESPACE INTERFACE
 
 Each frame of Ethernet arrives the same time after it was sent. It does what ``tc qdisc add ... netem delay`` does, for
 kernels without that.
@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from benchmarks.namespaces import SWITCH, Machine, enter, run
+from tests.support.namespaces import SWITCH, Machine, enter, run
 
 MOST_FRAME = 2**16
 MAKE_INTERFACE, TAP_WITHOUT_HEADER = 0x400454CA, 0x1002
@@ -64,7 +64,7 @@ def delaying(machine: Machine, address: str, delay_s: float) -> Iterator[None]:
     """
     router, port = machine.router, machine.router_port
     run("ip", "-n", router, "link", "del", "out")
-    command = (sys.executable, "-m", "benchmarks.delayed", str(delay_s), router, "out", SWITCH, port)
+    command = (sys.executable, "-m", "labs.delayed", str(delay_s), router, "out", SWITCH, port)
     with machine.running(*command) as process:
         process.await_line("carrying")
         run("ip", "-n", router, "addr", "add", f"{address}/24", "dev", "out")

@@ -1,4 +1,4 @@
-// A circuit relay of libp2p for `benchmarks.lattica_punching`, since lattica has none.
+// A circuit relay of libp2p for `labs.lattica_punching`, since lattica has none.
 //
 //     node circuit_relay.mjs FOLDER HOST PORT
 //

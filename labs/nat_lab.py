@@ -1,8 +1,8 @@
 """Does every pair of machines serve the real model, whatever networks they are on?
 
-    sudo python -m benchmarks.nat_lab --out benchmarks/results/nat-lab.json
+    sudo python -m labs.nat_lab --out benchmarks/results/nat-lab.json
 
-Machines are network namespaces; home routers are others, with rules of nftables (`benchmarks.routers`). Each kind of
+Machines are network namespaces; home routers are others, with rules of nftables (`labs.routers`). Each kind of
 network is proved by a probe first, and ``parallax doctor --network`` has to name it. Then a server with a public
 address runs ``parallax run --relay``, and two machines join it by a code, one on each network of a pair: neither has
 room for the whole model, so that an answer takes both. Recorded is whether the answer is that of the whole model, and
@@ -33,11 +33,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.joining_times import API, PARALLAX, QUESTION, ROOM
-from benchmarks.namespaces import Machine, Process, network
-from benchmarks.punching import measure_punching
+from labs.joining_times import API, PARALLAX, QUESTION, ROOM
+from tests.support.namespaces import Machine, Process, network
+from labs.punching import measure_punching
 from benchmarks.record import describe_run, read_report, write_report
-from benchmarks.routers import DOCTOR_SAYS, EXPECTED, NETWORKS, OUTSIDE, attach, attach_server, has_tools, prove_all
+from labs.routers import DOCTOR_SAYS, EXPECTED, NETWORKS, OUTSIDE, attach, attach_server, has_tools, prove_all
 from parallax_core.config.home import models_folder
 
 LISTEN = {"zmq": f"tcp://{OUTSIDE[0]}:9000", "lattica": f"lattica://{OUTSIDE[0]}:9000"}
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(json.dumps(report["punching"], indent=2), flush=True)
         write_report(options.out, report)
         if options.part in {None, "pairs"}:
-            report |= describe_run(["benchmarks.nat_lab"], packages)
+            report |= describe_run(["labs.nat_lab"], packages)
             for pairs in try_pairs(folder / "pairs", models, options.only, report.get("pairs", ())):
                 report |= {"pairs": pairs, **summarize(pairs)}
                 write_report(options.out, report)

@@ -1,7 +1,7 @@
-"""A process that uses lattica by itself, without a tunnel; see `benchmarks.lattica_hangs`.
+"""A process that uses lattica by itself, without a tunnel; see `labs.lattica_hangs`.
 
-    python -m benchmarks.lattica_raw serve FOLDER PORT ONCE_MORE
-    python -m benchmarks.lattica_raw METHOD FOLDER ADDRESS IN_FLIGHT BYTES
+    python -m labs.lattica_raw serve FOLDER PORT ONCE_MORE
+    python -m labs.lattica_raw METHOD FOLDER ADDRESS IN_FLIGHT BYTES
 
 A server counts the requests that it has served. Unless ONCE_MORE is empty, it is a method of lattica's that the server
 calls again and again as soon as it has served one. Other processes call the server by METHOD, which is ``call``,
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from benchmarks.movement import Progress, claim_output, say
+from labs.movement import Progress, claim_output, say
 from parallax_transport_lattica.confine import limit_memory, refuse_udp
 
 CHUNK = bytes(2**20)

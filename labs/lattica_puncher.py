@@ -1,6 +1,6 @@
-"""A peer of lattica's that waits for a direct connection to another; see `benchmarks.lattica_punching`.
+"""A peer of lattica's that waits for a direct connection to another; see `labs.lattica_punching`.
 
-    python -m benchmarks.lattica_puncher FOLDER LISTEN RELAY
+    python -m labs.lattica_puncher FOLDER LISTEN RELAY
 
 It is confined as the transport's processes are, and has their service. In addition, lattica knows a relay: it reserves
 a place there, tells the other peers of the relay about it, and connects to those that it hears of, first over the relay
@@ -15,7 +15,7 @@ import os
 import sys
 from typing import Any
 
-from benchmarks.movement import claim_output, say
+from labs.movement import claim_output, say
 from parallax_transport_lattica.confine import limit_memory, refuse_udp
 from parallax_transport_lattica.packet import Kind, Packet, Reply
 from parallax_transport_lattica.peer import METHOD, ParallaxTunnel

@@ -1,13 +1,13 @@
 """Does a machine join, or say why not, on every kind of network, and how long does that take?
 
-    sudo python -m benchmarks.joining --out benchmarks/results/joining.json
+    sudo python -m labs.joining --out benchmarks/results/joining.json
 
 Machines are network namespaces at a switch. One runs ``parallax run``, another ``parallax join`` in each of ten
 situations, first with the whole code, which has addresses, and then with its short form, which has none. Within 5 s of
 its start the command has joined, or has said why not; ``expected`` names the cases in which it cannot join. Nothing is
 measured with other keys: each case has new homes, and a copy of the models.
 
-The times of `benchmarks.joining_times` follow. Needs root, ``ip netns``, and ``faketime`` for the wrong clock.
+The times of `labs.joining_times` follow. Needs root, ``ip netns``, and ``faketime`` for the wrong clock.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.joining_times import measure_times
-from benchmarks.namespaces import Machine, Process, network
+from labs.joining_times import measure_times
+from tests.support.namespaces import Machine, Process, network
 from benchmarks.record import describe_run, read_report, write_report
 from parallax_core.cluster.membership.join_code import shorten_code
 from parallax_core.config.home import models_folder
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if os.geteuid() or not shutil.which("ip") or not shutil.which("faketime"):
         parser.error("it needs root, `ip` and `faketime`")
     models, report = models_folder().resolve(), read_report(options.out)
-    report |= describe_run(["benchmarks.joining"], ["parallax-core", "parallax-transport-zmq", "pyzmq"])
+    report |= describe_run(["labs.joining"], ["parallax-core", "parallax-transport-zmq", "pyzmq"])
     with TemporaryDirectory(prefix="parallax-join-") as folder:
         if options.part != "times":
             report |= try_cases(Path(folder), models, options.only or "")

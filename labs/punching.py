@@ -1,4 +1,4 @@
-"""How often TCP gets through two routers if both machines connect at the same time; part of `benchmarks.nat_lab`.
+"""How often TCP gets through two routers if both machines connect at the same time; part of `labs.nat_lab`.
 
 It says what hole punching could do for links, which Parallax does not do. Both machines connect to a meeting point from
 the port that they will use, are told from where the other one is seen, and then connect to each other from that port
@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.namespaces import network
-from benchmarks.routers import OUTSIDE, attach, attach_server
+from tests.support.namespaces import network
+from labs.routers import OUTSIDE, attach, attach_server
 
 TRIES = 10
 PAIRS = (("cone", "cone"), ("cone", "symmetric"), ("symmetric", "symmetric"))

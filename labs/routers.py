@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from benchmarks.namespaces import Machine, run
+from tests.support.namespaces import Machine, run
 
 INTERNET = "203.0.113.0/24"
 ECHO_PORTS = (7001, 7002)
