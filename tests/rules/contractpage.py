@@ -44,7 +44,7 @@ LONGEST = 160
 
 def list_modules() -> dict[str, list[str]]:
     """Return the names of the API, by the module that defines them."""
-    tree = ast.parse((ROOT / "parallax_core/api.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "parallax_core/api/__init__.py").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     return {str(node.module): [alias.name for alias in node.names] for node in imports}
 

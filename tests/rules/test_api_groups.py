@@ -12,7 +12,7 @@ from tests.rules.contractpage import list_modules
 from tests.rules.pluginapi import describe_api
 
 ROOT = Path(__file__).parents[2]
-SOURCE = (ROOT / "parallax_core/api.py").read_text(encoding="utf-8")
+SOURCE = (ROOT / "parallax_core/api/__init__.py").read_text(encoding="utf-8")
 USERS = (
     "plugins/**/*.py",
     "docs/examples/**/*.py",

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 RECORD = Path("tests/engines.json")
 """The digest of the sources on which the tests of each release passed last."""
 SHARED = (
-    "parallax_core/api.py",
+    "parallax_core/api/__init__.py",
     "parallax_core/backendkit",
     "parallax_core/contracts",
     "parallax_core/hookspecs.py",
