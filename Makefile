@@ -72,7 +72,7 @@ lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and ty
 	@echo "lint-imports"
 	@$(DEV)/bin/lint-imports --no-logo
 	@echo "mypy"
-	@$(DEV)/bin/mypy --num-workers $(WORKERS) conftest.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_* docs/examples/*/parallax_*)
+	@$(DEV)/bin/mypy --num-workers $(WORKERS) conftest.py docs/front_page.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_* docs/examples/*/parallax_*)
 	@echo "mypy of the plugins' tests"
 	@mkdir -p build
 	@sed -e 's|^mypy_path = .*|mypy_path = "$(subst $(eval ) ,:,$(addprefix $$MYPY_CONFIG_FILE_DIR/../,$(PLUGIN_TEST_PATH)))"|' -e '/^cache_dir/d' \

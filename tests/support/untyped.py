@@ -12,7 +12,6 @@ UNTYPED: dict[str, dict[str, str]] = {
         "make serve": "the README's first command, which is typed there",
         "make test": "is what runs the tests",
     },
-    "docs/index.md": {"make serve": "the README's first command, which is typed there"},
     "docs/explanation/design.md": {"class ": "shows an interface"},
     "docs/how-to/anthropic.md": {"export ANTHROPIC_MODEL=": "sets variables of another program"},
     "docs/how-to/deploy.md": {
