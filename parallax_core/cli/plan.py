@@ -27,7 +27,7 @@ from parallax_core.contracts.placement import (
     PlacementProblem,
     ServingGoal,
 )
-from parallax_core.node.policy.parse import make_policy
+from parallax_core.node.coordinator.placement_guard import make_placement
 from parallax_core.plugins.host import PluginHost
 
 app = new_app()
@@ -86,7 +86,7 @@ def plan(
         min_tokens_per_s=min_throughput,
     )
     cluster, host = _find_cluster(nodes, url), PluginHost.prepare()
-    policy, demand = make_policy(host, "placement", placement), measure_model(host, model, weight_bits)
+    policy, demand = make_placement(host, placement), measure_model(host, model, weight_bits)
     plans = [_make_plan(policy, PlacementProblem(cluster=cluster, model=demand, goal=goal), "")]
     for change in what_if or ():
         cluster = change_cluster(cluster, change)

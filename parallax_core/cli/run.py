@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from parallax_core.base import log
 from parallax_core.base.errors import UsageError
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
-from parallax_core.cli.screen import open_display
-from parallax_core.cli.serve import run_service
+from parallax_core.cli.screen import Look, open_display
+from parallax_core.cli.serve import ServeDisplay, run_service
 from parallax_core.config.config import Config
 from parallax_core.config.run import RunSettings
 from parallax_core.deploy.cluster import read_cluster_plan
 from parallax_core.deploy.joining import check_where
 from parallax_core.deploy.standby import wait_for_promotion
 from parallax_core.plugins.host import PluginHost
+
+if TYPE_CHECKING:
+    from parallax_core.server.model_changes import ModelChanges
+    from parallax_core.server.served_models import ServedModels
 
 app = new_app()
 
@@ -51,4 +56,12 @@ def run(settings: RunSettings, config: Config) -> None:
         log.configure(verbose=settings.verbose)
         settings = wait_for_promotion(settings, PluginHost.discover(config))
     shown = partial(open_display, "run", verbose=settings.verbose)
-    run_service(settings.as_serve(), config, partial(read_cluster_plan, settings), contacts, shown)
+    run_service(
+        settings.as_serve(), config, partial(read_cluster_plan, settings), contacts, ServeDisplay(shown, _watch)
+    )
+
+
+def _watch(models: ServedModels, changes: ModelChanges) -> Look:
+    from parallax_core.cli.run_view import RunView
+
+    return RunView(models, changes).look

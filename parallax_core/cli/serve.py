@@ -6,12 +6,12 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from parallax_core.base import log
 from parallax_core.base.offline import go_offline
@@ -23,7 +23,7 @@ from parallax_core.cli.next_command import name_chat
 from parallax_core.cli.option import from_section
 from parallax_core.cli.pip_hint import localize_here
 from parallax_core.cli.progress import Display, make_display
-from parallax_core.cli.screen import watching
+from parallax_core.cli.screen import Look, watching
 from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
@@ -42,8 +42,15 @@ from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import claim_output
 from parallax_core.server.options import ServerOptions
 
+if TYPE_CHECKING:
+    from parallax_core.server.model_changes import ModelChanges
+    from parallax_core.server.served_models import ServedModels
+
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 """Seconds that plugins have at the end: to receive the last events, and to shut down."""
+
+MakeLook = Callable[["ServedModels", "ModelChanges"], Look]
+"""Returns what looks at a server, for the terminal."""
 
 ServePlan = DeploymentPlan | ClusterPlan | FoundPlan
 """What is served: stages that the user chose, machines that join, or nodes that announce their layers."""
@@ -81,14 +88,23 @@ def find_contacts(settings: ServeSettings) -> Contacts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ServeDisplay:
+    """How a server shows on the terminal what it does."""
+
+    open_display: Callable[[], AbstractContextManager[Display]] = make_display
+    make_look: MakeLook | None = None
+    """None: it shows tasks only."""
+
+
 def run_service(
     settings: ServeSettings,
     config: Config,
     read: Callable[[PluginHost], ServePlan],
     contacts: Contacts,
-    open_display: Callable[[], AbstractContextManager[Display]] = make_display,
+    shown: ServeDisplay = ServeDisplay(),
 ) -> None:
-    """Serve what ``read`` plans, until a signal, and show what is done on the display that ``open_display`` opens."""
+    """Serve what ``read`` plans, until a signal, and show what is done as ``shown`` says."""
     if settings.offline:
         go_offline()
     log.configure(verbose=settings.verbose)
@@ -97,7 +113,7 @@ def run_service(
     options = make_options(settings)
     check_exposure(settings.host, options.keys, insecure=settings.insecure)
     check_tls(options)
-    with claim_output() as output, open_display() as display:
+    with claim_output() as output, shown.open_display() as display:
         plugins = prepare_plugins(settings, config)
         if settings.strict_plugins:
             plugins.require_all()
@@ -105,23 +121,9 @@ def run_service(
             plan = read(plugins)
             display.tell(f"Parallax {version('parallax-core')}: loading {plan.model} {plan.place}", sys.stderr)
             tell_contacts(contacts, offline=settings.offline, verbose=settings.verbose, say=display.tell)
-            _serve(plan, options, plugins, output, display)
+            _serve(plan, ServeContext(options, plugins, output, display, shown.make_look))
         finally:
             plugins.shutdown(SHUTDOWN_S)
-
-
-def _serve(plan: ServePlan, options: ServerOptions, plugins: PluginHost, output: TextIO, display: Display) -> None:
-    from parallax_core.server.bind import bind_socket
-    from parallax_core.server.event_loop import run_loop
-
-    with bind_socket(*plan.address) as sock, make_private_folder() as private:
-        deployment = plan.prepare(Path(private), display)
-        event_bus = EventBus(plugins.observers())
-        try:
-            context = ServeContext(options, sock, display, plugins, event_bus, output)
-            run_loop(_run(plan, deployment, context), options.request_s)
-        finally:
-            event_bus.close(AUDIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +131,29 @@ class ServeContext:
     """The parts of a server that do not depend on the model."""
 
     options: ServerOptions
-    sock: socket.socket
-    display: Display
     plugins: PluginHost
-    event_bus: EventBus
     output: TextIO
     """Standard output, for the ready line only."""
+    display: Display
+    make_look: MakeLook | None
 
 
-async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -> None:
-    from parallax_core.cli.run_view import RunView
+def _serve(plan: ServePlan, context: ServeContext) -> None:
+    from parallax_core.server.bind import bind_socket
+    from parallax_core.server.event_loop import run_loop
+
+    with bind_socket(*plan.address) as sock, make_private_folder() as private:
+        deployment = plan.prepare(Path(private), context.display)
+        event_bus = EventBus(context.plugins.observers())
+        try:
+            run_loop(_run(plan, deployment, context, sock, event_bus), context.options.request_s)
+        finally:
+            event_bus.close(AUDIENCE_S)
+
+
+async def _run(
+    plan: ServePlan, deployment: Deployment, context: ServeContext, sock: socket.socket, event_bus: EventBus
+) -> None:
     from parallax_core.deploy.services import ServiceMaker
     from parallax_core.server.app import make_app
     from parallax_core.server.drain import Drain
@@ -156,7 +171,7 @@ async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -
     models = ServedModels(
         ServerMetrics(tracer), Quota(options), make_keeper(options, deployment.pipeline.backlog), options.aliases
     )
-    replicas = plan.form(deployment, ServiceMaker(models, options, context.event_bus))
+    replicas = plan.form(deployment, ServiceMaker(models, options, event_bus))
     models.list_waiting, models.list_nodes = deployment.list_waiting, deployment.list_nodes
     models.find_plan = replicas.find_plan
     models.add_loading(deployment.model_id, plan.model, replicas.first)
@@ -168,17 +183,17 @@ async def _run(plan: ServePlan, deployment: Deployment, context: ServeContext) -
     async with (
         deployment.nodes_joining() as listening,
         replicas.running(listening),
-        watching(context.display, RunView(models, changes).look),
+        watching(context.display, context.make_look(models, changes)) if context.make_look else nullcontext(),
     ):
         if replicas.join_command:
             context.display.tell(replicas.join_command, context.output)
         site = ServerSite(app, models, options, drain, changes, deployment.share_api, replicas.await_end)
-        await run_server(site, context.sock, lambda: _announce(deployment, context, replicas.engines))
+        await run_server(site, sock, lambda: _announce(deployment, context, _url(sock, options), replicas.engines))
     if tracer is not None:
         tracer.close()
 
 
-def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[ReplicaEngine]) -> None:
+def _announce(deployment: Deployment, context: ServeContext, url: str, engines: Sequence[ReplicaEngine]) -> None:
     """Print the ready line, log the stages and limits, and print hints that would make the server faster."""
     context.display.finish()
     _log_defaults(deployment.text.defaults)
@@ -193,7 +208,6 @@ def _announce(deployment: Deployment, context: ServeContext, engines: Sequence[R
     for limits in {engine.limits for engine in engines}:
         if limits is not None:
             _log_limits(limits, deployment.stages.plan)
-    url = _url(context.sock, context.options)
     context.display.tell(f"ready {url} model={deployment.model_id}", context.output)
     for line in (f"talk to it: {name_chat(url)}", *(f"hint: {localize_here(advice)}" for advice in deployment.advice)):
         context.display.tell(line, sys.stderr)

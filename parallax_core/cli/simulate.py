@@ -24,6 +24,7 @@ from parallax_core.cluster.simulate.run import SimulationOptions, make_source, r
 from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length, read_trace
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
 from parallax_core.engine.options import HeadOptions
+from parallax_core.node.coordinator.placement_guard import make_placement
 from parallax_core.node.policy.guard import BatchingGuard, RoutingGuard
 from parallax_core.node.policy.parse import make_policy
 from parallax_core.plugins.host import PluginHost
@@ -117,7 +118,7 @@ def simulate(
         context_length=max(arrival.prompt_tokens + arrival.output_tokens for arrival in arrivals),
     )
     estimator = PlacementEstimator(problem)
-    placed = make_policy(host, "placement", placement).place(problem, estimator)
+    placed = make_placement(host, placement).place(problem, estimator)
     if not placed.pipelines:
         raise refuse_model(problem)
     num_processes = processes or choose_processes(len(arrivals))

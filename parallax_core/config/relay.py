@@ -1,4 +1,4 @@
-"""The options of machines that may relay for others; part of several sections."""
+"""The section ``[relay]``, which defines the options of ``parallax relay``."""
 
 from __future__ import annotations
 
@@ -7,39 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from parallax_core.config.network_options import STUN_PORT, Offline, PeerTimeout, StunPort
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RelayLimitSettings:
-    """How much a relay forwards."""
-
-    relay_rate: Annotated[
-        float,
-        Meta(
-            description="Forward at most so many megabytes per second in all; 0: any number.",
-            ge=0,
-            extra={"metavar": "MB"},
-        ),
-    ] = 0.0
-    relay_quota: Annotated[
-        float,
-        Meta(
-            description="Forward at most so many gigabytes a day between two machines; 0: any number.",
-            ge=0,
-            extra={"metavar": "GB"},
-        ),
-    ] = 0.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RelaySettings(RelayLimitSettings):
-    """Whether a machine forwards between nodes that cannot reach each other, besides its other work."""
-
-    relay: Annotated[
-        bool,
-        Meta(description="Forward, encrypted end to end, between nodes of the cluster that cannot reach each other."),
-    ] = False
+from parallax_core.config.network_options import STUN_PORT, Offline, PeerTimeout, RelayLimitSettings, StunPort
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

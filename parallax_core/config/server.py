@@ -8,8 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from parallax_core.config.network_options import STUN_PORT, Offline, StunPort
-from parallax_core.config.relay import RelaySettings
+from parallax_core.config.network_options import STUN_PORT, Offline, RelaySettings, StunPort
 from parallax_core.config.response_store import ResponseFile, ResponseHours, ResponseSize
 from parallax_core.contracts.device import DType
 

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from parallax_core.contracts.transport import NodeRole
 
 MOST_HEAD_BYTES = 512
 """The most bytes in which a transport may describe a head."""
+
+
+class ListeningHead(NamedTuple):
+    """A head at which machines join, as it listened last on this machine."""
+
+    transport: str
+    head: bytes
+    """Its description; see `JoinMethod`."""
 
 
 class Admission(Protocol):

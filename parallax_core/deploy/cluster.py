@@ -20,6 +20,7 @@ from parallax_core.cluster.rebalancing.rest import MoveRules
 from parallax_core.config.home import plan_file
 from parallax_core.config.run import RunSettings
 from parallax_core.contracts.device import DType
+from parallax_core.contracts.joining import ListeningHead
 from parallax_core.contracts.placement import ModelDemand, PlacementPolicy, ServingGoal
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.status import PlanStatus
@@ -35,14 +36,13 @@ from parallax_core.node.coordinator.coordinator import Describe
 from parallax_core.node.coordinator.former_plan import FormerNodes, make_lasting
 from parallax_core.node.coordinator.node_pool import NodePool
 from parallax_core.node.coordinator.own_node import OWN_NODE, running_worker
+from parallax_core.node.coordinator.placement_guard import make_placement
 from parallax_core.node.coordinator.plan_store import PlanStore
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.coordinator.rooms import MachineRooms
-from parallax_core.node.membership.code_store import ListeningHead
 from parallax_core.node.membership.own_term import NEWER_HINT, OwnTerm
 from parallax_core.node.membership.standbys import Standbys
 from parallax_core.node.membership.supervisor import WorkerSupervisor
-from parallax_core.node.policy.parse import make_policy
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
@@ -310,7 +310,7 @@ def read_cluster_plan(settings: RunSettings, plugins: PluginHost) -> ClusterPlan
     """
     check_taken_over(settings)
     deployment = read_plan(settings.as_serve(), plugins)
-    policy = make_policy(plugins, "placement", settings.placement)
+    policy = make_placement(plugins, settings.placement)
     if (method := find_method(deployment.stages.transport)) is not None:
         method.prepare(HEAD)
     return ClusterPlan(

@@ -16,6 +16,7 @@ from parallax_core.base.ids import is_lease
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
+from parallax_core.contracts.joining import ListeningHead
 from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder
@@ -32,7 +33,6 @@ from parallax_core.models.catalog import Catalog
 from parallax_core.models.generation_config import check_choice
 from parallax_core.models.output_parser import OutputParser, check_parser, find_parser
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.node.membership.code_store import ListeningHead
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.served_links import ServeLink
 from parallax_core.node.membership.spares import SparePool

@@ -12,7 +12,6 @@ from pathlib import Path
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
-from parallax_core.cluster.layer_plan import name_member
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import StagePlace
 from parallax_core.config.home import cluster_file
@@ -20,7 +19,6 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.joining import Admission, Enrolling, MachineKeys
-from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
@@ -30,7 +28,6 @@ from parallax_core.deploy.relays import make_relay
 from parallax_core.deploy.succession import adopt_machines
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
-from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
 from parallax_core.node.executor.base import Executor
 from parallax_core.node.executor.load_clock import LoadClock
 from parallax_core.node.executor.local import LocalExecutor
@@ -50,8 +47,6 @@ from parallax_core.plugins.registry import Offer
 
 INPROCESS = "inprocess"
 """The transport between stages in one process."""
-PATIENCE_S = 15.0
-"""Seconds to wait for a node that a plan names and that is not free: other pipelines give theirs back at once."""
 USUAL = WorkerSettings().transport
 """The default transport of workers."""
 
@@ -80,10 +75,6 @@ class LocalStages:
         return open_stage(self.plugins, offer, plan)
 
 
-AssignPlaced = Callable[[PipelineOptions, int, PlacedStage], StageAssignment]
-"""Returns the assignment of a planned stage, by its number."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteStages:
     """Stages in worker processes, which this process starts, or an operator on other machines."""
@@ -110,24 +101,13 @@ class RemoteStages:
 
     def make_executor(self, rank: int, places: Sequence[StagePlace], options: PipelineOptions) -> Executor:
         """Return the executor of a replica."""
-        assignments = [self._assign(rank, stage, place, options) for stage, place in enumerate(places)]
+        assignments = [self.assign(rank, stage, place, options) for stage, place in enumerate(places)]
         supply = NodeSupply(self.registry, self.supervisor, self.spares)
         executor = RemoteExecutor(assignments, supply, self.plan.progress, self.weights)
         return RebalancingExecutor(executor, self.layer_costs) if self.layer_costs else executor
 
-    def make_planned(self, planning: Planning, options: PipelineOptions, assign: AssignPlaced) -> PlannedExecutor:
-        """Return the executor of a pipeline whose stages are planned, and assigned by ``assign``."""
-        executor = RemoteExecutor(
-            (), NodeSupply(self.registry, patience_s=PATIENCE_S), self.plan.progress, self.weights
-        )
-        return PlannedExecutor(executor, planning, partial(assign, options))
-
-    def assign_placed(self, options: PipelineOptions, stage: int, placed: PlacedStage) -> StageAssignment:
-        """Return the assignment of a planned stage, by its number."""
-        assignment = self._assign(0, 0, StagePlace(placed.layers, ""), options)
-        return dataclasses.replace(assignment, stage=stage, node=name_member(placed), lease=placed.lease)
-
-    def _assign(self, rank: int, stage: int, place: StagePlace, options: PipelineOptions) -> StageAssignment:
+    def assign(self, rank: int, stage: int, place: StagePlace, options: PipelineOptions) -> StageAssignment:
+        """Return the assignment of a stage of a replica."""
         return StageAssignment(
             stage=stage,
             layers=place.layers,

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from parallax_core.base.taskgroup import wait_for_ever
+from parallax_core.contracts.joining import ListeningHead
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.services import ServiceMaker
-from parallax_core.node.membership.code_store import ListeningHead
 from parallax_core.server.hosting import FixedModel
 
 

@@ -15,6 +15,7 @@ from parallax_core.base.tasks import WatchedWork
 from parallax_core.cluster.cover_plan import CoverPlanner
 from parallax_core.config.home import cluster_file
 from parallax_core.config.serve import ServeSettings
+from parallax_core.contracts.joining import ListeningHead
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.status import PlanStatus
 from parallax_core.deploy.cluster import measure_model
@@ -29,7 +30,7 @@ from parallax_core.models.catalog import Catalog
 from parallax_core.node.coordinator.fixed_profiles import FixedProfiles
 from parallax_core.node.coordinator.node_pool import NodePool
 from parallax_core.node.coordinator.rooms import MachineRooms
-from parallax_core.node.membership.code_store import CodeStore, ListeningHead
+from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.plugins.host import PluginHost
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.code_rules import CodeRecord
 from parallax_core.cluster.membership.join_code import JoinCode, new_secret, write_code
 from parallax_core.config.home import cluster_file
-from parallax_core.contracts.joining import JoinMethod
+from parallax_core.contracts.joining import JoinMethod, ListeningHead
 from parallax_core.contracts.transport import TransportSpec
-from parallax_core.node.membership.code_store import CodeStore, ListeningHead
+from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 

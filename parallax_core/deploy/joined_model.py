@@ -15,24 +15,28 @@ from parallax_core.base.faults import describe_error
 from parallax_core.base.tasks import WatchedWork
 from parallax_core.cluster.layer_plan import LayerPlan, Planner, name_member
 from parallax_core.cluster.placement.demand import weigh_layers
+from parallax_core.cluster.placement.parallel import StagePlace
 from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.executors import RemoteStages
 from parallax_core.node.coordinator.coordinator import Coordinator, Describe
 from parallax_core.node.coordinator.pipelines import PlannedPipeline
-from parallax_core.node.coordinator.planned import Planning
+from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
 from parallax_core.node.coordinator.rooms import MachineRooms, ModelProfiles
+from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
-from parallax_core.node.pipeline.options import PipelineOptions
 
 if TYPE_CHECKING:
     from parallax_core.deploy.services import ServiceMaker
 
 logger = logging.getLogger(__name__)
 
+PATIENCE_S = 15.0
+"""Seconds to wait for a node that a plan names and that is not free: other pipelines give theirs back at once."""
 GATHER_S = 60.0
 """Seconds that machines may take to start a process for a model, before those that have one are used."""
 PLAN_S = 60.0
@@ -160,19 +164,22 @@ class JoinedModel:
         return int(weights + self._stages.plan.memory_fraction * share * total)
 
     def _open_pipeline(self, rank: int, planning: Planning) -> PlannedPipeline:
-        executor = self._stages.make_planned(planning, self._options, self._assign)
+        stages, supply = self._stages, NodeSupply(self._stages.registry, patience_s=PATIENCE_S)
+        remote = RemoteExecutor((), supply, stages.plan.progress, stages.weights)
+        executor = PlannedExecutor(remote, planning, self._assign)
         engine = PipelineEngine(executor, self.deployment.text.decode, self._options, partial(self._tell, rank))
         return PlannedPipeline(engine, executor)
 
-    def _assign(self, options: PipelineOptions, stage: int, placed: PlacedStage) -> StageAssignment:
+    def _assign(self, stage: int, placed: PlacedStage) -> StageAssignment:
         """Return the assignment of a stage, with the share of memory that other models leave on its machine."""
-        assignment = self._stages.assign_placed(options, stage, placed)
+        assignment = self._stages.assign(0, 0, StagePlace(placed.layers, ""), self._options)
         before, share = self._shares.get(placed.node, (None, 1.0))
         if before is None or before.holds != placed.holds:
             node = self.nodes.get(placed.node)
             share = self._rooms.find_share(node, self.nodes) if node is not None else 1.0
             self._shares[placed.node] = (placed, share)
-        return replace(assignment, memory_fraction=assignment.memory_fraction * share)
+        fraction, node_name = assignment.memory_fraction * share, name_member(placed)
+        return replace(assignment, stage=stage, node=node_name, lease=placed.lease, memory_fraction=fraction)
 
     async def _gather(self) -> None:
         """Wait until each machine has a node for the model.

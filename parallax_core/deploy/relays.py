@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parallax_core.config.relay import RelayLimitSettings, RelaySettings
+from parallax_core.config.network_options import RelayLimitSettings, RelaySettings
 from parallax_core.node.relay.limits import RelayLimits
 from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.relay.server import RelayServer

@@ -30,7 +30,7 @@ from parallax_core.cluster.placement.baselines import GreedyPlacement, WaterFill
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
-from parallax_core.node.policy.guard import PlacementGuard
+from parallax_core.node.coordinator.placement_guard import PlacementGuard
 from parallax_core.testing.placement import PlacementConformance
 from parallax_core.testing.policy import (
     BatchingConformance,

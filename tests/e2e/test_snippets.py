@@ -23,8 +23,9 @@ from packaging.requirements import Requirement
 
 from parallax_core.cli import app, client, server_url
 from parallax_core.config.home import cluster_file, keys_folder
+from parallax_core.contracts.joining import ListeningHead
 from parallax_core.deploy.join_codes import get_method
-from parallax_core.node.membership.code_store import CodeStore, ListeningHead
+from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.plugins.host import PluginHost
 from parallax_transport_zmq.keyring import Keyring
 from tests.e2e.conftest import PROJECTS, ROOT, Server

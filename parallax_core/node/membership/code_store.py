@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
 
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.cluster.membership.code_rules import CodeRecord, describe_left, describe_state, find_obstacle
+from parallax_core.contracts.joining import ListeningHead
 from parallax_core.node.membership.database import open_database, write_database
 from parallax_core.node.versions import check_machine
 
@@ -40,14 +40,6 @@ SETTLED_NS = 100_000_000
 CODE_COLUMNS = (
     "proof, created, expires, most_uses, is_revoked, (SELECT COUNT(*) FROM code_use u WHERE u.proof = code.proof)"
 )
-
-
-class ListeningHead(NamedTuple):
-    """The head that listened last on this machine, which new codes are for."""
-
-    transport: str
-    head: bytes
-    """Its description; see `JoinMethod`."""
 
 
 class CodeStore:

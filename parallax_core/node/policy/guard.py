@@ -1,7 +1,7 @@
 """Guards against faulty policies: one that raises or gives an invalid answer is reported once, and a default decides.
 
-A policy may come from any plugin, and is called while the engine plans a step, accepts a request or places a model: its
-faults must not become errors of requests.
+A policy may come from any plugin, and is called while the engine plans a step or accepts a request: its faults must not
+become errors of requests.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 from parallax_core.base.ids import RequestId
 from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.cluster.placement.policy import SearchPlacement
-from parallax_core.contracts.placement import Estimator, Placement, PlacementPolicy, PlacementProblem
 from parallax_core.contracts.policy import (
     ArrivalView,
     BatchingPolicy,
@@ -85,28 +83,6 @@ class RoutingGuard(PolicyGuard[RoutingPolicy]):
             offered.__contains__,
             lambda: LeastPendingTokens().choose(arrival, replicas),
         )
-
-
-class PlacementGuard(PolicyGuard[PlacementPolicy]):
-    """Places the model by search if the policy returns no valid placement."""
-
-    def place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
-        """Return the policy's answer, or that of `SearchPlacement`."""
-        return self._call(
-            lambda: self.policy.place(problem, estimator),
-            lambda placement: _is_placement(placement, estimator),
-            lambda: SearchPlacement().place(problem, estimator),
-        )
-
-
-def _is_placement(answer: object, estimator: Estimator) -> bool:
-    if not isinstance(answer, Placement):
-        return False
-    try:
-        estimator.estimate(answer)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_wait(answer: object) -> bool:

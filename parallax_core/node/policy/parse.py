@@ -11,7 +11,6 @@ from typing import Literal, cast, get_type_hints, overload
 import msgspec
 
 from parallax_core.base.errors import BrokenPlugin, UsageError
-from parallax_core.contracts.placement import PlacementPolicy
 from parallax_core.contracts.policy import (
     BatchingPolicy,
     Policy,
@@ -20,9 +19,12 @@ from parallax_core.contracts.policy import (
     PreemptionPolicy,
     RoutingPolicy,
 )
-from parallax_core.node.policy.guard import BatchingGuard, PlacementGuard, PreemptionGuard, RoutingGuard
+from parallax_core.node.policy.guard import BatchingGuard, PreemptionGuard, RoutingGuard
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
+
+GuardedKind = Literal["batching", "preemption", "routing"]
+"""The kinds of policies that a replica and its router use."""
 
 
 @overload
@@ -32,10 +34,8 @@ def make_policy(host: PluginHost, kind: Literal["preemption"], text: str) -> Pre
 @overload
 def make_policy(host: PluginHost, kind: Literal["routing"], text: str) -> RoutingPolicy: ...
 @overload
-def make_policy(host: PluginHost, kind: Literal["placement"], text: str) -> PlacementPolicy: ...
-@overload
-def make_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy: ...
-def make_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:
+def make_policy(host: PluginHost, kind: GuardedKind, text: str) -> Policy: ...
+def make_policy(host: PluginHost, kind: GuardedKind, text: str) -> Policy:
     """Return the policy that ``text`` describes: ``NAME``, or ``NAME:option=value,option=value``.
 
     Its answers are always valid: a guard replaces invalid ones, see `parallax_core.node.policy.guard`.
@@ -54,8 +54,6 @@ def make_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:
             return PreemptionGuard(cast("PreemptionPolicy", policy))
         case "routing":
             return RoutingGuard(cast("RoutingPolicy", policy))
-        case "placement":
-            return PlacementGuard(cast("PlacementPolicy", policy))
 
 
 def read_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:

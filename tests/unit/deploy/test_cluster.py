@@ -17,9 +17,9 @@ from parallax_core.config.home import cluster_file
 from parallax_core.config.run import RunSettings
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.device import DType
+from parallax_core.contracts.joining import ListeningHead
 from parallax_core.deploy.cluster import ClusterPlan, measure_model, read_cluster_plan
 from parallax_core.deploy.deployment import Deployment
-from parallax_core.node.membership.code_store import ListeningHead
 from parallax_core.plugins.host import PluginHost
 
 LLAMA = {

@@ -8,8 +8,9 @@ import pytest
 
 from parallax_core.config.config import Config
 from parallax_core.config.home import cluster_file
+from parallax_core.contracts.joining import ListeningHead
 from parallax_core.deploy.join_codes import note_listening, try_code_of
-from parallax_core.node.membership.code_store import CodeStore, ListeningHead
+from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.plugins.host import PluginHost
 
 HEAD = ListeningHead("zmq", bytes(32) + b"10.0.0.5:9000")

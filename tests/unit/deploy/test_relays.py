@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.config.relay import RelaySettings
+from parallax_core.config.network_options import RelaySettings
 from parallax_core.deploy.relays import make_offer, make_relay, read_limits
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.cluster.membership.code_rules import CodeRecord, describe_state
+from parallax_core.contracts.joining import ListeningHead
 from parallax_core.node.membership import code_store as module
-from parallax_core.node.membership.code_store import KEPT_S, CodeStore, ListeningHead
+from parallax_core.node.membership.code_store import KEPT_S, CodeStore
 
 
 class Clock:
