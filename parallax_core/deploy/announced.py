@@ -1,4 +1,4 @@
-"""Has a node with fixed layers announce them, until a head calls it and has admitted it."""
+"""Announces a node's fixed layers until a head admits it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class AnnouncedNode:
         self._shunned[self.codes.method.find_key(head)] = time.monotonic() + SHUN_S
 
     async def _try_calls(self, clients: Sequence[RendezvousClient]) -> JoinedHead | None:
-        """Return the first head that has called and admits this machine; None: there is none."""
+        """Return the first head that has called and admits this machine, or None."""
         for client in clients:
             topic = find_calls(client.secret, self.announcer.signer, self.announcer.number)
             for announcement in client.list_current(topic):
@@ -99,7 +99,7 @@ class AnnouncedNode:
 
 
 def make_announced(settings: WorkerSettings, plugins: PluginHost) -> AnnouncedNode:
-    """Return the node that ``settings`` describe; this machine gets keys if it has none.
+    """Return the node that ``settings`` describe, creating this machine's keys if needed.
 
     Raises:
         UsageError: if settings are missing or contradict each other.

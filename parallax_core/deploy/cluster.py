@@ -184,7 +184,7 @@ class JoinedCluster:
             model.coordinator.end(reason)
 
     def _make_first(self, deployment: Deployment) -> JoinedModel:
-        """Return the model with which the server starts, which goes on with its last plan."""
+        """Return the server's first model, which resumes its last plan."""
         plan, name = self._plan, self._qualify(self._plan.settings.model)
         planner, profiles = plan.make_planner(deployment, plan.settings.nodes), NodeProfiles(OWN_NODE, name)
         lasting = make_lasting(planner, self._store, name, profiles)
@@ -299,7 +299,7 @@ class ClusterPlan:
 
 
 def read_cluster_plan(settings: RunSettings, plugins: PluginHost) -> ClusterPlan:
-    """Return the plan that ``settings`` ask for; this machine gets a key if it has none.
+    """Return the plan that ``settings`` ask for, creating this machine's key if needed.
 
     With ``--insecure``, anyone who reaches the server sees the cluster, and so not the join code.
 

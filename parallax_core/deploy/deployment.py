@@ -109,13 +109,13 @@ class Deployment:
         return [describe_node(each) for each in joined if not is_lease(each.name)]
 
     def share_api(self, serve: ServeLink) -> None:
-        """Have ``serve`` answer the requests of clients of the nodes that have joined, if any can."""
+        """Answer client requests that joined nodes forward with ``serve``; no effect without a registry."""
         if self._registry is not None:
             self._registry.services["api"] = serve
 
     @asynccontextmanager
     async def nodes_joining(self) -> AsyncIterator[ListeningHead | None]:
-        """Have nodes join, if there are any but this; yields where other machines may join by a code."""
+        """Accept nodes within this context, if any may join; yields where machines join by a code, or None."""
         registry, listening = self._registry, None
         try:
             async with AsyncExitStack() as stack:

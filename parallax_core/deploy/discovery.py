@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 
 def find_discovery(offer: Offer[TransportSpec]) -> Discovery | None:
-    """Return the part of a transport that finds nodes; None: it has none, or this process is offline."""
+    """Return the transport's discovery; None without one, or if this process is offline."""
     return offer.load(offer.spec.discovery)() if offer.spec.discovery is not None and not is_offline() else None
 
 
 @asynccontextmanager
 async def being_found(offer: Offer[TransportSpec], *addresses: str) -> AsyncIterator[None]:
-    """Have the head of this process be found by those who have one of its codes, or have joined it before.
+    """Answer nodes that look for this process's head, with one of its codes or having joined it before.
 
     Args:
         offer: the transport of the head.
@@ -74,7 +74,7 @@ async def find_heads(discovery: Discovery, secret: bytes) -> AsyncGenerator[byte
 
 
 async def find_head(discovery: Discovery, secret: bytes, timeout_s: float) -> bytes | None:
-    """Return the description of the first head that knows a secret; None: there is none within ``timeout_s``.
+    """Return the description of the first head that knows a secret, or None after ``timeout_s``.
 
     Raises:
         ParallaxError: if this machine is on no network.

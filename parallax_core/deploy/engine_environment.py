@@ -62,7 +62,7 @@ def find_distribution(folder: Path, name: str) -> metadata.Distribution | None:
 
 
 def find_environment(backend: str) -> EngineEnvironment | None:
-    """Return the environment of a backend's engine; None: there is none, or it is not complete."""
+    """Return the environment of a backend's engine, or None if it is missing or incomplete."""
     folder = engines_folder() / backend
     try:
         note = msgspec.json.decode((folder / NOTE).read_bytes(), type=EngineNote)

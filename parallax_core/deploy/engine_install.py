@@ -103,7 +103,7 @@ class EngineInstall:
             raise ParallaxError(f"{self.python} cannot make an environment in {self.folder}: {lines[-1]}", hint)
 
     def _list_commands(self) -> Iterator[list[str]]:
-        """Yield the arguments of each call of pip, which may depend on what those before have installed."""
+        """Yield the arguments of each pip call; later calls may depend on what earlier ones installed."""
         for step in self.spec.builds[self.build]:
             yield self._describe_step(step)
         yield ["install", *list_sources(self.distribution)]

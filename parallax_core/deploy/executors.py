@@ -80,7 +80,7 @@ class RemoteStages:
     """Stages in worker processes, which this process starts, or an operator on other machines."""
 
     model: str
-    """The name by which nodes find the model: its folder on this machine, or what the user wrote for other machines."""
+    """The name by which nodes find the model: its folder on this machine, or as the user wrote it for others."""
     backends: tuple[str, ...]
     """The backend of each stage of a replica; empty: the best one of its node."""
     plan: StagePlan
@@ -97,7 +97,7 @@ class RemoteStages:
     layer_costs: LayerCosts | None = None
     """The costs by which layers are balanced over stages, by measured speed and memory; None: they are not balanced."""
     spares: SparePool | None = None
-    """The spare nodes of all replicas; None: there are none."""
+    """The spare nodes of all replicas; None without spares."""
 
     def make_executor(self, rank: int, places: Sequence[StagePlace], options: PipelineOptions) -> Executor:
         """Return the executor of a replica."""

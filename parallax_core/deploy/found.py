@@ -121,7 +121,7 @@ class FoundPlan:
         return self.deployment.prepare(private, progress, registry)
 
     def form(self, deployment: Deployment, maker: ServiceMaker) -> FoundNodes:
-        """Return what serves a deployment, whose service ``maker`` makes.
+        """Return the nodes that serve ``deployment``; ``maker`` makes its service.
 
         Raises:
             ParallaxError: if no adapter knows the model.
@@ -140,7 +140,7 @@ def read_serve_plan(settings: ServeSettings, plugins: PluginHost) -> DeploymentP
 
 
 def read_found_plan(settings: ServeSettings, plugins: PluginHost) -> FoundPlan:
-    """Return the plan of a server that finds its nodes; this machine gets a key if it has none.
+    """Return the plan of a server that finds its nodes, creating this machine's key if needed.
 
     Raises:
         UsageError: if settings contradict each other.

@@ -66,7 +66,7 @@ def find_engine_pythons(settings: ServeSettings, plugins: PluginHost, backends: 
 
 
 def check_release(environment: EngineEnvironment, spec: EngineSpec) -> None:
-    """Check the release of the engine in its environment; the worker itself reports if there is none.
+    """Check the engine's release in its environment; a missing engine is left for the worker to report.
 
     Raises:
         UsageError: if it is not supported.

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def find_method(offer: Offer[TransportSpec]) -> JoinMethod | None:
-    """Return the part of a transport that makes and uses join codes; None: it has none."""
+    """Return the transport's join method, or None if it has no join codes."""
     return offer.load(offer.spec.joining)() if offer.spec.joining is not None else None
 
 
@@ -78,7 +78,7 @@ def make_code(plugins: PluginHost, lifetime_s: float, most_uses: int) -> tuple[s
 
 
 def try_code_of(head: ListeningHead, plugins: PluginHost, lifetime_s: float) -> str:
-    """Return a new code for a head, which admits any number of machines; empty: it cannot be kept, which is logged.
+    """Return a new code of a head for any number of machines; log and return "" if it cannot be stored.
 
     Raises:
         ParallaxError: if its transport is not installed.

@@ -120,7 +120,7 @@ class JoinedModel:
         await self._rooms.pool.close(self.deployment.model_id)
 
     def fail(self, error: BaseException) -> None:
-        """Have its engines fail for good: ``error`` has ended what plans for it, and losses would not be mended."""
+        """Fail its engines for good, since ``error`` ended the planning that would recover losses."""
         logger.critical("nothing is planned any more", exc_info=error)
         self.coordinator.end(f"layers are not planned any more: {describe_error(error)}")
 

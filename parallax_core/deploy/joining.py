@@ -104,7 +104,7 @@ class Joiner:
         return find_discovery(self.plugins.transports().get(transport)) if self.looks_around else None
 
     async def enrol(self, code: JoinCode) -> JoinedHead:
-        """Have the head of a code admit this machine; nothing is recorded.
+        """Ask the head of a code to admit this machine; records nothing.
 
         Raises:
             ParallaxError: if the head cannot be found or reached, or refuses.
@@ -156,7 +156,7 @@ class Joiner:
 
 @dataclass(frozen=True, slots=True)
 class CodeUse:
-    """Has a head admit this machine by a code."""
+    """Asks a head to admit this machine by a code."""
 
     method: JoinMethod
     code: JoinCode

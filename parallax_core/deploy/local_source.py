@@ -20,7 +20,7 @@ class _FolderInfo(msgspec.Struct):
 
 
 class _DirectUrl(msgspec.Struct):
-    """The file ``direct_url.json``, which pip writes for what it did not find by name."""
+    """The file ``direct_url.json``, written by pip for installs from a path or URL."""
 
     url: str
     dir_info: _FolderInfo | None = None

@@ -50,7 +50,7 @@ class MemoryClaim:
             self._lock = None
 
     def _try(self) -> bool:
-        """Return whether this process has its claim, or nobody can have one."""
+        """Return whether this process has its claim, or claims are impossible here."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)

@@ -1,4 +1,4 @@
-"""Whom `parallax doctor --network` asks, and how a server that machines join tells them their address."""
+"""STUN servers: which ones `parallax doctor --network` asks, and the one a head runs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def telling_addresses(places: Sequence[str], port: int) -> Iterator[None]:
-    """Tell machines the address they are seen from, where a head listens, until the end of the context.
+    """Answer STUN requests at the head's address within this context.
 
     Args:
         places: addresses of the head; the first with a host counts. Nobody else can reach one without.
-        port: the first of two ports; 0: tell nobody.
+        port: the first of two ports; 0: answer none.
     """
     host = next((found for place in places if (found := urlsplit(place).hostname)), None)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Has a head find nodes that announce layers of its model, and call them."""
+"""Finds nodes that announce layers of a head's model, and calls them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MemberAdmission:
 
 
 def admit_members(codes: RendezvousCodes, others: Admission) -> MemberAdmission:
-    """Return what admits the nodes that are called by ``codes``, and whom ``others`` admits."""
+    """Return an admission of nodes called by ``codes`` and of those that ``others`` admits."""
     proofs = [codes.method.derive_proof(secret.enrolment) for secret in codes.secrets]
     return MemberAdmission(frozenset(proofs), others)
 

@@ -1,4 +1,4 @@
-"""Makes the reporter of a worker: what it measures, and what it tells its head."""
+"""Makes a worker's reporter, which measures the node and reports to its head."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ def read_limits(settings: RelayLimitSettings) -> RelayLimits:
 
 
 def make_relay(settings: RelaySettings, is_member: Callable[[str], bool]) -> RelayServer | None:
-    """Return the relay of a head; None: it is none. It is for nodes of whose names ``is_member`` is true."""
+    """Return a head's relay for nodes whose names ``is_member`` accepts, or None if it does not relay."""
     return RelayServer(read_limits(settings), is_member) if settings.relay else None
 
 
 def make_offer(settings: RelaySettings) -> RelayOffer | None:
-    """Return the relay of a node, which its head tells who may use it; None: it is none."""
+    """Return a node's relay, or None if it does not relay; its head tells it who may use it."""
     return RelayOffer(read_limits(settings)) if settings.relay else None

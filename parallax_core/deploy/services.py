@@ -24,7 +24,7 @@ ListEngines = Callable[[], Sequence[ReplicaEngine]]
 
 
 class ServiceMaker:
-    """Makes the services of models, which share what ``models`` holds."""
+    """Makes the services of models; they share the quota, metrics and stores of ``models``."""
 
     def __init__(self, models: ServedModels, options: ServerOptions, event_bus: EventBus) -> None:
         """Make services for ``models``; ``event_bus`` is told of their requests and losses."""

@@ -55,7 +55,7 @@ class StageOpener:
         allowed: Sequence[str] = (),
         memory: int | None = None,
     ) -> None:
-        """Open stages with one of ``backends``, the best first; if there are none, raise ``fault`` instead.
+        """Open stages with one of ``backends``, best first; without any, raise ``fault`` instead.
 
         Args:
             plugins: the installed plugins.

@@ -56,7 +56,7 @@ class StandbyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_standby() -> StandbyRecord | None:
-    """Return the standby that runs on this machine; None: there is none."""
+    """Return the standby that runs on this machine, or None."""
     try:
         with FileLock(standby_file().with_suffix(".lock"), timeout=0):
             return None

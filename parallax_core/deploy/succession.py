@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def adopt_machines(keys: MachineKeys) -> None:
-    """Have the machines of a cluster that this machine has taken over admitted as its own are, once."""
+    """Admit, once, the machines of a cluster that this machine has taken over."""
     store = TermStore(term_file())
     state = store.find()
     if state is None or not (state.machines or state.removed or state.servers):
@@ -102,7 +102,7 @@ def check_taken_over(settings: RunSettings) -> None:
 
 
 def find_promotion_hint() -> str:
-    """Return what to do on a machine on which no standby runs, so that it serves."""
+    """Return the hint for `parallax promote` on a machine without a standby."""
     try:
         state = TermStore(term_file()).find()
     except ParallaxError:
