@@ -1,1 +1,1 @@
-"""Has the nodes that have joined form the pipelines that a plan says, and plans anew when they change."""
+"""Forms pipelines from joined nodes and replans when nodes change."""

@@ -63,7 +63,7 @@ class Members(Protocol):
         """Note that a node is about to end."""
 
     def want_leases(self, numbers: Mapping[str, int]) -> None:
-        """Have nodes, by their names, open leases up to a number each, now or when they join."""
+        """Set the number of leases to open on each node, by name, now or when it joins."""
 
 
 Describe = Callable[[Collection[JoinedNode]], UsableNodes]
@@ -195,7 +195,7 @@ class Coordinator:
         self._pipelines.fail(reason)
 
     async def replace(self, node: str) -> None:
-        """Plan without a node, or that of a lease, which leaves; return once the model has another place."""
+        """Plan without a leaving node, or that of a lease; return once the model is placed elsewhere."""
         node = holder_of(node)
         self._leaving.update({each.name: each for each in self._nodes if each.name == node})
         self._registry.note_leaving(node)
@@ -252,7 +252,7 @@ class Coordinator:
     async def _replan(self, known: Known, changes: Mapping[str, float]) -> bool:
         before, reason = self._known, [*describe_names(self._known, known), *describe_changes(changes)]
         self._known, self._planned_at = known, _now()
-        self._stop_broken()  # their nodes can say meanwhile whom they reach
+        self._stop_broken()  # meanwhile their nodes can report which others they reach
         try:
             plan = await asyncio.to_thread(self._plan, *known, keeps=(kept_for := self._rest.explain(_now())))
         except Exception:  # the next nodes may be others, whatever the error is
@@ -275,7 +275,7 @@ class Coordinator:
         return self._planner.plan(cluster, current or self._former, has_begun=self._has_begun, keeps=keeps)
 
     async def _check_links(self, plan: LayerPlan) -> bool:
-        """Have nodes try the links that a plan needs, before anything that serves is left for it."""
+        """Try the links that a plan needs, before any serving pipeline is given up for it."""
         hops = {hop for stages in plan.pipelines.values() for hop in list_hops(stages)} - self._pipelines.hops
         nodes, users, opening = self._by_name, self._pipelines.users, self._pipelines.opening
         able = nodes.keys() - opening  # others do not hear of it before their layers are loaded
@@ -321,7 +321,7 @@ class Coordinator:
         self._pipelines.begin(plan.pipelines, {node.name for node in plan.cluster.nodes}, _now())
 
     def _stop_broken(self) -> None:
-        """Have pipelines wait that have lost a node; the others serve on, also with nodes that leave."""
+        """Suspend pipelines that have lost a node; the others serve on, also with leaving nodes."""
         self._pipelines.stop_broken({node.name for node in self._nodes} - self._excluded.find(_now()).keys())
 
 

@@ -17,7 +17,7 @@ from parallax_core.wire.profile import NodeReport
 
 
 class FixedProfiles:
-    """The profiles of nodes that run fixed layers of a model; nobody waits until they have measured themselves."""
+    """The profiles of nodes with fixed layers of a model, used without waiting for measurements."""
 
     def __init__(self, model: str) -> None:
         """Describe the nodes that run layers of ``model``, by its full name."""

@@ -1,4 +1,4 @@
-"""Has a coordinator that was restarted begin with its last plan, for nodes that still have their layers."""
+"""Restores the last plan after a coordinator restart, for nodes that still hold their layers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class TriedLink:
 
 
 class LinkChecks:
-    """Has nodes try links, and keeps what came of it. Belongs to one event loop."""
+    """Asks nodes to try links, and keeps the results. Belongs to one event loop."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         """Call ``tell`` when a link has been found to work that did not."""
@@ -88,7 +88,7 @@ class LinkChecks:
         self._start_retry((other, one))
 
     async def check(self, links: Sequence[Ends], others: Collection[JoinedNode]) -> bool:
-        """Have nodes try links, and return whether none of them fails.
+        """Ask nodes to try links, and return whether none of them fails.
 
         It is false, too, if one of ``others`` is lost meanwhile. A node that does not answer is taken to reach it. If
         links fail, it is also known whether the other end could make them: the next plan may need that.
@@ -108,7 +108,7 @@ class LinkChecks:
             await asyncio.gather(*trials, *back, return_exceptions=True)
 
     def retry(self, nodes: Mapping[str, JoinedNode], unreachable: Iterable[NodePair]) -> None:
-        """Have nodes try some of the links again that do not exist, if the last time was a while ago."""
+        """Ask nodes to retry some of the failed links, unless the last retry was recent."""
         now = _now()
         if now < self._retried_at + RETRY_S:
             return

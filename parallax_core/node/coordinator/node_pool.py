@@ -1,4 +1,4 @@
-"""Gives every model a node on each machine: the one that has joined, or a further one, which that one starts."""
+"""Gives every model a node on each machine: the one that joined, or a further one that it starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FurtherNode:
     """A further node that was asked for."""
 
     first: JoinedNode
-    """The node that starts it, as it had joined then."""
+    """The parent node, as joined when it was asked."""
     number: int
     model: str
 
@@ -73,7 +73,7 @@ class ModelNodes:
         return all(first.report is not None for first in firsts) and len(self.joined) >= len(firsts)
 
     def get(self, name: str) -> JoinedNode | None:
-        """Return the node of a name that the model has; None: it has none."""
+        """Return the model's node called ``name``, or None."""
         return self._pool.get(name, self.model)
 
     def note_leaving(self, name: str) -> None:
@@ -81,7 +81,7 @@ class ModelNodes:
         self._pool.registry.note_leaving(name)
 
     def want_leases(self, numbers: Mapping[str, int]) -> None:
-        """Have nodes, by their names, open leases up to a number each, now or when they join."""
+        """Set the number of leases to open on each node, by name, now or when it joins."""
         self.leases = numbers
         self._pool.update_leases()
 
@@ -90,7 +90,7 @@ class ModelNodes:
         return self._pool.find_first(node)
 
     def find_own(self, first: JoinedNode) -> JoinedNode | None:
-        """Return the node of this model on the machine of ``first``; None: it has none there."""
+        """Return this model's node on the machine of ``first``, or None."""
         return self._pool.find_own(first, self.model)
 
 
@@ -129,7 +129,7 @@ class NodePool:
         return self._list().models.get(model, ())
 
     def get(self, name: str, model: str) -> JoinedNode | None:
-        """Return the node of a name that a model has; None: it has none."""
+        """Return a model's node called ``name``, or None."""
         node = self.registry.get(name)
         return node if node is not None and self._owners.get(node) == model else None
 
@@ -140,13 +140,13 @@ class NodePool:
         return None if first.channel.ended.is_set() else first
 
     def find_own(self, first: JoinedNode, model: str) -> JoinedNode | None:
-        """Return the node of a model on the machine of ``first``; None: it has none there."""
+        """Return a model's node on the machine of ``first``, or None."""
         if (name := self._asked.get((first, model))) is not None:
             return self.registry.get(name)
         return first if self._owners.get(first) == model else None
 
     def update_leases(self) -> None:
-        """Have nodes open the leases that any model wants."""
+        """Ask nodes to open the leases that any model wants."""
         wanted = [nodes.leases for nodes in self.models.values()]
         self.registry.want_leases({name: number for numbers in wanted for name, number in numbers.items()})
 

@@ -65,7 +65,7 @@ class PlannedPipelines:
 
     @property
     def hops(self) -> set[tuple[str, str]]:
-        """The links over which pipelines serve: the node of each stage, and that of the next one."""
+        """The links of serving pipelines: the node of each stage, and that of the next."""
         ready = (each.executor.planned for each in self._pipelines.values() if each.is_ready)
         return {hop for stages in ready for hop in list_hops(stages)}
 
@@ -81,7 +81,7 @@ class PlannedPipelines:
         return self._rollout.pending
 
     def begin(self, planned: Mapping[int, Stages], nodes: Collection[str], now: float) -> None:
-        """Have `advance` bring the pipelines to ``planned``; ``nodes`` are all that may be used."""
+        """Start to move the pipelines to ``planned`` by `advance`, using no nodes but ``nodes``."""
         current = self.current
         broken = [rank for rank, stages in current.items() if any(stage.node not in nodes for stage in stages)]
         self._rollout = Rollout(current, planned, broken, now)
@@ -103,7 +103,7 @@ class PlannedPipelines:
                 replicas.add(rank, self._pipelines[rank].engine)
 
     def stop_broken(self, nodes: Collection[str]) -> None:
-        """Have pipelines wait that have a stage on a node which is not among ``nodes``; the others stay as they are."""
+        """Suspend pipelines with a stage on a node outside ``nodes``; the others stay as they are."""
         self._rollout = Rollout({}, {}, (), 0.0)
         for each in self._pipelines.values():
             if any(stage.node not in nodes for stage in each.executor.planned):
@@ -115,7 +115,7 @@ class PlannedPipelines:
         return taken.isdisjoint(map(name_member, stages))
 
     def fail(self, reason: str) -> None:
-        """Have all pipelines end for good."""
+        """End all pipelines for good."""
         for each in self._pipelines.values():
             each.executor.fail(reason)
 

@@ -40,7 +40,7 @@ def log_plan(plan: LayerPlan, reason: str, idle: Mapping[str, str]) -> None:
 
 
 def describe_names(before: Known | None, after: Known) -> list[str]:
-    """Return which nodes may be used that could not be, and which no longer, in words."""
+    """Return, in words, the nodes that have become usable or unusable."""
     old, new = list_names(before) if before is not None else set(), list_names(after)
     found = [(new - old, "can be used"), (old - new, "can no longer be used")]
     return [line for names, news in found for line in _describe_nodes(sorted(names), news)]

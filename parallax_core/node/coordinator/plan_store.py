@@ -70,7 +70,7 @@ class PlanStore:
             database.executemany("INSERT INTO node VALUES (?, ?, ?)", nodes)
 
     def find(self, model: str) -> FormerPlan:
-        """Return the last plan of a model; an empty one if there is none."""
+        """Return the last plan of a model, or an empty one."""
         pipelines: dict[int, list[PlacedStage]] = {}
         with open_database(self._path, SCHEMA, VERSION, CONTENT) as database:
             for rank, node, start, stop, number, first, end, share in database.execute(FIND_STAGES, (model,)):
@@ -80,7 +80,7 @@ class PlanStore:
         return FormerPlan({rank: tuple(stages) for rank, stages in pipelines.items()}, dict(nodes))
 
     def save_loaded(self, first: str, models: Sequence[str]) -> None:
-        """Keep which models are loaded besides the one with which the server was started."""
+        """Store which models are loaded besides the server's first."""
         with write_database(self._path, SCHEMA, VERSION, CONTENT) as database:
             database.execute("DELETE FROM loaded WHERE first = ?", (first,))
             rows = [(first, place, model) for place, model in enumerate(models)]

@@ -88,12 +88,12 @@ class PlannedExecutor:
         return self._planned == self._opened
 
     def fail(self, reason: str) -> None:
-        """Have the pipeline end for good, with its engine."""
+        """End the pipeline for good, with its engine."""
         self._end = reason
         self._news.set()
 
     def move(self, stages: Stages) -> None:
-        """Have the pipeline consist of other stages; an empty one waits for a plan."""
+        """Change the stages of the pipeline; without any, it waits for a plan."""
         if stages != self._planned:
             self._planned = stages
             self._news.set()
@@ -180,13 +180,13 @@ class PlannedExecutor:
         return None if opening.cancelled() else opening.result()
 
     async def abandon(self, stage: int) -> None:
-        """Give up a stage whose step hangs or whose node leaves, and plan without the node."""
+        """Give up a stage with a hung step or a leaving node, and plan without the node."""
         node = self._executor.locations()[stage].node
         await self._executor.abandon(stage)
         self._planning.note_fault(NodeRefused(node, "its stage was given up"))
 
     async def replace(self, stage: int) -> bool:
-        """Have the model placed without a node that leaves; see `Executor.replace`."""
+        """Place the model without a leaving node; see `Executor.replace`."""
         await self._planning.replace(self._executor.locations()[stage].node)
         return True
 
@@ -220,5 +220,5 @@ def describe_fault(error: PlanFault) -> str:
 
 
 def describe_places(stages: Sequence[PlacedStage]) -> str:
-    """Return which node has which layers, such as ``layers 0-10 on a/1, 10-30 on b/1``."""
+    """Return the layers of each node in words, such as ``layers 0-10 on a/1, 10-30 on b/1``."""
     return "layers " + ", ".join(f"{each.layers.start}-{each.layers.stop} on {each.node}" for each in stages)

@@ -67,7 +67,7 @@ class NodeProfiles:
         self._recalled = memories
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
-        """Return the profile of the nodes that have said what they have, and what keeps the others from being used."""
+        """Return the profiles of nodes that have reported, and why the others cannot be used."""
         now = self._clock()
         found, reports, others = dict[str, SeenNode](), dict[str, NodeReport](), dict[str, str]()
         for node in nodes:
@@ -92,7 +92,7 @@ class NodeProfiles:
 
 
 def _find_report(seen: SeenNode, now: float) -> NodeReport | None:
-    """Return what a node has said, or what is assumed of it after a while; None: it is still waited for."""
+    """Return a node's report, an assumed one after `PATIENCE_S`, or None while it is awaited."""
     node = seen.node
     if node.report is not None:
         return node.report

@@ -12,7 +12,7 @@ from parallax_core.node.membership.joined_node import JoinedNode
 
 
 class MachineRooms:
-    """Finds the memory that a model may use on each machine: all, without what other models take there."""
+    """Finds the memory left for a model on each machine."""
 
     def __init__(self, pool: NodePool) -> None:
         """Divide the memory of the machines of ``pool``."""
@@ -26,7 +26,7 @@ class MachineRooms:
         return self.note_total(first, first.report.device.memory if first.report is not None else first.join.memory)
 
     def note_total(self, first: JoinedNode, memory: int) -> int:
-        """Note that so many bytes were free on the machine of a node, and return the most that ever were."""
+        """Note the free bytes on a node's machine, and return the most that were ever free."""
         if first not in self._totals and len(self._totals) > 2 * self._num_kept:
             self._totals = {node: total for node, total in self._totals.items() if not node.channel.ended.is_set()}
             self._num_kept = len(self._totals)
@@ -59,12 +59,12 @@ class ModelProfiles:
         self._rooms = rooms
         self._describe = describe
         self._made: dict[str, tuple[NodeProfile, NodeProfile]] = {}
-        """By machine: its profile, and that of the node on it, which was made of it last."""
+        """By machine: its profile, and the node's profile made from it last."""
         self._renamed: dict[int, tuple[LinkProfile, LinkProfile]] = {}
         """By the identity of a link between machines: the link itself, and that of the nodes on them."""
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:
-        """Return the profile of the nodes whose machines have said what they have; see `NodeProfiles.describe`."""
+        """Return the profiles of nodes whose machines have reported; see `NodeProfiles.describe`."""
         firsts = {node.name: self._nodes.find_first(node) for node in nodes}
         found = {first.name: first for first in firsts.values() if first is not None}
         names = {first.name: name for name, first in firsts.items() if first is not None}
@@ -83,7 +83,7 @@ class ModelProfiles:
         return UsableNodes(cluster, others, holding)
 
     def _make(self, machine: NodeProfile, name: str, room: int) -> tuple[NodeProfile, NodeProfile]:
-        """Return the profile of a machine with that of a node on it, which is the same object if nothing is new."""
+        """Return a machine's profile and that of its node, the same object if nothing changed."""
         before, made = self._made.get(machine.name, (None, machine))
         if before is not machine or (made.name, made.device.memory) != (name, room):
             made = replace(machine, name=name, device=replace(machine.device, memory=room))

@@ -100,7 +100,7 @@ class RelayClient:
             await channel.leave()
 
     async def _answer(self, ring: Ring, port: int) -> None:
-        """Lead a stream to this node's own port, at which the caller proves who it is."""
+        """Connect a stream to this node's own port, where the caller proves its identity."""
         with suppress(ParallaxError, TimeoutError, OSError):
             channel = await self._open(PickUp(ring.token))
             try:

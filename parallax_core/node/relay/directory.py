@@ -42,7 +42,7 @@ class RelayDirectory:
         self._are_offers_new = False
         """Whether there are offers that have changed since nodes were told of them."""
         self.server: RelayServer | None = None
-        """The relay of the head itself; None: it is none."""
+        """The relay of the head itself; None without --relay."""
 
     @property
     def relays(self) -> tuple[RelayPlace, ...]:
@@ -60,7 +60,7 @@ class RelayDirectory:
             await self._take_offer(channel)
         elif self.server is None:
             await channel.leave()
-            raise PeerLost(f"node {channel.peer!r} wants a relay, and the server is none: start it with --relay")
+            raise PeerLost(f"node {channel.peer!r} asked for a relay, but this server was started without --relay")
         else:
             await self.server.serve(channel, purpose)
 
@@ -75,7 +75,7 @@ class RelayDirectory:
         self._tell_soon()
 
     async def stop(self) -> None:
-        """Tell nobody any more. Idempotent."""
+        """Stop announcing relays. Idempotent."""
         tasks = [*self._tasks, *([self._telling] if self._telling is not None else [])]
         for task in tasks:
             task.cancel()

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class RelayOffer:
-    """The relay of a node, for those of whom its head tells it. Belongs to one event loop."""
+    """The relay of a node, for members named by its head. Belongs to one event loop."""
 
     def __init__(self, limits: RelayLimits) -> None:
         """Forward within ``limits``."""

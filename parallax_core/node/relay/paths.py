@@ -57,7 +57,7 @@ class RelayPaths:
 
     @property
     def relays(self) -> tuple[str, ...]:
-        """The relays to which this node has a link, over which others can call it."""
+        """The linked relays over which others can call this node."""
         return tuple(client.name for client, _ in self._clients.values() if client.is_linked)
 
     @asynccontextmanager
