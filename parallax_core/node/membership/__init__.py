@@ -1,1 +1,1 @@
-"""Which nodes have joined a head, and the worker processes it starts itself. What a worker does is in `worker`."""
+"""The nodes that have joined a head, and its own worker processes. What they do is in `worker`."""

@@ -37,7 +37,7 @@ class StageAssignment:
     node: str = ""
     """The node that gets the stage; empty: any suitable one."""
     lease: StageLease | None = None
-    """What the stage has of a node that it shares; None: it has all."""
+    """The lease on a shared node; None: the whole node."""
 
     @property
     def holds(self) -> HeldLayers | None:

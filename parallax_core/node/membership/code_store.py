@@ -109,7 +109,7 @@ class CodeStore:
         return {code.name: f"{describe_left(code)} until {write_time(code.expires)}" for code in valid}
 
     def revoke(self, name: str) -> None:
-        """Have the code called ``name`` admit no further machine.
+        """Revoke the code called ``name``: it admits no further machine.
 
         Raises:
             UnknownName: if there is none.
@@ -178,7 +178,7 @@ def write_time(seconds: float) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return values that change with a file, its time in nanoseconds first; empty: there is none."""
+    """Return values that change with a file, its mtime in nanoseconds first; empty without a file."""
     try:
         found = path.stat()
     except OSError:

@@ -16,7 +16,7 @@ BUSY_S = 2.0
 
 @contextmanager
 def open_database(path: Path, schema: str, version: int, content: str) -> Iterator[sqlite3.Connection]:
-    """Yield the database in a file, which is made if there is none; reading it hardly waits for other processes.
+    """Yield the database in a file, created if missing; reads hardly wait for other processes.
 
     Args:
         path: the file.

@@ -18,7 +18,7 @@ FRESH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FoundHead:
-    """What a head says to those who know one of its secrets."""
+    """The answer of a head to nodes that know one of its secrets."""
 
     secrets: Mapping[bytes, bytes] = field(default_factory=dict)
     """By fingerprint; see `index_secrets`."""
@@ -40,7 +40,7 @@ class HeadAnswers:
         self._looking: asyncio.Task[None] | None = None
 
     def reply(self, question: bytes) -> bytes | None:
-        """Return the answer to a question; None: there is none, or not yet."""
+        """Return the answer to a question, or None without one so far."""
         now = asyncio.get_running_loop().time()
         if self._looking is None and now >= self._looked_at + FRESH_S:
             self._looking = asyncio.create_task(self._refresh(now))

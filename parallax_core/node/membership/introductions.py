@@ -63,7 +63,7 @@ class Introducer:
             self._telling = asyncio.create_task(self._tell())
 
     async def stop(self) -> None:
-        """Tell nobody any more. Idempotent."""
+        """Stop sending introductions. Idempotent."""
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)

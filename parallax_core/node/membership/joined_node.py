@@ -36,7 +36,7 @@ class JoinedNode:
     loading: Loading | None = None
     """How far it is in loading a stage; None: it loads none, or has not said."""
     relay: str = ""
-    """The relay over which its stage is linked to the next one; empty: directly, or there is none."""
+    """The relay that links its stage to the next one; empty for a direct link or none."""
     trials: dict[str, asyncio.Future[LinkTried]] = field(default_factory=dict)
     """By node: what comes of a link to it that this one was asked to try."""
     status: NodeStatus | None = None
@@ -69,7 +69,7 @@ class JoinedNode:
             trial.set_result(told)
 
     def note_report(self, report: NodeReport) -> None:
-        """Keep what the node says of itself, in place of what it said before."""
+        """Keep a report of the node in place of the one before."""
         if self.report is None:
             memory = report.device.memory / 10**9
             logger.info("node has reported node=%s device=%r memory=%.3gGB", self.name, report.device.name, memory)

@@ -1,4 +1,4 @@
-"""Has the nodes of a head open leases, through which further pipelines use the layers that they hold."""
+"""Opens leases on nodes so that several pipelines share their layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LeaseOpener:
         self._sending: set[asyncio.Task[None]] = set()
 
     def want(self, numbers: Mapping[str, int], joined: Iterable[JoinedNode], waiting: Iterable[JoinedNode]) -> None:
-        """Have nodes that have joined open leases up to a number each, by name, and those that wait release a stage."""
+        """Set the number of leases to open on each joined node, by name; waiting nodes release their stage."""
         self.wanted = numbers
         for node in joined:
             self.update(node)
@@ -31,13 +31,13 @@ class LeaseOpener:
                 self.free(node)
 
     def update(self, node: JoinedNode) -> None:
-        """Have a node that has joined open the leases that are wanted of it and are not open yet."""
+        """Ask a joined node to open its wanted leases that are not open yet."""
         for number in range(node.num_leases + 1, self.wanted.get(node.name, 0) + 1):
             node.num_leases = number
             self._send(node, OpenLease(number))
 
     def free(self, node: JoinedNode) -> None:
-        """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""
+        """Ask a node to release its stage for the memory of its leases, but keep the layers they share."""
         node.loaded = None
         self._send(node, Release(LEASE, Epoch(0), keeps_layers=True))
 

@@ -1,4 +1,4 @@
-"""Has nodes try whether one reaches the other, and says which links of a pipeline failed."""
+"""Asks nodes to try a link between them, and says which links of a pipeline failed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LinkFailed(ParallaxError):
 
 
 async def try_link(one: JoinedNode, other: JoinedNode) -> LinkTried | None:
-    """Have ``one`` connect to ``other``, and return what it says; None: it does not say in time, or one is gone.
+    """Ask ``one`` to connect to ``other``; return its answer, or None if it is late or a node is gone.
 
     Somebody has to receive the messages of both meanwhile.
     """

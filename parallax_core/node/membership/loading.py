@@ -1,4 +1,4 @@
-"""Has a node load a stage, and checks its weights."""
+"""Loads a stage on a node, and checks its weights."""
 
 from __future__ import annotations
 

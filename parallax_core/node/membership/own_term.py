@@ -1,4 +1,4 @@
-"""The term of this machine's coordinator: whom it accepts as standbys, and whether another one has taken over."""
+"""The term of this machine's coordinator: its accepted standbys, and whether another has taken over."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OwnTerm:
         return tuple(Candidate(each.address, each.key) for each in self.state.standbys if each.address)
 
     def accept(self, standby: AcceptedStandby) -> bool:
-        """Have a standby be one that may take over, in place of the oldest of too many; return whether that is news."""
+        """Accept a standby as a successor, dropping the oldest beyond a limit; return whether that is news."""
         places = [place for place, each in enumerate(self.state.standbys) if _is_same(each, standby)]
         standbys = [each for each in self.state.standbys if not _is_same(each, standby)]
         # Elsewhere it would be news each time.
@@ -57,7 +57,7 @@ class OwnTerm:
         return self._renew(standbys[-MOST_STANDBYS:])
 
     def keep_only(self, is_allowed: Callable[[AcceptedStandby], bool]) -> bool:
-        """Have standbys that are not allowed any more not take over; return whether there were any."""
+        """Withdraw standbys that are no longer allowed; return whether there were any."""
         allowed = [each for each in self.state.standbys if is_allowed(each)]
         for each in self.state.standbys:
             if each not in allowed:
@@ -138,7 +138,7 @@ def _is_same(one: AcceptedStandby, other: AcceptedStandby) -> bool:
 
 
 def _read_own(state: StandbyState, signing: SigningKey, key: bytes) -> TermProof:
-    """Return the proof in a state, or one that begins with it: it has none, or that of a key which is gone."""
+    """Return the proof in a state, or a new one if it is missing or signed by a lost key."""
     if state.proof:
         proof = read_proof(state.proof)
         if proof.latest.signer == bytes(signing.verify_key):

@@ -114,7 +114,7 @@ class NodeRegistry:
         return self._list
 
     def find_role(self, key: bytes) -> NodeRole | None:
-        """Return the role that a key has for this head now; None: it has none. Where no keys are kept, it is any."""
+        """Return the role of a key for this head now, or None; ``any`` where no keys are kept."""
         return self.keys.find_role(key) if self.keys is not None else "any"
 
     def has(self, name: str) -> bool:
@@ -122,7 +122,7 @@ class NodeRegistry:
         return name in self._joined
 
     def get(self, name: str) -> JoinedNode | None:
-        """Return the node of a name that has joined and is not known to be gone; None: there is none."""
+        """Return the joined node called ``name``, or None; it is not known to be gone."""
         return self._joined.get(name)
 
     async def start(self) -> None:
@@ -172,7 +172,7 @@ class NodeRegistry:
             self._matcher.remove_request(request)
 
     def give_back(self, node: JoinedNode, *, is_shared: bool = False) -> None:
-        """Have a node wait again that was handed out; it keeps what it has loaded.
+        """Return a node that was handed out to those that wait; it keeps its loaded layers.
 
         It may still report steps, and loses its links to its neighbours as these get other stages. A lease is released,
         so that others get its share of the memory, and so is the stage of a node whose leases are wanted. One that has
@@ -189,14 +189,14 @@ class NodeRegistry:
             self._admit(node, LATE)
 
     async def unload(self, name: str) -> None:
-        """Have a node, which waits, release what it has loaded."""
+        """Ask a waiting node to release its loaded layers."""
         if (node := self._matcher.nodes.get(name)) is not None:
             node.loaded = None
             with contextlib.suppress(PeerLost):
                 await node.channel.send(Release(LEASE, Epoch(0)))
 
     def want_leases(self, numbers: Mapping[str, int]) -> None:
-        """Have nodes, by their names, open leases up to a number each, now or when they join."""
+        """Set the number of leases to open on each node, by name, now or when it joins."""
         self._leases.want(numbers, self.joined, self.waiting)
 
     def note_leaving(self, name: str) -> None:

@@ -35,7 +35,7 @@ GREETING_S = 10.0
 AGAIN_S = (0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to reach a rendezvous again; the last value repeats."""
 REPEAT_S = 5.0
-"""Seconds after which what is announced is repeated."""
+"""Seconds between repetitions of an announcement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class RendezvousClient:
     """A link to one rendezvous, which is made again whenever it is lost. Belongs to one event loop."""
 
     def __init__(self, secret: ClusterSecret, announcer: Announcer, heard: Callable[[], None]) -> None:
-        """Announce what ``announcer`` signs to those who know ``secret``; ``heard`` is called with news."""
+        """Announce what ``announcer`` signs to holders of ``secret``; ``heard`` is called with news."""
         self.secret = secret
         self._announcer = announcer
         self._heard = heard

@@ -28,10 +28,10 @@ class ServedLinks:
         """The links that are being served."""
 
     def open(self, channel: Channel, purpose: Purpose) -> None:
-        """Have a link served.
+        """Start to serve a link.
 
         Raises:
-            PeerLost: if the node has not joined and would have to, or nobody serves such links.
+            PeerLost: if the node has not joined and would have to, or no service takes such links.
         """
         serve = self.services.get(purpose)
         if purpose != "standby":

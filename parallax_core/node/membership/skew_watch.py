@@ -1,4 +1,4 @@
-"""Notices that what others announce is not believed here because the clocks differ."""
+"""Detects announcements rejected because of clock skew."""
 
 from __future__ import annotations
 

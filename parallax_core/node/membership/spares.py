@@ -84,7 +84,7 @@ class SparePool:
             self._start(kind)
 
     def take(self, assignment: StageAssignment) -> JoinedNode | None:
-        """Return a spare node for a stage; None: there is none.
+        """Return a spare node for a stage, or None.
 
         It has the layers loaded, or is loading them, or is a node that an operator started and that can load them.
         """

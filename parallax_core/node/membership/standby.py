@@ -46,7 +46,7 @@ class Candidacy:
     reach: str
     """Where it would listen."""
     key: bytes
-    """The key that it would prove on its links; empty: its transport has none."""
+    """The key that it would prove on its links; empty if its transport has no keys."""
     signing: SigningKey
     """The key by which it would sign its term."""
 
@@ -63,7 +63,7 @@ class Candidacy:
         return True
 
     def promote(self, state: StandbyState, address: str) -> StandbyState:
-        """Return the state with which it takes over from the coordinator of ``state``, which is at ``address``.
+        """Return the state to take over with from the coordinator of ``state`` at ``address``.
 
         The standbys of that coordinator are accepted like before, and so are those that were coordinators, since they
         may have to serve again.
@@ -113,14 +113,14 @@ class Follower:
     _promoted: asyncio.Event = field(default_factory=asyncio.Event)
 
     def promote(self) -> None:
-        """Have `run` return. Without a state that is not possible, and logged."""
+        """Make `run` return; without a state, only log that this is impossible."""
         if self.state is None:
             logger.error("cannot take over: the coordinator has said nothing yet")
         else:
             self._promoted.set()
 
     async def run(self) -> StandbyState:
-        """Follow until `promote` is called; return the state with which to serve, whose term is the next.
+        """Follow until `promote` is called; return the state to serve with, in the next term.
 
         Raises:
             IncompatibleNode: if the coordinator runs a version of Parallax with which this node cannot work.
@@ -203,7 +203,7 @@ class Follower:
         self.note(state, True)  # noqa: FBT003 -- whether it is there
 
     def _check(self, peer: str, told: TermProof) -> None:
-        """Check that a coordinator is no older than the one of which the latest state is.
+        """Check that a coordinator is no older than that of the latest state.
 
         Raises:
             PeerLost: if it is.
@@ -213,6 +213,6 @@ class Follower:
             raise PeerLost(f"node {peer!r} is an older coordinator: its term is {told.latest.term}")
 
     async def _dismiss(self, channel: Channel, state: StandbyState) -> None:
-        """Tell a coordinator that is still there that it no longer is one."""
+        """Tell the old coordinator that it was replaced."""
         with contextlib.suppress(PeerLost):
             await channel.send(Succession(self.candidacy.promote(state, self.address).proof))

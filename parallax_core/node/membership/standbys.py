@@ -64,7 +64,7 @@ class Standbys:
         self._start(self._watch_keys())
 
     async def stop(self) -> None:
-        """Tell nobody any more. Idempotent."""
+        """Stop serving standbys and proving the term. Idempotent."""
         self._registry.note_join = None
         self._registry.services.pop("standby", None)
         for task in self._tasks:
@@ -100,7 +100,7 @@ class Standbys:
             self._end(describe_newer(term, self.own.proof.latest.term))
 
     def _check_keys(self) -> None:
-        """Take back what was accepted of machines whose keys may no longer be those of a head."""
+        """Withdraw the standbys of machines whose keys may no longer be a head's."""
 
         def is_allowed(standby: AcceptedStandby) -> bool:
             return self._registry.find_role(standby.key) in {"head", "any"}

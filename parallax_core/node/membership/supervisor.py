@@ -73,7 +73,7 @@ class WorkerSupervisor:
         return tuple(child.process.pid for child in self._children.values())
 
     def find_pid(self, node: str) -> int | None:
-        """Return the id of the process of ``node``; None: it has none that runs."""
+        """Return the process id of ``node``, or None if it does not run."""
         child = self._children.get(node)
         return child.process.pid if child is not None and child.process.returncode is None else None
 

@@ -24,7 +24,7 @@ class NodeSupply:
     supervisor: WorkerSupervisor | None = None
     """Starts the nodes as worker processes; None: an operator starts them."""
     spares: SparePool | None = None
-    """None: there are none."""
+    """The spare nodes; None without spares."""
     patience_s: float = inf
     """Seconds to wait for a node that an assignment names and that has joined, but is not free."""
 

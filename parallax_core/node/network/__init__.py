@@ -1,1 +1,1 @@
-"""What the network of this machine lets through, as others see it. What follows from it is in `cluster.network`."""
+"""Surveys what the network of this machine lets through. What follows from it is in `cluster.network`."""

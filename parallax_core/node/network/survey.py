@@ -16,7 +16,7 @@ from parallax_core.node.network.client import UdpAsker, ask_by_tcp, can_connect
 from parallax_core.wire.stun import HostPort, StunAnswer
 
 FAR_IPV6 = "2001:db8::1"
-"""An address of nobody (RFC 3849)."""
+"""An address reserved for documentation (RFC 3849)."""
 LAST_PORT = 65535
 PROXIES = ("https_proxy", "http_proxy", "all_proxy")
 """Variables of the environment that name a proxy, also in capitals."""

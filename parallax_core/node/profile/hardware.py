@@ -53,7 +53,7 @@ def run_tool(command: Sequence[str]) -> str:
 
 
 def find_gpus(run: Callable[[Sequence[str]], str] = run_tool, system: str = sys.platform) -> list[Gpu]:
-    """Return the GPUs that the first tool with an answer lists; those that share main memory have what is free of it.
+    """Return the GPUs listed by the first tool that answers; with shared memory, main memory's figures.
 
     Args:
         run: runs a command and returns its output.
@@ -88,7 +88,7 @@ def read_processor(
 
 
 def find_field(text: str, name: str) -> str:
-    """Return the first value of a field in lines such as ``name : value``; empty if there is none."""
+    """Return the first value of a field in lines such as ``name : value``; empty if missing."""
     found = re.search(rf"^{re.escape(name)}[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE)
     return found[1] if found else ""
 

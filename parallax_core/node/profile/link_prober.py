@@ -23,9 +23,9 @@ FIRST_S, AGAIN_S, NEXT_S = 0.1, 1.0, 5.0
 CONNECT_S = 5.0
 """Seconds to connect, and to be greeted."""
 BANDWIDTH_EVERY = 30
-"""The bandwidth of a link is measured the first time, and then with each of so many round trips."""
+"""Round trips per measurement of a link's bandwidth; the first one measures it, too."""
 MOST_FAILURES = 3
-"""Failures in a row after which a node counts as not reached, and what was measured of the link is forgotten."""
+"""Failures in a row after which a node counts as unreachable and its link's figures are forgotten."""
 LEAST_BANDWIDTH, MOST_BANDWIDTH, MOST_ROUND_TRIP_S = 1e3, 1e15, 60.0
 """The bounds of `LinkReport`."""
 
@@ -68,7 +68,7 @@ class LinkProber:
 
     @property
     def links(self) -> tuple[LinkReport, ...]:
-        """What was measured, for each link whose round trip and bandwidth are known."""
+        """The measured links, those with both a round trip and a bandwidth."""
         return tuple(
             LinkReport(
                 name,

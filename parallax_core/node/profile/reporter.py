@@ -44,7 +44,7 @@ class NodeReporter:
     def __init__(
         self, make: MakeReport, measuring: MeasuringProcess | None = None, prober: LinkProber | None = None
     ) -> None:
-        """Report what ``make`` returns, which is called on a thread of its own and may block; None: nothing is known.
+        """Report what ``make`` returns on its own thread, where it may block; None: nothing is known.
 
         ``measuring`` has run before, if there is one; ``prober`` measures the links.
         """

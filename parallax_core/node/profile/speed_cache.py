@@ -30,7 +30,7 @@ class MeasuredSpeed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def find_speed(key: list[str]) -> MeasuredSpeed | None:
-    """Return the cached speed of a key; None if there is none that can be read."""
+    """Return the cached speed of a key, or None if missing or unreadable."""
     with suppress(OSError, msgspec.MsgspecError):
         found = msgspec.json.decode(_place(key).read_bytes(), type=MeasuredSpeed)
         if found.key == key:

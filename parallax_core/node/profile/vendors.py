@@ -1,4 +1,4 @@
-"""Reads the output of the tools by which vendors describe their GPUs. What cannot be read is left out."""
+"""Reads the output of GPU vendors' tools, leaving out unreadable parts."""
 
 from __future__ import annotations
 
