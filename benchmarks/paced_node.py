@@ -15,8 +15,8 @@ import msgspec
 from benchmarks.emulated import time_batch
 from parallax_core.api import DeviceProfile, ModelDemand, StageBatch
 from parallax_core.base import log
+from parallax_core.base.processes import end_with_parent
 from parallax_core.contracts.progress import Progress
-from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.testing.node import NodePlan, open_toy, serve_head
 from parallax_core.testing.toy import ToyStage
 from parallax_core.wire.membership import Assign

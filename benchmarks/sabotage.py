@@ -38,8 +38,8 @@ from parallax_core.api import (
     Tensor,
 )
 from parallax_core.base import log
+from parallax_core.base.processes import end_with_parent
 from parallax_core.models import stages
-from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.testing.fault import Fault, FaultStage

@@ -25,6 +25,7 @@ from parallax_core.base.json_scan import JsonScan
 from parallax_core.base.lark import write_pattern
 from parallax_core.base.machine import Machine
 from parallax_core.base.offline import is_offline
+from parallax_core.base.processes import ChildProcess
 from parallax_core.base.refs import Ref
 from parallax_core.base.schema_refs import JsonSchema, follow_references, localize_references, move_references
 from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
@@ -185,6 +186,7 @@ from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message
 __all__ = [  # noqa: RUF022 -- in groups
     # Every plugin: hooks, settings, progress, errors, folders
     "PLUGIN_API",
+    "ChildProcess",
     "Finding",
     "ParallaxError",
     "Progress",

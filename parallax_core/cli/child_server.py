@@ -106,8 +106,8 @@ def run_server(model: str, options: Sequence[str]) -> Iterator[Client]:
 
 
 if __name__ == "__main__":
+    from parallax_core.base.processes import end_with_parent
     from parallax_core.cli import main
-    from parallax_core.node.membership.supervisor import end_with_parent
 
     end_with_parent()
     main()

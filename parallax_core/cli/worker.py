@@ -21,6 +21,7 @@ from parallax_core.base import log
 from parallax_core.base.errors import PeerLost, UsageError
 from parallax_core.base.ids import is_further
 from parallax_core.base.machine import Machine
+from parallax_core.base.processes import end_children_of_orphan, end_with_parent
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.join_view import JoinView, LoadWatch
@@ -42,7 +43,6 @@ from parallax_core.deploy.node_reports import make_reporter
 from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.deploy.relays import make_offer
 from parallax_core.deploy.stage_opener import StageOpener, make_opener
-from parallax_core.node.membership.supervisor import end_children_of_orphan, end_with_parent
 from parallax_core.node.profile.link_prober import LinkProber
 from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.worker.further import FurtherNodes

@@ -11,12 +11,12 @@ import msgspec
 
 from parallax_core.base import log
 from parallax_core.base.errors import ParallaxError
+from parallax_core.base.processes import end_with_parent
 from parallax_core.config.config import Config
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.device import DevicePlan
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.models.backends import find_backends
-from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.node.profile.device import measure_machine
 from parallax_core.node.profile.measuring import IMPORTED, MeasuringProcess
 from parallax_core.plugins.output import claim_output

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TypeVar
@@ -18,8 +17,7 @@ import msgspec
 
 from parallax_core.base.environment import bare_environment
 from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, InvalidRequest, ParallaxError, Unavailable
-from parallax_core.base.processes import kill_process
-from parallax_core.node.membership.supervisor import WorkerProcess
+from parallax_core.base.processes import ChildProcess
 from parallax_core.server.body_messages import (
     LENGTH_BYTES,
     BodyRequest,
@@ -49,7 +47,7 @@ class TokenizerProcess:
 
     def __init__(self, setup: ReaderSetup) -> None:
         self._setup = setup
-        self._process: Process | None = None
+        self._process: ChildProcess | None = None
         self._is_closed = False
         self.takes_grammars = True
         """See `ReaderReady.takes_grammars`."""
@@ -63,9 +61,7 @@ class TokenizerProcess:
         command = (sys.executable, "-P", "-m", "parallax_core.server.tokenizer_main")  # -P: no imports from this folder
         environment = bare_environment() | ENVIRONMENT
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env=environment
-            )
+            self._process = await ChildProcess.start(command, environment, reads=True)
             if self._is_closed:  # meanwhile: nobody else will kill it
                 await self.kill()
                 raise Unavailable(SHUTTING_DOWN)
@@ -116,13 +112,8 @@ class TokenizerProcess:
         process, self._process = self._process, None
         if process is None:
             return "there is no process"
-        kill_process(process)
-        if process.stdin is not None:
-            process.stdin.close()  # the loop may end before it notices that the other end is closed
-        with suppress(TimeoutError):
-            async with asyncio.timeout(END_S):
-                await process.wait()
-        return WorkerProcess(process).explain() or "its process does not end"
+        await process.kill(END_S)
+        return process.explain() or "its process does not end"
 
     async def revive(self) -> None:
         """Start the process again if it was killed; if that fails, the next `read` tries again and raises."""
@@ -150,16 +141,13 @@ class TokenizerProcess:
         return await self.kill()
 
     @staticmethod
-    async def _exchange(process: Process, pieces: Iterable[bytes], answer: type[T]) -> T:
+    async def _exchange(process: ChildProcess, pieces: Iterable[bytes], answer: type[T]) -> T:
         """Send a frame, and return the next one."""
-        stdin, stdout = process.stdin, process.stdout
-        assert stdin is not None
-        assert stdout is not None
         for piece in pieces:
-            stdin.write(piece)
-            await stdin.drain()
-        size = int.from_bytes(await stdout.readexactly(LENGTH_BYTES), "little")
-        return msgspec.msgpack.decode(await stdout.readexactly(size), type=answer)
+            process.stdin.write(piece)
+            await process.stdin.drain()
+        size = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "little")
+        return msgspec.msgpack.decode(await process.stdout.readexactly(size), type=answer)
 
 
 def write_job(ask: BodyRequest, limit_s: float) -> tuple[bytes, bytes]:

@@ -20,11 +20,11 @@ import msgspec
 
 from parallax_core.base import log
 from parallax_core.base.errors import PeerLost, StageLost
+from parallax_core.base.processes import end_with_parent
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, PoolKind, Stage, StageBatch
 from parallax_core.contracts.transport import Transport, TransportPlan
-from parallax_core.node.membership.supervisor import end_with_parent
 from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.stop import serve_until_signal

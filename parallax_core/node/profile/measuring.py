@@ -9,13 +9,15 @@ from collections.abc import Sequence
 import msgspec
 
 from parallax_core.base.environment import worker_environment
-from parallax_core.base.processes import kill_process
+from parallax_core.base.processes import ChildProcess
 from parallax_core.node.profile.device import MachineProfile
 
 logger = logging.getLogger(__name__)
 
 IMPORTED = b"imported\n"
 """What the process prints once it has imported the framework of the backend."""
+KILL_S = 10.0
+"""Seconds to wait for its end once it is killed."""
 MEASURE_S = 120.0
 """Seconds after which it counts as hung: importing a framework from a slow disk can take a minute."""
 
@@ -61,17 +63,10 @@ class MeasuringProcess:
 
     async def _run(self) -> None:
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self.command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env=worker_environment(),
-                start_new_session=True,
-            )
+            process = await ChildProcess.start(self.command, worker_environment(), reads=True)
         except OSError as error:
             logger.warning("device cannot be measured: %s", error)
             return
-        assert process.stdout is not None
         try:
             async with asyncio.timeout(MEASURE_S):
                 if await process.stdout.readline() == IMPORTED:
@@ -82,5 +77,4 @@ class MeasuringProcess:
         except TimeoutError:
             logger.warning("device is not measured: that took longer than %g s", MEASURE_S)
         finally:
-            kill_process(process)
-            await process.wait()
+            await process.kill(KILL_S)

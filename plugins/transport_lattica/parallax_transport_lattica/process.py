@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import signal
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from parallax_core.api import bare_environment, is_offline
+from parallax_core.api import ChildProcess, bare_environment, is_offline
 
 COMMAND = (sys.executable, "-P", "-m", "parallax_transport_lattica.peer")
 END_S = 1.5
 """Seconds for which a process may take to end before it is killed."""
-MOST_LINE = 2**16
+GONE_S = 10.0
+"""Seconds to wait for the end of a killed process."""
 
 
 class PeerFailed(Exception):
@@ -28,7 +25,7 @@ class PeerFailed(Exception):
 class PeerProcess:
     """A process that is a peer; see `parallax_transport_lattica.peer`."""
 
-    def __init__(self, process: Process, folder: TemporaryDirectory[str]) -> None:
+    def __init__(self, process: ChildProcess, folder: TemporaryDirectory[str]) -> None:
         self._process = process
         self._folder = folder
         """Where lattica keeps its files; the process removes it as well, if it outlives the node."""
@@ -47,15 +44,12 @@ class PeerProcess:
         """
         folder = TemporaryDirectory(prefix="parallax-lattica-", ignore_cleanup_errors=True)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *COMMAND, stdin=PIPE, stdout=PIPE, limit=MOST_LINE, env=bare_environment(), start_new_session=True
-            )
+            process = await ChildProcess.start(COMMAND, bare_environment(), reads=True)
         except BaseException:
             folder.cleanup()
             raise
         peer = cls(process, folder)
         try:
-            assert process.stdin is not None
             process.stdin.write(
                 f"{json.dumps({**settings, 'folder': folder.name, 'offline': is_offline()})}\n".encode()
             )
@@ -78,30 +72,16 @@ class PeerProcess:
 
     async def end(self) -> None:
         """Let it end its streams, and kill it if that takes too long."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            async with asyncio.timeout(END_S):
-                await self._process.wait()
-        except TimeoutError:
-            self._kill()
+        await self._process.end(END_S, GONE_S)
         await self._clean()
 
     async def kill(self) -> None:
         """End it at once; nothing of it is left when this returns."""
-        self._kill()
+        await self._process.kill(GONE_S)
         await self._clean()
 
-    def _kill(self) -> None:
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)  # its own `kill` could take the exit code before asyncio
-
     async def _clean(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
         try:
-            await self._process.wait()
             if self._reading:
                 await self._reading
         finally:
@@ -122,7 +102,6 @@ class PeerProcess:
 
     async def _read_line(self) -> dict[str, Any] | None:
         """Return the next thing it says; None if it has ended."""
-        assert self._process.stdout is not None
         try:
             news = json.loads(await self._process.stdout.readline())
         except ValueError:

@@ -3,15 +3,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from parallax_core.api import BackendFailed
+from parallax_core.base import processes
+from parallax_core.base.processes import ChildProcess
 from parallax_core.node.membership import supervisor as module
-from parallax_core.node.membership.child_log import CHUNK_BYTES
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from tests.unit.node.cluster import soon, until
 
@@ -47,21 +47,6 @@ async def test_process_that_does_not_listen_is_killed() -> None:
     assert not is_there(pid)
 
 
-async def test_lines_of_a_worker_and_its_child_processes_have_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    child = "import os; os.write(2, b'of the child\\n')"
-    code = (
-        "import os, subprocess, sys; os.write(2, b'one\\n[a] two\\n\\n10%\\r100%\\n');"
-        f"subprocess.run([sys.executable, '-S', '-c', {child!r}]); os.write(2, b'no end of line')"
-    )
-    here = supervisor(code)
-    await here.restart("a")
-    await soon(here.wait_end("a"))
-    await here.kill("a")
-    assert capsys.readouterr().err.splitlines() == [
-        *("[a] one", "[a] two", "", "[a] 100%", "[a] of the child", "[a] no end of line"),
-    ]
-
-
 async def test_worker_does_not_get_the_keys_of_the_server(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,20 +59,15 @@ async def test_worker_does_not_get_the_keys_of_the_server(
     assert capsys.readouterr().err == "[a] 0 1\n"
 
 
-async def test_line_without_an_end_does_not_fill_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    here = supervisor(f"import os; os.write(2, b'x' * {3 * CHUNK_BYTES})")
-    await here.restart("a")
-    await soon(here.wait_end("a"))
-    await here.kill("a")
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) > 1
-    assert sum(line.count("x") for line in lines) == 3 * CHUNK_BYTES
-
-
 class Immortal:
     """A process that even SIGKILL does not end, as while it waits for a device."""
 
-    pid, returncode, stdin = NO_PID, None, None
+    pid, returncode = NO_PID, None
+
+    class stdin:  # noqa: N801
+        @staticmethod
+        def close() -> None:
+            """There is nobody who would notice."""
 
     async def wait(self) -> int:
         await asyncio.Event().wait()
@@ -101,9 +81,9 @@ async def test_process_that_cannot_be_killed_is_not_waited_for(
     for name in ("END_S", "KILL_S", "GONE_S"):
         monkeypatch.setattr(module, name, 0.02)
     killed: list[object] = []
-    monkeypatch.setattr(module, "kill_process", killed.append)
+    monkeypatch.setattr(processes, "kill_process", killed.append)
     here, immortal = supervisor(WAIT), Immortal()
-    here._children["a"] = module.WorkerProcess(immortal)  # type: ignore[arg-type]
+    here._children["a"] = ChildProcess(immortal)  # type: ignore[arg-type]
     await soon(getattr(here, how)("a"))
     assert killed == [immortal]
     assert f"worker was killed and is still there after 0.02 s pid={NO_PID}" in caplog.text
@@ -161,29 +141,6 @@ async def test_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
     assert here.pids == ()
 
 
-def test_child_ends_with_its_parent_that_has_no_time_to_see_to_it() -> None:
-    child = (
-        "from parallax_core.node.membership.supervisor import end_with_parent; "
-        "end_with_parent(); import signal; signal.pause()"
-    )
-    parent = (
-        "import asyncio, sys, signal\n"
-        "from parallax_core.node.membership.supervisor import WorkerSupervisor\n"
-        "async def main():\n"
-        f"    here = WorkerSupervisor(lambda _: [sys.executable, '-c', {child!r}])\n"
-        "    await here.restart('a')\n"
-        "    print(here.pids[0], flush=True)\n"
-        "    await asyncio.Event().wait()\n"
-        "asyncio.run(main())\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        assert is_there(pid)
-        process.kill()
-    asyncio.run(until(lambda: not is_there(pid) or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"))
-
-
 FAMILY = (
     "import subprocess, sys; child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)']); "
     "open(sys.argv[1] + '.new', 'w').write(str(child.pid)); import os; os.rename(sys.argv[1] + '.new', sys.argv[1]); "
@@ -207,28 +164,3 @@ async def test_child_processes_end_with_their_worker(how: str, code: str, tmp_pa
     await soon(getattr(here, how)("a"))
     await until(lambda: has_ended(child))
     await soon(here.end("a"))
-
-
-@pytest.mark.parametrize("how", ["end_with_parent()", "import os; end_children_of_orphan(os.getppid() + 1)"])
-def test_child_processes_end_where_the_supervisor_is_gone(how: str, tmp_path: Path) -> None:
-    note = tmp_path / "child"
-    code = (
-        "from parallax_core.node.membership.supervisor import end_children_of_orphan, end_with_parent; "
-        f"{FAMILY}{how}; import time; time.sleep(60)"
-    )
-    command = [sys.executable, "-c", code, str(note)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
-        asyncio.run(until(note.exists))
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(10) == -signal.SIGKILL
-    asyncio.run(until(lambda: has_ended(int(note.read_text()))))
-
-
-def test_process_that_leads_no_group_kills_no_other() -> None:
-    begin = "from parallax_core.node.membership.supervisor import end_with_parent; end_with_parent(); "
-    code = f"{begin}import time; time.sleep(9)"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(10) == 0
