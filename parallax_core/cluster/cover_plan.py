@@ -37,7 +37,7 @@ class CoverPlanner:
     def plan(
         self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""
     ) -> LayerPlan:
-        """Return the pipelines that the nodes of ``cluster`` form: those that are intact, and what the others add.
+        """Return the pipelines that the nodes of ``cluster`` form: the intact ones, and new ones of free nodes.
 
         Args:
             cluster: the nodes that may be used; those without `NodeProfile.fixed_layers` are not.

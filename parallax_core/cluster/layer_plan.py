@@ -58,7 +58,7 @@ class LayerPlan:
     """The bytes of weights that each node must load for that, by name."""
 
     def predict(self, rank: int) -> PipelineEstimate | None:
-        """Return what is predicted of the pipeline of a rank; None: there is none."""
+        """Return the predicted figures of a rank's pipeline, or None without one."""
         return dict(zip(self.pipelines, self.estimate.pipelines, strict=True)).get(rank)
 
 
@@ -246,7 +246,7 @@ def lacks_links(problem: PlacementProblem, policy: PlacementPolicy) -> bool:
 
 
 def describe_unreachable(cluster: ClusterProfile) -> str:
-    """Return which nodes do not reach each other, in words, where no pipeline has an order in which they do."""
+    """Return, in words, the nodes that do not reach each other, so that no order forms a pipeline."""
     return f"{NO_ORDER}: {'; '.join(list_unreachable(cluster.unreachable)) or 'no links are known'}"
 
 

@@ -1,4 +1,4 @@
-"""What the network of a machine is, what works over it and what to open, from what was seen of it."""
+"""Judges the network of a machine by its survey: its kind, how it can be used, and which ports to open."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkReport:
-    """What the network of a machine is, and what follows."""
+    """The kind of a machine's network, with its consequences."""
 
     kind: Kind
     address: str = ""
     """The address by which others see the machine; empty: not known."""
     summary: str
-    """What the network is, in a sentence."""
+    """The kind of network, in a sentence."""
     works: tuple[str, ...]
     """What works over it, a sentence each."""
     remedies: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def _find_kind_without_udp(facts: NetworkFacts, *, is_seen: bool) -> Kind:
 
 
 def judge_network(facts: NetworkFacts) -> NetworkReport:
-    """Return what the network is, and what follows from it."""
+    """Return the kind of network, with its consequences."""
     kind = find_kind(facts)
     address = next((each[0] for view in facts.views for each in (view.udp, view.tcp) if each is not None), "")
     text = TEXTS[kind]
@@ -121,7 +121,7 @@ class _Text:
 
 JOINS = "It joins a server that others reach, by a connection that it makes itself: `parallax join CODE`."
 LINKED = (
-    "In a pipeline, it is linked directly to machines that others reach, and over a relay to those that nobody does: "
+    "In a pipeline, it is linked directly to reachable machines, and over a relay to all others: "
     "`parallax run MODEL --relay` makes the server one."
 )
 SERVES = "It can be the server (`parallax run MODEL`, TCP port 9000) and a relay (`--relay`); links to it are direct."

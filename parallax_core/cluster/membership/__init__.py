@@ -1,1 +1,1 @@
-"""Who may join a cluster, and which nodes are in it, as pure functions. Connections and files are in `node`."""
+"""Membership of a cluster and the right to join it, as pure functions. Connections and files are in `node`."""

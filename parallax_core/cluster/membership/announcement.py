@@ -1,8 +1,8 @@
-"""Announcements: what a node or a head says of itself to all who have the same join code, through others.
+"""Announcements of nodes and heads to holders of the same join code, passed on by others.
 
 An announcement is the public key of its signer, a signature, and a body. Whoever passes it on checks the signature, so
-that nobody changes or withdraws the announcement of another. Only who has the code can make or check the tag in the
-body, a MAC under a key derived from the secret of the code: others are not believed. The secret itself is never sent.
+that only its signer can change or withdraw it. The tag in the body, a MAC under a key derived from the secret of the
+code, proves that the signer has the code. The secret itself is never sent.
 """
 
 from __future__ import annotations

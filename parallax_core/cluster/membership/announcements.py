@@ -25,7 +25,7 @@ class KeptAnnouncement:
 
 
 class Announcements:
-    """The announcements of any number of clusters. Nobody's are dropped for those of others; new ones are refused."""
+    """Stores the announcements of any number of clusters; when full, it refuses new ones and drops none."""
 
     def __init__(self, most: int = MOST_ANNOUNCEMENTS, most_of_one: int = MOST_OF_ONE) -> None:
         """Keep at most ``most`` announcements, and ``most_of_one`` of a machine."""

@@ -44,12 +44,12 @@ def find_calls(secret: ClusterSecret, signer: bytes, number: int) -> bytes:
 
 
 def read_offer(announcement: Announcement) -> LayerOffer | None:
-    """Return the offer in an announcement; None: there is none."""
+    """Return the offer in an announcement, or None."""
     return _read(announcement, LayerOffer)
 
 
 def read_call(announcement: Announcement) -> HeadCall | None:
-    """Return the call in an announcement; None: there is none."""
+    """Return the call in an announcement, or None."""
     return _read(announcement, HeadCall)
 
 

@@ -27,7 +27,7 @@ class Question:
 
     secret: bytes
     nonce: bytes
-    """`NONCE_BYTES` random bytes: an answer to an earlier question is none to this."""
+    """`NONCE_BYTES` random bytes: answers to earlier questions do not match."""
 
     def __repr__(self) -> str:
         return "Question()"

@@ -1,4 +1,4 @@
-"""Which coordinator of a cluster counts, as a node knows it: that of the latest term that is proved."""
+"""Decides which coordinator of a cluster a node follows: that of the latest proved term."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class TermStatement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     signer: Signer
     """The key that signs this."""
     key: Annotated[bytes, msgspec.Meta(max_length=256)]
-    """The key that the coordinator proves on its links, as its transport writes it; empty: it has none."""
+    """The key that the coordinator proves on its links, as its transport writes it; empty without keys."""
     successors: Annotated[tuple[Signer, ...], msgspec.Meta(max_length=MOST_SUCCESSORS)] = ()
     """The keys that may sign a later term."""
 
@@ -79,7 +79,7 @@ class TermProof:
 
     @property
     def cluster(self) -> tuple[bytes, bytes]:
-        """What tells clusters apart: the number and the root, of which the latter cannot be claimed by others."""
+        """The identity of the cluster: its number, and its root, which others cannot claim."""
         return self.latest.cluster, self.latest.root
 
     @property

@@ -94,13 +94,13 @@ class CostModel:
         """Bytes of KV cache that a step with a part of a prompt reads: a part ends behind the middle on average."""
         unmet = sorted({_find_unmet(layer) for layer in self.layers if layer.num_experts})
         self._experts = [(each, _sum(self._list_experts(each))) for each in unmet]
-        """For each share of experts that a token does not meet, the bytes of such experts in all layers before each."""
+        """By share of experts that a token skips: the share, and the running sum of such expert bytes by layer."""
         self._links = {frozenset(link.ends): link for link in problem.cluster.links}
         self._hops: dict[tuple[int, int], LinkProfile] = {}
 
     @cached_property
     def _gaps(self) -> frozenset[tuple[int, int]]:
-        """The pairs of nodes of which the first does not reach the second."""
+        """The pairs (node, other) in which the node does not reach the other."""
         indices = {node.name: index for index, node in enumerate(self.nodes)}
         pairs = self.problem.cluster.unreachable
         return frozenset((indices[one], indices[other]) for one, other in pairs if {one, other} <= indices.keys())
@@ -123,7 +123,7 @@ class CostModel:
         return kept / self.goal.memory_fraction
 
     def _list_experts(self, unmet: float) -> Iterator[float]:
-        """Yield the bytes of the experts of each layer of which a token does not meet such a share."""
+        """Yield the expert bytes of each layer whose unmet share is ``unmet``, and 0 for other layers."""
         for layer in self.layers:
             yield float(layer.experts) if layer.num_experts and _find_unmet(layer) == unmet else 0.0
 

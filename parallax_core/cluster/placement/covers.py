@@ -36,7 +36,7 @@ def find_covers(
 def find_path(
     ranges: Mapping[str, LayerRange], num_layers: int, head: str, find_latency: FindLatency
 ) -> tuple[str, ...] | None:
-    """Return the nodes of the best pipeline, in order; None: there is none. See `find_covers`.
+    """Return the nodes of the best pipeline, in order, or None. See `find_covers`.
 
     Dynamic programming over the nodes in the order of their first layers: the best way to each is by one that ends
     where it starts.

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 Vertex = tuple[str, int]
 LEAST = 1e-9
-"""A capacity below this is none."""
+"""Capacities below this count as zero."""
 
 
 class FlowGraph:

@@ -54,7 +54,7 @@ def _explain(costs: CostModel, node: int, pipelines: list[Pipeline], uses: IdleU
 
 
 def _describe_gaps(costs: CostModel, node: int, others: Iterable[int]) -> str:
-    """Return which of other nodes a node does not reach, and which do not reach it; empty: none."""
+    """Return, in words, the missing links between a node and ``others``, by direction; empty without any."""
     listed = sorted(others)
     reached = [costs.nodes[other].name for other in listed if not costs.reaches(node, other)]
     reaching = [costs.nodes[other].name for other in listed if not costs.reaches(other, node)]

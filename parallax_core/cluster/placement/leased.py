@@ -101,7 +101,7 @@ def slow_down(
     Args:
         pipelines: all that there are.
         costs: the times of each, as if it were alone.
-        shares: the number of requests of each; one that has none holds nobody up.
+        shares: the number of requests of each; a pipeline without requests delays none.
     """
     seconds = [cost.request_s for cost in costs]
     for _ in range(NUM_ROUNDS):

@@ -18,7 +18,7 @@ Order = tuple[int, ...]
 
 
 class LinkedOrders:
-    """Finds, for given nodes, an order in which each reaches the next; what was found is kept."""
+    """Finds, for given nodes, an order in which each reaches the next; caches the results."""
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs

@@ -58,7 +58,7 @@ def find_loads(problem: PlacementProblem, old: Placement, new: Placement) -> dic
 
 
 def _weigh(model: ModelDemand, layers: LayerRange, missing: Sequence[int]) -> dict[int, int]:
-    """Return the bytes of each missing layer of those that a node is to hold; what ends share is loaded once."""
+    """Return the bytes to load for each missing layer of a node; shared embeddings are loaded once."""
     sizes = {layer: model.layers[layer].weights for layer in missing}
     ends = [layer for layer in (len(model.layers) - 1, 0) if layer in sizes]
     if len(layers) == len(model.layers) and ends:

@@ -18,7 +18,7 @@ MOST_GROWTH = 4
 NEARLY = 0.003
 """The time of a turn is exact to this share, and the share of the time that prompts wait to this difference."""
 NEGLIGIBLE = 1e-9
-"""A chance below which what would happen is not computed."""
+"""Outcomes less probable than this are not computed."""
 
 
 class SteadyTurns(NamedTuple):
@@ -178,7 +178,7 @@ class PacedTurns:
         return sum(stage.measure(1.0, 0.0) for stage in self._stages) + self._ways_s + self._copy_s
 
     def _share_held(self, turns: SteadyTurns) -> float:
-        """Return the share of the time in which prompts wait, which makes the head let steps take longer."""
+        """Return the share of time in which prompts wait; the head then lets steps take longer."""
         held_s = turns.held * turns.paced_s
         return held_s / (held_s + (1 - turns.held) * self._all_s)
 

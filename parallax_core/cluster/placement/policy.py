@@ -39,7 +39,7 @@ ADOPTING, ADOPTING_LARGE = 60_000, 3000
 WORTH_DIVIDING = 0.045
 """The relative gain below which the best node of a small cluster serves alone: predictions are not more exact."""
 WORTH_SHARING = 0.05
-"""The relative gain below which no nodes are shared: what pipelines wait for each other is predicted less exactly."""
+"""The relative gain below which no nodes are shared: waits between pipelines are predicted less exactly."""
 MOST_ROUNDS = 3
 """The most turns of choosing ranges and then moving nodes."""
 

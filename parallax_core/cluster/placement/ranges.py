@@ -13,7 +13,7 @@ from parallax_core.cluster.placement.partition import search_cuts
 from parallax_core.cluster.placement.stage_table import StageTables, limit_table
 
 NEARLY = 0.02
-"""The bisection ends at this relative width; from there the next smaller time is tried until there is none."""
+"""The relative width that ends the bisection; from there each next smaller time is tried."""
 EPSILON = 1e-9
 """Times that differ by a smaller share are equal."""
 

@@ -16,7 +16,7 @@ from parallax_core.cluster.placement.flow import FlowGraph
 
 SOURCE, SINK = ("source", 0), ("sink", 0)
 GAIN = 1e-6
-"""The relative gain below which a change is none."""
+"""Relative gains below this are ignored."""
 NEARLY = 1e-4
 """Rates that differ by a smaller share are equal."""
 MOST_ALIKE = 3

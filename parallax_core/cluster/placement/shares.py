@@ -15,7 +15,7 @@ MOST_PORTIONS = 64
 MOST_EXACT = 3000
 """Pipelines times requests squared up to which the best division is computed exactly."""
 GAIN = 1e-6
-"""The relative gain below which a change is none."""
+"""Relative gains below this are ignored."""
 Rating = tuple[float, float]
 """How good a placement is for the objective, and then how short its requests are; larger is better."""
 

@@ -18,7 +18,7 @@ MOST_TRIED = 64
 
 
 def describe_shortage(problem: PlacementProblem) -> str:
-    """Return what a model needs, what there is, and which layers the best split leaves over."""
+    """Return the memory a model needs, the memory of the nodes, and the layers without a place, in words."""
     costs, nodes, shared = CostModel(problem), problem.cluster.nodes, problem.model.shared
     whole = costs.measure_weights(0, costs.num_layers)
     needed = f"the model needs {format_bytes(whole)} for its weights and {format_bytes(costs.kept[-1])} for a request"

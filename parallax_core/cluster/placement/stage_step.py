@@ -53,7 +53,7 @@ class StageStep(NamedTuple):
 
 
 def count_groups(num_stages: int, num_requests: int) -> int:
-    """Return the steps among which requests are divided: several stages have one more in flight than there are.
+    """Return the steps in flight that share the requests: one more than stages in a pipeline, else 1.
 
     With one request more than stages, two of them stay in one step: the head puts up to requests / stages into each.
     """

@@ -39,7 +39,7 @@ def limit_table(table: StageTable, most: float) -> StageTable:
 
 @dataclass(slots=True)
 class Effort:
-    """What a search may still compute, counted in stages whose layers are balanced, of some 30 microseconds each."""
+    """The budget left for a search, in balanced stages of some 30 microseconds each."""
 
     left: int
 

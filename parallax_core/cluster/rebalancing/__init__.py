@@ -1,1 +1,1 @@
-"""Finds out which nodes have become slow, and in which order pipelines get other layers."""
+"""Detects nodes that have become slow, and orders the moves of layers between pipelines."""

@@ -74,7 +74,7 @@ class Rollout:
 
 
 def order_moves(current: Mapping[int, Stages], planned: Mapping[int, Stages]) -> list[MoveStep]:
-    """Return the steps in which pipelines change: first those that give nodes, then those that get them.
+    """Return the order in which pipelines change: those that give up nodes before those that get them.
 
     Pipelines that share a node, and change there, move together: the node holds the same layers for all of them.
 

@@ -12,7 +12,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 MASK = 2**64 - 1
 CACHED = attrgetter("cached_tokens")
 UNKNOWN_S = 1e-6
-"""Seconds per token of a replica whose speed nobody has measured: it is tried soon, the less loaded one first."""
+"""Seconds per token assumed of an unmeasured replica: it is tried soon, the less loaded one first."""
 
 
 @dataclass(frozen=True, slots=True)

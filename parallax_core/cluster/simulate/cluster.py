@@ -19,7 +19,7 @@ from parallax_core.contracts.policy import ArrivalView, ReplicaView, RoutingPoli
 from parallax_core.contracts.progress import Progress, silent
 
 RETRY_S = 0.05
-"""Seconds after which a request is routed again whose pipeline was lost and for which no other has room."""
+"""Seconds between attempts to route a request of a lost pipeline while no other has room."""
 
 REPORTS = 500
 """How often progress is told of."""

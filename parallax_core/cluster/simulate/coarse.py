@@ -119,7 +119,7 @@ class CoarsePipeline:
             self.next_at, self.settle_at = self._rounds.last_at, self._rounds.next_at
 
     def _repeat(self, step: CoarseStep, number: int) -> RepeatedStep:
-        """Return a step that will repeat so many times."""
+        """Return a step that will repeat ``number`` times."""
         later, _ = weigh(step.rows, self._model.windows, number)
         timed = zip(self._model.stages, step.passage.seconds, strict=True)
         growth_s = [(stage.measure(later) - seconds) / number for stage, seconds in timed]

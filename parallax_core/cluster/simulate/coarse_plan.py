@@ -69,7 +69,7 @@ class CoarsePlanner:
         return len(self._waiting) < places + self._limits.max_waiting
 
     def add(self, answer: CoarseAnswer) -> None:
-        """Let a request wait for a place."""
+        """Queue a request."""
         self._waiting.append(answer)
 
     def count_rounds(self, steps: Sequence[Sequence[CoarseRow]]) -> int:
@@ -130,7 +130,7 @@ class CoarsePlanner:
     def _choose_prompts(
         self, rows: list[CoarseRow], prefills: list[CoarseAnswer], left: tuple[int, StepSize], now: float
     ) -> None:
-        """Add rows of prompts, of those that are begun first, for which there is a budget beside the decodes."""
+        """Add rows of prompts within the budget left by the decodes, begun prompts first."""
         limits, (budget, size), num_taken, is_short = self._limits, left, 0, False
         prompts = self._pacer.make_budget(size, self._measure_load())
         for answer in (each for each in prefills if each.is_running):

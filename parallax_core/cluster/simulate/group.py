@@ -34,7 +34,7 @@ class ReplicaGroup(Protocol):
         """Lose a pipeline; return its unfinished requests, and the view after it."""
 
     def open(self, rank: int) -> None:
-        """Let a lost pipeline serve again."""
+        """Open a lost pipeline again."""
 
     def finish(self) -> tuple[Sequence[ServedPart], Sequence[Sequence[float]]]:
         """Return what has become of the requests, and the seconds that the stages of each pipeline have computed."""
@@ -48,7 +48,7 @@ class LocalGroup:
         self._replicas = {rank: SimulatedReplica(rank, make) for rank, make in makers.items()}
         self._wakes: list[tuple[float, int]] = []
         self._settles: dict[int, float] = {}
-        """When those have tokens of which the router is to learn before they are woken."""
+        """By rank: the time of tokens that the router must see before the next wake-up."""
         self._until, self._is_routing = 0.0, False
 
     @property
@@ -95,7 +95,7 @@ class LocalGroup:
         return replica.close(), replica.view()
 
     def open(self, rank: int) -> None:
-        """Let a lost pipeline serve again."""
+        """Open a lost pipeline again."""
         self._replicas[rank].open()
 
     def finish(self) -> tuple[list[ServedPart], list[list[float]]]:
@@ -104,7 +104,7 @@ class LocalGroup:
         return over, [replica.measure_busy() for replica in self._replicas.values()]
 
     def _await(self, rank: int, replica: SimulatedReplica) -> None:
-        """Note when a replica that was woken is to be woken next."""
+        """Schedule a replica's next wake-up."""
         if replica.wake_at < inf:
             heappush(self._wakes, (replica.wake_at, rank))
         if replica.settle_at < inf:

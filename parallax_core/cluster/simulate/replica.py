@@ -60,7 +60,7 @@ class SimulatedReplica:
         return self._pipeline.settle_at if self._is_open else inf
 
     def view(self) -> ReplicaView:
-        """Return what a policy sees of it, without what is cached."""
+        """Return a routing policy's view of it, without its cached prefixes."""
         return self._load.view(0)
 
     def measure_busy(self) -> list[float]:

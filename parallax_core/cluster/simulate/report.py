@@ -85,7 +85,7 @@ def _is_good(record: RequestRecord, limits: LatencyLimits) -> bool:
 
 
 def _sum_up(values: Sequence[float]) -> dict[str, float]:
-    """Return the mean and the percentiles: the least value that is not below so many percent of all."""
+    """Return the mean and the percentiles of values by the nearest rank; empty without values."""
     if not values:
         return {}
     ordered = sorted(values)

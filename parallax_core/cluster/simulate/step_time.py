@@ -58,7 +58,7 @@ class StageTime:
 
 
 def list_windows(layers: Iterable[LayerDemand]) -> tuple[int, ...]:
-    """Return the different windows of a model's layers; 0 is none."""
+    """Return the different windows of a model's layers; 0: no window."""
     return tuple(sorted({layer.window for layer in layers}))
 
 
