@@ -16,7 +16,7 @@ PATH = "/v1/messages"
 MODELS = "/v1/models"
 """The path of the routes that list models."""
 VERSION_HEADER = "anthropic-version"
-"""The header by which Anthropic's clients say which version of the API they want."""
+"""The header with the API version that Anthropic's clients want."""
 REQUEST_ID = "request-id"
 """The header in which Anthropic's clients look for the id of a request."""
 
@@ -69,7 +69,7 @@ class ErrorForms:
         return copied
 
     def take(self, other: ErrorForms) -> None:
-        """Have all paths that another one has."""
+        """Add all paths of another one."""
         self._writers.update(other._writers)
 
     def find(self, path: str) -> ErrorWriter | None:

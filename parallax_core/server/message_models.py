@@ -186,7 +186,7 @@ class MessageTool(Tolerant):
     eager_input_streaming: bool | None = None
     """Without effect: arguments are always streamed as they are generated."""
     strict: bool | None = None
-    """Have the arguments follow the schema, as those of a call that ``tool_choice`` forces always do."""
+    """Whether arguments must follow the schema; those of a call forced by ``tool_choice`` always do."""
 
 
 def _read_empty(name: object) -> object:

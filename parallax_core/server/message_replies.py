@@ -202,7 +202,7 @@ class MessageErrorDetail(ResponseModel):
     type: str
     """Anthropic's type of the error."""
     message: str
-    """What is wrong, with the name of the field, and what to do next."""
+    """The error, with the name of the field, and the next step."""
 
 
 class MessageErrorReply(ResponseModel):

@@ -33,7 +33,7 @@ VERSIONS = ("2023-06-01", "2026-10-21")
 PING = write_named("ping", to_json({"type": "ping"}))
 """The event that is sent at the beginning of a stream and during long pauses."""
 NOT_ENDED: JsonObject = {"stop_reason": None, "stop_sequence": None, "stop_details": None, "container": None}
-"""The end of a message that has none yet."""
+"""The end fields of a message that has not ended."""
 WHOLE_USAGE: JsonObject = {"cache_creation": None, "inference_geo": None, "service_tier": "standard", "speed": None}
 """The fields of the usage of a message that the end of a stream does not have."""
 

@@ -35,7 +35,7 @@ class BackgroundRun:
         self._task = asyncio.create_task(self._run())
 
     async def cancel(self) -> None:
-        """End the response where it is, and wait until it is kept; one that is done stays as it is."""
+        """Stop the response and wait until it is stored; no effect once it is done."""
         if not self.is_done:
             self.writer.is_cancelled = True
             self._flow.stop()

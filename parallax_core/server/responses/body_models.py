@@ -168,7 +168,7 @@ class ResponsesRequest(Sampled):
     parallel_tool_calls: bool | None = None
     """False keeps only the first call of an answer; true by default."""
     max_tool_calls: CountField | None = None
-    """Without effect: it limits the calls of hosted tools, and there are none."""
+    """Without effect: it limits calls of hosted tools, which this server does not have."""
     reasoning: ReasoningOptions | None = None
     """``effort``: how much the model reasons, if its chat template has such a setting; where it can only be turned on
     or off, ``none`` turns it off. ``summary``: send the reasoning as the summary, whole, since models write none."""

@@ -68,7 +68,7 @@ class ResponseKeeper:
         return self._store is not None
 
     async def close(self) -> None:
-        """Wait for what runs, whose engine has stopped, and close the store."""
+        """Wait for running responses, whose engine has stopped, and close the store."""
         if self._runs:
             await asyncio.wait([asyncio.ensure_future(run.wait()) for run in self._runs.values()], timeout=END_S)
         if self._store is not None:
@@ -110,7 +110,11 @@ class ResponseKeeper:
         return to_json([found[name] for name in names])
 
     async def add_history(self, owner: bytes, ask: BodyRequest, needed: HistoryNeeded) -> BodyRequest:
-        """Return a request to read a body again, with what it needs; raises what the methods before this one raise."""
+        """Return a request to read a body again with its stored items and history.
+
+        Raises:
+            ParallaxError: as `find_items` and `find_history` do.
+        """
         items = await self.find_items(owner, needed.items)
         history = None if needed.previous is None else await self.find_history(owner, needed.previous)
         return msgspec.structs.replace(ask, history=history, items=items)
@@ -170,7 +174,7 @@ class ResponseKeeper:
         return None if self._store is None else await self._store.get(owner, name)
 
     def begin_reading(self, owner: bytes, num_bytes: int = BLOCK) -> KeptReading:
-        """Return what counts the reading of a kept response, whose first piece has ``num_bytes`` bytes at most.
+        """Return an account of sending a stored response, with a first piece of at most ``num_bytes`` bytes.
 
         Raises:
             Overloaded: if there is no room for it.

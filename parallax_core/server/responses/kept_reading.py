@@ -1,4 +1,4 @@
-"""Counts what clients are being sent of kept responses, so that those who do not read cannot fill the memory."""
+"""Limits the stored responses in transit, so that clients that do not read cannot fill the memory."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class FunctionTool(Tolerant):
     parameters: Parameters | None = None
     """The JSON Schema of its arguments, an object."""
     strict: bool | None = None
-    """Have the arguments follow the schema, as those of a call that ``tool_choice`` forces always do."""
+    """Whether arguments must follow the schema; those of a call forced by ``tool_choice`` always do."""
 
 
 class TextFormat(Strict):
