@@ -23,28 +23,28 @@ from parallax_core.base.errors import ParallaxError, UsageError
 COMMANDS = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
     "run": "Serve a model over all machines that join.",
-    "promote": "Have the standby on this machine take the place of its server.",
+    "promote": "Let the standby on this machine replace its server.",
     "worker": "Run stages of a model for a server on another machine.",
     "join": "Run stages of a model for a server that gave you a join code.",
     "relay": "Forward between machines of a server that cannot reach each other.",
-    "rendezvous": "Be where nodes that announce their layers, and servers, find each other.",
-    "codes": "Make and revoke join codes, by which machines join a server.",
-    "leave": "End workers of this machine without loss.",
-    "nodes": "Show the nodes of a running server, and what each does.",
+    "rendezvous": "Run a rendezvous where nodes with fixed layers and servers find each other.",
+    "codes": "Create and revoke join codes for machines that join a server.",
+    "leave": "Stop workers of this machine without losing answers.",
+    "nodes": "Show the nodes of a running server and their work.",
     "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",
     "complete": "Continue a text, in pipes.",
     "batch": "Run the requests of a file.",
-    "plan": "Show which layers each node would hold, and how fast that would be.",
-    "profile": "Measure this machine, for a plan.",
-    "simulate": "Show how long requests would wait and take on nodes, without starting anything.",
-    "models": "List, fetch and remove models, and change those of a running server.",
+    "plan": "Plan the layers of each node and predict the speed.",
+    "profile": "Measure this machine for a plan.",
+    "simulate": "Predict how long requests wait and take on given nodes, without starting any.",
+    "models": "List, pull and remove models, and change those of a running server.",
     "engines": "Install, list and remove engines, such as vLLM.",
     "plugins": "Show the installed plugins and what they offer.",
     "plugin": "Write a plugin of your own.",
-    "config": "Show every setting, and where it comes from.",
+    "config": "Show every setting and its origin.",
     "completion": "Let your shell complete commands and options.",
-    "doctor": "Examine this machine and this installation.",
+    "doctor": "Check this machine and this installation.",
 }
 """Each is a Typer application named ``app`` in the module of that name beside this one; plugins may add others."""
 
@@ -154,7 +154,7 @@ def _prepare_completion() -> None:
 
 
 def _replace_unknown() -> None:
-    """Have the output show a question mark for a character that its encoding lacks, instead of failing."""
+    """Print a question mark for characters that the output's encoding lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in {"strict", "surrogateescape"}:
             stream.reconfigure(errors="replace")

@@ -40,7 +40,7 @@ class InvalidLine:
     """A line that is not a request."""
 
     custom_id: str | None
-    """None: it has none."""
+    """None if the line has no ``custom_id``."""
     code: str
     message: str
 

@@ -80,7 +80,7 @@ class Client:
         return self._fetch_own("/cluster/models", "cluster.models")
 
     def change_models(self, body: dict[str, Any]) -> str:
-        """Have the server change its models, and return the id of the change.
+        """Ask the server to change its models; return the id of the change.
 
         Raises:
             ParallaxError: if no server answers there, it refuses, or it is not a Parallax server.
@@ -94,7 +94,7 @@ class Client:
             raise self._absent(error) from error
 
     def rebalance(self) -> None:
-        """Have the server plan its layers anew, and move them if that is worth it.
+        """Ask the server to plan its layers anew, and to move them if that is worth it.
 
         Raises:
             ParallaxError: if no server answers there, or it refuses.

@@ -19,7 +19,7 @@ from parallax_core.plugins.host import PluginHost
 
 HOUR_S = 3600.0
 
-app = new_app("Make and revoke join codes, by which machines join the server of this machine.")
+app = new_app("Create and revoke join codes for machines that join the server of this machine.")
 
 
 @app.command()
@@ -56,7 +56,7 @@ def show() -> None:
 def revoke(
     names: Annotated[list[str], typer.Argument(metavar="CODE...", help="As `parallax codes list` shows.")],
 ) -> None:
-    """Have codes admit no further machine. Those admitted before stay: see `parallax keys remove`."""
+    """Revoke codes: they admit no more machines. Machines admitted before stay; see `parallax keys remove`."""
     store = CodeStore(cluster_file())
     for name in names:
         store.revoke(name)

@@ -73,7 +73,7 @@ def describe_setting(setting: Setting) -> dict[str, object]:
 
 
 def explain_setting(setting: Setting) -> str:
-    """Return a paragraph on a setting: its value and origin, what it may be, and what it means."""
+    """Return a paragraph on a setting: its value, origin, allowed values and meaning."""
     lines = [f"[{setting.section}] {setting.key.name} = {json.dumps(setting.shown)} (from: {_name_origin(setting)})"]
     lines += [f"  {text}" for text in (setting.key.expected, setting.key.description) if text]
     return "\n".join(lines)

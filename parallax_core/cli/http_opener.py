@@ -34,5 +34,5 @@ def is_own(host: str) -> bool:
 
 
 def complete_url(url: str) -> str:
-    """Return the URL of an API with its scheme: ``http`` if it has none, as in ``127.0.0.1:8000/v1``."""
+    """Return the URL of an API with its scheme, by default ``http``, as for ``127.0.0.1:8000/v1``."""
     return url if "://" in url else f"http://{url.removeprefix('//')}"

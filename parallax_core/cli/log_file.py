@@ -43,7 +43,7 @@ class LogFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Have standard error be what it was."""
+        """Restore standard error."""
         _flush()
         os.dup2(self._saved, STDERR)
         os.close(self._saved)

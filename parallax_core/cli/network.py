@@ -39,7 +39,7 @@ def describe_text(report: NetworkReport, asked: Sequence[Asked]) -> str:
     seen = f", seen at {report.address}" if report.address else ""
     lines = [
         f"network: {report.summary}{seen}",
-        f"asked: {', '.join(map(_name, asked)) if asked else 'nobody, since this machine has joined no server'}",
+        f"asked: {', '.join(map(_name, asked)) if asked else 'no server, since this machine has joined none'}",
         *_list("works", report.works),
         *_list("to do", report.remedies),
         *_list("note", report.notes),

@@ -18,7 +18,7 @@ from parallax_core.cluster.placement.idle import name_some
 from parallax_core.pages.budget import format_bytes
 
 HIDDEN_COMMAND = "parallax join CODE, which `parallax nodes --show-code` shows"
-"""What is shown in place of the command to join, whose code lets anyone join who reads it over a shoulder."""
+"""Replaces the command to join: anyone who reads its code over a shoulder could join."""
 NOTABLE = 1.2
 """How many times longer, or shorter, than predicted the steps of a node take if it is shown."""
 

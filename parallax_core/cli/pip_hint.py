@@ -26,7 +26,7 @@ Find = Callable[[str], tuple[Path, list[str]] | None]
 
 
 def localize(hint: str, origin: Path | None, program: str) -> str:
-    """Return a hint whose commands of pip work here: run by ``program``, with what is beside ``origin``, of core.
+    """Return a hint with pip commands that work here: run by ``program``, with wheels or folders near core's.
 
     A distribution of this project becomes the path of its wheel or folder, with those that it needs and are missing.
     """

@@ -70,7 +70,7 @@ def plan(
     placement: Annotated[str, typer.Option(help="The placement policy.", metavar="POLICY")] = "search",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show which layers each node would hold, and how fast that would be, without starting anything.
+    """Plan the layers of each node and predict the speed, without starting anything.
 
     The nodes are those of a file, or those that have joined a running server, as they have measured themselves.
     Of the model only its config is needed, and its index if there is one: neither weights nor nodes.
@@ -100,7 +100,7 @@ def plan(
 
 
 def _find_cluster(nodes: Path | None, url: str | None) -> ClusterProfile:
-    """Return the cluster of a nodes file, or of a running server if there is none."""
+    """Return the cluster of a nodes file, or of a running server if no file is given."""
     if nodes is not None:
         if url is not None:
             raise UsageError("--nodes and --url are both given", "plan for the nodes of a file, or of a server")

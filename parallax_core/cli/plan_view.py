@@ -31,7 +31,7 @@ class Plan:
     """A placement with its prediction."""
 
     change: str
-    """What is changed before it, as ``--what-if`` has it; empty: nothing."""
+    """The change planned for, as in ``--what-if``; empty for none."""
     problem: PlacementProblem
     placement: Placement
     estimate: Estimate

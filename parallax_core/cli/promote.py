@@ -19,10 +19,10 @@ app = new_app()
 def promote(
     force: Annotated[bool, typer.Option("--force", help="Also if the server that it follows still answers.")] = False,
 ) -> None:
-    """Have the standby on this machine take the place of the server that it follows.
+    """Let the standby on this machine replace the server that it follows.
 
-    Do that when the machine of the server is gone for good: its nodes turn to this machine, with the weights they have
-    loaded, and refuse the other one if it comes back. A standby is started by `parallax run --standby-of`.
+    Use it when the server's machine is gone for good: its nodes turn to this machine, keep their loaded weights,
+    and refuse the old server if it comes back. A standby is started by `parallax run --standby-of`.
     """
     standby = find_standby()
     if standby is None:

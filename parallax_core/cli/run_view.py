@@ -44,7 +44,7 @@ class RunView:
 
 
 def render_state(cluster: Cluster, known: Cluster) -> Iterator[str]:
-    """Yield what the nodes have and load, and what the server waits for."""
+    """Yield the layers and loads of the nodes, and the next thing the server waits for."""
     yield "; ".join(f"{each['id']}: {each['state']}" for each in cluster["models"]) or "no model"
     plan = cluster["plan"]
     waits_for = plan.pop("waits_for") if plan is not None else None

@@ -77,7 +77,7 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
 
 def find_contacts(settings: ServeSettings) -> Contacts:
-    """Return what leaves this machine by a server whose stages the user chose."""
+    """Return the network contacts of a server with stages chosen by the user."""
     finds = bool(settings.find)
     is_joined = finds or settings.listen is not None  # with --find, it chooses an address itself
     return Contacts(
@@ -104,7 +104,7 @@ def run_service(
     contacts: Contacts,
     shown: ServeDisplay = ServeDisplay(),
 ) -> None:
-    """Serve what ``read`` plans, until a signal, and show what is done as ``shown`` says."""
+    """Serve the plan of ``read`` until a signal; ``shown`` says how progress is shown."""
     if settings.offline:
         go_offline()
     log.configure(verbose=settings.verbose)

@@ -90,7 +90,7 @@ def switch(
 
 
 def forget(model: ModelName, url: UrlOption = None) -> None:
-    """Have a running server forget a model that is not loaded. It is listed no more.
+    """Forget an unloaded model of a running server. It is listed no more.
 
     One that was named with --known is known again after a restart.
     """
@@ -127,7 +127,7 @@ def describe_loading(model: dict[str, Any]) -> str:
 
 
 def _change(url: str | None, body: dict[str, Any], *, is_waiting: bool) -> None:
-    """Have a server make a change, and wait for its end.
+    """Ask a server for a change, and wait for its end.
 
     Raises:
         ParallaxError: if it refuses the change, or that fails.

@@ -59,7 +59,7 @@ def simulate(
     batching: Annotated[str, typer.Option(help="The batching policy.", metavar="POLICY")] = "work-conserving",
     slow: Annotated[
         list[str] | None,
-        typer.Option(help="A node is slower than its profile says, and nobody is told: NAME=2.", metavar="NODE=TIMES"),
+        typer.Option(help="Make a node slower than its profile says, unannounced: NAME=2.", metavar="NODE=TIMES"),
     ] = None,
     churn: Annotated[
         float | None, typer.Option(help="Mean seconds between losses of a node, anywhere.", min=1e-3, metavar="S")
@@ -87,7 +87,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Draws arrivals, lengths and losses.", min=0, metavar="N")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how long requests would wait and take on nodes, without starting anything.
+    """Predict how long requests wait and take on given nodes, without starting any.
 
     The placement, routing, scheduling and paging code that serves runs against a virtual clock; only the time of a step
     and of a message is predicted, as plan predicts it. Of the model only its config is needed.

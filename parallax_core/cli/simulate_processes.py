@@ -24,7 +24,7 @@ from parallax_core.cluster.simulate.run import PipelineSource
 from parallax_core.contracts.policy import ArrivalView, ReplicaView
 
 MANY_REQUESTS = 5_000
-"""With at least so many requests, a simulation uses several processes by default."""
+"""Requests from which on a simulation uses several processes by default."""
 MOST_PROCESSES = 8
 """The most that it uses by default: they wait for each other whenever a request is routed."""
 
@@ -42,7 +42,7 @@ class ProcessGroup:
         return self._ranks
 
     def start(self, until: float, *, is_routing: bool) -> None:
-        """Have the other process begin to let the time pass."""
+        """Tell the other process to advance the time to ``until``."""
         self._send("collect", until, is_routing)
 
     def collect(self) -> Iterable[ReplicaView]:
@@ -64,7 +64,7 @@ class ProcessGroup:
         return lost, _read_view(view)
 
     def open(self, rank: int) -> None:
-        """Let a lost pipeline serve again."""
+        """Open a lost pipeline again."""
         self._send("open", rank)
         self._receive()
 
@@ -117,7 +117,7 @@ def choose_processes(num_requests: int) -> int:
 
 
 def _start(process: SpawnProcess) -> None:
-    """Start a process, to which its arguments are sent. It ignores Ctrl+C, on which this process ends it."""
+    """Start a process and send its arguments; it ignores Ctrl+C, since this process then ends it."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, and so in force during its imports
     try:
         process.start()

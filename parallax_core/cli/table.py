@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 def print_table(
     titles: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool = True, empty: str = ""
 ) -> None:
-    """Print ``rows`` under ``titles``, or ``empty`` when there are none."""
+    """Print ``rows`` under ``titles``, or ``empty`` without rows."""
     if not rows:
         print(empty)
         return

@@ -21,7 +21,7 @@ PeerTimeout = Annotated[
 ]
 Offline = Annotated[
     bool,
-    Meta(description="Fetch nothing, look for nobody and ask nobody: contact only the addresses that are given."),
+    Meta(description="No downloads, no discovery: contact only the given addresses."),
 ]
 StunPort = Annotated[
     int,
@@ -41,7 +41,7 @@ class RelayLimitSettings:
     relay_rate: Annotated[
         float,
         Meta(
-            description="Forward at most so many megabytes per second in all; 0: any number.",
+            description="Relay bandwidth limit in megabytes per second, in all; 0: unlimited.",
             ge=0,
             extra={"metavar": "MB"},
         ),
@@ -49,7 +49,7 @@ class RelayLimitSettings:
     relay_quota: Annotated[
         float,
         Meta(
-            description="Forward at most so many gigabytes a day between two machines; 0: any number.",
+            description="Relay limit in gigabytes per day between two machines; 0: unlimited.",
             ge=0,
             extra={"metavar": "GB"},
         ),

@@ -28,6 +28,6 @@ class RendezvousSettings:
     ] = 720.0
     discovery: Annotated[bool, Meta(description="Be found on the local network by machines with its code.")] = True
     offline: Annotated[
-        bool, Meta(description="Look for nobody, ask nobody and answer no broadcasts: serve those who connect.")
+        bool, Meta(description="Neither look for nodes nor answer broadcasts; only serve connecting nodes.")
     ] = False
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False

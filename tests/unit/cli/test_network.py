@@ -43,7 +43,7 @@ def test_json_has_the_same() -> None:
 def test_without_a_server_it_says_what_it_cannot_know() -> None:
     ran = CliRunner().invoke(app, ["--network"])
     assert ran.exit_code == 0
-    assert "asked: nobody, since this machine has joined no server" in ran.output
+    assert "asked: no server, since this machine has joined none" in ran.output
     assert "cannot be known from here" in ran.output
     assert "to do: Name servers" in ran.output
 
