@@ -15,7 +15,7 @@ from parallax_core.contracts.placement import Objective
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings(ServerSettings):
-    """The settings of a server whose machines join by a code, and whose stages a planner chooses."""
+    """The settings of a server with machines that join by a code and stages chosen by a planner."""
 
     listen: Annotated[
         str,
