@@ -54,7 +54,7 @@ class ZmqJoining:
         self._keyring = Keyring(keys_folder())
 
     def prepare(self, node: str) -> None:
-        """Make the key ``default`` if the node has none."""
+        """Create the key ``default``, unless the node has a key."""
         self._keyring.check_folders()
         self._keyring.ensure_pair(node)
 
@@ -98,7 +98,7 @@ class ZmqJoining:
         return self._keyring.list_removed()
 
     def find_role(self, key: bytes) -> NodeRole | None:
-        """Return the role that a key has, whichever machine's it is; None: it has none, or was removed."""
+        """Return the role of a key, of whichever machine; None for an unknown or removed key."""
         return self._keyring.find_key_role(key)
 
     def take_over(
@@ -108,7 +108,7 @@ class ZmqJoining:
         self._keyring.take_over(machines, removed, servers)
 
     async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
-        """Have the head admit this machine's own key; the first address that answers counts."""
+        """Ask the head to admit this machine's own key; the first address that answers counts."""
         key, addresses = self.find_key(head), self.list_addresses(head)
         self.prepare(machine)
         own = self._keyring.ensure_pair(machine).public
@@ -151,7 +151,7 @@ def _write_host(host: str) -> str:
 
 
 async def _take_first(tasks: list[asyncio.Task[Enrolment]]) -> Enrolment:
-    """Return the first admission; if there is none, raise the refusal of a head, or else the first error."""
+    """Return the first admission; without one, raise a head's refusal, or else the first error."""
     errors: list[ParallaxError] = []
     for done in asyncio.as_completed(tasks):
         try:
