@@ -4,7 +4,7 @@
 
 ``parallax serve`` serves the model over three ``parallax worker``, as in `FORMATIONS`, while four clients read streams
 without a pause, of requests that are greedy or sampled with a seed. In each of five rounds, each worker leaves
-(``parallax leave``) and is started again; the next one follows once the cluster is as before.
+(``parallax cluster leave``) and is started again; the next one follows once the cluster is as before.
 
 No request may fail, and every answer must be the one recorded before the first restart. (A batch of other requests may
 round differently at a near-tie: such answers are counted as ``different``.) The pause of a restart is the longest wait
@@ -111,7 +111,7 @@ class Cluster:
     def restart(self, name: str) -> float:
         """Have a worker leave, start it again, wait until the cluster is as before, and return the seconds to leave."""
         begun = time.monotonic()
-        subprocess.run([PARALLAX, "leave", name], check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
+        subprocess.run([PARALLAX, "cluster", "leave", name], check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
         left = time.monotonic() - begun
         assert self._workers[name].wait(PATIENCE_S) == 0
         self._start_worker(name)

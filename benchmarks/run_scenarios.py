@@ -145,7 +145,7 @@ def lose_standby(lab: Lab) -> dict[str, Any]:
         allowing.await_end()
     standby.start(*words).await_line("following the coordinator")
     server.kill()
-    with standby.machine.running(PARALLAX, "promote") as promoting:
+    with standby.machine.running(PARALLAX, "cluster", "promote") as promoting:
         promoted = promoting.await_end(60.0)
     time.sleep(20.0)
     standby.kill()
@@ -170,7 +170,7 @@ def differ_in_version(lab: Lab) -> dict[str, Any]:
     cluster.serve("--no-local")
     (machine.machine.home / "fake").mkdir()
     (machine.machine.home / "fake" / "sitecustomize.py").write_text(FAKE_VERSION)
-    with cluster.server.machine.running(PARALLAX, "codes", "new") as making:
+    with cluster.server.machine.running(PARALLAX, "cluster", "codes", "new") as making:
         code = making.await_line("parallax join ")[1].split()[2]
     before = ("env", f"PYTHONPATH={machine.machine.home / 'fake'}")
     process = machine.start("join", "--no-api", "--memory", "0.1", code, before=before)

@@ -1,4 +1,4 @@
-"""The command ``parallax codes``."""
+"""The command ``parallax cluster codes``."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def show() -> None:
     """List the codes by name, without their secrets."""
     now = time.time()
     rows = [_describe(code, now) for code in CodeStore(cluster_file()).list_codes()]
-    print_table(("CODE", "STATE", "USES", "EXPIRES"), rows, empty="there are no join codes: parallax codes new")
+    print_table(("CODE", "STATE", "USES", "EXPIRES"), rows, empty="there are no join codes: parallax cluster codes new")
 
 
 @app.command()
 def revoke(
-    names: Annotated[list[str], typer.Argument(metavar="CODE...", help="As `parallax codes list` shows.")],
+    names: Annotated[list[str], typer.Argument(metavar="CODE...", help="As `parallax cluster codes list` shows.")],
 ) -> None:
     """Revoke codes: they admit no more machines. Machines admitted before stay; see `parallax keys remove`."""
     store = CodeStore(cluster_file())

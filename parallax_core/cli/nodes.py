@@ -1,4 +1,4 @@
-"""The command ``parallax nodes``."""
+"""Show the nodes of a running server and their work."""
 
 from __future__ import annotations
 

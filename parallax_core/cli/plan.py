@@ -1,4 +1,4 @@
-"""The command ``parallax plan``."""
+"""The command ``parallax cluster plan``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``parallax simulate``."""
+"""Predict how long requests wait and take on given nodes, without starting any."""
 
 from __future__ import annotations
 

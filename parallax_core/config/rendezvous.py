@@ -1,4 +1,4 @@
-"""The section ``[rendezvous]``, which defines the options of ``parallax rendezvous``."""
+"""The section ``[rendezvous]``, which defines the options of ``parallax cluster rendezvous``."""
 
 from __future__ import annotations
 

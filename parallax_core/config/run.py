@@ -58,7 +58,7 @@ class RunSettings(ServerSettings):
     standby_of: Annotated[
         str,
         Meta(
-            description="Follow the server of this code or address, and take its place on `parallax promote`.",
+            description="Follow the server of this code or address, and take its place on `parallax cluster promote`.",
             extra={"metavar": "CODE|ADDRESS"},
         ),
     ] = ""

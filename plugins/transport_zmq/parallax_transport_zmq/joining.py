@@ -234,7 +234,7 @@ class _Question:
             self._fail(IncompatibleNode(message, SAME_VERSION))
         elif data[:1] == Kind.REFUSE:
             hint = (
-                "ask for another code (`parallax codes new` on the machine of the server), or see the log of the server"
+                "ask for another code (`parallax cluster codes new` on the server's machine), or see the server's log"
             )
             self._fail(_Refused(f"the server at {self._address} refuses this machine: {unpack_reason(data)}", hint))
         elif not self._answer.done():
@@ -247,7 +247,7 @@ class _Question:
             case zmq.Event.CONNECTED:
                 return
             case zmq.Event.HANDSHAKE_FAILED_AUTH:
-                hint = "it was made for another server, or long ago; `parallax codes new` there makes another"
+                hint = "it was made for another server, or long ago; `parallax cluster codes new` there makes another"
                 self._fail(_Refused(f"the server at {self._address} does not know this join code", hint))
             case zmq.Event.CLOSED:
                 hint = "is the server still running, and does this machine reach it?"
@@ -255,7 +255,7 @@ class _Question:
                     hint = "only the machine of the server itself reaches this address: let it listen at tcp://0.0.0.0:PORT"
                 self._fail(PeerLost(f"no server answers at {self._address}", hint))
             case _:
-                hint = "the code is for a server with another key; `parallax codes new` on its machine makes one"
+                hint = "the code is for a server with another key: ask for one (`parallax cluster codes new`)"
                 self._fail(PeerLost(f"the process at {self._address} is not the server of the join code", hint))
 
     def _fail(self, error: PeerLost) -> None:

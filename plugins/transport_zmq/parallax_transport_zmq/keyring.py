@@ -335,7 +335,8 @@ class Keyring:
         except OSError as error:
             path.unlink(missing_ok=True)
             message = f"{path.stem!r} is not trusted now, but a join code may admit it again: {error.strerror}"
-            raise ParallaxError(message, f"make room in {self._removed.parent}, or `parallax codes revoke`") from error
+            hint = f"make room in {self._removed.parent}, or `parallax cluster codes revoke`"
+            raise ParallaxError(message, hint) from error
 
 
 def make_pair() -> KeyPair:
