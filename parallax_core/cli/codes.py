@@ -27,7 +27,7 @@ def new(
     hours: Annotated[
         float, typer.Option(help="Hours until it expires.", min=0.01, max=24 * 365, metavar="HOURS")
     ] = 1.0,
-    uses: Annotated[int, typer.Option(help="The machines it admits; 0: any number.", min=0, metavar="N")] = 1,
+    uses: Annotated[int, typer.Option(help="The most machines it admits; 0: any number.", min=0, metavar="N")] = 1,
 ) -> None:
     """Print the command by which a machine joins the server on this one.
 

@@ -17,7 +17,7 @@ app = new_app()
 
 @app.command()
 def promote(
-    force: Annotated[bool, typer.Option("--force", help="Also if the server that it follows still answers.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if its server still answers.")] = False,
 ) -> None:
     """Let the standby on this machine replace the server that it follows.
 

@@ -20,7 +20,7 @@ class RendezvousSettings:
     code_hours: Annotated[
         float,
         Meta(
-            description="Hours in which machines may come for the first time with the code that it prints; 0: none.",
+            description="Hours for new machines to come with the printed code; 0: print none.",
             ge=0,
             le=24 * 3650,
             extra={"metavar": "HOURS"},

@@ -129,7 +129,7 @@ class IncomingLinks:
             await surplus[0].leave()
 
     def _find_surplus(self, machine: str) -> str | None:
-        """Return the node whose link makes room for a machine's: its oldest, or that of the machine with most."""
+        """Return the node whose link to close for one more of a machine: its oldest, or the most linked machine's."""
         nums = Counter(map(name_machine, self._kept))
         if nums[machine] < MOST_OF_ONE:
             if len(self._kept) < MOST_LINKS:
