@@ -6,8 +6,6 @@ The plan and the report are those of `guests.py`. The model is too small to choo
 a call and an object; the grammar of the server makes both valid.
 """
 
-# ruff: noqa: ANN401 -- clients return values of any type, and each is imported where it is used
-
 from __future__ import annotations
 
 import json

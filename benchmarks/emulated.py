@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
@@ -19,14 +19,12 @@ import msgspec
 from benchmarks.slow_links import Wire, find_port, pass_slowly
 from parallax_core.api import (
     DeviceProfile,
-    LayerDemand,
     LayerRange,
     ModelDemand,
     PeerLost,
     PlacedStage,
     PoolInfo,
     Stage,
-    StageBatch,
     TensorSpec,
     TransportPlan,
 )
@@ -41,6 +39,7 @@ from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.membership import Assign, Join
 from parallax_transport_zmq.transport import ZmqTransport
+from tests.support.paced_node import time_batch
 
 HEAD = "head"
 TIMEOUT_S = 30.0
@@ -57,22 +56,6 @@ class EmulatedNode(msgspec.Struct, frozen=True, kw_only=True):
     reach: str
     device: DeviceProfile
     model: ModelDemand
-
-
-def time_batch(device: DeviceProfile, layers: Sequence[LayerDemand], batch: StageBatch) -> float:
-    """Return the seconds that a device takes for a batch."""
-    tokens = sum(len(row.tokens) for row in batch.rows)
-    draws = sum(len(row.outputs) for row in batch.rows)
-    flops = read = 0.0
-    for layer in layers:
-        unused = (1 - layer.num_active_experts / layer.num_experts) ** tokens if layer.num_experts else 1.0
-        flops += tokens * layer.flops + draws * layer.draw_flops
-        read += layer.read + layer.experts * (1 - unused)
-        for row in batch.rows:
-            stop = row.start + len(row.tokens)
-            flops += layer.context_flops * (stop * (stop + 1) - row.start * (row.start + 1)) / 2
-            read += layer.kv * stop
-    return max(flops / device.flops, read / device.bandwidth) + device.step_s + device.layer_s * len(layers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -131,7 +131,7 @@ def judge(pairs: Sequence[Mapping[str, Figures]]) -> dict[str, Any]:
             else pair["theirs"][key] / pair["ours"][key]
             for pair in pairs
         )
-        low, high = (found[1], found[-2]) if len(found) > 3 else (found[0], found[-1])  # noqa: PLR2004 -- enough to leave out the ends
+        low, high = (found[1], found[-2]) if len(found) > 3 else (found[0], found[-1])
         ratios[key] = {"median": round(statistics.median(found), 3), "interval": [round(low, 3), round(high, 3)]}
     cpu = {
         side: {kind: round(sum(pair[side][f"cpu_{kind}_s"] for pair in pairs), 2) for kind in KINDS}

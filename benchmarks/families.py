@@ -62,7 +62,7 @@ def try_split(family: Family, cuts: Sequence[int]) -> dict[str, Any]:
         return {"pools": pools, "lengths_behind_the_end": returns[0], "errors": errors}
 
 
-def _find_error(family: Family, chain: Any, run: Callable[[Trial], object]) -> float:  # noqa: ANN401 -- of the kit
+def _find_error(family: Family, chain: Any, run: Callable[[Trial], object]) -> float:
     trial = Trial(family, chain)
     run(trial)
     return trial.find_error()

@@ -312,7 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.attack:
-        rng = random.Random(options.seed)  # noqa: S311 -- must be repeatable
+        rng = random.Random(options.seed)
         asyncio.run(attack(options.attack, options.messages, rng))
         return
     return_free_memory()

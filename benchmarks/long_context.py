@@ -64,7 +64,7 @@ class Case:
 
     def make_prompts(self) -> list[list[int]]:
         """Return prompts of random tokens."""
-        chance = random.Random(self.name)  # noqa: S311 -- repeatable
+        chance = random.Random(self.name)
         return [[chance.randrange(*IDS) for _ in range(self.context - TOKENS)] for _ in range(self.requests)]
 
 

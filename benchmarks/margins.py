@@ -35,10 +35,10 @@ class Answer:
 def ask_greedily(url: str, model: str, prompt: Sequence[int]) -> Answer:
     """Request greedy tokens over HTTP; a token that is not a whole character is shown as "?"."""
     body = {"model": model, "prompt": list(prompt), "max_tokens": TOKENS, "temperature": 0, "logprobs": 2}
-    request = urllib.request.Request(  # noqa: S310 -- a server we started
+    request = urllib.request.Request(
         f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request) as response:  # noqa: S310 -- the same
+    with urllib.request.urlopen(request) as response:
         found = json.load(response)["choices"][0]["logprobs"]
     tokens = list(itertools.takewhile(lambda token: token not in ENDS, found["tokens"]))
     return Answer(

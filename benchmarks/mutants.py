@@ -82,7 +82,7 @@ def change(node: ast.AST) -> ast.AST | None:
     return None if new is None else ast.copy_location(new, node)
 
 
-def _change_value(new: Any) -> ast.AST | None:  # noqa: ANN401 -- a node of any kind
+def _change_value(new: Any) -> ast.AST | None:
     match new:
         case ast.Compare(ops=[single]):
             new.ops = [COMPARED[type(single)]()]
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "build/mutants", help="where the copies are")
     parser.add_argument("--out", type=Path, default=ROOT / "build/mutants.json")
     options = parser.parse_args(arguments)
-    chosen = random.Random(options.seed).sample(list_places(ROOT), options.number)  # noqa: S311 -- must be repeatable
+    chosen = random.Random(options.seed).sample(list_places(ROOT), options.number)
     found: list[dict[str, Any]] = read_report(options.out).get("mutants", [])
     done, lock = {(each["file"], each["index"]) for each in found}, threading.Lock()
 

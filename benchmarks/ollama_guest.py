@@ -5,8 +5,6 @@
 The plan and the report are those of `guests.py`.
 """
 
-# ruff: noqa: ANN401, PLR2004 -- clients return values of any type, and checks compare numbers
-
 from __future__ import annotations
 
 from typing import Any

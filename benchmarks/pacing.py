@@ -69,7 +69,7 @@ def split(law: Law, num_stages: int) -> list[Law]:
 
 def run_load(pipeline: TimedPipeline, load: Load) -> Figures:
     """Have a pipeline serve a load, and return the figures."""
-    chance, left = random.Random(1), load.num  # noqa: S311 -- repeatable
+    chance, left = random.Random(1), load.num
     while left or any(len(times) < wanted for times, wanted in _list_running(pipeline)):
         running = sum(len(times) < wanted for times, wanted in _list_running(pipeline))
         begun = load.num - left

@@ -80,8 +80,8 @@ def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     """Wait until ``url`` answers with a 200."""
     until = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:  # noqa: S310 -- our own address
-            if response.status == 200:  # noqa: PLR2004 -- the status
+        with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:
+            if response.status == 200:
                 return
         time.sleep(0.3)
     raise RuntimeError(f"no server answers at {url}")

@@ -206,12 +206,12 @@ def read_versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
 
 def make_prompts(model: Path, case: Case, turn: int) -> list[list[int]]:
     """Return prompts of random words, each of exactly ``case.prompt`` tokens, with different beginnings."""
-    chance, tokenizer = random.Random(f"{case} {turn}"), Tokenizer.from_file(str(model / "tokenizer.json"))  # noqa: S311 -- repeatable
+    chance, tokenizer = random.Random(f"{case} {turn}"), Tokenizer.from_file(str(model / "tokenizer.json"))
     texts = (" ".join(chance.choices(WORDS, k=2 * case.prompt)) for _ in range(case.requests))
     return [tokenizer.encode(text, add_special_tokens=False).ids[: case.prompt] for text in texts]
 
 
-def measure(sides: Mapping[str, Side], case: Case, turns: int, prompts: Callable[[int], list[list[int]]]) -> Any:  # noqa: ANN401 -- JSON
+def measure(sides: Mapping[str, Side], case: Case, turns: int, prompts: Callable[[int], list[list[int]]]) -> Any:
     """Return the figures of every turn, by side; no turn starts after `LONG_ENOUGH_S`."""
     for side in sides.values():
         with run_turn(side):

@@ -81,7 +81,7 @@ def compare_optimum(seed: int, most_nodes: int, known: dict[str, Any]) -> dict[s
 
 def make_large(seed: int, num_nodes: int) -> PlacementProblem:
     """Return a cluster of unequal nodes, some of which hold the whole model, with 4 requests for each node."""
-    random = Random(seed)  # noqa: S311 -- the same problems each time
+    random = Random(seed)
     nodes = tuple(
         make_node(
             f"node {rank}",

@@ -82,7 +82,7 @@ class Speeds(NamedTuple):
 
 def make_cluster(seed: int, hop_s: float) -> PlacementProblem:
     """Return a random cluster of 2 to 5 nodes, with a model that takes 1.6 GB."""
-    random = Random(seed)  # noqa: S311 -- the same clusters each time
+    random = Random(seed)
     layer = LayerDemand(
         weights=LAYER_BYTES, read=LAYER_BYTES, flops=LAYER_BYTES, context_flops=20_000, kv=random.choice([2**14, 2**16])
     )
@@ -175,7 +175,7 @@ async def ask(engine: Engine, num_prompt: int, num_output: int) -> list[float]:
 
 def draw_lengths(mean: int, seed: int) -> Iterator[int]:
     """Yield numbers of tokens in pairs with a given mean: single ones would shift the figures of a short run."""
-    random = Random(seed)  # noqa: S311 -- the same lengths each time
+    random = Random(seed)
     while True:
         length = random.randint(mean // 2, 3 * mean // 2)
         yield length

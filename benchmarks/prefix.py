@@ -77,7 +77,7 @@ def time_calls(call: Callable[[Any], object], items: Sequence[Any]) -> float:
 
 def compare(total: int) -> dict[str, Any]:
     """Fill both, look up the prompts in both, and return the medians and ratios."""
-    source = random.Random(1)  # noqa: S311 -- the same numbers in every run
+    source = random.Random(1)
     sequences = make_sequences(total, source)
     prompts = [source.choice(sequences)[: SHARED + OWN // 2] + (VOCAB,) * OWN for _ in range(NUM_PROMPTS)]
     index, other = PrefixIndex(), DictOfTuples()

@@ -1,10 +1,16 @@
-"""Finds the processes that a command has started, and reads their CPU time from Linux's ``/proc``."""
+"""Finds the processes that a command has started, reads what they take, and limits their processor time; Linux only."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+PERIOD_US = 10_000
+OLD, NEW = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+"""Control groups of version 1 and 2."""
 
 
 def list_processes(pid: int) -> Iterator[int]:
@@ -36,3 +42,46 @@ def read_cpu_s(pid: int) -> float:
 def read_fields(pid: int) -> list[str]:
     """Return the fields of a process's ``stat`` after its name."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def read_resident(pid: int) -> int:
+    """Return the bytes of memory that a process has resident; 0 if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+class Quota:
+    """A control group with a quota of processor time."""
+
+    def __init__(self, name: str, share: float) -> None:
+        """Make the group, for ``share`` of one processor.
+
+        Raises:
+            OSError: if that is not allowed, or there are no such groups.
+        """
+        is_old = OLD.is_dir()
+        self.folder = (OLD if is_old else NEW) / name
+        self.folder.mkdir()
+        quota_us = int(share * PERIOD_US)
+        if is_old:
+            (self.folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (self.folder / "cpu.cfs_quota_us").write_text(str(quota_us))
+        else:
+            (self.folder / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+
+    def wrap(self, command: Sequence[str]) -> list[str]:
+        """Return a command that enters the group before it begins."""
+        return ["sh", "-c", f"echo $$ > {self.folder}/cgroup.procs && exec {shlex.join(command)}"]
+
+    def read(self) -> dict[str, int]:
+        """Return the counters of the group: periods, and those in which the quota was used up."""
+        lines = (line.split() for line in (self.folder / "cpu.stat").read_text().splitlines())
+        return {name: int(value) for name, value in lines}
+
+    def remove(self) -> None:
+        """Remove the group, whose processes have ended."""
+        with contextlib.suppress(OSError):  # a process may need another moment
+            self.folder.rmdir()

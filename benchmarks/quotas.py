@@ -18,10 +18,8 @@ the quota was used up.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import shlex
 import statistics
 import subprocess
 import sys
@@ -36,8 +34,8 @@ from typing import Any
 
 import openai
 
-from benchmarks.model_churn import MODEL, OPTIONS, PARALLAX, PATIENCE_S
-from benchmarks.record import describe_run, write_report
+from benchmarks.processes import Quota
+from benchmarks.record import PARALLAX, describe_run, write_report
 from parallax_core.cli.client import Client
 from parallax_core.cli.live_cluster import read_live_cluster
 from parallax_core.cluster.placement.estimate import PlacementEstimator
@@ -49,47 +47,12 @@ from parallax_core.plugins.host import PluginHost
 
 CLUSTERS = ((0.6, 0.3), (0.5, 0.25), (0.4, 0.25, 0.15))
 """The processors of each machine: shares of one."""
-PERIOD_US = 10_000
+MODEL, PATIENCE_S = "smollm2-135m", 240.0
+OPTIONS = ("--backend", "mlx", "--dtype", "float32", "--listen", "tcp://127.0.0.1:0", "--port", "0", "--no-local")
 ROOM = ("--memory", "0.5")
 """In float32 the model takes 0.54 GB, so that no machine holds it alone."""
 PROMPT, OUTPUT, USERS = 64, 32, (1, 4)
 WARM_S, LOAD_S = 10.0, 30.0
-OLD, NEW = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
-"""Control groups of version 1 and 2."""
-
-
-class Quota:
-    """A control group with a quota of processor time."""
-
-    def __init__(self, name: str, share: float) -> None:
-        """Make the group, for ``share`` of one processor.
-
-        Raises:
-            OSError: if that is not allowed, or there are no such groups.
-        """
-        is_old = OLD.is_dir()
-        self.folder = (OLD if is_old else NEW) / name
-        self.folder.mkdir()
-        quota_us = int(share * PERIOD_US)
-        if is_old:
-            (self.folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (self.folder / "cpu.cfs_quota_us").write_text(str(quota_us))
-        else:
-            (self.folder / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
-
-    def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return a command that enters the group before it begins."""
-        return ["sh", "-c", f"echo $$ > {self.folder}/cgroup.procs && exec {shlex.join(command)}"]
-
-    def read(self) -> dict[str, int]:
-        """Return the counters of the group: periods, and those in which the quota was used up."""
-        lines = (line.split() for line in (self.folder / "cpu.stat").read_text().splitlines())
-        return {name: int(value) for name, value in lines}
-
-    def remove(self) -> None:
-        """Remove the group, whose processes have ended."""
-        with contextlib.suppress(OSError):  # a process may need another moment
-            self.folder.rmdir()
 
 
 @contextmanager
@@ -132,7 +95,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def is_ready(found: Any, num_nodes: int) -> bool:  # noqa: ANN401 -- any JSON
+def is_ready(found: Any, num_nodes: int) -> bool:
     """Return whether all nodes have said what they are, and all replicas serve as they are planned."""
     has_all = sum(node["profile"] is not None for node in found["nodes"]) == num_nodes
     ready = bool(found["replicas"]) and all(each["status"] == "ready" for each in found["replicas"])

@@ -1,7 +1,5 @@
 """Makes JSON schemas from seeds: nested objects, arrays, bounded strings, enumerations, ranges and unions."""
 
-# ruff: noqa: S311 -- the same schemas in every run
-
 from __future__ import annotations
 
 import random

@@ -6,7 +6,9 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,17 @@ def _find_version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "from its sources"
+
+
+PARALLAX = str(Path(sys.executable).with_name("parallax"))
+"""The command line of this environment."""
+
+
+@cache
+def find_model(name: str = "smollm2-135m") -> Path:
+    """Return the folder of a model, by default the real one, which is downloaded unless it is there."""
+    found = subprocess.run([PARALLAX, "models", "pull", name], capture_output=True, text=True, check=True)
+    return Path(found.stdout.strip().splitlines()[-1])
 
 
 def write_report(path: Path | None, report: Mapping[str, Any]) -> None:

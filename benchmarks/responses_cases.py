@@ -5,8 +5,6 @@ published reference; every response and event is read by the official client's t
 answer anything: what must have a form is forced by `tool_choice` or a schema.
 """
 
-# ruff: noqa: ANN401 -- fields have values of any type
-
 from __future__ import annotations
 
 import json
@@ -181,7 +179,7 @@ def _(site: Site) -> None:
     fields = {"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 0.75}
     body = site.ask(**fields)
     assert {name: body[name] for name in fields} == fields
-    assert body["max_output_tokens"] == 16  # noqa: PLR2004 -- as `post` sends it
+    assert body["max_output_tokens"] == 16
 
 
 @case("prompt_cache_key, safety_identifier and user are accepted")
@@ -438,7 +436,7 @@ def _(site: Site) -> None:
     body = site.ask(include=["message.output_text.logprobs"], top_logprobs=2)
     logprobs = only(body, "message")["content"][0]["logprobs"]
     assert logprobs
-    assert all(len(each["top_logprobs"]) == 2 for each in logprobs)  # noqa: PLR2004 -- as asked
+    assert all(len(each["top_logprobs"]) == 2 for each in logprobs)
 
 
 @case("log-probabilities are streamed on request")

@@ -44,7 +44,7 @@ def run_suite(folder: Path) -> dict[str, Any]:
     return {**counts, "wrongly accepted": wrong}
 
 
-def follows(text: ModelTokenizer, compiled: Any, instance: Any) -> bool:  # noqa: ANN401 -- any grammar, and any JSON
+def follows(text: ModelTokenizer, compiled: Any, instance: Any) -> bool:
     """Return whether an instance, written as JSON, is a complete answer under a grammar."""
     matcher = compiled.start()
     try:

@@ -13,8 +13,6 @@ JSON-Schema-Test-Suite. Each part is written when it is done and skipped by the 
 were; ``--only`` chooses parts, such as those that need a quiet machine: ``masks``, ``slow schemas``, ``rates of mlx``.
 """
 
-# ruff: noqa: S311 -- the same in every run
-
 from __future__ import annotations
 
 import argparse

@@ -92,7 +92,7 @@ class DirectSide:
         gaps = sorted(1000 * (after - before) for before, after in pairwise(times))
         return {**figures, "itl_ms": statistics.median(gaps), "itl_p99": percentile(gaps, 99)} if gaps else figures
 
-    def _read(self) -> Any:  # noqa: ANN401 -- any JSON
+    def _read(self) -> Any:
         line = self._output.readline()
         if not line:
             raise RuntimeError("the process of the library has ended")
@@ -179,7 +179,7 @@ def _ending(process: subprocess.Popen[Any]) -> Iterator[None]:
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
     until = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:  # noqa: S310 -- our own address
+        with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:
             if response.status == OK:
                 return
         time.sleep(0.3)
@@ -189,7 +189,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: IO[bytes]) -> Non
 
 def _read_device(url: str) -> dict[str, str]:
     """Return the device that ``parallax serve`` reports; empty for other servers."""
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v1/cluster") as response:  # noqa: S310 -- our own
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v1/cluster") as response:
         [replica] = json.load(response)["replicas"]
         return {"device": replica["stages"][0]["device"]}
     return {}

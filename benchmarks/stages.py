@@ -99,7 +99,7 @@ def make_requests(prompts: Sequence[Sequence[int]], count: int, *, is_sampled: b
     ]
 
 
-async def run_part(part: Part, folder: Path, num_layers: int, prompts: Sequence[Sequence[int]], count: int) -> Any:  # noqa: ANN401 -- as JSON
+async def run_part(part: Part, folder: Path, num_layers: int, prompts: Sequence[Sequence[int]], count: int) -> Any:
     """Serve the prompts in one way, and return their tokens."""
     engine = PipelineEngine(LocalExecutor(open_stages(folder, part.num_stages, num_layers)), lambda _: "")
     await engine.start()
@@ -116,7 +116,7 @@ async def run_part(part: Part, folder: Path, num_layers: int, prompts: Sequence[
         await engine.stop()
 
 
-def judge_part(part: Part, tokens: list[list[int]], references: Sequence[Reference], alone: Any) -> dict[str, Any]:  # noqa: ANN401 -- as JSON
+def judge_part(part: Part, tokens: list[list[int]], references: Sequence[Reference], alone: Any) -> dict[str, Any]:
     """Compare the tokens of a part with the expected ones, and return the result."""
     if part.is_sampled:
         differing = [

@@ -45,7 +45,7 @@ ROADS = ("ipc", "curve")
 Trip = Callable[[bytes], Awaitable[None]]
 
 
-def open_raw(context: Any, kind: int, road: str, keys: Keyring) -> Any:  # noqa: ANN401 -- sockets of both kinds
+def open_raw(context: Any, kind: int, road: str, keys: Keyring) -> Any:
     """Return a socket that is not yet bound or connected."""
     socket = context.socket(kind)
     socket.linger = 0

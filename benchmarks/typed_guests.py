@@ -7,8 +7,6 @@ calls a tool, or its answer follows the schema. Zed and Continue are editors: th
 `open_ai.rs` and `openaiTypeConverters.ts` in their sources, with an output schema besides.
 """
 
-# ruff: noqa: ANN401 -- clients return values of any type, and each is imported where it is used
-
 from __future__ import annotations
 
 import json
@@ -333,9 +331,9 @@ class ZedTyped(TypedChecks):
         """See `TypedChecks.fetch_typed`."""
         body = json.dumps({**self.describe(text), "response_format": RESPONSE_FORMAT}).encode()
         head = {"Content-Type": "application/json", "Authorization": "Bearer none"}
-        request = urllib.request.Request(f"{self.plan.url}/chat/completions", body, head)  # noqa: S310 -- our server
+        request = urllib.request.Request(f"{self.plan.url}/chat/completions", body, head)
         content, names, arguments = "", list[str](), ""
-        with urllib.request.urlopen(request) as response:  # noqa: S310 -- our server
+        with urllib.request.urlopen(request) as response:
             lines = [line.removeprefix("data: ") for line in response.read().decode().split("\n") if line]
         assert lines[-1] == "[DONE]"
         for chunk in map(json.loads, lines[:-1]):

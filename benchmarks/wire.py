@@ -156,7 +156,7 @@ DAMAGES: tuple[Callable[[random.Random, list[Frame]], Frame], ...] = (
 
 def damage_frames(count: int, seed: int) -> Iterator[tuple[str, Frame]]:
     """Yield ``count`` damaged frames, each with its kind of damage."""
-    rng, corpus = random.Random(seed), read_corpus()  # noqa: S311 - repeatable, not secret
+    rng, corpus = random.Random(seed), read_corpus()
     for number in range(count):
         damage = DAMAGES[number % len(DAMAGES)]
         yield damage.__name__.replace("_", " "), damage(rng, corpus)

@@ -32,7 +32,7 @@ class FaultLog:
             self._logger.warning("%s", fault)
 
     def clear(self) -> None:
-        """Note that writes succeed again."""
+        """Note that there is none."""
         if self._fault:
             self._fault = ""
             self._logger.info("%s can be written again", self._subject)

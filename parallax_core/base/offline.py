@@ -15,5 +15,5 @@ def is_offline() -> bool:
 
 
 def go_offline() -> None:
-    """Restrict this process, and those that it starts from now on, to addresses given by the user."""
+    """Have this process, and those that it starts from now on, contact only the addresses that a user gave."""
     os.environ[OFFLINE_VARIABLE] = os.environ[HUB_VARIABLE] = "1"

@@ -75,12 +75,12 @@ SETTINGS = (
     ),
     SettingsSpec(
         name="relay",
-        summary="the options of parallax cluster relay",
+        summary="the options of parallax relay",
         schema=Ref("parallax_core.config.relay:RelayCommandSettings"),
     ),
     SettingsSpec(
         name="rendezvous",
-        summary="the options of parallax cluster rendezvous",
+        summary="the options of parallax rendezvous",
         schema=Ref("parallax_core.config.rendezvous:RendezvousSettings"),
     ),
     SettingsSpec(

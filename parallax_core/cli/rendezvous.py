@@ -1,4 +1,4 @@
-"""The command ``parallax cluster rendezvous``."""
+"""The command ``parallax rendezvous``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pins of stored prefixes: each is kept from eviction, for a time, for one owner."""
+"""Which stored prefixes are kept from eviction, for how long, and for whom."""
 
 from __future__ import annotations
 

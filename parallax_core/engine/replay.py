@@ -24,9 +24,9 @@ class Replay:
     budget: HeaderBudget
 
     def resume(self, state: RequestState, now: float) -> str:
-        """Resume a request, its answers limited to the stages' capacity; return the reason if it cannot.
+        """Have a request go on, with answers limited to what the stages hold; return why it cannot, or an empty text.
 
-        The reason is for its client, and empty if it resumes.
+        The text is for its client.
         """
         state.context.timeline.resume(now)
         if state.num_losses > (MOST_REPLAYS if state.has_begun else MOST_UNSTARTED_REPLAYS):

@@ -25,7 +25,7 @@ class ErrorDetail(ResponseModel):
     """An error."""
 
     message: str
-    """The error, and the next step."""
+    """What is wrong, and what to do next."""
     type: str
     """OpenAI's type of the error."""
     param: str | None

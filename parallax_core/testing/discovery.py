@@ -1,4 +1,4 @@
-"""The kit for discovery: questions reach the nodes that answer, and answers only the node that asks."""
+"""The kit for discovery: questions reach the nodes that answer, and answers the one that asks, or nobody at all."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.slow_links import find_port
 from parallax_core.cli.client import Client
 from tests.e2e.conftest import MODEL, PARALLAX, Server, environment
 from tests.e2e.test_run import ROOM, coordinating, homes, list_users, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 from tests.e2e.tiny import write_tiny
+from tests.support.zmq_nodes import find_tcp_port
 
 __all__ = ["homes"]
 
@@ -31,10 +31,10 @@ class Machines:
         self._stack = stack
         self._homes = homes
         self.logs = {name: folder / f"{name}.log" for name in ("first", "one", "two", "three", "again")}
-        self._listen = f"tcp://127.0.0.1:{find_port()}"
+        self._listen = f"tcp://127.0.0.1:{find_tcp_port()}"
         options = (*STAGES, "--listen", self._listen)
         self.first, self.code = stack.enter_context(coordinating(homes["first"], self.logs["first"], *options))
-        self.api = find_port()
+        self.api = find_tcp_port()
         """Where clients of the first machine that joins are served."""
         for name, api in {"one": ("--port", str(self.api)), "two": ("--no-api",)}.items():
             self._start(name, homes[name], "join", "-v", "--backend", "mlx", *api, *ROOM, *join, self.code)
@@ -45,7 +45,7 @@ class Machines:
 
     def stand_by(self) -> subprocess.Popen[str]:
         """Start a standby, and wait until it follows."""
-        listen = ("--listen", f"tcp://127.0.0.1:{find_port()}", "--port", "0")
+        listen = ("--listen", f"tcp://127.0.0.1:{find_tcp_port()}", "--port", "0")
         options = ("run", "--standby-of", self.code, *listen, *STAGES)
         assert self._start("three", self._homes["three"], *options).wait(60) == 1, "it may run stages only"
         [allow] = re.findall(r"`parallax (keys allow .* --role any)`", self.logs["three"].read_text())
@@ -59,9 +59,7 @@ class Machines:
     def promote(self, name: str = "three") -> subprocess.CompletedProcess[str]:
         """Have the standby take over, on the machine where it runs or on another one."""
         environ = environment(self._homes[name])
-        return subprocess.run(
-            [PARALLAX, "cluster", "promote"], capture_output=True, text=True, env=environ, check=False
-        )
+        return subprocess.run([PARALLAX, "promote"], capture_output=True, text=True, env=environ, check=False)
 
     def start_again(self, *options: str) -> subprocess.Popen[str]:
         """Start the first coordinator again, as it was, with further options."""

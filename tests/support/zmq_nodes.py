@@ -99,3 +99,10 @@ def find_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def find_tcp_port() -> int:
+    """Return a TCP port that no other process uses."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

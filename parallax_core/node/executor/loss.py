@@ -1,4 +1,4 @@
-"""Finds the lost stage of a pipeline, and the reason, from the reports of its nodes."""
+"""Finds out which stage of a pipeline was lost, and why, from what its nodes report."""
 
 from __future__ import annotations
 

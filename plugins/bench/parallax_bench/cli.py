@@ -1,4 +1,4 @@
-"""Measure the speed of servers."""
+"""``parallax bench``."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ OPEN_AGAIN = "open the stage again"
 
 
 class OnDevice(Protocol):
-    """An object with a device."""
+    """Has a device."""
 
     @property
     def device(self) -> torch.device:

@@ -71,11 +71,11 @@ class Enroller:
         self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Stop admitting machines. Idempotent."""
+        """Admit nobody any more. Idempotent."""
         self._task.cancel()
 
     def ask(self, applicant: Applicant) -> None:
-        """Queue a machine for an answer: admission, or refusal with the reason."""
+        """Have a machine answered: admitted, or refused with the reason."""
         now = asyncio.get_running_loop().time()
         code = self._codes.pop(applicant.proof, None) or Allowance(BURST, now)
         self._codes[applicant.proof] = code

@@ -1,4 +1,4 @@
-"""Runs a node whose toy takes as long for each step as a device would: ``python -m benchmarks.paced_node PLAN``.
+"""Runs a node whose toy takes as long for each step as a device would: ``python -m tests.support.paced_node PLAN``.
 
 PLAN is a `PacedPlan` as JSON. SIGUSR2 makes the device `PacedPlan.slowdown` times slower, and as fast as before again.
 """
@@ -9,11 +9,11 @@ import asyncio
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 import msgspec
 
-from benchmarks.emulated import time_batch
-from parallax_core.api import DeviceProfile, ModelDemand, StageBatch
+from parallax_core.api import DeviceProfile, LayerDemand, ModelDemand, StageBatch
 from parallax_core.base import log
 from parallax_core.base.processes import end_with_parent
 from parallax_core.contracts.progress import Progress
@@ -30,6 +30,22 @@ class PacedPlan(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelDemand
     """What a layer of the toy stands for."""
     slowdown: float = 4.0
+
+
+def time_batch(device: DeviceProfile, layers: Sequence[LayerDemand], batch: StageBatch) -> float:
+    """Return the seconds that a device takes for a batch."""
+    tokens = sum(len(row.tokens) for row in batch.rows)
+    draws = sum(len(row.outputs) for row in batch.rows)
+    flops = read = 0.0
+    for layer in layers:
+        unused = (1 - layer.num_active_experts / layer.num_experts) ** tokens if layer.num_experts else 1.0
+        flops += tokens * layer.flops + draws * layer.draw_flops
+        read += layer.read + layer.experts * (1 - unused)
+        for row in batch.rows:
+            stop = row.start + len(row.tokens)
+            flops += layer.context_flops * (stop * (stop + 1) - row.start * (row.start + 1)) / 2
+            read += layer.kv * stop
+    return max(flops / device.flops, read / device.bandwidth) + device.step_s + device.layer_s * len(layers)
 
 
 class PacedDevice:

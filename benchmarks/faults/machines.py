@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,24 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.record import PARALLAX
 from tests.support.namespaces import SWITCH, Machine, Process, network, run
 
-PARALLAX = str(Path(sys.executable).with_name("parallax"))
 API = "http://127.0.0.1:8000"
 PATIENCE_S = 240.0
 LOOK_S = 0.2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Served:
-    """A model, and the memory that splits it over several machines."""
-
-    model: str
-    memory: str
-    """Gigabytes of each machine: less than the model takes."""
-    prompts: tuple[str, ...]
-    tokens: int
-    """Of each answer."""
 
 
 @dataclass(slots=True)
@@ -53,18 +40,16 @@ class Member:
 
     @property
     def is_running(self) -> bool:
-        """Whether its command runs."""
         return self.process is not None and self.process.popen.poll() is None
 
     @property
     def has_joined(self) -> bool:
-        """Whether its command runs and has joined."""
         return self.is_running and self.process is not None and self.process.find("joined head=") is not None
 
-    def start(self, *words: str, before: Sequence[str] = ()) -> Process:
+    def start(self, *words: str) -> Process:
         """Run ``parallax`` with these words, after the end of what ran before."""
         self.kill()
-        self.process = self._ending.enter_context(self.machine.running(PARALLAX, *words, before=before))
+        self.process = self._ending.enter_context(self.machine.running(PARALLAX, *words))
         return self.process
 
     def send(self, number: signal.Signals) -> None:
@@ -89,10 +74,6 @@ class Member:
         """Return all processes on the machine."""
         return [int(word) for word in run("ip", "netns", "pids", self.machine.namespace).split()]
 
-    def cut(self, *, is_up: bool) -> None:
-        """Take the cable of the machine away, or put it back."""
-        run("ip", "-n", SWITCH, "link", "set", self.port, "up" if is_up else "down")
-
     def nft(self, script: str) -> None:
         """Configure the packet filter of the machine."""
         run("ip", "netns", "exec", self.machine.namespace, "nft", script)
@@ -101,31 +82,30 @@ class Member:
 class Cluster:
     """A server with layers of its own, machines that have joined, and one more that may join."""
 
-    def __init__(self, members: Sequence[Member], served: Served, models: Path) -> None:
+    def __init__(self, members: Sequence[Member], model: str, memory: str, models: Path) -> None:
+        """Split a model over machines that have so many gigabytes each: less than it takes."""
         self.server, *self.workers, self.guest = members
         self.members = list(members)
-        self.served = served
-        self.code = ""
-        self._models, self._folder = models, self.server.machine.home.parent
+        self.model, self._memory, self._models = model, memory, models
+        self._folder = self.server.machine.home.parent
+        self._code = ""
         self._guests = 0
 
     def serve(self, *options: str) -> Process:
         """Start the server; after a first start it goes on with its last code."""
-        served = self.served
-        words = ("run", served.model, "--port", "8000", "--memory", served.memory, "--backend", "torch", *options)
+        words = ("run", self.model, "--port", "8000", "--memory", self._memory, "--backend", "torch", *options)
         head = self.server.start(*words)
-        if not self.code:
-            self.code = head.await_line("parallax join ")[1].split()[2]
+        if not self._code:
+            self._code = head.await_line("parallax join ")[1].split()[2]
         return head
 
-    def join(self, member: Member, *options: str, memory: str = "", word: str = "") -> Process:
-        """Have a machine join, by the code unless there is another word."""
-        words = ("--backend", "torch", "--allow-model", "*", "--memory", memory or self.served.memory)
-        return member.start("join", "--no-api", *words, *options, word or self.code)
+    def join(self, member: Member) -> Process:
+        words = ("--backend", "torch", "--allow-model", "*", "--memory", self._memory)
+        return member.start("join", "--no-api", *words, self._code)
 
     def leave(self, member: Member) -> None:
         """Have a machine leave, and wait until its command has ended."""
-        with member.machine.running(PARALLAX, "cluster", "leave") as process, suppress(TimeoutError):
+        with member.machine.running(PARALLAX, "leave") as process, suppress(TimeoutError):
             process.await_line("has left", 60.0)
 
     def view(self) -> dict[str, Any]:
@@ -136,18 +116,6 @@ class Cluster:
         """Return the process of the server's own node."""
         nodes = self.view().get("nodes", [])
         return next((int(each["pid"]) for each in nodes if each["node"].startswith("local")), None)
-
-    def await_reports(self, num_nodes: int) -> None:
-        """Wait until so many nodes have said what they have.
-
-        Raises:
-            TimeoutError: if they do not in time.
-        """
-        until = time.monotonic() + PATIENCE_S
-        while count_reports(self.view()) < num_nodes:
-            if time.monotonic() > until:
-                raise TimeoutError(f"there are no {num_nodes} nodes")
-            time.sleep(LOOK_S)
 
     def await_ready(self, num_nodes: int = 0, patience_s: float = PATIENCE_S) -> float:
         """Wait until the server is ready, no layers move, and enough nodes are there; return the seconds that took.
@@ -166,48 +134,39 @@ class Cluster:
         """Make the guest a machine that was never there before."""
         self.guest.kill()
         self._guests += 1
-        home = self._folder / f"guest{self._guests}"
-        self.guest.machine = replace(self.guest.machine, home=home)
+        self.guest.machine = replace(self.guest.machine, home=self._folder / f"guest{self._guests}")
         self.guest.machine.move_in(self._models)
-
-
-def count_reports(view: dict[str, Any]) -> int:
-    """Return the number of nodes that have said what they have."""
-    return sum(node["profile"] is not None for node in view.get("nodes", []))
 
 
 def is_calm(view: dict[str, Any], num_nodes: int) -> bool:
     """Return whether a cluster serves as planned, with so many nodes that have reported."""
     if view.get("status") != "ready" or view["plan"] is None or view["plan"]["move"] is not None:
         return False
-    return count_reports(view) >= num_nodes
+    return sum(node["profile"] is not None for node in view.get("nodes", [])) >= num_nodes
 
 
 @contextmanager
-def running(folder: Path, models: Path, served: Served, num_machines: int) -> Iterator[Cluster]:
+def clustered(folder: Path, models: Path, served: tuple[str, str], num_machines: int) -> Iterator[Cluster]:
     """Make the machines of a cluster, one more, and nothing on them; keep what they said in ``folder/logs``."""
     names = [f"m{number}" for number in range(num_machines + 1)]
     with network(folder, models, *names) as machines:
         members = [Member(machine, f"10.77.0.{number + 1}", f"port{number}") for number, machine in enumerate(machines)]
         for each in members:
             each.machine.ip("addr", "add", f"{each.address}/24", "dev", "lan0")
-        cluster = Cluster(members, served, models)
         try:
-            yield cluster
+            yield Cluster(members, *served, models)
         finally:
-            for each in members:
-                each.kill()
             (folder / "logs").mkdir(exist_ok=True)
             for each in members:
-                (folder / "logs" / f"{each.name}.log").write_text(
-                    "".join(f"{at:.2f} {line}\n" for at, line in each.past)
-                )
+                each.kill()
+                said = "".join(f"{at:.2f} {line}\n" for at, line in each.past)
+                (folder / "logs" / f"{each.name}.log").write_text(said)
 
 
-def start(cluster: Cluster, *options: str) -> float:
+def start(cluster: Cluster) -> float:
     """Start the server and all machines but the guest; return the seconds until it served with all of them."""
     begun = time.monotonic()
-    cluster.serve("--nodes", str(len(cluster.workers) + 1), *options)
+    cluster.serve("--nodes", str(len(cluster.workers) + 1))
     for each in cluster.workers:
         cluster.join(each)
     cluster.await_ready(len(cluster.workers) + 1)
@@ -217,3 +176,8 @@ def start(cluster: Cluster, *options: str) -> float:
 def machine_of(node: str) -> str:
     """Return the machine of a node, by its name: ``m2/5982``, ``m2-2/5983`` or ``local/0``."""
     return "m0" if node.startswith("local") else re.split(r"[-/]", node)[0]
+
+
+def cut_cable(member: Member, *, is_up: bool) -> None:
+    """Take the cable of a machine away, or put it back."""
+    run("ip", "-n", SWITCH, "link", "set", member.port, "up" if is_up else "down")

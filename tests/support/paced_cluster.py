@@ -12,8 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.crowd import TOY, now
-from benchmarks.paced_node import PacedPlan
 from parallax_core.api import TransportPlan
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.layer_plan import LayerPlanner
@@ -44,6 +42,8 @@ from parallax_core.node.routing.router import Router
 from parallax_core.testing.node import NodePlan, name_toy
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
+from tests.support.crowd import TOY, now
+from tests.support.paced_node import PacedPlan
 
 GB = 10**9
 TIMEOUT_S = 1.0
@@ -77,7 +77,7 @@ class PacedFleet:
         listen, address = place_local(self._folder, node), self._registry.address
         base = NodePlan(node=node, transport=TRANSPORT, connect=address, listen=listen, timeout_s=TIMEOUT_S)
         plan = PacedPlan(node=base, device=self.profiles[node].device, model=make_model())
-        return [sys.executable, "-m", "benchmarks.paced_node", msgspec.json.encode(plan).decode()]
+        return [sys.executable, "-m", "tests.support.paced_node", msgspec.json.encode(plan).decode()]
 
     async def join(self, room: float, power: float) -> str:
         """Start a node that has room for so many layers, and computes ``power`` FLOPs per second."""

@@ -1,21 +1,7 @@
-"""Measures the turns of the event loop of a coordinator that hundreds of nodes join, report to and leave.
-
-    python -m benchmarks.many_links --nodes 300 --out benchmarks/results/many-links.json
-
-The coordinator is a process of its own. Each node has a home, a key and a link of its own over encrypted ZeroMQ, with
-the session of a worker, and shares a process with others, which run on the second core. Six nodes serve a toy of three
-layers to a client; the others have no room for a layer, and wait. Somebody follows the events of the cluster. In turn,
-all nodes join at once, are idle, report other figures each ten seconds, leave one after the other (a tenth of them),
-and are killed together (the rest but those that serve).
-
-A turn is the time between two calls of the selector. ``cpu_ms`` is the processor time of the thread of the loop in
-the longest turns, which other processes hardly change; ``ms`` is the time that passes, which needs an idle machine. A
-node measures no links here: its reports name eight that are made up.
-"""
+"""A scenario of hundreds of nodes that join a coordinator, report to it, leave it and die."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
@@ -26,7 +12,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
@@ -34,11 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.crowd import TOY, ClientPool
-from benchmarks.membership_costs import make_report
-from benchmarks.paced_cluster import GB, make_model
-from benchmarks.record import describe_run, write_report
-from benchmarks.strangers import pinned
+from benchmarks.faults.run import Figures, Run, private_folder
+from benchmarks.faults.strangers import pinned
 from parallax_core.api import ParallaxError, TransportPlan, keys_folder
 from parallax_core.base.ids import name_machine
 from parallax_core.builtin.routing import LeastPendingTokens
@@ -65,10 +47,12 @@ from parallax_core.server.cluster_events import ClusterFeed
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.node import name_toy, open_toy
 from parallax_core.wire.membership import Join
-from parallax_core.wire.profile import NodeReport
+from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport
 from parallax_transport_zmq.joining import ZmqJoining
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
+from tests.support.crowd import TOY, ClientPool
+from tests.support.paced_cluster import GB, make_model
 
 GOAL_MS = 50
 NODES_EACH = 50
@@ -77,6 +61,16 @@ NUM_SERVING = 6
 IDLE_S, REPORT_S, LEAVE_S, AFTER_S = 10.0, 20.0, 10.0, 10.0
 MOST_JOIN_S = 120.0
 MODEL = name_toy(TOY)
+
+
+def make_report(machine: int, count: int, memory: int) -> NodeReport:
+    """Return the report of a machine of ``count``."""
+    peers = [f"m{(machine + step) % count}/1" for step in range(1, 8)]
+    return NodeReport(
+        backend="torch",
+        device=DeviceReport(memory=memory, total_memory=64 * GB, flops=1e13, bandwidth=1e11, name="RTX4090"),
+        links=tuple(LinkReport(peer, 1e-3, 1e8) for peer in ["head", *peers]),
+    )
 
 
 class TimedSelector(selectors.DefaultSelector):
@@ -139,8 +133,8 @@ async def coordinate(selector: TimedSelector) -> None:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(cluster.registry.stop)
         stack.push_async_callback(cluster.router.stop)
-        failed, rng = list[str](), random.Random(1)  # noqa: S311 -- not for secrets
-        clients = ClientPool(cluster.router, rng, lambda end: failed.append(end.reason), is_toy=True)
+        failed, rng = list[str](), random.Random(1)
+        clients = ClientPool(cluster.router, rng, lambda end: failed.append(end.reason))
         work = (
             cluster.pool.follow(),
             cluster.coordinator.run(cluster.router),
@@ -199,7 +193,7 @@ class LightNode:
             while not self.session.is_leaving:
                 with suppress(ParallaxError):
                     await self.session.serve(address, "head", join)
-                await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311 -- not for secrets
+                await asyncio.sleep(random.uniform(1.0, 3.0))
         finally:
             await self.session.close()
             await transport.stop()
@@ -224,17 +218,16 @@ class Processes:
 
     def __init__(self, count: int, stack: ExitStack) -> None:
         self._count = count
-        self._coordinator = self._start(stack, 0, "--coordinate")
+        self._coordinator = self._start(stack, 0, "coordinate")
         self.address = _read(self._coordinator)
         bounds = [0, NUM_SERVING, *range(NUM_SERVING + NODES_EACH, count, NODES_EACH), count]
         self.nodes = [
-            self._start(stack, 1, "--run", str(first), str(stop), "--nodes", str(count), "--address", self.address)
-            for first, stop in pairwise(bounds)
+            self._start(stack, 1, str(first), str(stop), str(count), self.address) for first, stop in pairwise(bounds)
         ]
 
     @staticmethod
     def _start(stack: ExitStack, core: int, *words: str) -> subprocess.Popen[str]:
-        command = pinned((sys.executable, "-m", "benchmarks.many_links", *words), core % len(os.sched_getaffinity(0)))
+        command = pinned((sys.executable, "-m", "benchmarks.faults.links", *words), core)
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         stack.callback(process.wait)
         stack.callback(process.kill)
@@ -289,7 +282,7 @@ def _find_marks(ordered: Sequence[float]) -> dict[str, float]:
     return {name: round(1000 * each, 2) for name, each in marks.items()}
 
 
-def measure(count: int) -> list[dict[str, Any]]:
+def measure(count: int) -> list[Figures]:
     """Have nodes join, beat, report and leave; return the figures of each phase."""
     with ExitStack() as stack:
         processes = Processes(count, stack)
@@ -338,38 +331,34 @@ def enter(folder: Path, machine: str) -> None:
 
 
 def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--nodes", type=int, default=300)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--address", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--run", nargs=2, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--coordinate", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.coordinate:
-        logging.disable(logging.WARNING)
-        selector = TimedSelector()
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-            runner.run(coordinate(selector))
-        return
-    if options.run:
-        first, stop = options.run
-        asyncio.run(run_nodes(first, stop, options.nodes, options.address))
-        return
-    with tempfile.TemporaryDirectory(prefix="links-") as folder:
-        prepare_homes(Path(folder), options.nodes)
-        enter(Path(folder), "head")
-        phases = measure(options.nodes)
-    found = {
-        "nodes": options.nodes,
-        "phases": phases,
-        "longest_ms": max(phase["ms"]["longest"] for phase in phases),
-        "longest_cpu_ms": max(phase["cpu_ms"]["longest"] for phase in phases),
-        "goal_ms": GOAL_MS,
-        **describe_run(["benchmarks.many_links", "--nodes", str(options.nodes)], ["pyzmq"]),
-    }
-    print(json.dumps(found, indent=2))
-    write_report(options.out, found)
+    """Run the coordinator, or some nodes."""
+    match sys.argv[1:]:
+        case ["coordinate"]:
+            logging.disable(logging.WARNING)
+            selector = TimedSelector()
+            with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+                runner.run(coordinate(selector))
+        case [first, stop, count, address]:
+            asyncio.run(run_nodes(int(first), int(stop), int(count), address))
+
+
+def links(run: Run) -> None:
+    """Have nodes join a coordinator, report to it, leave it and die, and measure the turns of its event loop.
+
+    The coordinator is a process of its own. Each node has a home, a key and a link over encrypted ZeroMQ, with the
+    session of a worker, and shares a process with others on the second core. Six nodes serve a toy to a client; the
+    others have no room for a layer, and wait. Somebody follows the events of the cluster. In turn, all nodes join at
+    once, are idle, report other figures each ten seconds, leave one after the other (a tenth of them), and are killed
+    together (all but those that serve).
+
+    A turn is the time between two calls of the selector. ``cpu_ms`` is the processor time of the thread of the loop in
+    the longest turns, which other processes hardly change; ``ms`` is the time that passes, which needs an idle machine.
+    """
+    count = run.times(300)
+    with private_folder() as folder:
+        prepare_homes(folder, count)
+        enter(folder, "head")
+        run.part(f"{count} nodes", lambda: {"goal_ms": GOAL_MS, "phases": measure(count)})
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from itertools import combinations, islice, permutations
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.quotas import Quota
-from benchmarks.run_cluster import Cluster, Member
+from benchmarks.faults.machines import Cluster, Member, cut_cable
+from benchmarks.processes import Quota
 from tests.support.namespaces import run
 
 SLOW_SHARE = 0.1
@@ -38,21 +38,29 @@ def kill(cluster: Cluster, targets: Targets) -> Iterator[None]:
 
 
 @contextmanager
-def freeze(cluster: Cluster, targets: Targets) -> Iterator[None]:
+def freeze(_: Cluster, targets: Targets) -> Iterator[None]:
     """Stop a machine (SIGSTOP), and have it go on."""
-    del cluster
     targets[0].send(signal.SIGSTOP)
     yield
     targets[0].send(signal.SIGCONT)
 
 
 @contextmanager
-def unplug(cluster: Cluster, targets: Targets) -> Iterator[None]:
+def unplug(_: Cluster, targets: Targets) -> Iterator[None]:
     """Take the cable of a machine away, and put it back."""
-    del cluster
-    targets[0].cut(is_up=False)
+    cut_cable(targets[0], is_up=False)
     yield
-    targets[0].cut(is_up=True)
+    cut_cable(targets[0], is_up=True)
+
+
+@contextmanager
+def block_one_way(_: Cluster, targets: Targets) -> Iterator[None]:
+    """Leave one machine without a route to another, which still has one."""
+    first, second = targets
+    route = ("blackhole", f"{second.address}/32")
+    first.machine.ip("route", "add", *route)
+    yield
+    first.machine.ip("route", "del", *route)
 
 
 @contextmanager
@@ -64,68 +72,48 @@ def partition(cluster: Cluster, targets: Targets) -> Iterator[None]:
 
 
 @contextmanager
-def block_one_way(cluster: Cluster, targets: Targets) -> Iterator[None]:
-    """Leave one machine without a route to another, which still has one."""
-    del cluster
-    first, second = targets
-    route = ("blackhole", f"{second.address}/32")
-    first.machine.ip("route", "add", *route)
+def filtering(member: Member, *rules: str) -> Iterator[None]:
+    """Have the packet filter of a machine follow rules."""
+    member.nft("".join(CUT.format(chain=chain) for chain in ("input", "output")) + "; ".join(rules))
     yield
-    first.machine.ip("route", "del", *route)
+    member.nft("delete table inet cut")
 
 
-@contextmanager
-def drop(cluster: Cluster, targets: Targets) -> Iterator[None]:
+def drop(_: Cluster, targets: Targets) -> AbstractContextManager[None]:
     """Drop all packets between two machines, silently."""
-    del cluster
     first, second = targets
-    first.nft(
-        CUT.format(chain="input")
-        + CUT.format(chain="output")
-        + f"add rule inet cut input ip saddr {second.address} drop; "
-        + f"add rule inet cut output ip daddr {second.address} drop"
-    )
-    yield
-    first.nft("delete table inet cut")
+    ways = (f"input ip saddr {second.address}", f"output ip daddr {second.address}")
+    return filtering(first, *(f"add rule inet cut {way} drop" for way in ways))
 
 
-@contextmanager
-def drop_one_way(cluster: Cluster, targets: Targets) -> Iterator[None]:
+def drop_one_way(_: Cluster, targets: Targets) -> AbstractContextManager[None]:
     """Drop the packets from one machine to another, silently."""
-    del cluster
     first, second = targets
-    second.nft(CUT.format(chain="input") + f"add rule inet cut input ip saddr {first.address} drop")
-    yield
-    second.nft("delete table inet cut")
+    return filtering(second, f"add rule inet cut input ip saddr {first.address} drop")
 
 
-@contextmanager
-def halve(cluster: Cluster, targets: Targets) -> Iterator[None]:
+def halve(_: Cluster, targets: Targets) -> AbstractContextManager[None]:
     """Drop the packets of the connections that two machines have now, silently; new ones work."""
-    del cluster
     first, second = targets
     words = ("ip", "netns", "exec", first.machine.namespace, "ss", "-Htn", "state", "established", "dst")
     pairs = [line.split()[2:4] for line in run(*words, second.address).splitlines()]
     ports = [(near.rpartition(":")[2], far.rpartition(":")[2]) for near, far in pairs]
     rules = [f"add rule inet cut input ip saddr {second.address} tcp dport {a} tcp sport {b} drop" for a, b in ports]
     rules += [f"add rule inet cut output ip daddr {second.address} tcp sport {a} tcp dport {b} drop" for a, b in ports]
-    first.nft(CUT.format(chain="input") + CUT.format(chain="output") + "; ".join(rules))
-    yield
-    first.nft("delete table inet cut")
+    return filtering(first, *rules)
 
 
 @contextmanager
 def leave(cluster: Cluster, targets: Targets) -> Iterator[None]:
-    """Have a machine leave (``parallax cluster leave``), and join again."""
+    """Have a machine leave (``parallax leave``), and join again."""
     cluster.leave(targets[0])
     yield
     cluster.join(targets[0])
 
 
 @contextmanager
-def arrive(cluster: Cluster, targets: Targets) -> Iterator[None]:
+def arrive(cluster: Cluster, _: Targets) -> Iterator[None]:
     """Have a machine join that was never there; if it is there, have it leave for good."""
-    del targets
     if cluster.guest.is_running:
         cluster.leave(cluster.guest)
         cluster.guest.kill()
@@ -136,32 +124,28 @@ def arrive(cluster: Cluster, targets: Targets) -> Iterator[None]:
 
 
 @contextmanager
-def kill_local(cluster: Cluster, targets: Targets) -> Iterator[None]:
-    """Kill the server's own worker; the server starts another."""
-    del targets
-    if (pid := cluster.find_local()) is not None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    yield
-
-
-@contextmanager
-def freeze_local(cluster: Cluster, targets: Targets) -> Iterator[None]:
-    """Stop the server's own worker, and have it go on."""
-    del targets
+def signal_local(cluster: Cluster, *numbers: signal.Signals) -> Iterator[None]:
+    """Send a signal to the server's own worker, and others at the end; if it is killed the server starts another."""
     pid = cluster.find_local()
-    for number in (signal.SIGSTOP, signal.SIGCONT):
+    for index, number in enumerate(numbers):
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        if number is signal.SIGSTOP:
+        if not index:
             yield
 
 
 @contextmanager
-def slow(cluster: Cluster, targets: Targets) -> Iterator[None]:
+def restart(cluster: Cluster, _: Targets) -> Iterator[None]:
+    """Kill the server, and start it again."""
+    cluster.server.kill()
+    yield
+    cluster.serve()
+
+
+@contextmanager
+def slow(_: Cluster, targets: Targets) -> Iterator[None]:
     """Give a machine a tenth of a processor."""
-    del cluster
     quota = Quota(targets[0].machine.namespace, SLOW_SHARE)
     move(targets[0], quota.folder)
     yield
@@ -202,10 +186,14 @@ KINDS = {
     "half-open": Kind(act=halve, hold_s=10.0, picks="pair", stops=False),
     "leave": Kind(act=leave, hold_s=0.0),
     "arrive": Kind(act=arrive, hold_s=0.0, picks="guest"),
-    "kill-local": Kind(act=kill_local, hold_s=0.0, picks="server"),
-    "freeze-local": Kind(act=freeze_local, hold_s=4.0, picks="server"),
+    "kill-local": Kind(act=lambda cluster, _: signal_local(cluster, signal.SIGKILL), hold_s=0.0, picks="server"),
+    "freeze-local": Kind(
+        act=lambda cluster, _: signal_local(cluster, signal.SIGSTOP, signal.SIGCONT), hold_s=4.0, picks="server"
+    ),
     "slow": Kind(act=slow, hold_s=10.0),
 }
+RESTART = Kind(act=restart, hold_s=1.0, picks="server")
+"""Only by name: requests under way end with the server."""
 
 
 @dataclass(slots=True)
@@ -216,18 +204,22 @@ class Fault:
     machines: tuple[str, ...]
     at: float
     until: float = float("inf")
-    pause_s: float = 0.0
-    """The longest wait of a stream because of it."""
 
     def touches(self, machine: str) -> bool:
         """Return whether the node of a machine may be lost by it."""
-        kind = KINDS[self.kind]
+        kind = find_kind(self.kind)
+        if kind is RESTART:
+            return True
         if kind.stops:
             return machine in self.machines
         if self.machines == ("m0",):  # nobody reaches the server
             return machine != "m0"
         is_server_cut = kind.picks == "machine" or "m0" in self.machines
         return is_server_cut and machine in self.machines and machine != "m0"
+
+
+def find_kind(name: str) -> Kind:
+    return RESTART if name == "restart" else KINDS[name]
 
 
 class Dealer:
@@ -244,7 +236,7 @@ class Dealer:
             "guest": [(cluster.guest,)],
         }
         self._kinds = shuffle(kinds, rng)
-        self._targets = {kind: shuffle(choices[KINDS[kind].picks], rng) for kind in kinds}
+        self._targets = {kind: shuffle(choices[find_kind(kind).picks], rng) for kind in kinds}
         self._always = (cluster.server, cluster.guest)
 
     def draw(self) -> Fault:
@@ -262,9 +254,9 @@ def shuffle(choices: Sequence[T], rng: random.Random) -> Iterator[T]:
         yield from rng.sample(choices, len(choices))
 
 
-def inflict(cluster: Cluster, fault: Fault, hold_s: float | None = None) -> None:
-    """Have a fault begin, and end after a while, by default that of its kind."""
-    kind, named = KINDS[fault.kind], {each.name: each for each in cluster.members}
+def inflict(cluster: Cluster, fault: Fault) -> None:
+    """Have a fault begin, and end after a while."""
+    kind, named = find_kind(fault.kind), {each.name: each for each in cluster.members}
     with kind.act(cluster, tuple(named[name] for name in fault.machines)):
-        time.sleep(kind.hold_s if hold_s is None else hold_s)
+        time.sleep(kind.hold_s)
     fault.until = time.monotonic()

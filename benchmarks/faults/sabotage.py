@@ -1,7 +1,7 @@
-"""Runs a worker process whose stage fails on command; used by `benchmarks.chaos`.
+"""Runs a worker process whose stage fails on command; see `benchmarks.faults`.
 
-    python -m benchmarks.sabotage FOLDER toy PLAN
-    python -m benchmarks.sabotage FOLDER model worker --connect ADDRESS ...
+    python -m benchmarks.faults.sabotage FOLDER toy PLAN
+    python -m benchmarks.faults.sabotage FOLDER model worker --connect ADDRESS ...
 
 The first runs a node of the toy, see `parallax_core.testing.node`; the second runs ``parallax worker``. A file in
 FOLDER orders a fault: the caller writes it with `order`, and calls `read_rows` once the file is gone.
@@ -39,11 +39,13 @@ from parallax_core.api import (
 )
 from parallax_core.base import log
 from parallax_core.base.processes import end_with_parent
+from parallax_core.contracts.progress import Progress
 from parallax_core.models import stages
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.node import NodePlan, open_toy, serve_head
+from parallax_core.wire.membership import Assign
 
 Kind = Literal["event", "kernel", "lock", "memory", "nan", "lost", "pages", "refuse"]
 """The kinds of faults.
@@ -166,7 +168,7 @@ def poison(tensor: Tensor, rows: Sequence[Row]) -> Tensor:
     return replace(tensor, data=bytes(data))
 
 
-def fail_after(owner: Any, name: str, error: Exception) -> None:  # noqa: ANN401 -- any object with such a method
+def fail_after(owner: Any, name: str, error: Exception) -> None:
     """Make the next call of a method do its work, and then raise ``error``."""
     method = getattr(owner, name)
 
@@ -205,16 +207,13 @@ def open_stage(folder: Path, layers: LayerRange | None, open_wrapped: Callable[[
 
 def run_toy(folder: Path, plan: NodePlan) -> None:
     """Run a node of the toy."""
+
+    def open_layers(assign: Assign, progress: Progress) -> Stage:
+        return open_stage(folder, LayerRange(assign.start, assign.stop), lambda: open_toy(assign, progress))
+
     end_with_parent()
     log.configure(verbose=False, node=plan.node)
-    asyncio.run(
-        serve_head(
-            plan,
-            lambda assign, progress: open_stage(
-                folder, LayerRange(assign.start, assign.stop), lambda: open_toy(assign, progress)
-            ),
-        )
-    )
+    asyncio.run(serve_head(plan, open_layers))
 
 
 def run_worker(folder: Path, words: Sequence[str]) -> None:

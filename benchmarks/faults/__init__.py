@@ -1,0 +1,1 @@
+"""One runner for what may happen to servers, workers, machines and networks: ``python -m benchmarks.faults``."""
