@@ -22,12 +22,12 @@ from typing import Any
 
 from benchmarks.record import describe_run, write_report
 from parallax_core.api import LayerRange, ModelFolder, SourceContext, silent
-from parallax_core.builtin.hub import HubSource
 from parallax_core.checkpoint.reader import find_locations, read_config
 from parallax_core.cluster.placement.partition import split_layers
 from parallax_core.models.stage_tensors import StageTensors, choose_tensors
 from parallax_core.plugins.host import PluginHost
-from tests.fakehub import FakeHub, Fault
+from parallax_source_hub.source import HubSource
+from tests.support.fakehub import FakeHub, Fault
 
 NAME = "bench/model"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError, Unsupported
-from parallax_core.builtin.folder_layout import check_folder
+from parallax_core.checkpoint.folder_layout import check_folder
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.source import ModelFolder, SourceContext, StoredModel
 

@@ -9,18 +9,13 @@ from parallax_core.api import Finding, PolicySpec, Ref, SettingsSpec, SourceSpec
 
 @hookimpl
 def parallax_register_sources() -> Iterable[SourceSpec]:
-    """Offer local folders and the hub."""
+    """Offer local folders."""
     return [
         SourceSpec(
             name="file",
             summary="a model folder on this machine",
             factory=Ref("parallax_core.builtin.local:LocalSource"),
             takes_paths=True,
-        ),
-        SourceSpec(
-            name="hf",
-            summary="models of the Hugging Face hub, as org/name or org/name@revision",
-            factory=Ref("parallax_core.builtin.hub:HubSource"),
         ),
     ]
 

@@ -22,7 +22,7 @@ from parallax_core.contracts.source import (
 )
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Offer
+from parallax_core.plugins.registry import DISTRIBUTIONS, Offer
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
@@ -54,7 +54,7 @@ class Catalog:
             PluginConflict: if several plugins offer the alias.
         """
         scheme, colon, rest = text.partition(":")
-        if colon and rest and scheme in self._registry.names():
+        if colon and rest and (scheme in self._registry.names() or f"source {scheme}" in DISTRIBUTIONS):
             return Located(scheme, rest)
         if alias := self._locate_alias(text):
             return alias

@@ -16,7 +16,7 @@ import jinja2
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
-from parallax_core.builtin.folder_layout import TEMPLATES
+from parallax_core.checkpoint.folder_layout import TEMPLATES
 from parallax_core.models.template_environment import make_environment, to_json
 
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})

@@ -9,7 +9,7 @@ from typing import Any
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
-from parallax_core.builtin.folder_layout import POOLING
+from parallax_core.checkpoint.folder_layout import POOLING
 from parallax_core.contracts.engine import Pooling
 
 MODULES = "modules.json"

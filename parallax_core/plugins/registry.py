@@ -73,6 +73,9 @@ DISTRIBUTIONS = {
     "backend sglang": "parallax-backend-sglang",
     "backend torch": "parallax-backend-torch",
     "backend vllm": "parallax-backend-vllm",
+    "source gguf": "parallax-source-pypi",
+    "source hf": "parallax-source-hub",
+    "source pypi": "parallax-source-pypi",
     "transport lattica": "parallax-transport-lattica",
     "transport zmq": "parallax-transport-zmq",
 }

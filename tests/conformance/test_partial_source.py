@@ -15,12 +15,12 @@ import pytest
 from huggingface_hub import close_session
 
 from parallax_core.api import ModelFolder, ModelSource, ParallaxError, Progress, SourceContext, StoredModel, UnknownName
-from parallax_core.builtin.hub import HubSource
 from parallax_core.checkpoint.partial import FetchedRange, name_journal, read_present
 from parallax_core.checkpoint.reader import find_locations
 from parallax_core.testing.partial_source import PartialSourceConformance
+from parallax_source_hub.source import HubSource
 from tests.conformance.harness import list_tests, run_test
-from tests.fakehub import FakeHub
+from tests.support.fakehub import FakeHub
 
 WEIGHTS = "model.safetensors"
 SIZE = 100_000

@@ -20,11 +20,11 @@ from parallax_core.api import (
     StoredModel,
     UnknownName,
 )
-from parallax_core.builtin.hub import HubSource
 from parallax_core.builtin.local import LocalSource
 from parallax_core.testing.source import FolderSourceConformance, SourceConformance
+from parallax_source_hub.source import HubSource
 from tests.conformance.harness import list_tests, run_test
-from tests.fakehub import FakeHub
+from tests.support.fakehub import FakeHub
 
 
 def make_files(seed: int) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.conftest import END_TIMEOUT_S, PARALLAX, START_TIMEOUT_S, Server, environment, start_server
 from tests.e2e.tiny import NUM_LAYERS, write_tiny
-from tests.fakehub import FakeHub
+from tests.support.fakehub import FakeHub
 
 NAME = "tiny/model"
 WEIGHTS = "model.safetensors"

@@ -39,7 +39,14 @@ HERE = "http://127.0.0.1:8000"
 """Where the server of the pages is; that of the tests takes a free port."""
 OTHERS = {"torch", "openai", "ollama"}
 """What pages install besides the distributions of this project."""
-INSTALLED = {"parallax-core", "parallax-models", "parallax-source-pypi", "parallax-transport-zmq"}
+INSTALLED = {
+    "parallax-core",
+    "parallax-models",
+    "parallax-source-hub",
+    "parallax-source-pypi",
+    "parallax-standard",
+    "parallax-transport-zmq",
+}
 """What is there already where a page adds a wheel."""
 LEAST_RUN = 40
 """The commands and snippets that run here, at least; the others have their reasons."""

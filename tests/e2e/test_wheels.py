@@ -81,6 +81,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-backend-mlx",
         "parallax-models",
         "parallax-server-ollama",
+        "parallax-source-hub",
         "parallax-source-pypi",
         "parallax-transport-zmq",
     }

@@ -29,7 +29,7 @@ VIOLATIONS = [
     ("frameworks", "parallax_core/sampling/draw.py", "import numpy as np"),
     ("frameworks", "parallax_core/node/worker/runtime.py", "def later() -> None:\n    import numpy as np"),
     ("frameworks", "parallax_core/node/pipeline/engine.py", "def later() -> None:\n    import torch"),
-    ("network", "parallax_core/builtin/hub.py", "import requests"),
+    ("network", "parallax_core/builtin/local.py", "import requests"),
     ("http", "parallax_core/node/pipeline/engine.py", "from fastapi import FastAPI"),
     ("http", "parallax_core/cli/serve.py", "import uvicorn"),
     ("hub", "parallax_core/models/catalog.py", "from huggingface_hub import snapshot_download"),

@@ -10,10 +10,7 @@ CORE, UNIT = ROOT / "parallax_core", ROOT / "tests/unit"
 
 SUBJECTS = {
     *(
-        "builtin/hub_layers",
         "cluster/rebalancing/timeline",
-        "builtin/hub_refusals",
-        "builtin/hub_transfer",
         "cli/start",
         "cli/units",
     ),

@@ -15,9 +15,9 @@ from parallax_core.config.home import models_folder
 from parallax_core.contracts.progress import silent
 from parallax_core.models.catalog import Catalog
 from parallax_core.plugins.host import PluginHost
-from tests.fakehub import FakeHub
+from tests.support.fakehub import FakeHub
+from tests.support.tinyhub import LAYERED, LAYERS, Stage
 from tests.support.tinyllama import TinyLlama
-from tests.unit.builtin.tinyhub import LAYERED, LAYERS, Stage
 
 NAME = "tiny/model"
 CONFIG = {

@@ -33,7 +33,10 @@ def write_wheel(folder: Path, name: str, *requirements: str) -> Path:
 
 def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
     shown = localize(HINT, ROOT, "/env/bin/python -m pip")
-    needed = [f"{ROOT}/plugins/{each}" for each in ("models", "sampling_torch", "source_pypi", "transport_zmq")]
+    needed = [
+        f"{ROOT}/plugins/{each}"
+        for each in ("sampling_torch", "models", "source_hub", "source_pypi", "transport_zmq", "standard")
+    ]
     pip, ours = "/env/bin/python -m pip", f"{' '.join(needed)} {ROOT}/plugins/backend_torch"
     there = "--index-url https://one.example"
     assert shown == f"{pip} install 'torch>=2.13' {there}, then {pip} install {ours}; there is: mlx."

@@ -150,3 +150,11 @@ def test_offline_nothing_is_fetched_that_is_not_complete(catalog: Catalog, monke
         assert "--offline" in raised.value.hint
     with pytest.raises(ParallaxError, match="not complete"):
         catalog.fetch_tensors("small", lambda _: True, silent)
+
+
+def test_source_of_this_project_that_is_not_installed_says_how_to_install_it() -> None:
+    for name in ("hf:org/name", "org/name"):
+        with pytest.raises(UnknownName, match="no model source named 'hf'") as caught:
+            Catalog(PluginHost([])).find(name)
+        assert caught.value.hint is not None
+        assert "pip install parallax-source-hub" in caught.value.hint

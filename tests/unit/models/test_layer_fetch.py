@@ -15,9 +15,10 @@ from parallax_core.models.catalog import Catalog
 from parallax_core.models.layer_fetch import LayerFetcher
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
+from parallax_source_hub import plugin as hub_plugin
 from tests.conformance.test_model import CONFIG
-from tests.fakehub import FakeHub
-from tests.unit.builtin.tinyhub import make_weights
+from tests.support.fakehub import FakeHub
+from tests.support.tinyhub import make_weights
 from tests.unit.models.test_stage_tensors import make_plugin
 
 MODEL = "tiny/model"
@@ -45,7 +46,8 @@ def add(hub: FakeHub, **changes: object) -> None:
 
 def make_fetcher(*, with_adapter: bool = True) -> LayerFetcher:
     record = PluginRecord(name="core", module="core", distribution="core", version="1", state="loaded")
-    host = PluginHost([(record, builtin_plugin), *([make_plugin()] if with_adapter else [])])
+    hub = PluginRecord(name="hub", module="hub", distribution="hub", version="1", state="loaded")
+    host = PluginHost([(record, builtin_plugin), (hub, hub_plugin), *([make_plugin()] if with_adapter else [])])
     return LayerFetcher(host, Catalog(host))
 
 

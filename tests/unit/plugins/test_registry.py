@@ -19,10 +19,17 @@ ROOT = Path(__file__).parents[3]
 def test_part_of_this_project_that_is_not_installed_says_how_to_install_it(name: str) -> None:
     kind, _, part = name.partition(" ")
     host = PluginHost([])
-    registry: Registry[Any] = host.backends() if kind == "backend" else host.transports()
-    with pytest.raises(UnknownName, match=f"no {kind} named '{part}'") as caught:
+    registries: dict[str, Registry[Any]] = {
+        "backend": host.backends(),
+        "source": host.sources(),
+        "transport": host.transports(),
+    }
+    registry = registries[kind]
+    with pytest.raises(UnknownName, match=f"no {registry.kind.title} named '{part}'") as caught:
         registry.get(part)
-    installs = f"install it with `pip install {DISTRIBUTIONS[name]}`; no installed plugin offers a {kind}."
+    installs = (
+        f"install it with `pip install {DISTRIBUTIONS[name]}`; no installed plugin offers a {registry.kind.title}."
+    )
     assert caught.value.hint == installs
 
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.builtin.hub import HubName, HubSource
-from parallax_core.contracts.progress import silent
-from parallax_core.contracts.source import SourceContext
-from tests.fakehub import FakeHub, Fault
-from tests.unit.builtin.tinyhub import MODEL, NAME, UNWANTED, child, contents
+from parallax_core.api import ParallaxError, SourceContext, UnknownName, silent
+from parallax_source_hub.source import HubName, HubSource
+from tests.support.fakehub import FakeHub, Fault
+from tests.support.tinyhub import MODEL, NAME, UNWANTED, child, contents
 
 
 def test_weights_that_are_pickled_are_refused_before_any_download(hub: FakeHub, source: HubSource) -> None:

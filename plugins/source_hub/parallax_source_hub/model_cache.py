@@ -16,12 +16,10 @@ from urllib.parse import quote
 import msgspec
 from filelock import FileLock, Timeout
 
-from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.builtin.model_files import choose_files, choose_weights
-from parallax_core.builtin.partial_file import RemoteFile
-from parallax_core.checkpoint.partial import read_present
-from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.source import StoredModel
+from parallax_core.api import ParallaxError, Progress, StoredModel, UnknownName
+from parallax_core.api.source import read_present
+from parallax_source_hub.model_files import choose_files, choose_weights
+from parallax_source_hub.partial_file import RemoteFile
 
 COMPLETE, PARTIAL = ".complete.json", ".partial.json"
 SIGN_S = 1.0

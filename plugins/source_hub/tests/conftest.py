@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import close_session
 
-from parallax_core.builtin.hub import HubSource
-from parallax_core.contracts.source import SourceContext
-from tests.fakehub import FakeHub
+from parallax_core.api import SourceContext
+from parallax_source_hub.source import HubSource
+from tests.support.fakehub import FakeHub
 
 
 @pytest.fixture

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.builtin.hub import HubSource
-from parallax_core.contracts.progress import Unit, silent
-from parallax_core.contracts.source import SourceContext
-from tests.fakehub import FakeHub, Fault
-from tests.unit.builtin.tinyhub import MODEL, NAME, UNWANTED, WEIGHTS, child, contents
+from parallax_core.api import ParallaxError, SourceContext, Unit, UnknownName, silent
+from parallax_source_hub.source import HubSource
+from tests.support.fakehub import FakeHub, Fault
+from tests.support.tinyhub import MODEL, NAME, UNWANTED, WEIGHTS, child, contents
 
 
 def test_fetch_returns_a_folder_with_the_wanted_files_only(hub: FakeHub, source: HubSource) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.builtin.folder_layout import CONFIG, POOLING, SINGLE, TOKENIZER, hint_for, read_shards
-from parallax_core.builtin.partial_file import RemoteFile
-from parallax_core.checkpoint.reader import INDEX
+from parallax_core.api import ParallaxError
+from parallax_core.api.source import CONFIG, INDEX, POOLING, SINGLE, TOKENIZER, hint_for, read_shards
+from parallax_source_hub.partial_file import RemoteFile
 
 SMALL = (
     CONFIG,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from parallax_core.base.byteranges import ByteRange, ByteRanges
-from parallax_core.base.errors import ParallaxError
-from parallax_core.builtin.partial_file import PartialFile, RemoteFile
+from parallax_core.api import ParallaxError
+from parallax_core.api.source import ByteRange, ByteRanges
+from parallax_source_hub.partial_file import PartialFile, RemoteFile
 
 AGAIN = "run the command again: it continues where it stopped"
 

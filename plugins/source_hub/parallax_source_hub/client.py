@@ -23,11 +23,10 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError:
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils import build_hf_headers, logging  # type: ignore[attr-defined]  # loaded lazily there
 
-from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.base.offline import is_offline
-from parallax_core.builtin.download import Incoming, TransientError
-from parallax_core.builtin.folder_layout import is_in_layout
-from parallax_core.builtin.partial_file import RemoteFile
+from parallax_core.api import ParallaxError, UnknownName, is_offline
+from parallax_core.api.source import is_in_layout
+from parallax_source_hub.download import Incoming, TransientError
+from parallax_source_hub.partial_file import RemoteFile
 
 LONGEST_WAIT_S = 60.0
 """The most seconds to wait if the server asks for a pause before the next try."""
@@ -82,7 +81,7 @@ class HubClient:
 
     @contextmanager
     def open(self, file: RemoteFile, start: int, stop: int) -> Iterator[Incoming]:
-        """Open a range of a file; see `parallax_core.builtin.download.Opener`."""
+        """Open a range of a file; see `parallax_source_hub.download.Opener`."""
         url = f"{self.endpoint}/{self.repo}/resolve/{self.commit}/{quote(file.name)}"
         headers = build_hf_headers(library_name="parallax-core", library_version=version("parallax-core"))
         headers["Accept-Encoding"] = "identity"

@@ -7,15 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parallax_core.base.byteranges import ByteRanges
-from parallax_core.base.errors import ParallaxError
-from parallax_core.builtin.download import Download
-from parallax_core.builtin.folder_layout import check_folder
-from parallax_core.builtin.model_cache import CachedModel, ModelCache
-from parallax_core.builtin.model_files import choose_files, choose_weights
-from parallax_core.builtin.partial_file import PartialFile, RemoteFile
-from parallax_core.checkpoint.reader import LENGTH_BYTES, MOST_HEADER_BYTES, find_locations, find_missing, read_index
-from parallax_core.contracts.progress import Progress, silent
+from parallax_core.api import ParallaxError, Progress, silent
+from parallax_core.api.source import (
+    LENGTH_BYTES,
+    MOST_HEADER_BYTES,
+    ByteRanges,
+    check_folder,
+    find_locations,
+    find_missing,
+    read_index,
+)
+from parallax_source_hub.download import Download
+from parallax_source_hub.model_cache import CachedModel, ModelCache
+from parallax_source_hub.model_files import choose_files, choose_weights
+from parallax_source_hub.partial_file import PartialFile, RemoteFile
 
 HEADER_BYTES = 2**17
 """Bytes of a weight file fetched first: most headers are shorter, so that one request gets them."""

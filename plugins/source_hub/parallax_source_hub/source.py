@@ -11,13 +11,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.builtin.download import Download
-from parallax_core.builtin.model_cache import CachedModel, ModelCache
-from parallax_core.builtin.model_download import IsWanted, ModelDownload, has_files, has_tensors
-from parallax_core.builtin.model_files import choose_candidates
-from parallax_core.contracts.progress import Progress, silent
-from parallax_core.contracts.source import ModelFolder, SourceContext, StoredModel
+from parallax_core.api import ModelFolder, ParallaxError, Progress, SourceContext, StoredModel, UnknownName, silent
+from parallax_source_hub.download import Download
+from parallax_source_hub.model_cache import CachedModel, ModelCache
+from parallax_source_hub.model_download import IsWanted, ModelDownload, has_files, has_tensors
+from parallax_source_hub.model_files import choose_candidates
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Seconds to wait before each retry of a transfer without progress."""
@@ -144,7 +142,7 @@ class HubSource:
         return has_files(self._cache.locate(record.name), record)
 
     def _download(self, wanted: HubName, progress: Progress, fetch: Callable[[ModelDownload], None]) -> None:
-        from parallax_core.builtin.hub_client import HubClient
+        from parallax_source_hub.client import HubClient
 
         name = str(wanted)
         record = self._cache.read_begun(name)

@@ -12,14 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.builtin.hub import HubSource
-from parallax_core.builtin.model_download import HEADER_BYTES
-from parallax_core.checkpoint.reader import find_locations, find_missing
-from parallax_core.contracts.progress import Unit, silent
-from parallax_core.contracts.source import PartialSource, SourceContext
-from tests.fakehub import FakeHub, Fault, RecordedRequest
-from tests.unit.builtin.tinyhub import (
+from parallax_core.api import ParallaxError, PartialSource, SourceContext, Unit, silent
+from parallax_core.api.source import find_locations, find_missing
+from parallax_source_hub.model_download import HEADER_BYTES
+from parallax_source_hub.source import HubSource
+from tests.support.fakehub import FakeHub, Fault, RecordedRequest
+from tests.support.tinyhub import (
     LAYERED,
     LAYERS,
     MODEL,
@@ -242,7 +240,7 @@ FETCH_LAYERS = "fetch_tensors(sys.argv[2], lambda name: '.layers.1' in name, rep
 def test_killed_process_loses_little(hub: FakeHub, source: HubSource, folder: Path) -> None:
     hub.add(NAME, LAYERED)
     hub.faults += [Fault(WEIGHTS), Fault(WEIGHTS), Fault(WEIGHTS), Fault(WEIGHTS, pause_s=0.05)]
-    first = "from parallax_core.builtin import partial_file; partial_file.RANGE_BYTES = 100_000"
+    first = "from parallax_source_hub import partial_file; partial_file.RANGE_BYTES = 100_000"
     process = child(hub, folder, first, FETCH_LAYERS)
     assert process.stdout is not None
     while int(process.stdout.readline().split()[0]) < 800_000:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.builtin.hub import HubSource
-from parallax_core.contracts.progress import Unit, silent
-from tests.fakehub import FakeHub, Fault
-from tests.unit.builtin.tinyhub import MODEL, NAME, WEIGHTS, contents
+from parallax_core.api import ParallaxError, Unit, silent
+from parallax_source_hub.source import HubSource
+from tests.support.fakehub import FakeHub, Fault
+from tests.support.tinyhub import MODEL, NAME, WEIGHTS, contents
 
 
 def test_a_cut_transfer_goes_on_where_it_stopped(hub: FakeHub, source: HubSource) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from parallax_core.api import read_tensors, silent
-from tests.fakehub import FakeHub
+from tests.support.fakehub import FakeHub
 
 NAME = "tiny/model"
 WEIGHTS = random.Random(1).randbytes(300_000)
@@ -113,8 +113,8 @@ def child(
 ) -> subprocess.Popen[str]:
     program = (
         f"import pathlib, sys\n{first}\n"
-        "from parallax_core.builtin.hub import HubSource\n"
-        "from parallax_core.contracts.source import SourceContext\n"
+        "from parallax_source_hub.source import HubSource\n"
+        "from parallax_core.api import SourceContext\n"
         "def report(task, done, total, unit='bytes'):\n"
         "    print(done, total, flush=True)\n"
         "source = HubSource(SourceContext(folder=pathlib.Path(sys.argv[1])), pauses_s=(0, 0))\n"

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.base.byteranges import ByteRanges
-from parallax_core.base.errors import ParallaxError
-from parallax_core.builtin.download import Download, Incoming, TransientError
-from parallax_core.builtin.partial_file import PartialFile, RemoteFile
-from parallax_core.checkpoint.partial import name_journal, read_journal, read_present
+from parallax_core.api import ParallaxError
+from parallax_core.api.source import ByteRanges, name_journal, read_journal, read_present
+from parallax_source_hub.download import Download, Incoming, TransientError
+from parallax_source_hub.partial_file import PartialFile, RemoteFile
 
 CONTENT = bytes(range(256)) * 4
 REMOTE = RemoteFile("model.safetensors", len(CONTENT), "", hashlib.sha256(CONTENT).hexdigest())

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from parallax_core.base.byteranges import ByteRange, ByteRanges
-from parallax_core.base.errors import ParallaxError
-from parallax_core.checkpoint.partial import FetchedRange, name_journal, read_journal
+from parallax_core.api import ParallaxError
+from parallax_core.api.source import ByteRange, ByteRanges, FetchedRange, name_journal, read_journal
 
 RANGE_BYTES = 2**24
 """The number of bytes per line of the journal: the most that a killed process loses."""

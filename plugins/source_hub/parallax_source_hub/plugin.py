@@ -1,0 +1,19 @@
+"""Registers the model source ``hf`` with Parallax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from parallax_core.api import Ref, SourceSpec, hookimpl
+
+
+@hookimpl
+def parallax_register_sources() -> Iterable[SourceSpec]:
+    """Offer the models of the hub."""
+    return [
+        SourceSpec(
+            name="hf",
+            summary="models of the Hugging Face hub, as org/name or org/name@revision",
+            factory=Ref("parallax_source_hub.source:HubSource"),
+        )
+    ]
