@@ -105,7 +105,7 @@ class Cluster:
 
     def leave(self, member: Member) -> None:
         """Have a machine leave, and wait until its command has ended."""
-        with member.machine.running(PARALLAX, "leave") as process, suppress(TimeoutError):
+        with member.machine.running(PARALLAX, "cluster", "leave") as process, suppress(TimeoutError):
             process.await_line("has left", 60.0)
 
     def view(self) -> dict[str, Any]:

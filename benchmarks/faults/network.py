@@ -105,7 +105,7 @@ def halve(_: Cluster, targets: Targets) -> AbstractContextManager[None]:
 
 @contextmanager
 def leave(cluster: Cluster, targets: Targets) -> Iterator[None]:
-    """Have a machine leave (``parallax leave``), and join again."""
+    """Have a machine leave (``parallax cluster leave``), and join again."""
     cluster.leave(targets[0])
     yield
     cluster.join(targets[0])

@@ -58,7 +58,7 @@ class Workers:
     def restart(self, name: str) -> float:
         """Have a worker leave, start it again, wait until all is as before, and return the seconds to leave."""
         begun = time.monotonic()
-        subprocess.run(parallax("leave", name), check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
+        subprocess.run(parallax("cluster", "leave", name), check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
         left = time.monotonic() - begun
         assert self._workers[name].popen.wait(PATIENCE_S) == 0
         self._workers[name] = self._start(name)

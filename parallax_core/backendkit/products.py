@@ -1,4 +1,4 @@
-"""Measures how fast a device multiplies by matrices: one row, which reads weights, and many, which computes."""
+"""Measures the speed of a device's matrix products: of one row (bandwidth) and of many (FLOPs)."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class RowStage:
 
 
 def cut_hidden(batch: StageBatch) -> list[Tensor | None]:
-    """Return the hidden states of each row of a batch; None for each row if the batch has none."""
+    """Return the hidden states of each row of a batch; None for each row of a batch without."""
     if not batch.hidden:
         return [None] * len(batch.rows)
     [tensor] = batch.hidden

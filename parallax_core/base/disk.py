@@ -32,7 +32,7 @@ class FaultLog:
             self._logger.warning("%s", fault)
 
     def clear(self) -> None:
-        """Note that there is none."""
+        """Note that writes succeed again."""
         if self._fault:
             self._fault = ""
             self._logger.info("%s can be written again", self._subject)

@@ -1,4 +1,4 @@
-"""Errors that a user can act on: one sentence says what is wrong, a hint says what to do next."""
+"""Errors that a user can act on: one sentence states the problem, a hint the next step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from parallax_core.base.ids import SeqId
 
 SHUTTING_DOWN = "the server is shutting down"
-"""What clients are told whose requests the server refuses or ends as it stops."""
+"""The message to clients whose requests the server refuses or ends as it stops."""
 
 LossCause = Literal["unknown", "link", "invalid_frame"]
 """Why a node or a stage was lost. Recovery decides by the cause, never by a message.

@@ -39,7 +39,7 @@ def lease_node(holder: str, number: int) -> str:
 
 
 def is_lease(node: str) -> bool:
-    """Return whether a name is that of a lease, which runs in the process of the node that holds the layers."""
+    """Return whether a name is a lease's; a lease runs in the process of the node with the layers."""
     return "~" in node
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 SPECIAL = re.compile(r"\\.|/|\n", re.DOTALL)
-"""What may not stand in a regular expression in Lark, and what is escaped already."""
+"""Characters that a regular expression in Lark must escape, and existing escapes."""
 
 
 def write_pattern(pattern: str) -> str:

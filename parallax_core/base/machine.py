@@ -113,7 +113,7 @@ def _read_text(path: Path) -> str:
 
 
 def return_memory() -> None:
-    """Return memory that is no longer used to the system, also that of objects which refer to each other.
+    """Return unused memory to the system, also that of reference cycles.
 
     It takes a good part of a second, during which no other thread runs.
     """

@@ -15,5 +15,5 @@ def is_offline() -> bool:
 
 
 def go_offline() -> None:
-    """Have this process, and those that it starts from now on, contact only the addresses that a user gave."""
+    """Restrict this process, and those that it starts from now on, to addresses given by the user."""
     os.environ[OFFLINE_VARIABLE] = os.environ[HUB_VARIABLE] = "1"

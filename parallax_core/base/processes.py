@@ -75,7 +75,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the process, which is also that of its group; it may have ended."""
+        """The id of the process and of its group; it may have ended."""
         return self._process.pid
 
     @property

@@ -27,7 +27,7 @@ Rewrite = Callable[[str, str], str | None]
 
 
 def localize_references(schema: JsonSchema) -> JsonSchema:
-    """Return a whole schema whose references are JSON pointers from its root, and whose parts have no names.
+    """Return a whole schema with references as JSON pointers from its root, and without names of parts.
 
     Characters that a URI has only in quoted form are quoted. A reference to what is not in the schema stays as it is.
     """
@@ -65,7 +65,7 @@ def follow_references(schema: Any, root: JsonSchema) -> Any:  # noqa: ANN401 -- 
 
 
 def _find(root: Any, pointer: str) -> Any:  # noqa: ANN401 -- any JSON
-    """Return the part of ``root`` at a JSON pointer; None: there is none."""
+    """Return the part of ``root`` at a JSON pointer, or None."""
     if pointer and not pointer.startswith("/"):
         return None
     for key in pointer.split("/")[1:]:

@@ -75,12 +75,12 @@ SETTINGS = (
     ),
     SettingsSpec(
         name="relay",
-        summary="the options of parallax relay",
+        summary="the options of parallax cluster relay",
         schema=Ref("parallax_core.config.relay:RelayCommandSettings"),
     ),
     SettingsSpec(
         name="rendezvous",
-        summary="the options of parallax rendezvous",
+        summary="the options of parallax cluster rendezvous",
         schema=Ref("parallax_core.config.rendezvous:RendezvousSettings"),
     ),
     SettingsSpec(

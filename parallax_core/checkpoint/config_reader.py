@@ -102,7 +102,7 @@ class ConfigReader:
         return tuple(values)
 
     def table(self, name: str) -> Mapping[str, Any]:
-        """Return a table of settings, empty if there is none."""
+        """Return a table of settings; empty if missing."""
         value = self._read((name,), {})
         if not isinstance(value, Mapping):
             raise self._refuse(name, value, "a table")

@@ -15,84 +15,69 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.cli.lazy import LazyGroup, load_app
+from parallax_core.cli.plugin_commands import list_headings
 
 COMMANDS = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
-    "run": "Serve a model over all machines that join.",
-    "promote": "Let the standby on this machine replace its server.",
-    "worker": "Run stages of a model for a server on another machine.",
-    "join": "Run stages of a model for a server that gave you a join code.",
-    "relay": "Forward between machines of a server that cannot reach each other.",
-    "rendezvous": "Run a rendezvous where nodes with fixed layers and servers find each other.",
-    "codes": "Create and revoke join codes for machines that join a server.",
-    "leave": "Stop workers of this machine without losing answers.",
-    "nodes": "Show the nodes of a running server and their work.",
     "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",
-    "complete": "Continue a text, in pipes.",
     "batch": "Run the requests of a file.",
-    "plan": "Plan the layers of each node and predict the speed.",
-    "profile": "Measure this machine for a plan.",
-    "simulate": "Predict how long requests wait and take on given nodes, without starting any.",
     "models": "List, pull and remove models, and change those of a running server.",
     "engines": "Install, list and remove engines, such as vLLM.",
-    "plugins": "Show the installed plugins and what they offer.",
-    "plugin": "Write a plugin of your own.",
+    "plugins": "Show the installed plugins and what they offer, or write one.",
     "config": "Show every setting and its origin.",
-    "completion": "Let your shell complete commands and options.",
     "doctor": "Check this machine and this installation.",
 }
-"""Each is a Typer application named ``app`` in the module of that name beside this one; plugins may add others."""
+"""Each is a Typer application named ``app`` in the module of that name beside this one; others are plugins' own."""
+HIDDEN = ("worker", "completion")
+"""Those that other programs and old habits call: they are not listed."""
 
 
-class LazyGroup(TyperGroup):
-    """A group that knows its commands by name and imports one only to run it."""
+class RootGroup(LazyGroup):
+    """The commands of core, then those of plugins, which cannot take a name of core's."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 -- the type is private to typer
-        """Return the names, in the order in which a new user needs them."""
-        del ctx
-        return list(_describe_commands())
+    def list_headings(self) -> dict[str, dict[str, str]]:
+        """Return the line of each command by its name, below its heading; plugins' own heading comes last."""
+        return {"Commands": dict(COMMANDS), **list_headings({*COMMANDS, *HIDDEN})}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+    def load(self, name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
         """Import the command of that name."""
-        del ctx
-        command = load_command(cmd_name)
-        if command is not None:
-            command.name = cmd_name
+        return load_command(name)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
+        """Import the command of that name, also by its old spelling.
+
+        Raises:
+            UsageError: if its distribution is not installed.
+        """
+        from parallax_core.cli.old_commands import find_old, refuse_missing
+
+        command = find_old(cmd_name, load_command) or super().get_command(ctx, cmd_name)
+        if command is None and not getattr(ctx, "resilient_parsing", True):
+            refuse_missing(cmd_name)
         return command
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write the list of commands without importing any."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_describe_commands().items()))
-
-
-def _describe_commands() -> dict[str, str]:
-    """Return a line for each command: the built-in ones, then those of plugins, which cannot take a built-in name."""
-    from parallax_core.cli.plugin_commands import describe, find_commands
-
-    others = {name: describe(points) for name, points in find_commands().items() if name not in COMMANDS}
-    return {**COMMANDS, **others}
 
 
 def load_command(name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
     """Import the command of that name; return None if there is no such command."""
-    from importlib import import_module
-
-    if name in COMMANDS:
-        return typer.main.get_command(import_module(f"parallax_core.cli.{name}").app)
+    if name in COMMANDS or name in HIDDEN:
+        return load_app(f"parallax_core.cli.{name}:app")
     from parallax_core.cli import plugin_commands
 
     points = plugin_commands.find_commands().get(name)
     return plugin_commands.load_command(name, points) if points else None
 
 
-app = typer.Typer(cls=LazyGroup, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+def list_names() -> list[str]:
+    """Return the names of all commands that can be run, but the old spellings."""
+    return [*COMMANDS, *HIDDEN, *(name for lines in list_headings({*COMMANDS, *HIDDEN}).values() for name in lines)]
+
+
+app = typer.Typer(cls=RootGroup, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _print_version(value: bool) -> None:
@@ -103,18 +88,44 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
+def _write_completion(param: typer.CallbackParam, shell: str | None) -> None:
+    if shell:
+        from parallax_core.cli.completion import write_script
+
+        write_script(shell, installs=param.name == "install_completion")
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
 def start(
     ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    completion: Annotated[
+        str | None,
+        typer.Option(
+            callback=_write_completion,
+            is_eager=True,
+            metavar="SHELL",
+            help="Print the script with which bash, zsh, fish or powershell completes commands, and exit.",
+        ),
+    ] = None,
+    install_completion: Annotated[
+        str | None,
+        typer.Option(
+            callback=_write_completion,
+            is_eager=True,
+            metavar="SHELL",
+            help="Add that script to the start-up files of your shell, and exit.",
+        ),
+    ] = None,
 ) -> None:
     """Serve large language models over whatever machines you have.
 
     Begin with `parallax serve`, then talk to it with `parallax chat` or any OpenAI client.
     """
-    del version
+    del version, completion, install_completion
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 
@@ -131,7 +142,7 @@ def main() -> NoReturn:
     except TyperException as error:
         from parallax_core.cli.usage_hint import describe_error
 
-        code = _complain(*describe_error(error, _describe_commands()), error.exit_code)
+        code = _complain(*describe_error(error, list_names()), error.exit_code)
     except ParallaxError as error:
         code = _complain(error.message, error.hint, 2 if isinstance(error, UsageError) else 1)
     except (KeyboardInterrupt, typer.Abort):

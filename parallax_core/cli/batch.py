@@ -35,7 +35,7 @@ def batch(
         Path | None, typer.Option(help="The answers; by default NAME.out.jsonl beside FILE.", metavar="FILE")
     ] = None,
     errors: Annotated[
-        Path | None, typer.Option(help="What failed; by default NAME.errors.jsonl beside FILE.", metavar="FILE")
+        Path | None, typer.Option(help="The failed requests; by default NAME.errors.jsonl beside FILE.", metavar="FILE")
     ] = None,
     url: UrlOption = None,
     model: Annotated[

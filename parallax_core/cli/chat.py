@@ -14,6 +14,7 @@ import typer
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cli.client import AnswerPiece, Client
 from parallax_core.cli.command import new_app
+from parallax_core.cli.complete import continue_text
 from parallax_core.cli.conversation import Conversation
 from parallax_core.cli.server_url import UrlOption, find_url
 from parallax_core.config.home import cache_folder
@@ -46,15 +47,30 @@ def chat(
     max_tokens: Annotated[
         int | None, typer.Option(help="The most tokens an answer may have.", min=1, metavar="N")
     ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue a text, or that of a pipe, without a chat template.")
+    ] = False,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End an answer before this text; may be repeated.", metavar="TEXT")
+    ] = None,
 ) -> None:
     """Talk to a running server in the terminal.
 
     Start one with `parallax serve`. A key is taken from PARALLAX_API_KEY. What comes through a pipe is one message.
     A terminal shows the reasoning of a model dimmed; elsewhere only the answer is printed.
+
+    With --raw it is for pipes, and prints nothing but the continuation, of 128 tokens unless --max-tokens says
+    otherwise. Example: head -20 story.txt | parallax chat --raw
     """
     client = Client(find_url(url))
-    options = {"temperature": temperature, "max_tokens": max_tokens}
-    talk = Conversation(client, client.model(), {name: value for name, value in options.items() if value is not None})
+    given = {"temperature": temperature, "max_tokens": max_tokens, "stop": stop or None}
+    options = {name: value for name, value in given.items() if value is not None}
+    if raw:
+        if system:
+            raise UsageError("--system is for a chat, and --raw has none", "write it before the text")
+        continue_text(client, message, options)
+        return
+    talk = Conversation(client, client.model(), options)
     talk.begin(system)
     if message is None:
         message = _read_pipe()

@@ -1,4 +1,4 @@
-"""The command ``parallax codes``."""
+"""The command ``parallax cluster codes``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new(
     hours: Annotated[
         float, typer.Option(help="Hours until it expires.", min=0.01, max=24 * 365, metavar="HOURS")
     ] = 1.0,
-    uses: Annotated[int, typer.Option(help="The machines it admits; 0: any number.", min=0, metavar="N")] = 1,
+    uses: Annotated[int, typer.Option(help="The most machines it admits; 0: any number.", min=0, metavar="N")] = 1,
 ) -> None:
     """Print the command by which a machine joins the server on this one.
 
@@ -49,12 +49,12 @@ def show() -> None:
     """List the codes by name, without their secrets."""
     now = time.time()
     rows = [_describe(code, now) for code in CodeStore(cluster_file()).list_codes()]
-    print_table(("CODE", "STATE", "USES", "EXPIRES"), rows, empty="there are no join codes: parallax codes new")
+    print_table(("CODE", "STATE", "USES", "EXPIRES"), rows, empty="there are no join codes: parallax cluster codes new")
 
 
 @app.command()
 def revoke(
-    names: Annotated[list[str], typer.Argument(metavar="CODE...", help="As `parallax codes list` shows.")],
+    names: Annotated[list[str], typer.Argument(metavar="CODE...", help="As `parallax cluster codes list` shows.")],
 ) -> None:
     """Revoke codes: they admit no more machines. Machines admitted before stay; see `parallax keys remove`."""
     store = CodeStore(cluster_file())

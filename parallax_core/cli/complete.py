@@ -1,41 +1,26 @@
-"""The command ``parallax complete``."""
+"""Continues a text, for ``parallax chat --raw``."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
+from collections.abc import Mapping
 
 from parallax_core.base.errors import UsageError
 from parallax_core.cli.client import Client
-from parallax_core.cli.command import new_app
-from parallax_core.cli.server_url import UrlOption, find_url
 
-app = new_app()
+MAX_TOKENS = 128
+"""The most tokens to generate if the user does not say."""
 
 
-@app.command()
-def complete(
-    prompt: Annotated[str | None, typer.Argument(help="The text to continue; without it, standard input.")] = None,
-    url: UrlOption = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 always takes the most probable token.", min=0, metavar="T")
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(help="The most tokens to generate.", min=1, metavar="N")] = 128,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="End before this text; may be repeated.", metavar="TEXT")
-    ] = None,
-) -> None:
-    """Continue a text, for pipes: no chat template, and nothing but the continuation is printed.
+def continue_text(client: Client, prompt: str | None, options: Mapping[str, object]) -> None:
+    """Print the continuation of ``prompt``, or of standard input, as it comes.
 
-    A key is taken from PARALLAX_API_KEY. Example: head -20 story.txt | parallax complete --max-tokens 200
+    Raises:
+        UsageError: if there is no text.
+        ParallaxError: as `Client` does.
     """
-    client = Client(find_url(url))
     text = _read_prompt() if prompt is None else prompt
-    body = {"model": client.model(), "prompt": text, "max_tokens": max_tokens, "stop": stop or None}
-    if temperature is not None:
-        body["temperature"] = temperature
+    body = {"model": client.model(), "prompt": text, "max_tokens": MAX_TOKENS, **options}
     for piece in client.complete(body):
         print(piece, end="", flush=True)
     if sys.stdout.isatty():

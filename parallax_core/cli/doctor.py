@@ -38,7 +38,7 @@ def doctor(
     ] = False,
     network: Annotated[
         bool,
-        typer.Option("--network", help="Say instead what the network of this machine is, what works, what to open."),
+        typer.Option("--network", help="Check this machine's network instead: its kind, and which ports to open."),
     ] = False,
     ask: Annotated[
         list[str] | None,

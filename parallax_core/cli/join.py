@@ -1,4 +1,4 @@
-"""The command ``parallax join``."""
+"""Run stages of a model for a server that gave you a join code."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ app = new_app()
 def join(settings: JoinSettings, config: Config) -> None:
     """Run stages of a model for the server that made a join code.
 
-    The code proves that you may join; `parallax codes new` on the server's machine makes one. The server then knows
-    this machine by its key: the next time, its address is enough, or `parallax join` alone, which finds the server on
-    the local network. If the machine cannot join, the command says why within 5 seconds. Once joined, it is like
-    `parallax worker`: if the server goes away, it tries to join again; to end it without loss, use SIGTERM, Ctrl-C or
-    `parallax leave`.
+    The code proves that you may join; `parallax cluster codes new` on the server's machine makes one. The server then
+    knows this machine by its key: the next time, its address is enough, or `parallax join` alone, which finds the
+    server on the local network. If the machine cannot join, the command says why within 5 seconds. Once joined, it is
+    like `parallax worker`: if the server goes away, it tries to join again; to end it without loss, use SIGTERM, Ctrl-C
+    or `parallax cluster leave`.
 
     Clients of this machine can use the API of the server at 127.0.0.1, too: all they send and get is forwarded over the
     encrypted link. `parallax chat` and `parallax nodes` find the address by themselves.
@@ -73,5 +73,5 @@ def _read_code() -> str:
     code = (getpass.getpass("code: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not code:
         message = "there is no join code, and this machine has not joined a server before"
-        raise UsageError(message, "`parallax codes new` on the server's machine makes one")
+        raise UsageError(message, "`parallax cluster codes new` on the server's machine makes one")
     return code

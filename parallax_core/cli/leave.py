@@ -1,4 +1,4 @@
-"""The command ``parallax leave``."""
+"""The command ``parallax cluster leave``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def leave(
 
     A worker whose layers no other node has goes on until the requests of its pipeline have ended, at most for the
     --drain seconds with which it was started. Requests that have not ended then wait until another worker joins.
-    A second `parallax leave` ends workers at once.
+    A second `parallax cluster leave` ends workers at once.
     """
     workers = _choose(find_workers(), nodes or [])
     for worker in workers:
@@ -47,7 +47,7 @@ def _choose(workers: list[WorkerRecord], names: list[str]) -> list[WorkerRecord]
     """
     if not workers:
         raise ParallaxError(
-            "no worker runs here", "`parallax leave` finds the workers that this user started on this machine"
+            "no worker runs here", "`parallax cluster leave` finds the workers that this user started on this machine"
         )
     running = ", ".join(worker.node for worker in workers)
     for name in names:

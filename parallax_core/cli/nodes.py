@@ -1,4 +1,4 @@
-"""The command ``parallax nodes``."""
+"""Show the nodes of a running server and their work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nodes(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     show_code: Annotated[bool, typer.Option("--show-code", help="Show the join code, which is a secret.")] = False,
     rebalance: Annotated[
-        bool, typer.Option("--rebalance", help="Have layers move now if that is worth it, also held ones.")
+        bool, typer.Option("--rebalance", help="Move layers now if it is worth it, also held ones.")
     ] = False,
 ) -> None:
     """Show the nodes that have joined a running server, the layers of each, and why others are idle.

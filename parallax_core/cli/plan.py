@@ -1,4 +1,4 @@
-"""The command ``parallax plan``."""
+"""The command ``parallax cluster plan``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plan(
         list[str] | None,
         typer.Option(help="Also plan with this change, such as +1xRTX4090@20ms or -NAME.", metavar="CHANGE"),
     ] = None,
-    objective: Annotated[str, typer.Option(help="What is best: throughput or latency.", metavar="GOAL")] = "throughput",
+    objective: Annotated[str, typer.Option(help="The goal: throughput or latency.", metavar="GOAL")] = "throughput",
     concurrency: Annotated[int, typer.Option(help="Requests at the same time.", min=1, max=1_000_000, metavar="N")] = 8,
     prompt: Annotated[int, typer.Option(help="Tokens of a prompt.", min=1, max=10_000_000, metavar="N")] = 512,
     output: Annotated[int, typer.Option(help="Tokens of an answer.", min=1, max=10_000_000, metavar="N")] = 256,

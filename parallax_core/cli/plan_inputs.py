@@ -1,4 +1,4 @@
-"""Reads what `parallax plan` and `parallax simulate` are given: the nodes file and the model."""
+"""Reads what `parallax cluster plan` and `parallax simulate` are given: the nodes file and the model."""
 
 from __future__ import annotations
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, Unsupported
+from parallax_core.cli.lazy import load_app
+from parallax_core.cli.module_summary import read_summary
 
 if TYPE_CHECKING:
     from parallax_core.plugins.discovery import PluginRecord
 
 GROUP = "parallax.commands"
+"""The entry-point group; one below it, such as ``parallax.commands.my_tools``, names a heading of its own."""
+HEADING = "Commands of plugins"
+"""The heading of commands without one of their own."""
 
 Points = Mapping[str, Sequence[EntryPoint]]
 
@@ -21,19 +25,49 @@ Points = Mapping[str, Sequence[EntryPoint]]
 def find_commands() -> Points:
     """Return the entry points of all commands that distributions offer, by name."""
     found: dict[str, list[EntryPoint]] = defaultdict(list)
-    for point in sorted(entry_points(group=GROUP), key=lambda each: (each.name, _name_distribution(each))):
+    all_points = entry_points()
+    groups = [group for group in all_points.groups if group == GROUP or group.startswith(f"{GROUP}.")]
+    points = [point for group in groups for point in all_points.select(group=group)]
+    for point in sorted(points, key=lambda each: (each.name, _name_distribution(each))):
         found[point.name].append(point)
     return found
 
 
+def list_headings(taken: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the line of each command by its name, below its heading; the heading of those without one is last.
+
+    Args:
+        taken: names that no plugin can have.
+    """
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, points in find_commands().items():
+        if name not in taken:
+            found[read_heading(points[0])][name] = describe(points)
+    return dict(sorted(found.items(), key=lambda each: (each[0] == HEADING, each[0])))
+
+
+def list_groups() -> list[str]:
+    """Return the commands that are called as the heading that lists them: its others are their sub-commands, too."""
+    return [name for name, points in find_commands().items() if points[0].group == f"{GROUP}.{name}"]
+
+
+def read_heading(point: EntryPoint) -> str:
+    """Return the heading that lists a command: ``parallax.commands.my_tools`` has it below "My tools"."""
+    return point.group.removeprefix(GROUP)[1:].replace("_", " ").capitalize() or HEADING
+
+
 def describe(points: Sequence[EntryPoint]) -> str:
-    """Return the help line of a command: the summary of its distribution."""
+    """Return the help line of a command, from metadata and sources: nothing is imported.
+
+    It is the first line of the docstring of its module, else the summary of its distribution.
+    """
     owners = [_name_distribution(point) for point in points]
     if len(owners) > 1:
         return f"Offered by both {' and '.join(owners)}."
     metadata = points[0].dist.metadata if points[0].dist else None
     summary = metadata["Summary"] if metadata and "Summary" in metadata else "A command."
-    return f"{summary} ({owners[0]})"
+    line = read_summary(points[0].module) or summary
+    return f"{line} ({owners[0]})" if read_heading(points[0]) == HEADING else line
 
 
 def examine_command(point: EntryPoint) -> PluginRecord:
@@ -57,26 +91,14 @@ def load_command(name: str, points: Sequence[EntryPoint]) -> Any:  # noqa: ANN40
     if record.state != "loaded":
         message = f"command {name!r} of {record.origin} is {record.state}: {record.reason}"
         raise Unsupported(message, record.remedy)
-    import typer
-
     from parallax_core.plugins.discovery import break_record
 
     try:
-        return _guard(typer.main.get_command(_find_app(point)), record)
+        return _guard(load_app(point.value), record)
     except (Exception, SystemExit) as error:
         broken = break_record(record, error)
         message = f"command {name!r} of {broken.origin} cannot be loaded: {broken.reason}"
         raise BrokenPlugin(message, broken.remedy) from error
-
-
-def _find_app(point: EntryPoint) -> Any:  # noqa: ANN401 -- checked here
-    import typer
-
-    module, _, attribute = point.value.partition(":")
-    app = getattr(import_module(module), attribute or "app")
-    if not isinstance(app, typer.Typer):
-        raise TypeError(f"{point.value} is no typer.Typer")
-    return app
 
 
 def choose_point(name: str, points: Sequence[EntryPoint]) -> EntryPoint:

@@ -7,13 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from parallax_core.base.errors import PluginConflict
-from parallax_core.cli import COMMANDS
+from parallax_core.cli import COMMANDS, HIDDEN
 from parallax_core.cli.command import new_app
+from parallax_core.cli.new_plugin import new
 from parallax_core.cli.option import ConfigFile
 from parallax_core.cli.pip_hint import localize_here
 from parallax_core.cli.plugin_commands import choose_point, examine_command, find_commands
@@ -22,15 +24,23 @@ from parallax_core.config.config import Config
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 
-app = new_app()
+app = new_app("Show the installed plugins, the state of each, and what it offers; or write one of your own.")
+app.command()(new)
 
 
-@app.command()
-def plugins(
+@app.callback(invoke_without_command=True)
+def start(
+    ctx: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with one object per plugin.")] = False,
     config: ConfigFile = None,
 ) -> None:
-    """Show the installed plugins, the state of each, and what it offers."""
+    """Show the plugins, unless another command is asked for."""
+    if ctx.invoked_subcommand is None:
+        plugins(as_json=as_json, config=config)
+
+
+def plugins(*, as_json: bool, config: Path | None = None) -> None:
+    """Print the installed plugins, the state of each, and what it offers."""
     found = describe_plugins(PluginHost.discover(Config.load(config)))
     if as_json:
         print(json.dumps(found, indent=2))
@@ -107,7 +117,7 @@ def _add_commands(records: list[PluginRecord], found: dict[str, Contribution]) -
 
 def _refuse_command(name: str, point: EntryPoint, points: Sequence[EntryPoint]) -> str:
     """Return why a plugin's command is not available under its name; empty if it is."""
-    if name in COMMANDS:
+    if name in COMMANDS or name in HIDDEN:
         return f"command {name!r} is refused: it is one of Parallax's own"
     try:
         is_chosen = choose_point(name, points) == point

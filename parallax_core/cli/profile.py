@@ -1,4 +1,4 @@
-"""The command ``parallax profile``."""
+"""The command ``parallax cluster profile``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def profile(
 
     The speed is measured once, in some seconds, and then cached; the free memory is read each time. For a plan:
 
-    parallax profile >> nodes.toml
+    parallax cluster profile >> nodes.toml
     """
     host = PluginHost.prepare()
     plan = DevicePlan(device=device, dtype=_read_dtype(dtype))

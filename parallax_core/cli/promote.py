@@ -1,4 +1,4 @@
-"""The command ``parallax promote``."""
+"""The command ``parallax cluster promote``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = new_app()
 
 @app.command()
 def promote(
-    force: Annotated[bool, typer.Option("--force", help="Also if the server that it follows still answers.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if its server still answers.")] = False,
 ) -> None:
     """Let the standby on this machine replace the server that it follows.
 
@@ -34,6 +34,6 @@ def promote(
         raise ParallaxError(message, "its key was removed, or has another role: `parallax keys list` on that machine")
     if standby.is_linked and not force:
         message = f"the server at {standby.address} still answers"
-        raise ParallaxError(message, "end it first, or have it give way: `parallax promote --force`")
+        raise ParallaxError(message, "end it first, or have it give way: `parallax cluster promote --force`")
     os.kill(standby.pid, PROMOTION)
     print(f"this machine serves {standby.model} from now on, in term {standby.term + 1}")

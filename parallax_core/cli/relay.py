@@ -1,4 +1,4 @@
-"""The command ``parallax relay``."""
+"""The command ``parallax cluster relay``."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     besides its work with --relay.
 
     With --rendezvous it is also the place where nodes and servers find each other by a join code (a bootstrap node),
-    as `parallax rendezvous` is: both need a machine that all others reach.
+    as `parallax cluster rendezvous` is: both need a machine that all others reach.
     """
     if not settings.where:
-        raise UsageError("there is no join code", "`parallax codes new` on the server's machine makes one")
+        raise UsageError("there is no join code", "`parallax cluster codes new` on the server's machine makes one")
     check_where(settings.where)
     log.configure(verbose=settings.verbose)
     contacts = Contacts(

@@ -1,4 +1,4 @@
-"""The command ``parallax rendezvous``."""
+"""The command ``parallax cluster rendezvous``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``parallax run``."""
+"""Serve a model over all machines that join."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def run(settings: RunSettings, config: Config) -> None:
 
     ready http://127.0.0.1:8000/v1 model=smollm2-135m
 
-    With --standby-of it follows another server first, and takes its place when you say `parallax promote`. The model
-    and the goals of the plan are then those of that server. If a machine that has taken over is lost for good, the
+    With --standby-of it follows another server first, and takes its place on `parallax cluster promote`. The model and
+    the goals of the plan are then those of that server. If a machine that has taken over is lost for good, the
     server whose place it took serves again with --new-term.
     """
     follows = bool(settings.standby_of)
     if follows and settings.new_term:
-        raise UsageError("--standby-of and --new-term contradict each other", "`parallax promote` begins a new term")
+        raise UsageError("--standby-of and --new-term contradict each other", "promoting a standby begins a new term")
     check_where(settings.standby_of)
     contacts = Contacts(
         links=follows,

@@ -24,7 +24,7 @@ UNDER_WAY = {"loading", "draining", "restoring"}
 RESULTS = {"load": "loaded", "unload": "unloaded", "switch": "loaded", "forget": "forgotten"}
 """By action: what a model is after it."""
 
-ModelName = Annotated[str, typer.Argument(help="What clients call the model; to load one, also what finds it.")]
+ModelName = Annotated[str, typer.Argument(help="The model's name for clients; to load one, also its source.")]
 DrainOption = Annotated[
     float, typer.Option(help="Seconds that running requests may take to end.", min=0, max=86400, metavar="S")
 ]

@@ -1,4 +1,4 @@
-"""The command ``parallax simulate``."""
+"""Predict how long requests wait and take on given nodes, without starting any."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def simulate(
         typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64, metavar="BITS"),
     ] = None,
     coarse: Annotated[
-        bool, typer.Option("--coarse", help="Need less time: take decodes together, and leave out prefix caches.")
+        bool, typer.Option("--coarse", help="Simulate faster: group decodes, and leave out prefix caches.")
     ] = False,
     processes: Annotated[
         int | None,
@@ -84,7 +84,7 @@ def simulate(
             help="Processes to simulate in; by default one per processor if it takes long.", min=1, max=256, metavar="N"
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws arrivals, lengths and losses.", min=0, metavar="N")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of arrivals, lengths and losses.", min=0, metavar="N")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predict how long requests wait and take on given nodes, without starting any.

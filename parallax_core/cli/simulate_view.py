@@ -12,7 +12,7 @@ COLUMNS = ("mean", *(f"p{each}" for each in PERCENTILES))
 
 
 def render_report(model: str, estimate: Estimate, report: SimulationReport) -> Iterator[str]:
-    """Yield the lines of a report for a terminal; ``estimate`` is what `parallax plan` predicts of the placement."""
+    """Yield the lines of a report for a terminal; ``estimate`` is what is predicted of the placement."""
     yield f"{model} on {len(estimate.pipelines)} pipelines, simulated for {report.duration_s:.4g} s"
     yield ""
     yield from align(

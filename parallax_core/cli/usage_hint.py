@@ -6,15 +6,18 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from typer.core import TyperGroup
+
+from parallax_core.cli.old_commands import OLD
 from parallax_core.cli.old_options import find_hint
 
 if TYPE_CHECKING:
     from typer.exceptions import TyperException
 
-GROUPS = ("models", "codes", "engines", "plugin")
-"""The commands that have sub-commands, in the order in which these are suggested."""
+GROUPS = ("models", "engines", "plugins")
+"""The commands of core that have sub-commands, in the order in which these are suggested."""
 GUESS = re.compile(r"(?<=\.) Did you mean (?P<names>'.*')\?$| \(Possible options: .*\)$")
 """What Typer adds to the message for a sub-command or an option that does not exist."""
 
@@ -30,12 +33,14 @@ def describe_error(error: TyperException, commands: Collection[str]) -> tuple[st
 def _choose_hint(error: TyperException, commands: Collection[str]) -> str:
     """Return the hint for an error in ``sys.argv``, with the names of all ``commands``."""
     word = next((each for each in sys.argv[1:2] if not each.startswith("-")), "")
-    if word in commands:
+    if word in commands or word in OLD:
         command = _name_command(error) or word
         old = find_hint(word, getattr(error, "option_name", ""))
         return old or _write_guess(_list_guesses(error, command)) or f"see `parallax {command} --help`"
-    near = list(_find_sub_commands(word)) or get_close_matches(word, [*commands, "--help", "--version"], n=1)
-    return _write_guess(f"parallax {each}" for each in near) or "see `parallax --help`"
+    near = list(_find_sub_commands(word))
+    near = near or get_close_matches(word, [*commands, *OLD, "--help", "--version"], n=1)
+    near = near or list(_find_sub_commands(word, depth=2))
+    return _write_guess(f"parallax {OLD.get(each, each)}" for each in near) or "see `parallax --help`"
 
 
 def _list_guesses(error: TyperException, command: str) -> list[str]:
@@ -59,12 +64,24 @@ def _name_command(error: TyperException) -> str:
     while context is not None and context.parent is not None:
         names.insert(0, context.info_name)
         context = context.parent
-    return " ".join(names)
+    return " ".join(OLD.get(name, name) if number == 0 else name for number, name in enumerate(names))
 
 
-def _find_sub_commands(word: str) -> Iterator[str]:
-    """Yield the sub-commands that have a name, such as ``models pull`` for ``pull``."""
+def _find_sub_commands(word: str, depth: int = 1) -> Iterator[str]:
+    """Yield the sub-commands that have a name, such as ``models pull`` for ``pull``, at most ``depth`` groups below."""
     from parallax_core.cli import load_command
+    from parallax_core.cli.plugin_commands import list_groups
 
-    if word:
-        yield from (f"{group} {word}" for group in GROUPS if word in load_command(group).commands)
+    for group in (*GROUPS, *list_groups()):
+        yield from (f"{group} {name}" for name in _walk(load_command(group), word, depth))
+
+
+def _walk(command: Any, word: str, depth: int) -> Iterator[str]:  # noqa: ANN401 -- the type is private to typer
+    if not isinstance(command, TyperGroup) or not word:
+        return
+    context: Any = None  # neither Typer nor this program needs one for names
+    for name in command.list_commands(context):
+        if name == word:
+            yield name
+        elif depth > 1:
+            yield from (f"{name} {below}" for below in _walk(command.get_command(context, name), word, depth - 1))

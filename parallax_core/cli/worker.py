@@ -73,7 +73,7 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     """Run stages of a model for a server on another machine.
 
     It joins the server at --connect, and runs the layers that the server assigns. If the server goes away, it tries to
-    join again. To end it without loss, use SIGTERM, Ctrl-C or `parallax leave`. On the server's machine:
+    join again. To end it without loss, use SIGTERM, Ctrl-C or `parallax cluster leave`. On the server's machine:
 
     parallax serve org/model --stages 2 --listen tcp://0.0.0.0:9000
 

@@ -1,4 +1,4 @@
-"""Records the workers that run on this machine in files, so that ``parallax leave`` finds them.
+"""Records the workers that run on this machine in files, so that ``parallax cluster leave`` finds them.
 
 A worker keeps a lock on its record for as long as it runs: a record without a lock is that of a process that has ended.
 """
@@ -83,13 +83,13 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def recorded(node: str, connect: str, api: str = "") -> Iterator[None]:
-    """Keep a record of this process as a worker; without one, if it cannot be written, `parallax leave` fails."""
+    """Keep a record of this process as a worker; if it cannot be written, `parallax cluster leave` does not find it."""
     record = WorkerRecord(node=node, pid=os.getpid(), host=socket.gethostname(), connect=connect, api=api)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(record.keep())
         except (OSError, Timeout) as error:
-            logger.warning("`parallax leave` will not find this worker: %s", error)
+            logger.warning("`parallax cluster leave` will not find this worker: %s", error)
         yield
 
 

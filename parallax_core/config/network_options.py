@@ -26,7 +26,7 @@ Offline = Annotated[
 StunPort = Annotated[
     int,
     Meta(
-        description="Tell machines that join the address they are seen from, at port N and the next; 0: do not.",
+        description="Tell joining machines the address they are seen from, at port N and the next; 0: off.",
         ge=0,
         le=65534,
         extra={"metavar": "N"},

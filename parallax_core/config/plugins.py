@@ -1,4 +1,4 @@
-"""The section ``[plugins]``: which plugins are loaded, and which one is preferred for a name."""
+"""The section ``[plugins]``: the plugins to load, and the preferred one for a name."""
 
 from __future__ import annotations
 

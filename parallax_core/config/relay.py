@@ -1,4 +1,4 @@
-"""The section ``[relay]``, which defines the options of ``parallax relay``."""
+"""The section ``[relay]``, which defines the options of ``parallax cluster relay``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RelayCommandSettings(RelayLimitSettings):
     rendezvous: Annotated[
         str | None,
         Meta(
-            description="Also be a rendezvous (a bootstrap node) at this address; see `parallax rendezvous --help`.",
+            description="Also be a rendezvous (a bootstrap node) at this address, as `parallax cluster rendezvous` is.",
             extra={"metavar": "ADDRESS"},
         ),
     ] = None

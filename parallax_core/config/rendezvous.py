@@ -1,4 +1,4 @@
-"""The section ``[rendezvous]``, which defines the options of ``parallax rendezvous``."""
+"""The section ``[rendezvous]``, which defines the options of ``parallax cluster rendezvous``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RendezvousSettings:
     code_hours: Annotated[
         float,
         Meta(
-            description="Hours in which machines may come for the first time with the code that it prints; 0: none.",
+            description="Hours for new machines to come with the printed code; 0: print none.",
             ge=0,
             le=24 * 3650,
             extra={"metavar": "HOURS"},

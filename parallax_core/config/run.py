@@ -15,7 +15,7 @@ from parallax_core.contracts.placement import Objective
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings(ServerSettings):
-    """The settings of a server whose machines join by a code, and whose stages a planner chooses."""
+    """The settings of a server with machines that join by a code and stages chosen by a planner."""
 
     listen: Annotated[
         str,
@@ -28,7 +28,7 @@ class RunSettings(ServerSettings):
     memory: Annotated[
         float | None,
         Meta(
-            description="Gigabytes to choose layers for on this machine; by default the free memory, if known.",
+            description="Gigabytes for layers on this machine; by default the free memory, if known.",
             gt=0,
             extra={"metavar": "GB"},
         ),
@@ -53,26 +53,26 @@ class RunSettings(ServerSettings):
         ),
     ] = ()
     load_on_demand: Annotated[
-        bool, Meta(description="Have a request for a known model load it beside the others, if it fits.")
+        bool, Meta(description="Load a known model when a request names it, beside the others, if it fits.")
     ] = False
     standby_of: Annotated[
         str,
         Meta(
-            description="Follow the server of this code or address, and take its place on `parallax promote`.",
+            description="Follow the server of this code or address, and take its place on `parallax cluster promote`.",
             extra={"metavar": "CODE|ADDRESS"},
         ),
     ] = ""
     new_term: Annotated[
-        bool, Meta(description="Serve again, though another server has taken over, which is lost for good.")
+        bool, Meta(description="Serve again although another server took over, since that one is lost for good.")
     ] = False
     backend: Annotated[
         str | None, Meta(description="The backend of every node; by default its best.", extra={"metavar": "NAME"})
     ] = None
     transport: Annotated[str, Meta(description="The transport between nodes.", extra={"metavar": "NAME"})] = "zmq"
     placement: Annotated[
-        str, Meta(description="The policy for which node gets which layers.", extra={"metavar": "POLICY"})
+        str, Meta(description="The policy that places layers on nodes.", extra={"metavar": "POLICY"})
     ] = "search"
-    objective: Annotated[Objective, Meta(description="What is best: throughput or latency.")] = "throughput"
+    objective: Annotated[Objective, Meta(description="The goal: throughput or latency.")] = "throughput"
     concurrency: Annotated[
         int, Meta(description="Plan for N requests at the same time.", ge=1, le=1_000_000, extra={"metavar": "N"})
     ] = 8

@@ -26,7 +26,8 @@ class ServerSettings(RelaySettings):
         Meta(description="The most seconds a worker may be silent (zmq: 2.5).", ge=0.2, le=600, extra={"metavar": "S"}),
     ] = None
     min_peer_timeout: Annotated[
-        float, Meta(description="The seconds every worker may be silent.", ge=0.2, le=600, extra={"metavar": "S"})
+        float,
+        Meta(description="Seconds of silence that never count as a loss.", ge=0.2, le=600, extra={"metavar": "S"}),
     ] = 0.8
     step_timeout: Annotated[
         float,
@@ -76,10 +77,14 @@ class ServerSettings(RelaySettings):
         ),
     ] = "work-conserving"
     preemption: Annotated[
-        str, Meta(description="The policy for which request is preempted, if memory ends.", extra={"metavar": "POLICY"})
+        str,
+        Meta(
+            description="The policy that chooses the request to preempt when memory runs out.",
+            extra={"metavar": "POLICY"},
+        ),
     ] = "lowest-priority"
     routing: Annotated[
-        str, Meta(description="The policy for which replica gets a request.", extra={"metavar": "POLICY"})
+        str, Meta(description="The policy that chooses the replica of a request.", extra={"metavar": "POLICY"})
     ] = "least-pending-tokens"
     api_key_file: Annotated[
         Path | None,
@@ -173,7 +178,7 @@ class ServerSettings(RelaySettings):
     target_itl: Annotated[
         float | None,
         Meta(
-            description="Milliseconds between two tokens that prompts may cause; 0: any. By default 1.4 x the usual.",
+            description="Milliseconds between tokens while prompts run, at most; 0: any. By default 1.4 x the usual.",
             ge=0,
             extra={"metavar": "MS"},
         ),
@@ -203,7 +208,7 @@ class ServerSettings(RelaySettings):
     response_store_size: ResponseSize = 64.0
     response_ttl: ResponseHours = 24.0
     untrained_tools: Annotated[
-        bool, Meta(description="Let models call tools that were not trained to, by a list in JSON.")
+        bool, Meta(description="Let models that were not trained to call tools do so by a list in JSON.")
     ] = True
     keep_billing_line: Annotated[bool, Meta(description="Keep the line of Claude Code that changes each time.")] = False
     log_prompts: Annotated[bool, Meta(description="Log prompts and other content from clients.")] = False

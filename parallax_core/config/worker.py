@@ -35,7 +35,7 @@ class NodeSettings(RelaySettings):
     memory: Annotated[
         float | None,
         Meta(
-            description="Gigabytes to choose layers for; by default the free memory, if known.",
+            description="Gigabytes for layers; by default the free memory, if known.",
             gt=0,
             extra={"metavar": "GB"},
         ),
@@ -72,14 +72,14 @@ class WorkerSettings(NodeSettings):
     model: Annotated[
         str,
         Meta(
-            description="With --announce: the model of which this node runs layers.",
+            description="With --announce: the model of the layers.",
             extra={"is_argument": True, "metavar": "MODEL"},
         ),
     ] = ""
     layers: Annotated[
         str | None,
         Meta(
-            description="With --announce: the layers that this node runs, from A to the one before B.",
+            description="With --announce: the layers of this node, from A up to but not B.",
             pattern="^[0-9]{1,9}-[0-9]{1,9}$",
             extra={"metavar": "A-B"},
         ),

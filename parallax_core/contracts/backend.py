@@ -96,8 +96,8 @@ class BackendSpec:
     """The dataclass of the section of the configuration that holds the backend's options; the plugin declares it with
     a `SettingsSpec`, too. Core reads it and fills `StagePlan.options`. None: the backend has no options."""
     opens: tuple[Opens, ...] = ("stage",)
-    """What it opens. The first serves models that are not split; stages serve those that are split, or whose layers a
-    user gives."""
+    """The kinds it opens. The first serves models that are not split; stages serve split models, and layers given by
+    a user."""
     engine: Ref[EngineSpec] | None = None
     """Describes the engine that the backend runs, if it is installed apart from the backend. Loading it imports no
     engine. None: the backend has all it needs."""

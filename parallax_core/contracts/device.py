@@ -16,7 +16,7 @@ class DevicePlan:
     device: str = ""
     """The device, in the backend's notation; empty: the backend's choice."""
     dtype: DType = "auto"
-    """The dtype to compute in; ``auto`` is that of stages whose weights are stored in bfloat16."""
+    """The dtype to compute in; ``auto`` as for stages with weights stored in bfloat16."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The values of the fields of `BackendSpec.options`; empty: the defaults."""
 

@@ -74,11 +74,11 @@ class Request:
     ended: frozenset[int] = frozenset()
     """Of the answers in ``delivered``, those that have ended, by index: they do not go on, though there may be room."""
     grammar: Grammar | None = None
-    """What the text of each answer must match; None: anything. Needs ``stop_ids``, which end a complete answer."""
+    """The grammar of each answer's text; None: any text. Needs ``stop_ids``, which end a complete answer."""
     shown_tokens: frozenset[int] = frozenset()
     """Special tokens that the text of the answer keeps; other special tokens give no text."""
     client: bytes = b""
-    """Who sent it: what can be slow, such as masks of tokens, is done in turns of the clients. Empty: not known."""
+    """The client that sent it: clients take turns in slow work, such as masks of tokens. Empty: not known."""
     pin: Pin | None = None
     """Keep the KV of the prompt from being evicted; None: it is kept as long as nothing else needs its memory."""
     pooling: Pooling | None = None

@@ -50,7 +50,7 @@ class PipStep:
     """The only releases of the engine to choose from, the newest last, such as where others than the engine's own
     project publish its builds; empty: all that are supported."""
     note: str = ""
-    """What to tell users before this step, such as who publishes the builds that it installs."""
+    """A note to users before this step, such as the publisher of the builds that it installs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,8 +25,8 @@ class Grammar(Value, frozen=True, kw_only=True):
     must_begin: bool = False
     """Whether the answer may not end before it contains one of them."""
     whitespace: str | None = None
-    """A regular expression for the white space between the parts of JSON; empty: there is none. None: there may be one
-    space after each ``:`` and ``,``."""
+    """A regular expression for the white space between the parts of JSON; empty: no space. None: one optional space
+    after each ``:`` and ``,``."""
 
 
 class Matcher(Protocol):

@@ -55,14 +55,14 @@ class JoinCodes(Protocol):
     """The join codes of this machine's heads. Core gives it to the commands of plugins, as ``obj`` of their context."""
 
     def describe_valid(self) -> Mapping[str, str]:
-        """Return which codes still admit machines, by name, and which machines each does, for users.
+        """Return the codes that still admit machines, by name, each with a description of these machines.
 
         Raises:
             ParallaxError: if they cannot be read.
         """
 
     def revoke(self, name: str) -> None:
-        """Have the code called ``name`` admit no further machine.
+        """Revoke the code called ``name``: it admits no further machine.
 
         Raises:
             UnknownName: if there is none.
@@ -109,7 +109,7 @@ class JoinMethod(Protocol):
     """The part of a transport that makes and uses codes; found by `TransportSpec.joining`."""
 
     def prepare(self, node: str) -> None:
-        """Make a key for the node of this machine called ``node`` if it has none.
+        """Create a key for this machine's node called ``node``, unless it exists.
 
         Raises:
             ParallaxError: if that fails.
@@ -139,10 +139,10 @@ class JoinMethod(Protocol):
         """
 
     def derive_proof(self, secret: bytes) -> bytes:
-        """Return what a head keeps of a secret: it recognises the secret, which cannot be found from it."""
+        """Return a proof of a secret that a head stores to recognise it; the secret cannot be derived from it."""
 
     async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
-        """Have the head admit this machine's own key, which is made if there is none; takes at most 5 seconds.
+        """Ask the head to admit this machine's own key, created if missing; takes at most 5 seconds.
 
         Nothing is sent before the head has proved its key. A second call with the same code is harmless.
 
@@ -173,7 +173,7 @@ class MachineKeys(Protocol):
         """Return the keys of the machines that were removed, each with its name."""
 
     def find_role(self, key: bytes) -> NodeRole | None:
-        """Return the role that a key has, whichever machine's it is; None: it has none, or was removed."""
+        """Return the role of a key, of whichever machine; None for an unknown or removed key."""
 
     def take_over(
         self, machines: Mapping[str, bytes], removed: Mapping[bytes, str], servers: Mapping[str, bytes]

@@ -78,7 +78,7 @@ class Informed(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllowedAnswers:
-    """What an answer may be, from which its grammar is written."""
+    """The allowed answers to a request, from which the grammar is written."""
 
     tools: Mapping[str, str]
     """The tools that it may call: by name, the JSON Schema that the arguments have to follow, as JSON text. References

@@ -1,4 +1,4 @@
-"""Placement: which nodes form pipelines, in which order, and which layers each of them holds.
+"""Placement: the nodes of each pipeline, in order, with the layers of each.
 
 A placement policy gets a `PlacementProblem` and an `Estimator` and returns a `Placement`. All values are of seconds,
 bytes, tokens and FLOPs, without prefixes. docs/explanation/placement.md has the formulas.
@@ -56,7 +56,7 @@ class NodeProfile:
     cached_layers: LayerRange | None = None
     """The layers whose weights are on its disk."""
     loaded_layers: LayerRange | None = None
-    """The layers whose weights are in its memory; None: those that it has in the current placement."""
+    """The layers with weights in its memory; None: those of the current placement."""
     disk_bandwidth: float = 1e9
     """Bytes per second when weights are loaded from the disk."""
     download_bandwidth: float = 50e6

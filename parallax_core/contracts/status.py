@@ -114,7 +114,7 @@ class NodeStatus:
     relays: Mapping[str, str] = field(default_factory=dict)
     """By node: the relay over which it reaches that one, if it does so over one."""
     unreached: tuple[str, ...] = ()
-    """The nodes to which it could not connect, of those whose links it measures."""
+    """The nodes to which it could not connect when measuring links."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,11 +142,11 @@ class PlannedMove:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanStatus:
-    """What a cluster that places layers itself has planned, and what it waits for."""
+    """The plan of a cluster that places layers itself, and the next thing it waits for."""
 
     replicas: tuple[PlannedReplica, ...] = ()
     estimate: Estimate | None = None
-    """Of all replicas; None: there is none."""
+    """Of all replicas; None without a plan that serves."""
     idle: Mapping[str, str] = field(default_factory=dict)
     """Why nodes have no layers, by name."""
     waits_for: str = ""

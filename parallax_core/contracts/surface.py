@@ -74,7 +74,7 @@ class HttpSurface(Protocol):
         """
 
     def write_errors(self, path: str, write: Callable[[int, str], dict[str, Any]]) -> None:
-        """Have every error at a path, or below it, sent in the form of the plugin's API, whoever refuses the request.
+        """Send every error at a path, or below it, in the form of the plugin's API, also those of core.
 
         Args:
             path: the path, such as ``/api``; also requests for which there is no route are answered so.
@@ -85,7 +85,7 @@ class HttpSurface(Protocol):
         """
 
     async def read(self, request: Any, reader: Ref[Callable[[bytes], T]], kind: type[T]) -> T:  # noqa: ANN401 -- as above
-        """Have a function of the plugin read the body of a request in a process that reads bodies.
+        """Read the body of a request by a function of the plugin, in a process that reads bodies.
 
         A route that parsed a large body itself would hold up the streams of all clients meanwhile.
 
@@ -100,7 +100,7 @@ class HttpSurface(Protocol):
         """
 
     def rewrite_bodies(self, path: str, rewrite: Ref[Callable[[bytes], bytes]]) -> None:
-        """Have a function of the plugin turn bodies for one of the server's own routes into those that the route reads.
+        """Rewrite the bodies sent to one of the server's own routes by a function of the plugin.
 
         So a plugin gives a route the fields of another API. It runs in a process that reads bodies, as `read` says.
 
@@ -113,7 +113,7 @@ class HttpSurface(Protocol):
         """
 
     async def forward(self, request: Any, path: str, body: bytes | None = None) -> ForwardedAnswer:  # noqa: ANN401
-        """Have one of the server's own routes answer a request, such as ``/v1/chat/completions``.
+        """Forward a request to one of the server's own routes, such as ``/v1/chat/completions``.
 
         It is answered as the client's own: with its key, its limits, and an end when the client is gone. Close the
         answer when you are done with it.

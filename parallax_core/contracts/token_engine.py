@@ -1,4 +1,4 @@
-"""Engines that schedule themselves: what a backend opens to serve a whole model, and what such an engine declares."""
+"""Engines that schedule themselves: a backend opens one for a whole model; `EngineInfo` describes it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def note_listening(offer: Offer[TransportSpec], *addresses: str) -> ListeningHea
     try:
         CodeStore(cluster_file()).note_head(head)
     except ParallaxError as error:  # it serves all the same
-        logger.warning("`parallax codes new` may make codes for an earlier server: %s", error.message)
+        logger.warning("`parallax cluster codes new` may make codes for an earlier server: %s", error.message)
     return head
 
 
@@ -87,7 +87,7 @@ def try_code_of(head: ListeningHead, plugins: PluginHost, lifetime_s: float) -> 
     try:
         CodeStore(cluster_file()).add(method.derive_proof(secret), lifetime_s, 0)
     except ParallaxError as error:  # machines that have joined before need none
-        logger.warning("no join code is made: %s; later `parallax codes new` makes one", error.message)
+        logger.warning("no join code is made: %s; later `parallax cluster codes new` makes one", error.message)
         return ""
     return write_code(JoinCode(transport=head.transport, secret=secret, head=head.head))
 

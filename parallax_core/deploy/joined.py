@@ -58,7 +58,7 @@ def find_joined(address: str) -> JoinedHead:
         ParallaxError: if no head was joined, or several were, and none there.
     """
     if "://" not in address:
-        hint = "`parallax codes new` on the server's machine makes a code"
+        hint = "`parallax cluster codes new` on the server's machine makes a code"
         raise UsageError(f"{address!r} is neither a join code nor an address", hint)
     known = list_joined()
     there = [each for each in known if address == each.address] or [each for each in known if address in each.others]
@@ -68,4 +68,4 @@ def find_joined(address: str) -> JoinedHead:
         return msgspec.structs.replace(there[0], address=address)
     message = f"this machine has not joined a server at {address} before"
     places = f", or name one that it has joined: {', '.join(each.address for each in known)}" if known else ""
-    raise ParallaxError(message, f"it needs a code: `parallax codes new` on the server's machine{places}")
+    raise ParallaxError(message, f"it needs a code: `parallax cluster codes new` on the server's machine{places}")

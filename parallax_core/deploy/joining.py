@@ -123,7 +123,7 @@ class Joiner:
         """Return the head that this machine has joined before and finds now, else the one that it has joined last."""
         known = list_joined()
         if not known:
-            hint = "the first time a code is needed: `parallax codes new` on the server's machine makes one"
+            hint = "the first time a code is needed: `parallax cluster codes new` on the server's machine makes one"
             raise ParallaxError("this machine has not joined a server before", hint)
         found = asyncio.run(self._look_for(known))
         if len(found) > 1:

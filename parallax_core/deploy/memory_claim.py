@@ -74,7 +74,7 @@ class MemoryClaim:
         if self._is_told:
             return
         self._is_told = True
-        hint = "give each its share: --memory GB; or end one: `parallax leave`"
+        hint = "give each its share: --memory GB; or end one: `parallax cluster leave`"
         if self._given is None:
             logger.warning("another worker has the memory of this machine, and this one waits for it; %s", hint)
         else:

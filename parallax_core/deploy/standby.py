@@ -1,4 +1,4 @@
-"""Runs a standby: follows the coordinator of a cluster until `parallax promote`, and returns with what it was."""
+"""Runs a standby: follows the coordinator of a cluster until it is promoted, and returns with what that was."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def wait_for_promotion(settings: RunSettings, plugins: PluginHost) -> RunSetting
     link = make_link(settings, plugins, joined)
     if taken is not None and not asyncio.run(link.is_newer(taken)):
         return _serve_again(settings, taken)
-    logger.info("standby of %s; `parallax promote` has it take over", joined.address)
+    logger.info("standby of %s; `parallax cluster promote` has it take over", joined.address)
     with _recorded(joined):
         while True:
             state = asyncio.run(link.follow())
@@ -131,7 +131,7 @@ def _keep_plan(model: str, state: StandbyState) -> None:
 
 @contextmanager
 def _recorded(joined: JoinedHead) -> Iterator[None]:
-    """Keep a record of this process, so that `parallax promote` finds it."""
+    """Keep a record of this process, so that `parallax cluster promote` finds it."""
     with ExitStack() as stack:
         try:
             standby_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def _recorded(joined: JoinedHead) -> Iterator[None]:
         except Timeout as error:
             raise ParallaxError("another standby runs on this machine", "give it a PARALLAX_HOME of its own") from error
         except OSError as error:  # it follows all the same
-            logger.warning("`parallax promote` will not find this standby: %s", error)
+            logger.warning("`parallax cluster promote` will not find this standby: %s", error)
         _write(StandbyRecord(pid=os.getpid(), address=joined.address))
         try:
             yield
@@ -151,7 +151,7 @@ def _write(record: StandbyRecord) -> None:
     try:
         replace_file(standby_file(), msgspec.json.encode(record))
     except OSError as error:  # it follows all the same
-        logger.warning("`parallax promote` does not find this standby as it is: %s", error)
+        logger.warning("`parallax cluster promote` does not find this standby as it is: %s", error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def check_taken_over(settings: RunSettings) -> None:
 
 
 def find_promotion_hint() -> str:
-    """Return the hint for `parallax promote` on a machine without a standby."""
+    """Return the hint for `parallax cluster promote` on a machine without a standby."""
     try:
         state = TermStore(term_file()).find()
     except ParallaxError:

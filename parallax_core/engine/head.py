@@ -90,7 +90,7 @@ class Head:
         self._readiness.settle(state.live)
 
     def release(self, request_id: RequestId, grammar: CompiledGrammar) -> None:
-        """Have a request go on whose grammar has been compiled. Does nothing if it has ended."""
+        """Resume a request with its compiled grammar. Does nothing if it has ended."""
         if (state := self._requests.get(request_id)) and state.context.is_held:
             state.context.grammar = grammar
             self._readiness.settle(state.live)
@@ -105,7 +105,7 @@ class Head:
         return self._readiness.take_masks()
 
     def give_mask(self, pending: PendingMask, bits: bytes, now: float) -> None:
-        """Have an answer go on whose mask was made. Does nothing if it has ended."""
+        """Resume an answer with its finished mask. Does nothing if it has ended."""
         self._readiness.give_mask(pending, bits, now)
 
     def check_room(self) -> None:
@@ -122,7 +122,7 @@ class Head:
             self._end(state)
 
     def next_deadline(self) -> float | None:
-        """Return the earliest deadline of a request, when `expire` is to be called; None if there is none."""
+        """Return the earliest deadline of a request, when `expire` is to be called, or None."""
         return found[0] if (found := self._deadlines.first()) else None
 
     def expire(self, now: float) -> None:
@@ -142,7 +142,7 @@ class Head:
         return self._readiness.hold_s(now)
 
     def plan(self, now: float) -> PlannedStep | None:
-        """Return the next step, or None if there is none now. Results must be absorbed in the order of the steps."""
+        """Return the next step, or None for now. Results must be absorbed in the order of the steps."""
         if len(self._in_flight) >= self.stage_clock.most_in_flight or self.mask_hold_s(now):
             return None
         self._cache.stored.pins.expire(now)

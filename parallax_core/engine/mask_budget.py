@@ -13,7 +13,7 @@ QUICK_S = 0.001
 WEIGHT = 0.25
 """The weight of the latest mask in that average."""
 TOO_LONG = "the grammar cannot be followed: {}; make it less ambiguous"
-"""What clients are told whose grammars take too long."""
+"""The error for clients whose grammars take too long."""
 
 
 class MaskBudget:

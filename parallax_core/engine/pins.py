@@ -1,4 +1,4 @@
-"""Which stored prefixes are kept from eviction, for how long, and for whom."""
+"""Pins of stored prefixes: each is kept from eviction, for a time, for one owner."""
 
 from __future__ import annotations
 

@@ -21,15 +21,15 @@ class PromptEmbedding:
         self._num_prompt = num_prompt
         self._is_mean = pooling == "mean"
         self._num_taken = 0 if self._is_mean else num_prompt - 1
-        """The leading tokens whose states have arrived, or do not count."""
+        """Leading prompt tokens already received or excluded from pooling."""
         self._pending: deque[int] = deque()
-        """For each outstanding request, the leading tokens whose states will have arrived then."""
+        """For each outstanding request, the leading prompt tokens received after it."""
         self._last: Tensor | None = None
         self._total: list[float] = []
 
     @property
     def num_asked(self) -> int:
-        """The number of leading tokens whose states were requested, or do not count."""
+        """Leading prompt tokens already requested or excluded from pooling."""
         return self._pending[-1] if self._pending else self._num_taken
 
     @property

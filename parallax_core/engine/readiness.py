@@ -1,4 +1,4 @@
-"""Which answers can have a row in the next step, and which wait for a mask first."""
+"""Tracks the answers that can have a row in the next step, and those that wait for a mask."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Readiness:
         return bool(self._pending)
 
     def begin_epoch(self, waiting: WaitingQueue, live: Iterable[Sequence]) -> None:
-        """Have all of ``live``, none of which is on the stages or being drawn, wait in ``waiting`` from now on."""
+        """Queue all of ``live`` in ``waiting`` from now on; none is on the stages or being drawn."""
         self._waiting = waiting
         self.replace(able := [sequence for sequence in live if sequence.can_draw])
         for sequence in able:
@@ -98,7 +98,7 @@ class Readiness:
         self._quick.discard(sequence)
 
     def view(self, now: float, num_in_flight: int) -> QueueView | None:
-        """Return what a batching policy sees of the sequences that are ready; None if there are none."""
+        """Return a batching policy's view of the ready sequences, or None without any."""
         if (first := self._ready.oldest) is None:
             return None
         oldest = now - first.ready_since

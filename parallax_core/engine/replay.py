@@ -24,9 +24,9 @@ class Replay:
     budget: HeaderBudget
 
     def resume(self, state: RequestState, now: float) -> str:
-        """Have a request go on, with answers limited to what the stages hold; return why it cannot, or an empty text.
+        """Resume a request, its answers limited to the stages' capacity; return the reason if it cannot.
 
-        The text is for its client.
+        The reason is for its client, and empty if it resumes.
         """
         state.context.timeline.resume(now)
         if state.num_losses > (MOST_REPLAYS if state.has_begun else MOST_UNSTARTED_REPLAYS):

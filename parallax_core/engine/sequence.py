@@ -41,7 +41,7 @@ class RequestContext:
     number: int = 0
     """The request's number in the order of arrival at the head."""
     grammar: CompiledGrammar | None = None
-    """The request's grammar; None: it has none, or it is still being compiled."""
+    """The request's grammar; None without one, or while it is compiled."""
     masks: MaskBudget = field(default_factory=MaskBudget)
     """The time that its masks have taken."""
     spec: SequenceSpec = field(init=False)

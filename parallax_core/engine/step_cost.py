@@ -38,7 +38,7 @@ class StepSize(NamedTuple):
         return StepSize(decodes, context, prompt + count, attended + count * (start + count / 2))
 
     def scale(self, num_decodes: int) -> StepSize:
-        """Return the size of a step with so many decodes, of the same mean context, and no prompts."""
+        """Return the size of a step with ``num_decodes`` decodes of the same mean context, and no prompts."""
         return StepSize(num_decodes, self.decode_context * num_decodes // max(1, self.num_decodes))
 
 

@@ -45,7 +45,7 @@ class WaitingQueue:
         return None if found is None else found[1]
 
     def follow(self, sequence: Sequence, source: SeqId, length: int) -> None:
-        """Let a sequence wait until ``source`` has ``length`` tokens or leaves the stages."""
+        """Hold a sequence until ``source`` has ``length`` tokens or leaves the stages."""
         self._queue.discard(sequence)
         self._sources[sequence] = source
         self._followers.setdefault(source, PriorityQueue()).add(length, sequence)

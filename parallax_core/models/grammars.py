@@ -141,7 +141,7 @@ class TokenGrammar:
 
 
 class GrammarFollower:
-    """Has matchers take tokens without holding Python's interpreter lock for long.
+    """Advances matchers by tokens without holding Python's interpreter lock for long.
 
     llguidance holds it while one matcher takes a token, which an ambiguous grammar can make hundreds of milliseconds,
     and releases it for several at once.
@@ -153,7 +153,7 @@ class GrammarFollower:
         self._token = tokenizer.greedy_tokenize("a")[0]
 
     def advance(self, matcher: LLMatcher, tokens: Sequence[int]) -> bool:
-        """Have a matcher take tokens, one after another; return whether its grammar allows all of them."""
+        """Advance a matcher by tokens, one after another; return whether its grammar allows all of them."""
         other = self._second.deep_copy()
         for token in tokens:
             is_allowed, _ = self._executor.consume_token_par([(matcher, token), (other, self._token)])

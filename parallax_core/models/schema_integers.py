@@ -38,7 +38,7 @@ def bound_integers(schema: JsonSchema) -> JsonSchema:
 
 
 def share_integers(schema: JsonSchema) -> JsonSchema:
-    """Return a whole schema in which equal bounded integers are one definition, of which each takes a millisecond.
+    """Return a whole schema in which equal bounded integers share a definition, since each takes a millisecond.
 
     References in it are local; see `localize_references`.
     llguidance compares the alternatives of ``oneOf`` by what is written there, so they stay as they are.

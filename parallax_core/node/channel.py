@@ -34,7 +34,7 @@ class Channel:
         self._link = link
         self._limits = limits
         self.greeting: Message | None = None
-        """The answer to a greeting of another version; None: there is none."""
+        """The answer to a greeting of another version, or None."""
         self._fault: PeerLost | None = None
         """The error by which the peer was disconnected; later calls raise it again."""
         self._watch: PeerWatch | None = None
@@ -42,7 +42,7 @@ class Channel:
         self._successor: Channel | None = None
         """A link to the same node that takes over after a `HandOver`, and ends with this channel until then."""
         self._takers: dict[type, Callable[[Any], None]] = {}
-        """By kind of message: what takes such messages instead of who receives."""
+        """By kind of message: the function that takes such messages, in place of `receive`."""
         self.silence_s = 0.0
         """Seconds of silence for which the peer was disconnected; 0: it was not, or for another reason."""
         self.ended = asyncio.Event()
@@ -158,7 +158,7 @@ class Channel:
         await _close(self._link)
 
     async def hand_over(self, successor: Channel) -> None:
-        """Send what follows over another link to the same node, which expects that; see `succeed_by`.
+        """Send all further messages over another link to the same node; see `succeed_by`.
 
         Raises:
             PeerLost: if the link so far is lost.
@@ -206,7 +206,7 @@ class Channel:
 
 
 def _explain_frame(peer: str, error: BadFrame | WireVersionMismatch) -> PeerLost:
-    """Return the error by which a peer is disconnected that sent a frame which cannot be read."""
+    """Return the error that disconnects a peer after an unreadable frame."""
     message = f"node {peer!r} is cut off: {error.message}"
     if not isinstance(error, WireVersionMismatch):
         return PeerLost(message, error.hint, cause="invalid_frame", peer=peer)

@@ -39,7 +39,7 @@ class EngineBase(ABC, Generic[T]):
         self._health = Health(state="starting")
         self._num_losses = 0
         self.farewell = SHUTTING_DOWN
-        """What clients are told whose requests end as the engine stops."""
+        """The message to clients whose requests end as the engine stops."""
 
     async def start(self) -> None:
         """Open the engine and begin to serve; call it once.
@@ -134,7 +134,7 @@ class EngineBase(ABC, Generic[T]):
             self._health = Health(state="ready")
 
     def _note_end(self, error: BaseException) -> None:
-        """Fail: the task that serves has ended, though nobody has stopped the engine."""
+        """Fail, since the serving task ended before the engine was stopped."""
         if self._closing is None:
             is_known = isinstance(error, ParallaxError)
             reason = error.message if isinstance(error, ParallaxError) else describe_error(error)

@@ -9,7 +9,7 @@ from parallax_core.contracts.transport import Transport
 
 
 class TrustedPeers:
-    """Has a transport trust the neighbours of a stage, and the nodes that measure their links to this one."""
+    """Makes a transport trust the neighbours of a stage, and nodes that measure their links to this one."""
 
     def __init__(self, transport: Transport) -> None:
         """Tell ``transport``, if it takes keys from a head."""

@@ -150,7 +150,7 @@ class PluginHost:
         return find_section(self.settings(), offer.load(offer.spec.options)) if offer.spec.options else ""
 
     def list_hooks(self) -> dict[str, list[str]]:
-        """Return the hooks by which each plugin extends the program beyond what it registers, by its key."""
+        """Return the call hooks that each plugin implements, by the plugin's key."""
         found = defaultdict[str, list[str]](list)
         for hook in EXTENDING:
             for implementation in self._caller.find(hook):

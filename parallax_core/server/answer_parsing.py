@@ -39,7 +39,7 @@ class PlainParser:
 
 
 def make_parser(parser: OutputParser | None, form: ResponseForm) -> Parser:
-    """Return the parser for one answer, which knows the request; ``parser``: that of the model, if it has one."""
+    """Return a parser for one answer to a request; ``parser`` is the model's, if any."""
     made: Parser = parser.make() if parser else PlainParser()
     optional: object = made
     has_own_calls = form.forced_call is None and not form.lists_calls

@@ -148,7 +148,7 @@ def _parse_line(line: str, place: str) -> tuple[bytes, Role]:
 
 
 def check_rights(path: Path) -> None:
-    """Check who can write a file of keys, which may be gone.
+    """Check the write permissions of a file of keys, if it exists.
 
     Raises:
         UsageError: if users can who are neither root nor the user of this process: they could add their own.
@@ -160,7 +160,7 @@ def check_rights(path: Path) -> None:
 
 
 def find_readers(path: Path) -> UsageError | None:
-    """Return what is wrong if other users can read a file of keys; whoever mounts secrets as root chooses who can."""
+    """Return an error if other users can read a file of keys; the owner of files mounted by root decides."""
     with suppress(FileNotFoundError):
         found = path.stat()
         is_ours = found.st_uid == os.getuid()

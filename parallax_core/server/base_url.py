@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from parallax_core.server.methods import has_path
 
 API = "/v1"
-"""The path below which most routes are, with which the base URLs of OpenAI's clients end."""
+"""The path prefix of most routes, at the end of OpenAI clients' base URLs."""
 MOST_KNOWN, LONGEST_KNOWN = 256, 128
 """The number of paths whose routes are remembered, and the largest number of characters of such a path."""
 MOST_SEGMENTS = 16
@@ -57,7 +57,7 @@ def list_corrections(path: str) -> Iterator[str]:
 
 
 def find_meant(scope: Scope) -> str | None:
-    """Return the route at the end of the path of a request, which has none itself; None: there is none there either."""
+    """Return a route that the end of an unknown request path names, or None."""
     segments = [each for each in scope["path"].lower().split("/") if each][-MOST_SEGMENTS:]
     for begin in range(len(segments)):
         path = "/" + "/".join(segments[begin:])

@@ -83,7 +83,7 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     factory: str = ""
-    """The target of the `Ref` to what makes a parser; empty: there is none."""
+    """The target of the `Ref` that makes a parser; empty without a parser."""
     finds_calls: bool = False
     special_tokens: tuple[str, ...] = ()
     reasoning_end: str = ""
@@ -154,7 +154,7 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     lists_calls: bool = False
     """Whether a call is an item of a list in JSON, since the model has no format for calls, or an unknown one."""
     calls_come_first: bool = False
-    """Whether an answer that does not begin with a call has none, since it has a form of its own."""
+    """Whether calls can only begin an answer, since other answers have a form of their own."""
     allows_many_calls: bool = True
     """Whether an answer may have several tool calls."""
     max_reasoning: int | None = None

@@ -18,7 +18,7 @@ class JoinedMachine(NamedTuple):
 
     name: str
     key: bytes = b""
-    """The key that it has proved; empty: its transport has none."""
+    """The key that it has proved; empty if its transport has no keys."""
     may_serve: bool = False
     """Whether its key has the role ``any``, so that it may take over from the server."""
 

@@ -37,7 +37,7 @@ def make_router(models: ServedModels) -> APIRouter:
     @router.post("/v1/cluster/rebalance", response_model=ClusterReply, responses=describe_errors(401, 403, 404))
     @needs_role("admin")
     async def rebalance() -> Response:
-        """Have layers move if a new plan is worth it, even while they rest after a move or are held (--hold-moves)."""
+        """Plan and move layers if it is worth it, even shortly after a move or with --hold-moves."""
         hosted: list[object] = [each.hosted for each in models.loaded]
         movable = [model for model in hosted if isinstance(model, Rebalancing)]
         if not movable:

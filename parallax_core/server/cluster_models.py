@@ -179,11 +179,11 @@ class MemberReply(NodeReply):
     """A node that has joined, and what it does."""
 
     state: NodeState
-    """``serving``: it has a stage of a replica that is ready; ``loading``: of another one; ``idle``: it has none."""
+    """``serving``: it has a stage of a ready replica; ``loading``: of another one; ``idle``: no stage."""
     model: str | None
-    """The model of its replica; null: it has none."""
+    """The model of its replica; null without a replica."""
     replica: int | None
-    """The rank of its replica; null: it has none."""
+    """The rank of its replica; null without a replica."""
     layers: list[int] | None
     """The first layer that it has or is to have, and the one after the last; null: none."""
     idle_reason: str | None
@@ -259,7 +259,7 @@ class PlanReply(ResponseModel):
 
     replicas: list[PlannedReplicaReply]
     predicted: PredictionReply | None
-    """Of all replicas; null: there is none."""
+    """Of all replicas; null without a plan that serves."""
     waits_for: str | None
     """What is missing for the first replica; null: nothing."""
     join_command: str | None
@@ -278,7 +278,7 @@ class ClusterModelReply(ResponseModel):
     id: str
     state: ModelState
     error: str | None
-    """Why it could not be loaded the last time; null: it could, or nobody has tried."""
+    """Why the last attempt to load it failed; null after a success or without an attempt."""
 
 
 class ClusterReply(ResponseModel):

@@ -1,4 +1,4 @@
-"""Combines what is known of a cluster: its replicas, the nodes that have joined, and what is planned."""
+"""Combines the status of a cluster: its replicas, its joined nodes and its plan."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def find_places(model: str, replicas: Sequence[ReplicaStatus], plan: PlanStatus 
 
 
 def show_plan(state: ClusterView) -> PlanReply | None:
-    """Return the reply for the plan; None: there is none."""
+    """Return the reply for the plan, or None without one."""
     if (plan := state.plan) is None:
         return None
     found = {replica.rank: replica for replica in state.replicas.get(state.main, ())}

@@ -23,7 +23,7 @@ PROBES = 3
 LEAST_BYTES_S = 256
 """Bytes per second below which a client that has unread data counts as stalled."""
 QUIET_S = 2.0
-"""Seconds of silence after which the rest of a body that nobody reads is no longer waited for."""
+"""Seconds of silence after which the rest of an unread body is no longer awaited."""
 MOST_DISCARDED = 64 * 2**20
 """The bytes of such a rest that are read and dropped."""
 MOST_SILENT = 1024
@@ -64,9 +64,9 @@ class CountedTransport:
 
 
 class SilentConnections:
-    """The connections that have sent no request yet, of which there are at most so many.
+    """The connections that have sent no request yet, up to a limit.
 
-    Each is an open file, and a server without files can accept nobody, and not even its machines.
+    Each is an open file, and a server without free files can accept no client and no machine.
     """
 
     def __init__(self, most: int) -> None:
@@ -162,7 +162,7 @@ class Connection(H11Protocol):
         return self.conn.their_state is h11.SEND_BODY and cycle is not None and cycle.response_complete
 
     def _begin_to_discard(self) -> bool:
-        """Return whether the client still sends what nobody reads; if so, it is dropped before the connection ends."""
+        """Begin to discard data that the client still sends unread; return whether there may be any."""
         if self._discarding is not None or not (self._is_unread() or self.conn.their_state is h11.ERROR):
             return False
         if self.transport.can_write_eof():
@@ -205,7 +205,7 @@ def make_protocol(limit_s: float, most_silent: int = MOST_SILENT) -> type[asynci
 
 
 def _guard_socket(sock: socket.socket, limit_s: float) -> None:
-    """Have the kernel detect clients that are gone without closing, as far as it can.
+    """Make the kernel detect clients that are gone without closing, as far as it can.
 
     It probes a silent client, and gives up when sent data is not acknowledged. (RFC 1122, section 4.2.3.6; RFC 5482.)
     """

@@ -60,7 +60,7 @@ def read_chat(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | No
 def parse_chat(
     text: ModelTokenizer, body: ChatRequest, prompt: tuple[int, ...], parser: ParserTraits | None = None
 ) -> ParsedBody:
-    """Return the parsed body of a chat request whose ``messages`` make ``prompt``; raises what `read_chat` raises."""
+    """Return the parsed body of a chat request with ``prompt`` for its messages; raises as `read_chat` does."""
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     form = _read_form(
         body,

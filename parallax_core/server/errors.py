@@ -51,7 +51,7 @@ class ClientGone(Exception):
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Have ``app`` answer every exception with an error body; all but `ParallaxError` are bugs and get a 500."""
+    """Make ``app`` answer every exception with an error body; all but `ParallaxError` are bugs and get a 500."""
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(ParallaxError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)

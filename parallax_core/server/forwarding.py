@@ -1,4 +1,4 @@
-"""Has the server's own routes answer requests of plugins, inside of the middleware that the client has passed."""
+"""Lets plugins call the server's own routes, after authentication and the other middleware."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _make_scope(scope: Scope, path: str, body: bytes | None) -> Scope:
 
 
 def _make_receive(request: fastapi.Request, body: bytes) -> Receive:
-    """Return the channel of a route: the body, and then what comes from the client, which is its end."""
+    """Return the ASGI receive function of a route: the body, then the client's disconnect."""
     is_sent = False
 
     async def receive() -> Message:

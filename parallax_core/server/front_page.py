@@ -14,7 +14,7 @@ from parallax_core.contracts.surface import needs_role
 
 PAGE = Path(__file__).with_suffix(".html")
 EXAMPLE = "http://127.0.0.1:8000"
-"""The address in the page, which becomes that of the server."""
+"""The address in the page, replaced by the server's own."""
 PLAIN_HOST = re.compile(r"[A-Za-z0-9.:\[\]-]+")
 """A ``Host`` that means nothing else in HTML and in a shell."""
 SCHEMES = frozenset({"http", "https"})

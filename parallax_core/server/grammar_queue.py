@@ -1,4 +1,4 @@
-"""Has the grammars of requests checked, one at a time and in turns for the clients, before an engine gets them."""
+"""Checks the grammars of requests before an engine gets them, one at a time, in turns of the clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parallax_core.server.tokenizer_process import TokenizerProcess
 LIMIT_S = 10.0
 """Seconds that checking a grammar may take before its process is killed; it limits itself to a second."""
 QUICK_S = 0.05
-"""A grammar that compiles in so many seconds of a processor is not checked again, as long as it is remembered."""
+"""Processor seconds: grammars that compile faster are not checked again while remembered."""
 MOST_KNOWN = 64
 """The grammars that are remembered."""
 

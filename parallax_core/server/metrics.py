@@ -189,7 +189,7 @@ class EngineCollector(Collector):
 
 
 def list_stats(engine: Engine) -> tuple[EngineStats, ...]:
-    """Return the statistics of an engine's replicas; empty if it has none or is not ready."""
+    """Return the statistics of an engine's replicas; empty without statistics or before it is ready."""
     return engine.stats() if isinstance(engine, Measured) else ()
 
 

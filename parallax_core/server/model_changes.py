@@ -29,7 +29,7 @@ AGAIN_S = 30.0
 DRAIN_S = 300.0
 """The default of the seconds that the running requests of a model may take to end."""
 UNLOADED = "the model was unloaded"
-"""What clients are told whose requests have not ended when their model is unloaded."""
+"""The message to clients whose requests are ended by unloading their model."""
 MOST_KEPT = 16
 """The changes that are still known, the latest with them."""
 

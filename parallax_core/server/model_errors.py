@@ -5,7 +5,7 @@ from __future__ import annotations
 from parallax_core.base.errors import ParallaxError, Unavailable
 
 NOT_LOADED_S = 10
-"""Seconds after which a client whose model is not loaded may ask again."""
+"""Seconds after which a client may ask for an unloaded model again."""
 
 
 class ModelNotLoaded(Unavailable):

@@ -102,7 +102,7 @@ class KnownModelReply(ResponseModel):
     """What clients may call it: its other names (``--served-model-name``), and its id."""
     state: ModelState
     error: str | None
-    """Why it could not be loaded the last time; null: it could, or nobody has tried."""
+    """Why the last attempt to load it failed; null after a success or without an attempt."""
     requests: int
     """The requests that it is answering."""
     nodes: list[NodeProgressReply]

@@ -67,7 +67,7 @@ class ServerOptions:
     tokenizer_processes: int = 2
     """The number of processes that read and tokenize requests, one at a time each."""
     request_s: float = 30.0
-    """Seconds in which a request must arrive completely, and in which a client must read sent data."""
+    """Seconds for a request to arrive completely, and for a client to read sent data."""
     keep_alive_s: float = 75.0
     """Seconds for which an idle connection stays open: longer than proxies keep theirs, so that they close it first."""
     drain_s: float = 1.0

@@ -79,15 +79,15 @@ class PluginRoutes:
         self.forms.add(path, write)
 
     def rewrite_bodies(self, path: str, rewrite: Ref[Callable[[bytes], bytes]]) -> None:
-        """Have a function of the plugin rewrite bodies; see `HttpSurface.rewrite_bodies`."""
+        """Rewrite bodies by a function of the plugin; see `HttpSurface.rewrite_bodies`."""
         if path not in REWRITTEN:
-            raise ValueError(f"{path} has no bodies to rewrite: it is none of {', '.join(sorted(REWRITTEN))}")
+            raise ValueError(f"{path} has no bodies to rewrite: it is not one of {', '.join(sorted(REWRITTEN))}")
         if path in self.rewriters:
             raise ValueError(f"the bodies of {path} are rewritten already")
         self.rewriters[path] = rewrite.target
 
     async def read(self, request: Any, reader: Ref[Callable[[bytes], T]], kind: type[T]) -> T:  # noqa: ANN401
-        """Have a function of the plugin read a body; see `HttpSurface.read`."""
+        """Read a body by a function of the plugin; see `HttpSurface.read`."""
         body = await request.body()
         if (pool := self._models.find_reader()) is None:
             return await asyncio.to_thread(reader.load(), body)
@@ -99,7 +99,7 @@ class PluginRoutes:
         return msgspec.msgpack.decode(result.content.body, type=kind)
 
     async def forward(self, request: Any, path: str, body: bytes | None = None) -> ForwardedAnswer:  # noqa: ANN401
-        """Have one of the server's own routes answer a request; see `HttpSurface.forward`."""
+        """Forward a request to one of the server's own routes; see `HttpSurface.forward`."""
         return await forward(self._app, request, path, body)
 
 

@@ -87,7 +87,7 @@ class Quota:
             )
 
     def _limit_length(self, reading: ParsedBody, room: int) -> ParsedBody:
-        """Return ``reading`` with a maximum length, if it has none and might exceed the whole budget."""
+        """Return ``reading``, limited in length if it is unlimited and might exceed the whole budget."""
         request = reading.request
         if request.max_tokens is not None or 0 < sum(_weigh(reading, room)) <= self._most_tokens:
             return reading

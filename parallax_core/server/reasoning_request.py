@@ -26,7 +26,7 @@ def set_effort(text: ModelTokenizer, effort: str | None) -> dict[str, Any]:
 
 
 def close_reasoning(text: ModelTokenizer, prompt: tuple[int, ...], parser: ParserTraits | None) -> tuple[int, ...]:
-    """Return a prompt after which a model does not reason whose chat template cannot turn that off.
+    """Return a prompt that keeps a model from reasoning if its chat template cannot turn that off.
 
     Its answer begins with reasoning that has ended already, as templates with a setting write it.
     """

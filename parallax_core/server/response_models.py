@@ -25,7 +25,7 @@ class ErrorDetail(ResponseModel):
     """An error."""
 
     message: str
-    """What is wrong, and what to do next."""
+    """The error, and the next step."""
     type: str
     """OpenAI's type of the error."""
     param: str | None

@@ -46,7 +46,7 @@ class Server(uvicorn.Server):
 
 
 def settle_memory() -> None:
-    """Have the garbage collector skip the objects that stay for good: modules, models, vocabularies.
+    """Make the garbage collector skip permanent objects: modules, models, vocabularies.
 
     Scanning them takes a good part of a second, during which the event loop is blocked.
     """

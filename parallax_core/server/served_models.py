@@ -44,11 +44,11 @@ class ModelEntry:
     hosted: HostedModel | None = None
     """None: it is not loaded."""
     error: str = ""
-    """Why it could not be loaded the last time; empty: it could, or nobody has tried."""
+    """Why the last attempt to load it failed; empty after a success or without an attempt."""
     num_requests: int = 0
     """The requests that are being answered."""
     loaded: int = 0
-    """The number of the time it was loaded, of all models; 0: it never was."""
+    """Load sequence number, across all models; 0 if it was never loaded."""
     is_kept: bool = False
     """Whether it stays known even if it was never loaded."""
 

@@ -139,7 +139,7 @@ class Service:
         return flow
 
     def _complete(self, reading: ParsedBody, http: fastapi.Request) -> ParsedBody:
-        """Return the body with what does not depend on it: who sent it, whose cache and pins it uses, and its time.
+        """Return the request completed by its context: the client, the owner of cache and pins, and the timeout.
 
         A program that submits requests of its own clients to an engine does the same.
         """

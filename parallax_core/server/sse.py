@@ -14,7 +14,7 @@ from starlette.types import Message, Send
 DONE = b"data: [DONE]\n\n"
 """The end of a successful stream in OpenAI's API."""
 COMMENT = b": keep-alive\n\n"
-"""A comment (HTML standard, section 9.2.6), which clients skip and which keeps proxies from timing out."""
+"""A comment (HTML standard, section 9.2.6): clients skip it, and it keeps proxies from timing out."""
 SILENCE_S = 15.0
 """Seconds of silence after which a comment is sent; nginx, for example, closes a silent connection after 60 seconds."""
 

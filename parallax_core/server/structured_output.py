@@ -155,7 +155,7 @@ def _read_grammar(value: str, field: str) -> Grammar:
 
 
 def _write_json_space(found: re.Match[str]) -> str:
-    r"""Return a class of characters in which ``\s`` is the white space of JSON, not that of Unicode."""
+    r"""Return a character class with the white space of JSON, not of Unicode, for ``\s``."""
     return r"[ \t\n\r]" if found[0] == r"\s" else found[0].replace(r"\s", r" \t\n\r")
 
 

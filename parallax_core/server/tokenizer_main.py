@@ -58,7 +58,7 @@ def _prepare(setup: ReaderSetup) -> tuple[BodyReader, bool]:
 
 
 def _limit_time(seconds: float) -> None:
-    """Have this process end after ``seconds``, in case its parent is gone and cannot kill it; 0: never."""
+    """End this process after ``seconds``, in case its parent is gone and cannot kill it; 0: never."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 

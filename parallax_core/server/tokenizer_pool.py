@@ -35,7 +35,7 @@ class PoolLimits:
 
     num_processes: int = 2
     max_waiting: int = 4096
-    """Bodies that may wait for a process; more are refused. No engine has so many waiting requests by default."""
+    """Bodies that may wait for a process; more are refused. Engines queue fewer requests by default."""
     max_waiting_bytes: int = 64 * MIB
     """The total size of waiting bodies."""
     start_seconds: float = 60.0

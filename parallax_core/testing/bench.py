@@ -1,4 +1,4 @@
-"""Lets a test play the peers of a running stage: its head and its neighbours."""
+"""Plays the peers of a running stage in tests: its head and its neighbours."""
 
 from __future__ import annotations
 

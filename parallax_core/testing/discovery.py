@@ -1,4 +1,4 @@
-"""The kit for discovery: questions reach the nodes that answer, and answers the one that asks, or nobody at all."""
+"""The kit for discovery: questions reach the nodes that answer, and answers only the node that asks."""
 
 from __future__ import annotations
 

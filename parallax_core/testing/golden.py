@@ -28,7 +28,7 @@ def read_logits(case: Mapping[str, Any]) -> list[float]:
 
 
 def read_draft(case: Mapping[str, Any]) -> Draft:
-    """Return what is known when the token of a case is drawn; what a grammar forbids there is forbidden by bias here.
+    """Return the state at the draw of a case; tokens forbidden by a grammar are forbidden by bias here.
 
     Where a case does not say what the tokens before are, they do not matter, only how many there are.
     """

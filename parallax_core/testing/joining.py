@@ -99,7 +99,7 @@ class JoinConformance:
 
     @in_loop
     async def test_wrong_code_is_refused(self) -> None:
-        """Another secret admits nobody, and is an error in time."""
+        """Another secret admits no machine, and is an error in time."""
         async with self.listening() as (_, admission, description):
             with expect(PeerLost, "enrol with a wrong secret", REFUSED):
                 await self.enrol("guest", description, OTHER_SECRET)
@@ -151,7 +151,7 @@ class JoinConformance:
 
     @in_loop
     async def test_head_with_another_key_is_not_trusted(self) -> None:
-        """A code of another head at the same address admits nobody."""
+        """A code of another head at the same address admits no machine."""
         async with self.listening() as (head, admission, _):
             self.enter_machine("impostor")
             method = self.make_method()
@@ -217,7 +217,7 @@ class JoinConformance:
     async def enrol(
         self, machine: str, head: bytes, secret: bytes, wanted: str = "", versions: bytes = VERSIONS
     ) -> Enrolment:
-        """Have a machine join by a code."""
+        """Enrol a machine by a code."""
         self.enter_machine(machine)
         enrolling = self.make_method().enrol(head, secret, wanted or machine, versions)
         return await within(self.patience_s, enrolling, "enrol hangs", REFUSED)

@@ -41,7 +41,7 @@ class LateMasks:
     _come: threading.Event = field(default_factory=threading.Event)
 
     def wait(self) -> Mapping[int, Tensor]:
-        """Have another thread bring the masks, and wait for them."""
+        """Wait for the masks, which another thread brings."""
         threading.Timer(LATE_S, self._come.set).start()
         assert self._come.wait(PATIENCE_S), "the masks are never brought"
         return self.masks

@@ -151,7 +151,7 @@ class ModelConformance:
             self.adapter.read_shape({})
 
     def test_same_configuration_gives_the_same_shape_and_stays_as_it_is(self, tmp_path: Path) -> None:
-        """Reading changes nothing of what is read, and remembers nothing of what was read before."""
+        """Reading leaves the configuration unchanged, and does not depend on earlier readings."""
         checkpoints = self._read_all(tmp_path)
         shapes = [self.adapter.read_shape(checkpoint.config) for checkpoint in checkpoints]
         for checkpoint, shape in zip(checkpoints, shapes, strict=True):

@@ -83,7 +83,7 @@ class Nodes:
 
     @asynccontextmanager
     async def paired(self, *, limits: FrameLimits | None = None, timeout_s: float = 0.0) -> AsyncIterator[Pair]:
-        """Start ``beta``, which listens, and ``alpha``, whose frames have ``limits``, and link them."""
+        """Start a listening ``beta`` and an ``alpha`` with frame ``limits``, and link them."""
         async with (
             self.started("beta", listen=True, timeout_s=timeout_s) as beta,
             self.started("alpha", limits=limits, timeout_s=timeout_s) as alpha,

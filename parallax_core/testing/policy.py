@@ -183,7 +183,7 @@ class PreemptionConformance(PolicyConformance[list[Holder]]):
         return policy.choose(case)
 
     def test_one_of_the_holders_gives_way_or_nobody(self) -> None:
-        """The answer is the id of a holder, or None; None where there are none."""
+        """The answer is the id of a holder or None, and None without holders."""
         for policy in self.make_policies():
             for case in self.list_cases():
                 chosen = self.ask(policy, case)

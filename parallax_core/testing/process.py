@@ -246,7 +246,7 @@ class ProcessTransportConformance(TransportConformance):
 
     @in_loop
     async def test_strangers_do_no_harm(self) -> None:
-        """Who connects and says anything but what it should gets no link, and disturbs none."""
+        """A peer that sends garbage gets no link, and disturbs no other."""
         async with self.started("beta", listen=True) as beta, self.started("alpha") as alpha:
             near, far = await self.join(alpha, beta, "beta")
             async with beside(beta.accept()) as accepting:

@@ -26,7 +26,7 @@ class Caught(Generic[E]):
 
 @contextmanager
 def expect(kind: type[E], what: str, promise: str) -> Iterator[Caught[E]]:
-    """Fail unless the block raises ``kind``; ``what`` says what it does, such as ``sending to a peer that is gone``.
+    """Fail unless the block raises ``kind``; ``what`` names its action, such as ``sending to a lost peer``.
 
     A `ParallaxError` is meant for a person, so it must carry a message.
     """

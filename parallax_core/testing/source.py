@@ -59,7 +59,7 @@ class FolderSourceConformance:
         raise NotImplementedError
 
     def go_offline(self) -> AbstractContextManager[object]:
-        """Return a context in which any use of the network fails; by default, one in which nothing changes."""
+        """Return a context without network, in which any use of it fails; by default, one without effect."""
         return nullcontext()
 
     def test_fetched_model_is_a_model_folder(self, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ class SourceConformance(FolderSourceConformance):
             assert is_whole, broken("after an interrupted fetch, the next one returned different files", FETCH)
 
     def test_remains_of_an_interrupted_fetch_can_be_removed(self, tmp_path: Path) -> None:
-        """Remove deletes them; if there are none, it raises UnknownName."""
+        """Remove deletes them, or raises UnknownName without any."""
         for folder in self._interrupt(tmp_path):
             source, before = self.make_source(folder), count_bytes(folder)
             try:

@@ -188,7 +188,7 @@ class TransportConformance(LinkConformance):
 
     @in_loop
     async def test_accept_ends_when_the_transport_stops(self) -> None:
-        """`PeerLost` for who waits for a link as the transport stops, and for who asks after that."""
+        """Accepting raises `PeerLost` if the transport stops meanwhile, or has stopped before."""
         async with self.started("beta", listen=True) as beta, beside(beta.accept()) as accepting:
             await asyncio.sleep(QUIET_S)
             await beta.stop()

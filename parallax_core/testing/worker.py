@@ -276,7 +276,7 @@ class WorkerConformance:
         return [first, *(make_step(number, [], [(1, number - 1, (5 + number,))]) for number in range(2, count + 1))]
 
     async def _generate(self, bench: Bench, count: int) -> list[int]:
-        """Have the whole model answer `PROMPT` with ``count`` tokens, in as many steps."""
+        """Return ``count`` tokens of the whole model's answer to `PROMPT`, in as many steps."""
         tokens = list(PROMPT)
         for number in range(1, count + 1):
             start = 0 if number == 1 else len(tokens) - 1

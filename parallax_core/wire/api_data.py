@@ -1,4 +1,4 @@
-"""What a link carries whose purpose is ``api``: the bytes of a client's connection, in both directions.
+"""The data on a link for ``api``: the bytes of a client's connection, in both directions.
 
 A node that has joined makes such a link for each client, and the head answers on it as it answers a connection to its
 API. Either end closes the link to end the connection. Bytes wait while the receiver has unread frames, as everywhere.

@@ -76,7 +76,7 @@ class Submit(Leased, frozen=True, tag=17):
 
 
 class Abort(Leased, frozen=True, tag=18):
-    """Ends requests of which the head wants nothing more. Those that have ended, or are not known, are ignored."""
+    """Aborts requests on behalf of the head. Ended and unknown ones are ignored."""
 
     numbers: tuple[Count, ...]
 

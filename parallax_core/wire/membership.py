@@ -97,7 +97,7 @@ class Refusal(Leased, frozen=True, tag=11):
     message: Text
     hint: Text = ""
     lacks_leases: bool = False
-    """For a lease: whether the backend has none for the model; the node may still have a stage of its own."""
+    """For a lease: whether the backend lacks leases for the model; the node may still have its own stage."""
     unreached: Name = ""
     """The node of the next stage, if it was not reached; empty: it was, or something else went wrong."""
 
@@ -122,7 +122,7 @@ class Linked(Leased, frozen=True, tag=13):
 
     stage: Count
     relay: Name = ""
-    """The relay over which it is linked to the next stage; empty: the link is direct, or there is none."""
+    """The relay that links it to the next stage; empty for a direct link or none."""
 
 
 class Release(Leased, frozen=True, tag=14):

@@ -90,7 +90,7 @@ class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     leases: bool = False
     """Whether several pipelines can use it; see `BackendSpec.leases`."""
     unreached: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_LINKS)] = ()
-    """The nodes to which it could not connect, of those whose links it measures."""
+    """The nodes to which it could not connect when measuring links."""
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -106,13 +106,13 @@ class Peer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Peers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=23):
-    """Names the nodes to which a node measures its links, and those that measure theirs to it; from its head."""
+    """Names the nodes with links to or from a node to be measured; from its head."""
 
     peers: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MOST_PEERS)] = ()
 
 
 class TryLink(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=44):
-    """Has a node connect to another one at once, or know the key of one that is to connect to it; from its head."""
+    """Asks a node to connect to another at once, or to trust the key of one that will; from its head."""
 
     peer: Peer
     """The other node; if ``is_measured``, the receiver is to connect to it, and otherwise it to the receiver."""

@@ -18,7 +18,7 @@ MOST_ANNOUNCEMENT_BYTES = 2048
 TOPIC_BYTES = 16
 
 Topic = Annotated[bytes, msgspec.Meta(min_length=TOPIC_BYTES, max_length=TOPIC_BYTES)]
-"""Whom announcements are for; those who do not know how it was derived learn nothing from it."""
+"""The audience of announcements; opaque to nodes that do not know how it was derived."""
 
 
 class Follow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=40):

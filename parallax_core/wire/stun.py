@@ -1,7 +1,7 @@
-"""Binding requests of STUN (RFC 8489), by which a machine learns the address from which others see it.
+"""STUN binding requests (RFC 8489): a machine learns the address that others see.
 
 Only what that takes: no authentication, no fingerprint, and none of the other methods. An answer is no longer than its
-request, so that nobody can aim more at a forged address than he sends himself; `make_request` is long enough for that.
+request, so that a sender gains nothing by forging its address; `make_request` is long enough for that.
 Strangers send what they like: whatever is not well formed is None.
 """
 
@@ -56,7 +56,7 @@ class StunAnswer:
 
 
 def make_request(transaction: bytes, *, changes_port: bool = False) -> bytes:
-    """Return a request of `REQUEST_BYTES`; ``transaction`` is `TRANSACTION_BYTES` that nobody can guess."""
+    """Return a request of `REQUEST_BYTES`; ``transaction`` is `TRANSACTION_BYTES`, unpredictable."""
     change = _pack(CHANGE, struct.pack("!I", CHANGE_PORT)) if changes_port else b""
     room = REQUEST_BYTES - HEAD.size - len(change) - ATTRIBUTE.size
     body = _pack(SOFTWARE, NAME.ljust(room)) + change
@@ -64,7 +64,7 @@ def make_request(transaction: bytes, *, changes_port: bool = False) -> bytes:
 
 
 def read_request(data: bytes) -> StunRequest | None:
-    """Return the request in a datagram; None: it is none, or asks for what is not known."""
+    """Return the request in a datagram, or None if it is not a request or has unknown attributes."""
     found = _read(data, REQUEST)
     if found is None:
         return None
@@ -86,7 +86,7 @@ def answer_request(data: bytes, address: HostPort) -> tuple[bytes, StunRequest] 
 
 
 def read_answer(data: bytes, transaction: bytes) -> StunAnswer | None:
-    """Return the answer in a message to the request with ``transaction``; None: it is none."""
+    """Return the answer in a message to the request with ``transaction``, or None."""
     found = _read(data, SUCCESS)
     if found is None or found[0] != transaction:
         return None

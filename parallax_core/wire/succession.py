@@ -1,4 +1,4 @@
-"""Which coordinator of a cluster counts, and what a standby has to know to take its place.
+"""The succession of coordinators: proofs of terms, and the state for a standby to take over.
 
 A coordinator proves its term to each node that has joined, and names the standbys that may take over (`Succession`). A
 node that knows a later term answers with the proof of that, and leaves. A standby makes a link whose `Hello` says so,

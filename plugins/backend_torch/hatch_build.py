@@ -89,7 +89,7 @@ def compile_library(target: Path, extra: list[str] | None = None) -> bool:
 
 
 def find_compiler() -> list[str]:
-    """Return the command of ``CXX``, or of this machine's compiler; empty if there is none.
+    """Return the command of ``CXX``, or of this machine's compiler; empty without a compiler.
 
     Raises:
         RuntimeError: if ``CXX`` names a compiler that does not exist.

@@ -31,7 +31,7 @@ def packages(bin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     ignored = shutil.ignore_patterns("__pycache__", ".pytest_cache", "*.egg-info")
     found = {name: Path(shutil.copytree(path, folder / name, ignore=ignored)) for name, path in EXAMPLES.items()}
     for kind in KINDS:
-        command = [str(bin_folder / "parallax"), "plugin", "new", kind, "My.Thing", "--folder", str(folder)]
+        command = [str(bin_folder / "parallax"), "plugins", "new", kind, "My.Thing", "--folder", str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
     return found | {name: folder / distribution for name, distribution in NEW.items()}
 

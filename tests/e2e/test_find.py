@@ -39,7 +39,7 @@ def test_head_finds_nodes_by_a_code_and_a_spare_takes_over(homes: dict[str, Path
     logs = {name: tmp_path / f"{name}.log" for name in NAMES}
     with ExitStack() as stack:
         listen = ("--listen", "tcp://127.0.0.1:0")
-        meeting = stack.enter_context(started(homes["meeting"], logs["meeting"], "rendezvous", *listen))
+        meeting = stack.enter_context(started(homes["meeting"], logs["meeting"], "cluster", "rendezvous", *listen))
         assert meeting.stdout is not None
         code = meeting.stdout.readline().strip().rpartition("code=")[2]
         worker = ("worker", MODEL, "--backend", "mlx", "--announce", code)
@@ -67,7 +67,7 @@ def test_relay_is_a_place_to_meet_too(homes: dict[str, Path], tmp_path: Path) ->
     logs = {name: tmp_path / f"{name}.log" for name in NAMES}
     with ExitStack() as stack:
         _, code = stack.enter_context(coordinating(homes["spare"], logs["spare"], "--nodes", "2"))
-        relay = ("relay", code, "--rendezvous", "tcp://127.0.0.1:0")
+        relay = ("cluster", "relay", code, "--rendezvous", "tcp://127.0.0.1:0")
         meeting = stack.enter_context(started(homes["meeting"], logs["meeting"], *relay))
         assert meeting.stdout is not None
         code = meeting.stdout.readline().strip().rpartition("code=")[2]

@@ -57,7 +57,7 @@ def listening(home: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def make_code(home: Path, *options: str) -> str:
-    made = run(home, "codes", "new", *options)
+    made = run(home, "cluster", "codes", "new", *options)
     assert made.stdout.startswith("parallax join plx1"), made.stderr
     return made.stdout.split()[2]
 
@@ -106,7 +106,7 @@ def test_strangers_join_by_a_code_and_again_by_their_own_keys(homes: dict[str, P
         assert late.returncode == 1
         assert "was to be used by 3 machines, and has been" in late.stderr
         assert "hint: ask for another code" in late.stderr
-        [row] = run(homes["server"], "codes", "list").stdout.splitlines()[1:]
+        [row] = run(homes["server"], "cluster", "codes", "list").stdout.splitlines()[1:]
         assert row.split()[1:3] == ["used", "3/3"]
 
         [address] = {line.split()[1] for line in (tmp_path / "one.log").read_text().splitlines() if "joining" in line}
@@ -115,14 +115,14 @@ def test_strangers_join_by_a_code_and_again_by_their_own_keys(homes: dict[str, P
         assert read_stream(server, 0, lambda: None) == whole
 
         revoked = make_code(homes["server"])
-        name = run(homes["server"], "codes", "list").stdout.splitlines()[1].split()[0]
-        assert run(homes["server"], "codes", "revoke", name).returncode == 0
+        name = run(homes["server"], "cluster", "codes", "list").stdout.splitlines()[1].split()[0]
+        assert run(homes["server"], "cluster", "codes", "revoke", name).returncode == 0
         assert f"the join code {name} was revoked" in run(homes["late"], "join", revoked).stderr
 
 
 def test_code_of_no_server_says_so(homes: dict[str, Path]) -> None:
     assert run(homes["server"], "keys", "new").returncode == 0
-    made = run(homes["server"], "codes", "new")
+    made = run(homes["server"], "cluster", "codes", "new")
     assert made.returncode == 1
     assert "no server of this machine has listened for nodes yet" in made.stderr
     for where, reason in {

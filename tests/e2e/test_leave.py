@@ -91,7 +91,7 @@ def test_worker_leaves_without_a_loss_and_the_others_outlive_their_server(
 
 
 def leave(home: Path, name: str) -> None:
-    command = [PARALLAX, "leave", name]
+    command = [PARALLAX, "cluster", "leave", name]
     done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=60, check=True)
     assert re.fullmatch(rf"{name} leaves ipc://.*\n{name} has left\n", done.stdout)
 

@@ -73,7 +73,7 @@ def serving(head: Machine, others: Sequence[tuple[Machine, tuple[str, ...]]], *o
         words = ("serve", MODEL, "--listen", "tcp://10.77.0.1:9000", *options)
         process = stack.enter_context(head.running(PARALLAX, *words))
         process.await_line("head listens at")
-        code = call(head, "codes", "new", "--uses", str(len(others))).split()[2]
+        code = call(head, "cluster", "codes", "new", "--uses", str(len(others))).split()[2]
         for machine, own in others:
             joining = (PARALLAX, "join", "--backend", "mlx", "--no-api", *own, code)
             stack.enter_context(machine.running(*joining)).await_line("joined head=")

@@ -178,7 +178,7 @@ class Reader:
     def type(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         """Run a command."""
         words = split_words(command.replace(HERE, self._server.url.removesuffix("/v1")))
-        if words[:2] == ["parallax", "codes"]:
+        if words[:3] == ["parallax", "cluster", "codes"]:
             self.listen()
         if words[0] == "parallax":
             self._monkeypatch.setattr(sys, "argv", words)

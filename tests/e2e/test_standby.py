@@ -59,7 +59,9 @@ class Machines:
     def promote(self, name: str = "three") -> subprocess.CompletedProcess[str]:
         """Have the standby take over, on the machine where it runs or on another one."""
         environ = environment(self._homes[name])
-        return subprocess.run([PARALLAX, "promote"], capture_output=True, text=True, env=environ, check=False)
+        return subprocess.run(
+            [PARALLAX, "cluster", "promote"], capture_output=True, text=True, env=environ, check=False
+        )
 
     def start_again(self, *options: str) -> subprocess.Popen[str]:
         """Start the first coordinator again, as it was, with further options."""

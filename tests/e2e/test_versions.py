@@ -34,7 +34,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     "command",
     [
         ("join",),
-        pytest.param(("relay",), marks=pytest.mark.nightly),
+        pytest.param(("cluster", "relay"), marks=pytest.mark.nightly),
         pytest.param(("run", "--listen", "tcp://127.0.0.1:9", "--standby-of"), marks=pytest.mark.nightly),
     ],
 )
@@ -49,7 +49,7 @@ def test_machine_of_another_wire_version_ends_with_both_and_leaves_the_code_unus
         assert f"version {WIRE_VERSION} of the wire format, and the machine" in refused.stderr
         assert f", version {WIRE_VERSION + 1}" in refused.stderr
         assert "hint: install the same version of Parallax on every node" in refused.stderr
-        codes = [line.split()[1:3] for line in run(homes["server"], "codes", "list").stdout.splitlines()[1:]]
+        codes = [line.split()[1:3] for line in run(homes["server"], "cluster", "codes", "list").stdout.splitlines()[1:]]
         assert codes == [["valid", "0/1"], ["valid", "0/any"]]
 
         joined = subprocess.Popen([PARALLAX, "join", "--backend", "mlx", code], env=environment(homes["one"]))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
-from parallax_core.cli import COMMANDS
+from parallax_core.cli import COMMANDS, HIDDEN, load_command
 from parallax_core.cli import app as root
+from parallax_core.cli.plugin_commands import find_commands
 from parallax_core.config.config import Config
 from parallax_core.config.schema import list_keys
 from parallax_core.config.source import name_variable
@@ -21,6 +22,8 @@ from parallax_core.plugins.host import PluginHost
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
 
+ALSO = {"parallax cluster join", "parallax cluster nodes", "parallax cluster run"}
+"""Commands that are on the page without that word."""
 COMMON = {"--help"}
 """Options that every command has and no page lists."""
 
@@ -28,16 +31,25 @@ COMMON = {"--help"}
 def list_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield a command and its sub-commands, each with its full name."""
     yield name, command
-    for below, each in getattr(command, "commands", {}).items():
-        yield from list_commands(each, f"{name} {below}")
+    if isinstance(command, TyperGroup):
+        context: Any = None
+        for below in command.list_commands(context):
+            yield from list_commands(command.get_command(context, below), f"{name} {below}")
 
 
 def every_command() -> Iterator[tuple[str, Any]]:
     """Yield every command of the command line, with its full name."""
     yield "parallax", typer.main.get_command(root)
-    for name in COMMANDS:
-        app = import_module(f"parallax_core.cli.{name}").app
-        yield from list_commands(typer.main.get_command(app), f"parallax {name}")
+    for name in (*COMMANDS, *HIDDEN, *find_owned()):
+        for full, command in list_commands(load_command(name), f"parallax {name}"):
+            if full not in ALSO:
+                yield full, command
+
+
+def find_owned() -> list[str]:
+    """Return the commands that core's own distribution offers by entry points."""
+    points = {name: points[0] for name, points in find_commands().items()}
+    return [name for name, point in points.items() if point.dist is not None and point.dist.name == "parallax-core"]
 
 
 def list_options(command: Any) -> set[str]:

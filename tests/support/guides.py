@@ -31,7 +31,7 @@ def serve(terminal: str, options: str, until: str = READY) -> Step:
 
 def make_code(terminal: str) -> Step:
     """Return the step that makes a join code."""
-    return typed(terminal, "parallax codes new --uses 0", shows="plx1")
+    return typed(terminal, "parallax cluster codes new --uses 0", shows="plx1")
 
 
 BACKENDS = (
@@ -95,7 +95,7 @@ AT_HOME = (
     make_code("desk/2"),
     Step("mini", "parallax join CODE --relay", until=JOINED),
     end("mini"),
-    Step("mini", "parallax relay CODE", until="joined|relays"),
+    Step("mini", "parallax cluster relay CODE", until="joined|relays"),
     end("mini"),
     Step("mini", "parallax doctor --network", shows="accepts connections"),
     Step("mini", "parallax doctor --network --ask", shows="accepts connections"),
@@ -138,7 +138,7 @@ OLLAMA = (
     end("desk"),
 )
 WITHOUT_COORDINATOR = (
-    Step("desk", "parallax rendezvous", until=r"code=plx1\w+"),
+    Step("desk", "parallax cluster rendezvous", until=r"code=plx1\w+"),
     Step("mini", "parallax worker org/model --layers 0-16", until="announc"),
     Step("sofa", "parallax worker org/model --layers 16-32", until="announc"),
     Step("laptop", "parallax serve org/model --find", until=READY),
@@ -172,7 +172,7 @@ STANDBY = (
     typed("desk/2", "HINTED"),
     Step("mini", "parallax run --standby-of", until="following the coordinator model=smollm2-135m term=1"),
     end("desk"),
-    Step("mini/2", "parallax promote", shows="this machine serves smollm2-135m from now on, in term 2"),
+    Step("mini/2", "parallax cluster promote", shows="this machine serves smollm2-135m from now on, in term 2"),
     Step("mini", "", until=READY),
     end("mini"),
     Step("desk", "parallax run MODEL --new-term", until=READY),

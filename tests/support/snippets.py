@@ -114,7 +114,7 @@ def find_obstacle(snippet: Snippet, command: str) -> str | None:
     """Return why a command of a snippet, or a snippet in Python, is not run here; None: it is."""
     words = (split_words(command) if snippet.language == "sh" else []) or [""]
     makes = words[0] in MAKERS or words[:3] == ["python3", "-m", "venv"]
-    asked = {words[1], *(word for word in words if word.startswith("-"))} if words[0] == "parallax" else set()
+    asked = {*words[1:3], *(word for word in words if word.startswith("-"))} if words[0] == "parallax" else set()
     runs_on = not SERVICES.isdisjoint(asked) or words[-1] == "&"
     calls_other = words[0] == "curl" and "127.0.0.1:8000" not in command
     others = {

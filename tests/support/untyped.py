@@ -18,7 +18,7 @@ UNTYPED: dict[str, dict[str, str]] = {
         "sudo ": UNITS,
         "parallax() {": f"{ROOT}: it is for the user of the units",
         "parallax join CODE": "follows a unit of another machine; typed in docs/tutorials/three-machines.md",
-        "parallax relay CODE": "follows a unit of another machine; typed in docs/how-to/machines-at-home.md",
+        "parallax cluster relay CODE": "follows a unit of another machine; typed in docs/how-to/machines-at-home.md",
         "parallax worker --connect": "needs the addresses of two machines; typed in docs/tutorials/two-machines.md",
         "make wheels": "typed in the README",
         "docker ": f"{ROOT}; tests/e2e/test_container.py does what the Dockerfile says",
@@ -36,7 +36,7 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax serve": ENGINE,
     },
     "docs/how-to/pipelines-without-a-coordinator.md": {
-        "parallax relay CODE_OF_A_SERVER": "needs a further server; tests/e2e/test_find.py",
+        "parallax cluster relay CODE_OF_A_SERVER": "needs a further server; tests/e2e/test_find.py",
     },
     "docs/how-to/standby.md": {
         "sudo ": UNITS,

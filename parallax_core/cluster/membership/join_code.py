@@ -86,7 +86,7 @@ def read_code(text: str) -> JoinCode:
     """
     word = text.strip()
     if not is_code(word):
-        raise UsageError("this is not a join code", f"it begins with {PREFIX}; `parallax codes new` makes one")
+        raise UsageError("this is not a join code", f"it begins with {PREFIX}; `parallax cluster codes new` makes one")
     data = _decode(word.removeprefix(PREFIX))
     body, check = data[:-CHECK_BYTES], data[-CHECK_BYTES:]
     if len(body) < 2 + SECRET_BYTES or check != _digest(body):

@@ -1,4 +1,4 @@
-"""Decides which coordinator of a cluster a node follows: that of the latest proved term."""
+"""Chooses the coordinator of a cluster that a node follows: the one with the latest proved term."""
 
 from __future__ import annotations
 

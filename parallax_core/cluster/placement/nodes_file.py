@@ -1,4 +1,4 @@
-"""Reads the profile of a cluster from the contents of a nodes file, which `parallax plan --nodes` takes."""
+"""Reads the profile of a cluster from the contents of a nodes file, which `parallax cluster plan --nodes` takes."""
 
 from __future__ import annotations
 

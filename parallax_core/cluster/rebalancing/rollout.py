@@ -74,7 +74,7 @@ class Rollout:
 
 
 def order_moves(current: Mapping[int, Stages], planned: Mapping[int, Stages]) -> list[MoveStep]:
-    """Return the order in which pipelines change: those that give up nodes before those that get them.
+    """Return the steps of pipelines' changes: a pipeline that gets a node follows the one that gives it.
 
     Pipelines that share a node, and change there, move together: the node holds the same layers for all of them.
 

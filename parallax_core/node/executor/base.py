@@ -29,7 +29,7 @@ class StageLocation:
     restarts: int = 0
     """Times another process took the stage over, after a loss or because its node left."""
     relay: str = ""
-    """The relay over which it is linked to the next stage; empty: directly, or there is none."""
+    """The relay that links it to the next stage; empty for a direct link or none."""
 
 
 class Executor(Protocol):
@@ -59,7 +59,7 @@ class Executor(Protocol):
         """Give up a stage whose step hangs, so that the next `open` does not wait for it."""
 
     async def replace(self, stage: int) -> bool:
-        """Have another node load a stage whose node is about to leave, and return whether one has.
+        """Load a stage of a leaving node on another one; return whether one was found.
 
         The stage runs on. The next `open` gives it to the other node, even if this call is cancelled while that loads.
 

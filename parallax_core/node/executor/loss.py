@@ -1,4 +1,4 @@
-"""Finds out which stage of a pipeline was lost, and why, from what its nodes report."""
+"""Finds the lost stage of a pipeline, and the reason, from the reports of its nodes."""
 
 from __future__ import annotations
 

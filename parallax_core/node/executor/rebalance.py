@@ -98,7 +98,7 @@ class RebalancingExecutor:
         await self._executor.abandon(stage)
 
     async def replace(self, stage: int) -> bool:
-        """Have another node load a stage whose node is about to leave; see `Executor.replace`."""
+        """Load a stage of a leaving node on another one; see `Executor.replace`."""
         return await self._executor.replace(stage)
 
     async def close(self) -> None:

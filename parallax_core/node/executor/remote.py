@@ -124,7 +124,7 @@ class RemoteExecutor:
         await asyncio.gather(*self._dismissals, *map(self._dismiss, self._assignments, nodes))
 
     async def replace(self, stage: int) -> bool:
-        """Have another node load a stage whose node is about to leave; see `Executor.replace`.
+        """Load a stage of a leaving node on another one; see `Executor.replace`.
 
         Raises:
             ParallaxError: if the other node cannot load it.
@@ -240,7 +240,7 @@ class RemoteExecutor:
         return node
 
     async def _fill(self, stage: int) -> StageInfo:
-        """Have a node load the stage: the one that has it, or another if that one is gone."""
+        """Load the stage on its node, or on another if that one is gone."""
         if (node := self._nodes[stage]) is not None:
             try:
                 return await self._load(stage, node)

@@ -116,7 +116,7 @@ class CodeStore:
         """
         found = [code for code in self.list_codes() if code.name == name]
         if not found:
-            raise UnknownName(f"there is no join code {name!r}", "`parallax codes list` shows the codes")
+            raise UnknownName(f"there is no join code {name!r}", "`parallax cluster codes list` shows the codes")
         with self._writing() as database:
             database.executemany("UPDATE code SET is_revoked = 1 WHERE proof = ?", [(code.proof,) for code in found])
 
@@ -169,7 +169,7 @@ def _find(database: sqlite3.Connection, proof: bytes) -> CodeRecord | None:
 def _check(code: CodeRecord | None, users: Collection[bytes], key: bytes, now: float) -> None:
     """Raise ParallaxError if a code does not admit a machine; see `find_obstacle`."""
     if obstacle := find_obstacle(code, users, key, now):
-        raise ParallaxError(obstacle, "ask for another one: `parallax codes new` on the machine of the server")
+        raise ParallaxError(obstacle, "ask for another one: `parallax cluster codes new` on the machine of the server")
 
 
 def write_time(seconds: float) -> str:

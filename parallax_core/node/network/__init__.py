@@ -1,1 +1,1 @@
-"""Surveys what the network of this machine lets through. What follows from it is in `cluster.network`."""
+"""Surveys the network of this machine. What follows from it is in `cluster.network`."""

@@ -84,7 +84,7 @@ class BoundedThread:
         return thread
 
     def _yield_processor(self) -> None:
-        """Have every thread of a usual priority preempt this one; a nice value would let it finish its time slice."""
+        """Let threads of normal priority preempt this one; with a nice value it would finish its time slice."""
         if sys.platform == "linux":
             os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 

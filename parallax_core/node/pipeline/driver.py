@@ -140,7 +140,7 @@ class PipelineDriver:
             self._mask_outbox.put_nowait(Mask(LEASE, epoch, batch.step, row, tensor, output))
 
     def _find_wait_s(self) -> float | None:
-        """Return the seconds until the next hold or deadline ends; None if there is none."""
+        """Return the seconds until the next hold or deadline ends, or None."""
         waits = [hold] if (hold := self._head.hold_s(_now())) else []
         if (deadline := self._head.next_deadline()) is not None:
             waits.append(max(0.0, deadline - _now()))
@@ -180,7 +180,7 @@ class PipelineDriver:
             return
         due = self._progress.finished[stage] + 1
         if message.epoch > self._head.epoch or message.step != due or due > self._progress.sent:
-            raise StageLost(f"it speaks of step {message.step} of epoch {message.epoch}, and was to finish step {due}")
+            raise StageLost(f"it reported step {message.step} of epoch {message.epoch}; expected step {due}")
         if isinstance(message, Failure):
             self._note_failure(message)
         else:

@@ -114,7 +114,7 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         return self._infos
 
     def _accept(self, head: Head, request: Request) -> None:
-        """Have the head accept a request; one whose grammar is not compiled waits for that."""
+        """Pass a request to the head; without a compiled grammar it waits for that."""
         grammars, now = self._grammars, asyncio.get_running_loop().time()
         if request.grammar is None:
             head.accept(request, now)
@@ -128,7 +128,7 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
             grammars.prepare(request.id, request.grammar)
 
     def _wake(self) -> None:
-        """Have the driver, if there is one, plan again."""
+        """Wake the driver, if any, to plan again."""
         if self._driver is not None:
             self._driver.wake()
 
@@ -230,7 +230,7 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
             self._release_requests(head, reason)
 
     def _begin_move(self, head: Head, reason: str) -> None:
-        """Have other replicas take the requests, if there are any; else the requests wait, and new ones with them."""
+        """Move the requests to other replicas, if any; otherwise they wait, and new ones too."""
         if self._options.releases_requests():
             self._excuse(reason)
             self._release_requests(head, reason)

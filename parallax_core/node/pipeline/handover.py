@@ -91,7 +91,7 @@ class Handover:
         raise StageLeaves("it leaves, and no other node has its layers", stage=stage)
 
     async def _try(self, stage: int, node: str) -> bool:
-        """Have another node load the stage; return False if this process cannot provide one."""
+        """Load the stage on another node; return False if this process cannot provide one."""
         backoff, reason = Backoff(self._tell), f"node {node!r} leaves, and stage {stage} waits for another one"
         while True:
             await backoff.wait(reason)

@@ -24,7 +24,7 @@ it hangs."""
 WORK = "following the grammar"
 """What masks are made for, as errors name it."""
 SLICE_S = 0.002
-"""Seconds for which quick masks are made before those that are made are handed over."""
+"""Seconds of making quick masks before the finished ones are handed over."""
 MOST_AT_ONCE = 64
 """The most quick masks of one call."""
 

@@ -71,7 +71,7 @@ class MoveQueue:
                 self._moves.remove(move)
 
     def _note_end(self, moving: asyncio.Task[None]) -> None:
-        """Have the requests that still wait, if the task has failed, end as their lost replicas ended them."""
+        """Once the task fails, end the requests that still wait as their lost replicas ended them."""
         if moving is not self._moving:  # another one has taken over
             return
         if not moving.cancelled() and (error := moving.exception()) is not None:

@@ -288,7 +288,7 @@ class Router:
         return await self._moves.place(attempt.rank, partial(self._place_again, attempt, lost, until))
 
     def _place_again(self, attempt: RoutingAttempt, lost: Replica, until: float) -> MoveOutcome | MoveNeed:
-        """Place a request whose replica was lost, or return what it waits for."""
+        """Place a request of a lost replica, or return its need for a move."""
         now = self._clock()
         if self._phase.state != "ready" or attempt.is_over:
             return None

@@ -136,7 +136,7 @@ class EngineHost:
             await node.channel.leave()
 
     async def close(self) -> None:
-        """Have the engine stop, and end its process. Idempotent."""
+        """Stop the engine, and end its process. Idempotent."""
         node, self._node = self._node, None
         if node is not None:
             with contextlib.suppress(PeerLost, TimeoutError):

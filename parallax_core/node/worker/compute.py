@@ -1,4 +1,4 @@
-"""Runs the rows of a Step message on a stage, and checks what goes in and what comes out."""
+"""Runs the rows of a Step message on a stage, and checks its inputs and outputs."""
 
 from __future__ import annotations
 

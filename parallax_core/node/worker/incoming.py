@@ -46,7 +46,7 @@ class IncomingLinks:
         """The links of too many nodes that connect at once."""
         self._relaying: set[asyncio.Task[None]] = set()
         self.before: Channel | None = None
-        """The link to the stage before, which may make a direct one in its place; None: there is none."""
+        """The link to the stage before, which may replace it by a direct one; None without one."""
         self.relay: RelayServer | None = None
         """Forwards between others; None: this node is no relay."""
 
@@ -129,7 +129,7 @@ class IncomingLinks:
             await surplus[0].leave()
 
     def _find_surplus(self, machine: str) -> str | None:
-        """Return the node whose link makes room for one more of a machine: the oldest of that, or of who has most."""
+        """Return the node whose link to close for one more of a machine: its oldest, or the most linked machine's."""
         nums = Counter(map(name_machine, self._kept))
         if nums[machine] < MOST_OF_ONE:
             if len(self._kept) < MOST_LINKS:

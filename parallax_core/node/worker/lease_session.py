@@ -1,4 +1,4 @@
-"""Serves the head through a lease: a session beside that of the node, on the layers which both share."""
+"""Serves the head through a lease: a session beside that of the node, on shared layers."""
 
 from __future__ import annotations
 

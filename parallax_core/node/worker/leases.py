@@ -40,7 +40,7 @@ class NodeLeases:
     """The leases of a node by their numbers, from 1, which end when it loses its head. Belongs to one event loop."""
 
     def __init__(self, node: str, make: Callable[[str], JoinedLease] | None = None) -> None:
-        """Open the leases of ``node`` with ``make``, by their names; without it, there are none."""
+        """Open the leases of ``node`` with ``make``, by their names; without it, open no lease."""
         self._node = node
         self._make = make
         self._leases: dict[str, JoinedLease] = {}

@@ -57,10 +57,10 @@ class StageHolder:
         self._layers = layers
         self._reporter = reporter
         self.held: LoadedStage | None = None
-        """The loaded stage; None: there is none."""
+        """The loaded stage, or None."""
 
     async def reuse(self, assign: Assign) -> LoadedStage | None:
-        """Return the loaded stage if it is that of ``assign``, without sequences; raises what `reset` raises."""
+        """Return the loaded stage, emptied of sequences, if it fits ``assign``; raises as `reset` does."""
         if (held := self.held) is None or not held.is_usable_for(assign):
             return None
         await self.reset()
@@ -94,7 +94,7 @@ class StageHolder:
         return held
 
     async def reset(self) -> None:
-        """Have the loaded stage, if there is one, drop all its sequences.
+        """Drop all sequences of the loaded stage, if any.
 
         Raises:
             StageLost: if it cannot, or its running step hangs.

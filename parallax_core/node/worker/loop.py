@@ -156,7 +156,7 @@ class StageLoop:
     def _refuse(self, channel: Channel, message: Message) -> Exception:
         if channel is self._channels.head and isinstance(message, Assign | Release):
             self._control = message
-        return StageLost(f"node {channel.peer!r} sent a {type(message).__name__}, which means nothing here")
+        return StageLost(f"unexpected {type(message).__name__} message from node {channel.peer!r}")
 
     async def _beat(self, interval_s: float) -> None:
         while True:

@@ -36,7 +36,7 @@ class StepOutcome:
     report: Result | Failure
     """For the head."""
     onward: Step | None = None
-    """For the next stage; None: there is none, or the step failed."""
+    """For the next stage; None without one, or if the step failed."""
 
 
 @dataclass(slots=True)

@@ -88,7 +88,7 @@ class WorkerSession:
         self.leases = NodeLeases(node)
         """The leases that it opens when the head asks for them; by default it cannot open any."""
         self.offer: RelayOffer | None = None
-        """Its relay for other nodes; None: it is none."""
+        """Its relay for other nodes, or None."""
         self._loop: StageLoop | None = None
         """The loop that runs steps; None: no pipeline uses this node."""
         self.is_leaving = False
@@ -113,7 +113,7 @@ class WorkerSession:
 
     @property
     def held(self) -> LoadedStage | None:
-        """The stage that it has loaded; None: it has none."""
+        """The loaded stage, or None."""
         return self._stage.held
 
     def leave(self) -> None:
@@ -308,5 +308,5 @@ class WorkerSession:
 
 
 async def _announce_leave(channel: Channel) -> None:
-    with contextlib.suppress(PeerLost):  # then there is nobody to tell
+    with contextlib.suppress(PeerLost):  # then no head is left to tell
         await channel.send(Leave(LeaseId(0), Epoch(0)))

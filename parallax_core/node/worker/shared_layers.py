@@ -1,4 +1,4 @@
-"""Opens the stages of a node; those that are leases share layers, which are loaded once and run on one thread."""
+"""Opens the stages of a node; leases share layers, which are loaded once and run on one thread."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class LoadedLayers:
 class SharedLayers:
     """The layers that a node has loaded for leases, and the leases of them. Belongs to one event loop.
 
-    Layers stay loaded until others are needed, or nobody uses them after a `trim`.
+    Layers stay loaded until others are needed, or a `trim` finds them unused.
     """
 
     def __init__(self, open_stage: OpenStage) -> None:

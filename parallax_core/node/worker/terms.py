@@ -31,7 +31,7 @@ class TermRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadTerms:
-    """Decides which coordinator a node follows, and where it looks for one. What it knows outlives its process."""
+    """Decides which coordinator a node follows and where to look for one. Its knowledge outlives the process."""
 
     def __init__(self, address: str, keys: dict[str, bytes], path: Path | None = None) -> None:
         """Begin with the coordinator at ``address``.
@@ -62,7 +62,7 @@ class HeadTerms:
         self._keys.update({HEAD: self._place.key} if self._place.key else {})
 
     def note(self, told: Succession, key: bytes = b"") -> Term | None:
-        """Note what the coordinator proves, whose link has ``key``; return the newer term if it is to be refused.
+        """Note the term that the coordinator proves on a link with ``key``; return a newer one that refuses it.
 
         Raises:
             PeerLost: if it proves nothing.

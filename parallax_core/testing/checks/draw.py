@@ -115,7 +115,7 @@ class DrawChecks(StageSubject):
             self.compare(found, expected, "a draw depends on more than seed, choice, position and logits")
 
     def test_count_draws_what_forks_with_choices_draw(self) -> None:
-        """The j-th draw of a count is that of a fork whose choice is j higher; so are sequences opened with it."""
+        """The j-th draw of a count equals the draw of a fork, or new sequence, with a choice j higher."""
         with self.open_whole() as chain:
             tokens = self.make_tokens(chain, 4)[:4]
             sampling = Sampling(temperature=HOT, seed=21)

@@ -58,7 +58,7 @@ class LeaseChecks(StageSubject):
     """Tests of stages that serve through leases; of a backend without them, nothing."""
 
     def open_leased(self, layers: LayerRange | None) -> Stage | None:  # noqa: ARG002 -- for those who can
-        """Return a new stage of some layers, or of all, that serves through leases; None if there are none."""
+        """Return a new stage of some or all layers that serves through leases; None without leases."""
         return None
 
     def test_leased_stage_describes_a_lease_of_everything(self) -> None:
@@ -244,7 +244,7 @@ class LeaseChecks(StageSubject):
 
     @contextmanager
     def _open_holder(self, layers: LayerRange | None) -> Iterator[LeasingStage | None]:
-        """Yield a stage that serves through leases, or None if there is none; close it at the end."""
+        """Yield a stage that serves through leases, or None without leases; close it at the end."""
         stage = self.open_leased(layers)
         try:
             yield cast("LeasingStage | None", stage)  # a test of its own makes sure of the protocol

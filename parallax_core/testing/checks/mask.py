@@ -34,7 +34,7 @@ NUM_DRAWS = 8
 
 
 class MaskChecks(StageSubject):
-    """Draws under masks: which tokens, which rows, log-probabilities, and masks that come late or never."""
+    """Draws under masks: allowed tokens, rows, log-probabilities, and masks that come late or never."""
 
     def test_masked_draw_takes_only_what_the_mask_allows(self) -> None:
         """A draw under a mask equals a draw in which all other tokens are forbidden by a bias."""

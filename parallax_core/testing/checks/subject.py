@@ -34,7 +34,7 @@ class StageSubject:
         raise NotImplementedError
 
     def compute_logits(self, tokens: Sequence[int]) -> Sequence[float] | None:  # noqa: ARG002 -- for those who can
-        """Return the logits of the token after ``tokens`` by another implementation, or None if there is none."""
+        """Return the logits of the token after ``tokens`` by another implementation, or None without one."""
         return None
 
     def open_whole(self) -> Chain:

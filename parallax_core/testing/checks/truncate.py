@@ -1,4 +1,4 @@
-"""Tests truncation: what is removed, what is kept, and the limits."""
+"""Tests truncation: removed and kept tokens, and the limits."""
 
 from __future__ import annotations
 

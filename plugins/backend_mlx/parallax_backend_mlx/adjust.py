@@ -15,7 +15,7 @@ from parallax_core.api import Draft
 
 
 def adjust_logits(logits: mx.array, drafts: Sequence[Draft]) -> mx.array:
-    """Return ``logits`` after penalties, bias and bans; rows whose sampling has none of them cost nothing.
+    """Return ``logits`` after penalties, bias and bans; rows without any of them cost nothing.
 
     Args:
         logits: float32 of shape [rows, vocab_size].

@@ -50,7 +50,7 @@ class MlxBenchmark:
         self.name = str(mx.device_info()["device_name"]) if self._is_gpu else ""
 
     def read_memory(self) -> DeviceMemory:
-        """Return the memory of the device; on a CPU, that of the machine, and what its control groups leave free."""
+        """Return the memory of the device; on a CPU, that of the machine, free within its control groups."""
         total = mx.device_info().get("memory_size", 0) if self._is_gpu else Machine().total_memory()
         return DeviceMemory(int(total), find_room())
 

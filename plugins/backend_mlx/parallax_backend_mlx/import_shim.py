@@ -33,7 +33,7 @@ class Package(ModuleType):
 
 @contextmanager
 def skip_unused() -> Iterator[None]:
-    """Import modules of mlx_lm without what serves no layers, which is loaded on its first use.
+    """Import modules of mlx_lm without those that serve no layers; these load on first use.
 
     Does nothing if the package was imported before.
     """

@@ -14,7 +14,7 @@ class LoadedModel:
     """Loaded layers, which nothing runs: each network has modules of its own. Belongs to the thread that loaded them.
 
     Args:
-        model_slice: the layers; changed by nobody from now on.
+        model_slice: the layers; not changed from now on.
         kernel: see `MlxSettings`.
     """
 

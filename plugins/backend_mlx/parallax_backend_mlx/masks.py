@@ -10,7 +10,7 @@ from parallax_core.api import MaskSource, Tensor
 
 
 def wait_for_masks(logits: mx.array, masks: MaskSource | None) -> mx.array:
-    """Return the logits of a step after its masks, for which it waits; ``logits`` themselves if it has none.
+    """Wait for the masks of a step and return its logits under them; ``logits`` themselves without masks.
 
     Raises:
         BackendFailed: if the masks do not come in time.

@@ -48,7 +48,7 @@ def fill_holes(weights: Mapping[str, mx.array], holes: Collection[str]) -> Weigh
 
 
 def find_spoilt(arrays: Iterable[tuple[str, mx.array]]) -> str:
-    """Return the name of an array made from a placeholder; empty if there is none. The arrays must be evaluated."""
+    """Return the name of an array made from a placeholder, or an empty text. The arrays must be evaluated."""
     for name, array in arrays:
         if mx.issubdtype(array.dtype, mx.floating) and array.size:
             # One number of each part is enough for joined arrays.

@@ -188,7 +188,7 @@ class Network:
         ]
 
     def _guess_dtype(self) -> mx.Dtype:
-        """Return the dtype of most of its weights, which is that of hidden states too."""
+        """Return the dtype of most of its weights, and so of hidden states."""
         found = Counter(array.dtype for _, array in flatten_tree(self._model.parameters()))
         floats = [dtype for dtype, _ in found.most_common() if mx.issubdtype(dtype, mx.floating)]
         return floats[0] if floats else mx.float32

@@ -89,7 +89,7 @@ class SlotMapping:
 
     @cached_property
     def pages(self) -> mx.array:
-        """The index of each page of each row in page arrays, uint32 of shape [rows, pages]; 0 where a row has none."""
+        """The index of each page of each row in page arrays, uint32 of shape [rows, pages]; 0 for no page."""
         return (self._pages + 1).astype(mx.uint32)
 
     def bounds(self, reach: int) -> mx.array:
@@ -150,7 +150,7 @@ class SlotMapping:
 
     @cached_property
     def _pages(self) -> mx.array:
-        """The pages of each row, int32 of shape [rows, pages]; where a row has none, `NO_PAGE`."""
+        """The pages of each row, int32 of shape [rows, pages], padded with `NO_PAGE`."""
         num = -(-self.span // self._page_size)
         pages = array("i")
         for row_range in self._row_ranges:

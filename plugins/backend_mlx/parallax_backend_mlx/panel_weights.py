@@ -73,7 +73,7 @@ class PanelLinear(Linear):
 
 
 class PanelEmbedding(Embedding):
-    """An embedding whose weight is stored in panels, which may be the head too.
+    """An embedding with its weight in panels; it may be the head, too.
 
     Args:
         plain: the embedding to replace; it loses its weight.

@@ -24,7 +24,7 @@ class Finished(Exception):  # not an error
 
 
 class LayerPlaceholder(Module):
-    """Has every attribute of a module except its parameters."""
+    """Stands for a module: it has all its attributes except its parameters."""
 
     def __init__(self, module: Module) -> None:
         self.replaced: Any = module

@@ -53,7 +53,7 @@ def turn_weights(model: Module) -> None:
 
 
 def turn_module(plain: Linear | Embedding) -> Module | None:
-    """Return what takes the place of a module, which is not used afterwards; None if nothing does."""
+    """Return a replacement for a module, which is not used afterwards, or None."""
     if fits_panels(plain.weight):
         return PanelLinear(plain) if isinstance(plain, Linear) else PanelEmbedding(plain)
     return TransposedWeight(plain) if isinstance(plain, Linear) and plain.weight.dtype == mx.float32 else None

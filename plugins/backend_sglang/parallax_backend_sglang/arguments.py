@@ -114,7 +114,7 @@ def make_common(model: Path, dtype: str, settings: SglangSettings, device: Devic
 
 
 def read_architecture(config: Mapping[str, Any]) -> str:
-    """Return the architecture in a config.json; empty: it has none."""
+    """Return the architecture in a config.json; empty if missing."""
     names = config.get("architectures")
     return str(names[0]) if isinstance(names, list) and names else ""
 

@@ -13,7 +13,7 @@ from parallax_core.api import ParallaxError
 
 
 def main() -> None:
-    """Do what the parent process asks for, until it closes the socket, which ends this process at once."""
+    """Serve the parent process until it closes the socket, which ends this process at once."""
     link = socket.socket(fileno=int(sys.argv[1]))
     inbox = Inbox[Frame](link, receive)
     try:

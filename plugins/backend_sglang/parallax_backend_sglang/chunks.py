@@ -1,4 +1,4 @@
-"""Turns a request into what SGLang takes, and what SGLang gives into chunks."""
+"""Converts requests to SGLang's, and SGLang's outputs to chunks."""
 
 from __future__ import annotations
 

@@ -51,13 +51,13 @@ NEW: Interface = {
     f"{QUANTIZATION}.unquant:initialize_bf16_gemm_config": (),
     f"{RUNNER}.__init__": ("model_config", "mem_fraction_static", "gpu_id", "nccl_port", "server_args"),
 }
-"""What it uses of releases whose process groups are made before the model runner."""
+"""The interface used in releases that make process groups before the model runner."""
 OLD: Interface = {
     f"{BOOTSTRAP}:init_torch_distributed": ("server_args", "model_config", "device", "ps"),
     "sglang.srt.distributed.parallel_state_wrapper:ParallelState": ("trivial",),
     f"{RUNNER}.__init__": ("model_config", "mem_fraction_static", "gpu_id", "ps", "nccl_port", "server_args"),
 }
-"""What it uses of releases whose model runner makes the process groups."""
+"""The interface used in releases with process groups made by the model runner."""
 
 
 @dataclass(frozen=True, slots=True)

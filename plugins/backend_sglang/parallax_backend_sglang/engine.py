@@ -142,7 +142,7 @@ class SglangEngine:
         self._reading = asyncio.create_task(self._read(reader, child.explain))
 
     def _complete(self, info: EngineInfo) -> EngineInfo:
-        """Return what SGLang states about an engine, with what this backend decides."""
+        """Return SGLang's description of an engine, completed by this backend's limits."""
         adapter: frozenset[RequestField] = frozenset({"adapter"} if self._load.adapters else ())
         return replace(
             info,

@@ -51,7 +51,7 @@ class LogRelay:
                     sys.stderr.write(f"sglang: {text}\n")
 
     def find_error(self) -> str:
-        """Return the last line of the last traceback; empty: there is none."""
+        """Return the last line of the last traceback, or an empty text."""
         found = (match[1] or match[2] for line in reversed(self.lines) if (match := ERROR_LINE.fullmatch(line.strip())))
         return next(found, "")
 

@@ -20,7 +20,7 @@ LIBRARIES = (
 )
 """What SGLang imports on a CPU, apart from PyTorch. Its own list of requirements has packages of CUDA, too."""
 BARE = ("sglang{release}", "triton==3.9.0", "xgrammar==0.2.7")
-"""What is installed without its requirements, which are among `LIBRARIES` or belong to CUDA."""
+"""Packages installed without their requirements, which are among `LIBRARIES` or belong to CUDA."""
 
 ENGINE = EngineSpec(
     module="sglang",

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def serve(link: socket.socket) -> None:
-    """Do what the other end of ``link`` asks for, until it closes, which ends this process at once."""
+    """Serve the other end of ``link`` until it closes, which ends this process at once."""
     inbox = Inbox[StageFrame](link, wait)
     try:
         message = inbox.wait()

@@ -1,4 +1,4 @@
-"""Plans a stage: its properties, and the arguments with which SGLang loads it; refuses what a stage cannot do."""
+"""Plans a stage: its properties and SGLang's arguments; refuses unsupported settings."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def describe_supported() -> str:
 
 
 def find_installed() -> str:
-    """Return the version of SGLang in this environment; empty: there is none."""
+    """Return the version of SGLang in this environment; empty if it is not installed."""
     if find_spec("sglang") is None:
         return ""
     try:

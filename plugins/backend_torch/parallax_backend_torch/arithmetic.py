@@ -122,7 +122,7 @@ def attend_rectangles(query: torch.Tensor, pool: Pool, grid: Grid, rule: Rule) -
 
 
 def _find_kernels(query: torch.Tensor, pool: Pool, rule: Rule) -> ModuleType | None:
-    """Return the kernels that can compute an attention; None: there are none."""
+    """Return the kernels that can compute an attention, or None."""
     kernels = DEVICE_KERNELS.find(query.device)
     if kernels is None or rule.sinks is not None or rule.soft_cap or query.shape[2] > kernels.WIDEST:
         return None

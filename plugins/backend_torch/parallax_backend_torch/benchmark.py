@@ -52,7 +52,7 @@ class TorchBenchmark:
         self.name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else ""
 
     def read_memory(self) -> DeviceMemory:
-        """Return the memory of the device; on a CPU, that of the machine, and what its control groups leave free."""
+        """Return the memory of the device; on a CPU, that of the machine, free within its control groups."""
         device = self._device
         total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else Machine().total_memory()
         return DeviceMemory(int(total), find_room(device))

@@ -71,7 +71,7 @@ class DeviceLayers:
 
 
 def find_kernels(layer: Layer) -> ModuleType | None:
-    """Return the kernels that can run a layer as one of `DeviceLayers`; None: there are none."""
+    """Return the kernels that can run a layer as one of `DeviceLayers`, or None."""
     matrices = _list_matrices(layer)
     kernels = DEVICE_KERNELS.find(matrices[0].weight.device) if matrices else None
     return kernels if kernels and all(matrix.few_rows for matrix in matrices) else None

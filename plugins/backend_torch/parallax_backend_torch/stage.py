@@ -164,7 +164,7 @@ class TorchStage:
         return dataclasses.replace(result, sampling_s=time.perf_counter() - begun if result.answers else 0.0), step
 
     def _commit(self, step: Step | None) -> None:
-        """Write the new states after a successful step; a replayed step has none."""
+        """Write the new states after a successful step; a replayed step has no new states."""
         if step is None:
             return
         try:

@@ -259,7 +259,7 @@ class Weights:
         return made
 
     def read_bias(self, *names: str) -> torch.Tensor | None:
-        """Return the biases ``NAME.bias``, concatenated, or None if there are none."""
+        """Return the biases ``NAME.bias``, concatenated, or None without any."""
         if not any(self.has(f"{name}.bias") for name in names):
             return None
         return torch.cat([self.read_plain(f"{name}.bias").float() for name in names])

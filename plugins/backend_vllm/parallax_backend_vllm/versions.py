@@ -20,7 +20,7 @@ def describe_supported() -> str:
 
 
 def find_installed() -> str:
-    """Return the version of vLLM in this environment; empty: there is none."""
+    """Return the version of vLLM in this environment; empty if it is not installed."""
     if find_spec("vllm") is None:
         return ""
     for name in DISTRIBUTIONS:

@@ -1,4 +1,4 @@
-"""``parallax bench``."""
+"""Measure the speed of servers."""
 
 from __future__ import annotations
 

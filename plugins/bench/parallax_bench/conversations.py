@@ -17,7 +17,7 @@ Turn = dict[str, str]
 PLACES = ("messages", "conversations", "conversation")
 """Where an entry has its turns."""
 FORMS = (("role", "content"), ("from", "value"))
-"""The fields of a turn with who speaks and what: OpenAI's, and ShareGPT's."""
+"""The fields of a turn for the speaker and the text: OpenAI's, and ShareGPT's."""
 ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant"}
 """ShareGPT's names of roles; others are OpenAI's."""
 HINT = "give each entry 'messages' with 'role' and 'content', or 'conversations' with 'from' and 'value'"
@@ -74,7 +74,7 @@ def _read_turn(turn: object, where: str) -> Turn:
         for role, content in FORMS:
             if isinstance(turn.get(role), str) and isinstance(turn.get(content), str):
                 return {"role": ROLES.get(turn[role], turn[role]), "content": turn[content]}
-    raise ParallaxError(f"{where} has no text, or nobody who says it", HINT)
+    raise ParallaxError(f"{where} has no text or no speaker", HINT)
 
 
 def _ask(turns: list[Turn], output_len: int | None) -> Iterator[BenchRequest]:

@@ -15,7 +15,7 @@ from parallax_bench.traces import read_trace
 from parallax_core.api import ParallaxError
 
 DEFAULT_LEN = 128
-"""Tokens per answer where nothing was recorded and nobody says."""
+"""Tokens per answer by default, where no length was recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,7 +32,7 @@ OPEN_AGAIN = "open the stage again"
 
 
 class OnDevice(Protocol):
-    """Has a device."""
+    """An object with a device."""
 
     @property
     def device(self) -> torch.device:

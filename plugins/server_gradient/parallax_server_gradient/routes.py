@@ -106,7 +106,7 @@ class Gradient:
 
 
 def _guard(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Return a route for administrators, which passes on what the server refuses."""
+    """Return a route for administrators that passes on the server's refusals."""
 
     @needs_role("admin")
     async def guarded(http: Request) -> Response:

@@ -172,7 +172,7 @@ class Reply:
 
 
 def read_object(text: str) -> Json | None:
-    """Return the JSON object that a text is; None if it is none."""
+    """Return the JSON object in a text, or None if it is not an object."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

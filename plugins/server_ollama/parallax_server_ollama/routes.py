@@ -22,7 +22,7 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 VERSION = "0.12.0"
-"""The release of Ollama whose API this is; clients compare it with what they need."""
+"""The release of Ollama with this API; clients compare it with their needs."""
 CAPABILITIES = {"chat": "completion", "tools": "tools", "reasoning": "thinking", "embeddings": "embedding"}
 """What the server says of a model, as Ollama calls it."""
 FAR = "0001-01-01T00:00:00Z"

@@ -59,7 +59,7 @@ def read_generate(data: bytes) -> Asked:
 
 
 def read_embed(data: bytes) -> Asked:
-    """Return what a body of ``POST /api/embed`` asks for; raises what `read_chat` raises."""
+    """Return the request in a body of ``POST /api/embed``; raises as `read_chat` does."""
     body: EmbedBody = read(data, EmbedBody)
     sizes = {} if body.dimensions is None else {"dimensions": body.dimensions}
     asked = {"model": name_model(body.model), "input": body.input, **sizes}
@@ -68,7 +68,7 @@ def read_embed(data: bytes) -> Asked:
 
 
 def read_show(data: bytes) -> Asked:
-    """Return what a body of ``POST /api/show`` asks for; raises what `read_chat` raises."""
+    """Return the request in a body of ``POST /api/show``; raises as `read_chat` does."""
     body: ShowBody = read(data, ShowBody)
     return Asked(model=body.model or body.name)
 

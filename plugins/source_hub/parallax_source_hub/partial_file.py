@@ -29,7 +29,7 @@ class RemoteFile:
     blob: str
     """The git blob id of the file: SHA-1 of ``blob SIZE\\0`` and the content, in hexadecimal."""
     sha256: str = ""
-    """The SHA-256 of the content in hexadecimal, for files in Git LFS, whose blob id is that of the pointer."""
+    """The SHA-256 of the content in hexadecimal, for files in Git LFS: their blob id is the pointer's."""
 
 
 class PartialFile:

@@ -57,7 +57,7 @@ def model_config(shape: LlamaShape, specials: SpecialIds, dtype: str) -> Json:
 
 
 def describe_blocks(types: Mapping[str, str]) -> Json:
-    """Return the entry of config.json for packed tensors of the types ``types``; empty if there are none."""
+    """Return the entry of config.json for packed tensors of the types ``types``; empty without any."""
     return {"quantization_config": {"quant_method": "gguf", "types": dict(types)}} if types else {}
 
 
@@ -100,5 +100,5 @@ def tokenizer_config(fields: Fields, shape: LlamaShape, specials: SpecialIds) ->
 
 
 def chat_template(fields: Fields) -> str:
-    """Return the chat template, in Jinja; empty if the model has none."""
+    """Return the chat template, in Jinja; empty if missing."""
     return fields.text("tokenizer.chat_template", "")

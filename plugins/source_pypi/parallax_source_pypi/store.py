@@ -45,7 +45,7 @@ def list_models(root: Path) -> list[Stored]:
 
 
 def read_model(folder: Path) -> Stored | None:
-    """Return the model in ``folder``; None if there is none or it is incomplete."""
+    """Return the model in ``folder``, or None if it is missing or incomplete."""
     manifest = read_manifest(folder)
     try:
         name = parse_name(folder.name)

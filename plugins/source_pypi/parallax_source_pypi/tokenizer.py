@@ -16,7 +16,7 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecialIds:
-    """The ids of special tokens; None where the model has none."""
+    """The ids of special tokens; None for those that the model lacks."""
 
     bos: int | None
     eos: int

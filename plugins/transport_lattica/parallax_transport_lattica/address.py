@@ -34,7 +34,7 @@ class LatticaEndpoint:
     peer: str = ""
     """The id of the peer, which its key proves; empty where one is to listen."""
     public: str = ""
-    """For a listener, ``HOST:PORT`` of another machine that forwards connections to it; empty: there is none."""
+    """For a listener, ``HOST:PORT`` of another machine that forwards connections to it, or empty."""
 
     def __str__(self) -> str:
         peer = f"/{self.peer}" if self.peer else ""

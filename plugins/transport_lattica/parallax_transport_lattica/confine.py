@@ -29,7 +29,7 @@ _TYPE_MASK = 0xF
 
 
 def limit_memory() -> None:
-    """Have allocations beyond `MOST_MEMORY` fail, which ends the process; it is then started again."""
+    """Make allocations beyond `MOST_MEMORY` fail, which ends the process; it is then started again."""
     with contextlib.suppress(OSError, ValueError):  # a smaller limit is set already
         resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
 
@@ -50,7 +50,7 @@ def refuse_udp() -> bool:
 
 
 def _write_program(architecture: int, call: int) -> bytes:
-    """Return a filter in the language of the Berkeley Packet Filter; jumps skip so many instructions."""
+    """Return a Berkeley Packet Filter program; jump targets are numbers of skipped instructions."""
     lines = (
         (_LOAD, 0, 0, _AT_ARCHITECTURE),
         (_EQUAL, 0, 8, architecture),

@@ -52,7 +52,7 @@ class Inbox:
         return Reply.TAKEN if has_room else Reply.BUSY
 
     def take(self) -> bytes:
-        """Return and forget all data that is in order; empty if there is none."""
+        """Return and forget all data that is in order, if any."""
         data = b"".join(self._ready)
         self._ready.clear()
         self._ready_bytes = 0

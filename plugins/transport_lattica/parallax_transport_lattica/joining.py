@@ -25,7 +25,7 @@ class LatticaJoining:
         self._inner = ZmqJoining()
 
     def prepare(self, node: str) -> None:
-        """Make the key ``default`` if the node has none."""
+        """Create the key ``default``, unless the node has a key."""
         self._inner.prepare(node)
 
     def describe_head(self, node: str, address: str) -> bytes:
@@ -64,7 +64,7 @@ class LatticaJoining:
         return self._inner.list_removed()
 
     def find_role(self, key: bytes) -> NodeRole | None:
-        """Return the role that a key has, whichever machine's it is; None: it has none, or was removed."""
+        """Return the role of a key, of whichever machine; None for an unknown or removed key."""
         return self._inner.find_role(key)
 
     def take_over(
@@ -74,7 +74,7 @@ class LatticaJoining:
         self._inner.take_over(machines, removed, servers)
 
     async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
-        """Have the head admit this machine's own key, through a tunnel to the first address that answers."""
+        """Ask the head to admit this machine's own key, through a tunnel to the first address that answers."""
         key, addresses = self.find_key(head), self.list_addresses(head)
         caller, port, reached = await _reach(addresses)
         local, address = f"127.0.0.1:{port}", choose_address(addresses, reached)

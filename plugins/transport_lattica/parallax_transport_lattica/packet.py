@@ -14,7 +14,7 @@ MAGIC = b"PLT"
 VERSION = 1
 """Version of this layer: the packets of a tunnel. What a tunnel carries has versions of its own."""
 STREAM_BYTES = 16
-"""Bytes of the name of a stream, which is random: who does not know it cannot add to the stream."""
+"""Bytes of the random name of a stream: nodes that do not know it cannot add to the stream."""
 MOST_CONTENT = 2**17
 """The most bytes of content in a packet."""
 MOST_PEER_BYTES = 64

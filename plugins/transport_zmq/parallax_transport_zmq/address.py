@@ -132,7 +132,7 @@ def place_near(address: str, node: str) -> str:
 
 
 def _find_interface(host: str) -> str:
-    """Return the address of this machine's interface with the route to a host; all interfaces if there is none."""
+    """Return the address of this machine's interface with the route to a host; without a route, all interfaces."""
     everywhere = "::" if ":" in host else "0.0.0.0"  # noqa: S104 -- only with keys, see security.py
     try:
         family, _, _, _, where = min(socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM), key=itemgetter(0))

@@ -1,4 +1,4 @@
-"""``parallax keys``."""
+"""Make keys, and choose which keys are trusted."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def tell_of_codes(codes: JoinCodes, *, revokes: bool) -> None:
         typer.echo("These join codes still admit machines, and this one if it makes a new key:", err=True)
         for name, rest in valid.items():
             typer.echo(f"  {name}: {rest}", err=True)
-        typer.echo(f"To revoke them: parallax codes revoke {' '.join(valid)}", err=True)
+        typer.echo(f"To revoke them: parallax cluster codes revoke {' '.join(valid)}", err=True)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The connections that others have made to a socket: which are links, and which are to be ended.
+"""The connections made to a socket by others: those that are links, and those to end.
 
 ZeroMQ itself ends none whose key it accepted, and hangs up on no peer by request. It gathers all parts of a message,
 whose number it does not limit, before it passes on the first.

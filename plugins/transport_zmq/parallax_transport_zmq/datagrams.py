@@ -27,7 +27,7 @@ class DatagramReader:
     """Passes each datagram of a socket on, with its sender. Belongs to one event loop; closes the socket."""
 
     def __init__(self, sock: socket.socket, hear: Callable[[bytes, Place], None]) -> None:
-        """Have ``hear`` called on the event loop for each datagram."""
+        """Call ``hear`` on the event loop for each datagram."""
         self._sock = sock
         self._hear = hear
         self._loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ class DatagramReader:
                 data, place = self._sock.recvfrom(MOST_BYTES)
             except BlockingIOError:
                 return
-            except OSError:  # of an earlier datagram, which nobody took
+            except OSError:  # of an earlier datagram that was not received
                 continue
             self._hear(data, place)
 
@@ -124,7 +124,7 @@ def _opened(family: int) -> Iterator[socket.socket]:
 
 
 def join_group(sock: socket.socket) -> None:
-    """Have a socket receive what is sent to `GROUP`, on all interfaces that are there now."""
+    """Join a socket to the multicast `GROUP` on all present interfaces."""
     group = socket.inet_pton(socket.AF_INET6, GROUP)
     for index, _ in socket.if_nameindex():
         with contextlib.suppress(OSError):  # it has joined there already, or the interface has no IPv6

@@ -1,6 +1,6 @@
 """Finds nodes on the networks of this machine: questions by broadcast and multicast over UDP, and answers to the asker.
 
-A question has the length of the longest answer, so that nobody can have a node send more to a forged address than he
+A question has the length of the longest answer, so that no sender can make a node send more to a forged address than he
 has sent to the node. The formats are those of `_pack`: a mark, a kind, the number of an asker, a length, the bytes.
 """
 
@@ -186,7 +186,7 @@ def pack(kind: bytes, number: bytes, content: bytes) -> bytes:
 
 
 def unpack(data: bytes, kind: bytes) -> tuple[bytes, bytes] | None:
-    """Return the number and the content of a datagram; None: it is none of this kind."""
+    """Return the number and the content of a datagram, or None if it is of another kind."""
     if len(data) < HEAD.size:
         return None
     mark, its_kind, number, size = HEAD.unpack_from(data)

@@ -71,11 +71,11 @@ class Enroller:
         self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Admit nobody any more. Idempotent."""
+        """Stop admitting machines. Idempotent."""
         self._task.cancel()
 
     def ask(self, applicant: Applicant) -> None:
-        """Have a machine answered: admitted, or refused with the reason."""
+        """Queue a machine for an answer: admission, or refusal with the reason."""
         now = asyncio.get_running_loop().time()
         code = self._codes.pop(applicant.proof, None) or Allowance(BURST, now)
         self._codes[applicant.proof] = code

@@ -54,7 +54,7 @@ class ZmqJoining:
         self._keyring = Keyring(keys_folder())
 
     def prepare(self, node: str) -> None:
-        """Make the key ``default`` if the node has none."""
+        """Create the key ``default``, unless the node has a key."""
         self._keyring.check_folders()
         self._keyring.ensure_pair(node)
 
@@ -98,7 +98,7 @@ class ZmqJoining:
         return self._keyring.list_removed()
 
     def find_role(self, key: bytes) -> NodeRole | None:
-        """Return the role that a key has, whichever machine's it is; None: it has none, or was removed."""
+        """Return the role of a key, of whichever machine; None for an unknown or removed key."""
         return self._keyring.find_key_role(key)
 
     def take_over(
@@ -108,7 +108,7 @@ class ZmqJoining:
         self._keyring.take_over(machines, removed, servers)
 
     async def enrol(self, head: bytes, secret: bytes, machine: str, versions: bytes) -> Enrolment:
-        """Have the head admit this machine's own key; the first address that answers counts."""
+        """Ask the head to admit this machine's own key; the first address that answers counts."""
         key, addresses = self.find_key(head), self.list_addresses(head)
         self.prepare(machine)
         own = self._keyring.ensure_pair(machine).public
@@ -151,7 +151,7 @@ def _write_host(host: str) -> str:
 
 
 async def _take_first(tasks: list[asyncio.Task[Enrolment]]) -> Enrolment:
-    """Return the first admission; if there is none, raise the refusal of a head, or else the first error."""
+    """Return the first admission; without one, raise a head's refusal, or else the first error."""
     errors: list[ParallaxError] = []
     for done in asyncio.as_completed(tasks):
         try:
@@ -234,7 +234,7 @@ class _Question:
             self._fail(IncompatibleNode(message, SAME_VERSION))
         elif data[:1] == Kind.REFUSE:
             hint = (
-                "ask for another code (`parallax codes new` on the machine of the server), or see the log of the server"
+                "ask for another code (`parallax cluster codes new` on the server's machine), or see the server's log"
             )
             self._fail(_Refused(f"the server at {self._address} refuses this machine: {unpack_reason(data)}", hint))
         elif not self._answer.done():
@@ -247,7 +247,7 @@ class _Question:
             case zmq.Event.CONNECTED:
                 return
             case zmq.Event.HANDSHAKE_FAILED_AUTH:
-                hint = "it was made for another server, or long ago; `parallax codes new` there makes another"
+                hint = "it was made for another server, or long ago; `parallax cluster codes new` there makes another"
                 self._fail(_Refused(f"the server at {self._address} does not know this join code", hint))
             case zmq.Event.CLOSED:
                 hint = "is the server still running, and does this machine reach it?"
@@ -255,7 +255,7 @@ class _Question:
                     hint = "only the machine of the server itself reaches this address: let it listen at tcp://0.0.0.0:PORT"
                 self._fail(PeerLost(f"no server answers at {self._address}", hint))
             case _:
-                hint = "the code is for a server with another key; `parallax codes new` on its machine makes one"
+                hint = "the code is for a server with another key: ask for one (`parallax cluster codes new`)"
                 self._fail(PeerLost(f"the process at {self._address} is not the server of the join code", hint))
 
     def _fail(self, error: PeerLost) -> None:

@@ -282,7 +282,7 @@ class Keyring:
             self._kept.refresh()
 
     def find_key_role(self, public: bytes) -> NodeRole | None:
-        """Return the role of the holder of ``public``, whoever it is; None: there is none."""
+        """Return the role of the holder of ``public``, or None."""
         roles = {key.role for key in self._find(public)}
         return next((role for role in ROLES if role in roles), None)
 
@@ -321,7 +321,7 @@ class Keyring:
         self._kept.refresh()
 
     def _note_removal(self, path: Path) -> None:
-        """Keep that the key in a file was removed; a damaged one can admit nobody.
+        """Record the removal of the key in a file; a damaged one can admit no machine.
 
         Raises:
             ParallaxError: if that fails; the file is removed all the same.
@@ -335,7 +335,8 @@ class Keyring:
         except OSError as error:
             path.unlink(missing_ok=True)
             message = f"{path.stem!r} is not trusted now, but a join code may admit it again: {error.strerror}"
-            raise ParallaxError(message, f"make room in {self._removed.parent}, or `parallax codes revoke`") from error
+            hint = f"make room in {self._removed.parent}, or `parallax cluster codes revoke`"
+            raise ParallaxError(message, hint) from error
 
 
 def make_pair() -> KeyPair:

@@ -181,7 +181,7 @@ def _list_files(folder: Path, suffix: str) -> Stamps:
 
 
 def _stamp_folder(folder: Path) -> Stamp:
-    """Return values that change with a folder, its time in nanoseconds first; empty: there is none."""
+    """Return values that change with a folder, its mtime in nanoseconds first; empty without a folder."""
     try:
         return _read_stamp(folder.stat())
     except OSError:

@@ -65,7 +65,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class KeyCheck:
-    """What decides who may connect."""
+    """Decides which peers may connect."""
 
     keyring: Keyring
     connections: Connections
@@ -216,7 +216,7 @@ class Listener:
         return Peer(hello.sender, hello.credit, key, role, arrivals)
 
     def _enrol(self, identity: bytes, message: zmq.Frame) -> Applicant | str:
-        """Have a machine that has proved the secret of a code answered later, or return the reason for refusing it.
+        """Queue a machine that has proved the secret of a code for an answer, or return the reason to refuse it.
 
         Raises:
             BadMessage: if the message is malformed, or of another version.

@@ -58,7 +58,7 @@ async def find_target(address: str, peer: str, node: str, keyring: Keyring) -> T
 
 
 async def find_ip(place: TcpEndpoint, address: str) -> IpAddress:
-    """Return the IP address to connect to for ``place``, which is that of ``address``.
+    """Return the IP address to connect to for ``place``, parsed from ``address``.
 
     Raises:
         PeerLost: if the host is unknown.

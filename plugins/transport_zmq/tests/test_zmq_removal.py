@@ -194,7 +194,7 @@ def test_removal_names_the_codes_that_still_admit_and_offers_to_revoke_them(ring
         ring.allow(bytes([len(name)]) * 31 + name.encode()[:1], name)
     _, told = run("remove", "one", codes=codes)
     assert "cde0505e: one machine until tomorrow" in told
-    assert "parallax codes revoke cde0505e aa11bb22" in told
+    assert "parallax cluster codes revoke cde0505e aa11bb22" in told
     assert codes.revoked == []
     _, told = run("remove", "two", "--revoke-codes", codes=codes)
     assert "Revoked join codes: cde0505e, aa11bb22" in told

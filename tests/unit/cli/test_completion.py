@@ -19,7 +19,7 @@ def run(*arguments: str, **variables: str) -> str:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_script_asks_the_program(shell: str) -> None:
-    assert "_PARALLAX_COMPLETE" in run("completion", shell)
+    assert "_PARALLAX_COMPLETE" in run("--completion", shell)
 
 
 def complete(words: str) -> list[str]:
@@ -29,12 +29,15 @@ def complete(words: str) -> list[str]:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert complete("parallax com") == ["complete", "completion"]
+    assert complete("parallax c") == ["chat", "config", "cluster"]
+    assert complete("parallax cluster co") == ["codes"]
+    assert complete("parallax cluster codes re") == ["revoke"]
+    assert "--max-tokens" in complete("parallax chat --raw --max")
     assert "--max-tokens" in complete("parallax chat --max")
 
 
 def test_installation_writes_to_the_home_of_the_user(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
-    assert ".bash_completions/parallax.sh" in run("completion", "bash", "--install", **home)
+    assert ".bash_completions/parallax.sh" in run("--install-completion", "bash", **home)
     run("completion", "bash", "--install", **home)
     assert (tmp_path / ".bashrc").read_text().count("parallax.sh") == 1

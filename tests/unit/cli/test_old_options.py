@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.cli import COMMANDS
+from parallax_core.cli import list_names
 from parallax_core.cli.old_options import OPTIONS, find_hint
 
 
@@ -28,4 +28,4 @@ def test_hint_says_what_to_write(command: str, option: str, hint: str) -> None:
 
 
 def test_hints_are_for_commands_that_exist() -> None:
-    assert {command for hints in OPTIONS.values() for command in hints} <= COMMANDS.keys()
+    assert {command for hints in OPTIONS.values() for command in hints} <= set(list_names())

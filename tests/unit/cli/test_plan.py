@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run_plan(folder: Path, *options: str, nodes: str = "nodes.toml") -> subprocess.CompletedProcess[str]:
-    return run_here("plan", str(folder), "--nodes", str(folder / nodes), *options)
+    return run_here("cluster", "plan", str(folder), "--nodes", str(folder / nodes), *options)
 
 
 def read_plans(folder: Path, *options: str) -> list[dict[str, Any]]:

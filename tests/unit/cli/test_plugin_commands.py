@@ -29,6 +29,16 @@ def test_help_lists_commands_of_plugins_without_importing_them(site: Site) -> No
     assert not (site.folder / "imported").exists()
 
 
+def test_help_lists_a_command_with_the_first_line_of_its_module_under_its_own_heading(site: Site) -> None:
+    site.install_command("greeter", "hello", '"""Greet whoever you like."""\n' + HELLO)
+    assert "hello Greet whoever you like. (greeter)" in " ".join(site.run("--help").stdout.split())
+    site.state("greeter", {"parallax.commands.kind_words": "hello = greeter_plugin:app"})
+    shown = site.run("--help").stdout
+    assert "\nKind words:\n  hello  Greet whoever you like.\n" in shown
+    assert not (site.folder / "imported").exists()
+    assert site.run("hello").stdout == "hello world\n"
+
+
 def test_command_of_a_plugin_runs_with_its_options_and_exit_code(site: Site) -> None:
     site.install_command("greeter", "hello", HELLO)
     done = site.run("hello", "--name", "you", "--code", "3")

@@ -12,7 +12,18 @@ from parallax_core.cluster.placement.nodes_file import read_cluster
 def run_profile(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the command with the backend torch and a cache of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "parallax_core", "profile", "--backend", "torch", "--device", "cpu", *options],
+        [
+            sys.executable,
+            "-m",
+            "parallax_core",
+            "cluster",
+            "profile",
+            "--backend",
+            "torch",
+            "--device",
+            "cpu",
+            *options,
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.cli.plugin import app
+from parallax_core.cli.plugins import app
 from parallax_core.cli.scaffold import KINDS, Project, make_project, read_kind, render_project, write_project
 from tests.conformance.example import EXAMPLES, run_pytest
 
@@ -119,7 +119,7 @@ def test_command_says_what_comes_next(tmp_path: Path) -> None:
 
 
 def test_command_line_refuses_what_it_cannot_write(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from parallax_core.cli import main; main()", "plugin", "new", "nothing", "x"]
+    command = [sys.executable, "-c", "from parallax_core.cli import main; main()", "plugins", "new", "nothing", "x"]
     ran = subprocess.run(command, cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "error: there is no template for 'nothing'" in ran.stderr

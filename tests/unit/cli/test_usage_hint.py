@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from parallax_core.cli import COMMANDS, app, load_command
+from parallax_core.cli import COMMANDS, app, list_names, load_command
 from parallax_core.cli.usage_hint import GROUPS, describe_error
 
 
@@ -15,8 +16,12 @@ from parallax_core.cli.usage_hint import GROUPS, describe_error
     ("words", "hint"),
     [
         ("pull x", "did you mean `parallax models pull`?"),
-        ("revoke x", "did you mean `parallax codes revoke`?"),
-        ("list", "did you mean `parallax models list` or `parallax codes list` or `parallax engines list`?"),
+        ("revoke x", "did you mean `parallax cluster codes revoke`?"),
+        ("promot", "did you mean `parallax cluster promote`?"),
+        ("cluster jon", "did you mean `parallax cluster join`?"),
+        ("codes lst", "did you mean `parallax cluster codes list`?"),
+        ("promote --xyzzy", "see `parallax cluster promote --help`"),
+        ("list", "did you mean `parallax models list` or `parallax engines list`?"),
         ("version", "did you mean `parallax --version`?"),
         ("help", "did you mean `parallax --help`?"),
         ("sevre", "did you mean `parallax serve`?"),
@@ -36,11 +41,11 @@ def test_hint_names_what_was_meant_or_where_to_look(words: str, hint: str, monke
     monkeypatch.setattr(sys, "argv", ["parallax", *words.split()])
     with pytest.raises(TyperException) as caught:
         app(standalone_mode=False)
-    message, found = describe_error(caught.value, [*COMMANDS, "bench"])
+    message, found = describe_error(caught.value, list_names())
     assert found == hint
     assert "ossible options" not in message
     assert "id you mean" not in message
 
 
 def test_groups_are_the_commands_with_sub_commands() -> None:
-    assert set(GROUPS) == {name for name in COMMANDS if getattr(load_command(name), "commands", None)}
+    assert set(GROUPS) == {name for name in COMMANDS if isinstance(load_command(name), TyperGroup)}

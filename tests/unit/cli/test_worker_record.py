@@ -70,4 +70,4 @@ def test_files_that_are_no_records_of_this_machine_are_left_alone() -> None:
 def test_worker_runs_without_a_record_that_cannot_be_written(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / "workers").write_text("in the way")
     with caplog.at_level(logging.WARNING), recorded("mini/7", "tcp://10.0.0.5:9000"):
-        assert "`parallax leave` will not find this worker" in caplog.text
+        assert "`parallax cluster leave` will not find this worker" in caplog.text

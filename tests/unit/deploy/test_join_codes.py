@@ -42,4 +42,4 @@ def test_server_goes_on_without_codes_that_cannot_be_kept(
     listening = note_listening(offer, "tcp://10.0.0.5:9000")
     assert listening is not None
     assert listening.transport == "zmq"
-    assert "`parallax codes new` may make codes for an earlier server" in caplog.text
+    assert "`parallax cluster codes new` may make codes for an earlier server" in caplog.text

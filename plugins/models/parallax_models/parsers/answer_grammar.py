@@ -72,7 +72,7 @@ def quote(text: str) -> str:
 
 
 def without(*texts: str) -> str:
-    """Return any text that has none of these in it."""
+    """Return any text without these."""
     return f"{ANY} & ~{write_pattern(f'(?s:.*)(?:{_join(texts)})(?s:.*)')}"
 
 

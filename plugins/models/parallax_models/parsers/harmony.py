@@ -1,4 +1,4 @@
-"""Parses harmony, the format of gpt-oss, whose messages say in a header what they are.
+"""Parses harmony, the format of gpt-oss: messages with a header that says their kind.
 
 Source: "OpenAI Harmony Response Format" (cookbook.openai.com/articles/openai-harmony).
 """
@@ -100,7 +100,7 @@ class HarmonyParser(AnswerParser):
         return (yield from self.text.pass_until(ENDS, sink))
 
     def _read_arguments(self) -> Reading[str]:
-        """Read the arguments of a call; return the mark that ends them, which is none within a string."""
+        """Read the arguments of a call; return the mark that ends them; marks within strings do not count."""
         scan = JsonScan()
 
         def add(text: str) -> None:

@@ -145,7 +145,7 @@ class JsonCall:
 
 
 def _read_string(text: str) -> str:
-    """Return the string that a JSON text is; empty if it is none."""
+    """Return the string in a JSON text; empty if it is not a string."""
     try:
         found = json.loads(text, strict=False)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Parsers of calls whose name stands between marks and whose arguments are JSON."""
+"""Parsers of calls with the name between marks and arguments in JSON."""
 
 # ruff: noqa: RUF001 -- marks of DeepSeek have this character
 

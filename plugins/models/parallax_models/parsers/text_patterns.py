@@ -1,4 +1,4 @@
-"""Regular expressions for the formats of strings in JSON Schema, none of which matches what is not of the format."""
+"""Regular expressions for the string formats of JSON Schema; they match no string outside the format."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class ValueGrammar:
                     raise InvalidRequest(f"the argument '{name[:100]}': {error.message}") from error
 
     def write_other(self) -> str | None:
-        """Return the value of an argument of any name; None: there is none."""
+        """Return the value of an argument of any other name, or None if the schema allows no others."""
         has_others = not self._properties and self._whole.get("additionalProperties") is not False
         return self.write(find_property(self._root, "")) if has_others else None
 

@@ -232,10 +232,10 @@ async def test_frames_of_an_older_epoch_and_another_lease_are_discarded() -> Non
 @pytest.mark.parametrize(
     ("stage", "message", "said"),
     [
-        (LAST, Result(LEASE, Epoch(0), 2, LAST), "stage 1 of 2 is lost: it speaks of step 2 of epoch 0"),
-        (0, Result(LEASE, Epoch(0), 0, 0), "stage 0 of 2 is lost: it speaks of step 0"),
-        (0, Failure(LEASE, Epoch(0), 5, 0, "?"), "stage 0 of 2 is lost: it speaks of step 5"),
-        (0, Result(LEASE, Epoch(1), 1, 0), "it speaks of step 1 of epoch 1"),
+        (LAST, Result(LEASE, Epoch(0), 2, LAST), "stage 1 of 2 is lost: it reported step 2 of epoch 0"),
+        (0, Result(LEASE, Epoch(0), 0, 0), "stage 0 of 2 is lost: it reported step 0"),
+        (0, Failure(LEASE, Epoch(0), 5, 0, "?"), "stage 0 of 2 is lost: it reported step 5"),
+        (0, Result(LEASE, Epoch(1), 1, 0), "it reported step 1 of epoch 1"),
         (0, Result(LEASE, Epoch(0), 1, LAST), "stage 0 of 2 is lost: it sent a Result that is not its own"),
         (LAST, Step(LEASE, Epoch(0), 1), "stage 1 of 2 is lost: it sent a Step"),
         (LAST, Failure(LEASE, Epoch(0), 0, LAST, "dead", lost=True), "stage 1 of 2 is lost: dead"),

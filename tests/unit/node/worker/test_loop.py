@@ -200,7 +200,7 @@ async def test_message_that_means_nothing_here_ends_the_work() -> None:
         await bench.head.send(Mask(LEASE, Epoch(0), 1, 0, Tensor("uint8", (13,), bytes(13))))
         failure = await bench.failure()
         assert failure.lost
-        assert failure.message == "node 'head' sent a Mask, which means nothing here"
+        assert failure.message == "unexpected Mask message from node 'head'"
         await bench.ended()
 
 

@@ -1,4 +1,4 @@
-"""The command ``parallax plugin``."""
+"""The command ``parallax plugins new``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.cli.command import new_app
 from parallax_core.cli.scaffold import KINDS, make_project, read_kind, write_project
-
-app = new_app("Write a plugin of your own.")
 
 KindArgument = Annotated[str, typer.Argument(metavar="KIND", help=f"What it offers: {', '.join(KINDS)}.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name for users, such as `cuda-graphs`.")]
@@ -22,12 +19,6 @@ Folder = Annotated[
 ]
 
 
-@app.callback()
-def describe() -> None:
-    """Write a plugin of your own."""
-
-
-@app.command()
 def new(kind: KindArgument, name: NameArgument, folder: Folder = Path()) -> None:
     """Write a package with a small plugin that works, and its tests.
 

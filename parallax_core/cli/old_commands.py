@@ -1,0 +1,78 @@
+"""Commands that are called otherwise now, and those whose distribution may be missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from parallax_core.base.errors import UsageError
+
+Load = Callable[[str], Any]
+
+OLD = {
+    "complete": "chat --raw",
+    "completion": "--completion",
+    "plugin": "plugins",
+    "codes": "cluster codes",
+    "leave": "cluster leave",
+    "promote": "cluster promote",
+    "relay": "cluster relay",
+    "rendezvous": "cluster rendezvous",
+    "plan": "cluster plan",
+    "profile": "cluster profile",
+}
+"""What a command is written as now; the old spelling works in version 0.1."""
+
+OWNERS = {
+    "bench": "parallax-bench",
+    "cluster": "parallax-cluster",
+    "join": "parallax-cluster",
+    "keys": "parallax-transport-zmq",
+    "nodes": "parallax-cluster",
+    "run": "parallax-cluster",
+    "simulate": "parallax-simulate",
+}
+"""The distributions of this project whose commands users look for."""
+
+
+def find_old(name: str, load: Load) -> Any:  # noqa: ANN401 -- the type is private to typer
+    """Return the command that ``name`` was the old spelling of, which says so when it is run; None: there is none.
+
+    Args:
+        name: what was typed.
+        load: returns a command by its name, or None.
+    """
+    if name not in OLD:
+        return None
+    words = OLD[name].split()
+    options = [word for word in words if word.startswith("-")]
+    first, *rest = [word for word in words if word not in options] or [name]
+    command = load(first)
+    for each in rest:
+        command = command and command.get_command(None, each)
+    return command and _announce(command, name, options if first != name else [])
+
+
+def _announce(command: Any, name: str, options: list[str]) -> Any:  # noqa: ANN401 -- the type is private to typer
+    """Return the command, run with further options, after a hint on standard error."""
+    make_context = command.make_context
+
+    def announce(info_name: str, args: list[str], parent: Any = None, **extra: Any) -> Any:  # noqa: ANN401
+        if not extra.get("resilient_parsing"):
+            print(f"hint: `parallax {name}` is now `parallax {OLD[name]}`", file=sys.stderr)
+        return make_context(info_name, [*options, *args], parent, **extra)
+
+    command.make_context = announce
+    return command
+
+
+def refuse_missing(name: str) -> None:
+    """Say which distribution has a command that is not installed.
+
+    Raises:
+        UsageError: if one of this project has it.
+    """
+    first = OLD.get(name, name).partition(" ")[0]
+    if owner := OWNERS.get(name) or OWNERS.get(first):
+        raise UsageError(f"`parallax {name}` is a command of {owner}, which is not installed", f"pip install {owner}")
