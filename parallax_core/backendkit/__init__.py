@@ -1,1 +1,1 @@
-"""Helpers to write a backend: a stage made of arithmetic on single rows, leases, and checks of a plan. No contracts."""
+"""Helpers to write a backend: a stage of arithmetic on single rows, leases, checks of a plan."""

@@ -1,4 +1,4 @@
-"""Helps a backend with stages that serve through leases: checks ranges, counts shares, and closes leases."""
+"""Helps backends whose stages serve through leases: checks ranges, counts shares, closes leases."""
 
 from __future__ import annotations
 

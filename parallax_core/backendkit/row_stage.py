@@ -1,4 +1,4 @@
-"""Builds a stage from a model that computes one row at a time, without sequences, pages, batches or draws."""
+"""Builds a stage from a model of single rows, without sequences, pages, batches or draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies what a worker and its child processes write to standard error, each line with the name of the worker."""
+"""Copies standard error of a worker and its children, each line with the worker's name."""
 
 from __future__ import annotations
 

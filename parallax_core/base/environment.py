@@ -1,4 +1,4 @@
-"""The environment of processes that run what comes with a model, that strangers reach, or that have no use for keys."""
+"""The environment of processes that must not see keys: they run a model's code or face strangers."""
 
 from __future__ import annotations
 

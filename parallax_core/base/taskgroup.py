@@ -1,4 +1,4 @@
-"""Runs tasks together: groups that raise the first error of theirs, and tasks that begin a few at a time."""
+"""Runs tasks together: groups that raise their first error, and tasks started a few at a time."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def wait_for_ever() -> None:
 
 
 async def run_in_turns(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines at the same time, of which only a few begin in each turn of the loop, so that others have theirs.
+    """Run coroutines at the same time; only a few begin in each turn of the loop, to leave time for others.
 
     If it is cancelled, so are all. None of them may raise.
     """

@@ -1,4 +1,4 @@
-"""Caches the digests of weight files in this user's cache folder, so that later starts need not compute them.
+"""Caches digests of weight files in the user's cache folder, so that later starts skip them.
 
 They are not stored beside the model, whose folder may be read-only or shared. A cached digest is valid while the file's
 size, inode and times are unchanged; one of the times, that of the inode's change, cannot be set back by a copy.

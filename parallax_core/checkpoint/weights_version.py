@@ -1,4 +1,4 @@
-"""Identifies the weights of a stage by their content, so that stages with different weights are not mixed.
+"""Identifies the weights of a stage by content, so that stages of different weights do not mix.
 
 A fine-tuned model has the config and the headers of its base model, and two machines may hold different revisions under
 one name. So every part of a model has its own digest: each layer, and each tensor outside the layers. Nodes that hold

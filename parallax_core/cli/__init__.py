@@ -1,4 +1,4 @@
-"""The command line. Each command is imported when used, so that ``--help`` is quick; deployments are in `deploy`."""
+"""The command line. Each command is imported on use, so that ``--help`` is quick."""
 
 from __future__ import annotations
 

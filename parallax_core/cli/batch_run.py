@@ -1,4 +1,4 @@
-"""Sends the requests of a batch to a server, a number of them at the same time, and writes the results."""
+"""Sends the requests of a batch to a server, several at the same time, and writes the results."""
 
 from __future__ import annotations
 

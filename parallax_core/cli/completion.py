@@ -1,4 +1,4 @@
-"""Lets a shell complete commands: ``parallax --completion SHELL``, and its old spelling ``parallax --completion``."""
+"""Completes commands in a shell: ``parallax --completion SHELL``, also in its old spelling."""
 
 from __future__ import annotations
 

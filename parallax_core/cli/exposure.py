@@ -1,4 +1,4 @@
-"""Checks keys, TLS and the address of ``parallax serve`` before it listens, and makes the server's options."""
+"""Checks keys, TLS and address of ``parallax serve`` before it listens, and makes its options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens HTTP connections for commands: directly to this machine, and through the proxy of the environment otherwise."""
+"""Opens HTTP connections for commands: directly to this machine, else through the proxy."""
 
 from __future__ import annotations
 

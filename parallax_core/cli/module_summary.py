@@ -14,7 +14,7 @@ MOST_CHARACTERS = 4096
 
 
 def read_summary(module: str) -> str:
-    """Return the first line of the docstring of a module; empty if it has none, or no source is found."""
+    """Return the first line of a module's docstring; empty without a docstring or source."""
     path = find_source(module)
     if path is None:
         return ""

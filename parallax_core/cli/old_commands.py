@@ -37,7 +37,7 @@ OWNERS = {
 
 
 def find_old(name: str, load: Load) -> Any:  # noqa: ANN401 -- the type is private to typer
-    """Return the command that ``name`` was the old spelling of, which says so when it is run; None: there is none.
+    """Return the command for an old spelling, which prints the new one when run; None for other names.
 
     Args:
         name: what was typed.

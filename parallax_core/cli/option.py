@@ -1,4 +1,4 @@
-"""Makes the options of a command from a section of the configuration: one list for flags, file and environment."""
+"""Makes a command's options from a section: one list for flags, file and environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the `pip install` of a hint work here: names wheels or folders of this project, which no index has."""
+"""Makes the `pip install` of a hint work here: names wheels or folders that no index has."""
 
 from __future__ import annotations
 

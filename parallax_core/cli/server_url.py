@@ -19,7 +19,7 @@ UrlOption = Annotated[
 
 
 def find_url(url: str | None) -> str:
-    """Return the URL of an API: ``url``, else where a worker of this machine forwards to its server, else the default.
+    """Return the URL of an API: ``url``, else that of a worker of this machine that forwards, else the default.
 
     A worker comes before the default port, because it says which server is meant; any program may have that port.
     """

@@ -1,4 +1,4 @@
-"""Simulates the pipelines of a cluster in several processes, which wait for each other where requests are routed.
+"""Simulates the pipelines of a cluster in several processes, which meet to route requests.
 
 What they send each other is pickled. That is safe, since their pipes have no name: no process can write to one but this
 one and those that it starts. Nothing that comes from a file or over a network is ever unpickled.

@@ -1,4 +1,4 @@
-"""Records the workers that run on this machine in files, so that ``parallax cluster leave`` finds them.
+"""Records this machine's workers in files, so that ``parallax cluster leave`` finds them.
 
 A worker keeps a lock on its record for as long as it runs: a record without a lock is that of a process that has ended.
 """

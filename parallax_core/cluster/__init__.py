@@ -1,1 +1,1 @@
-"""Decisions about a cluster, as pure functions: no socket, no clock, no thread. Their effects are in `node`."""
+"""Decisions about a cluster, as pure functions without sockets or clocks. Effects are in `node`."""

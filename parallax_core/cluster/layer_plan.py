@@ -219,7 +219,7 @@ def find_intact(
 
 
 def give_ranks(current: Mapping[int, Stages], pipelines: Sequence[Stages]) -> list[int]:
-    """Return a rank for each of ``pipelines``: that of the current one with most of its nodes, else another or a new.
+    """Return a rank for each of ``pipelines``: of the current one with most of its nodes, else a free or new one.
 
     A rank has requests, which are computed again on the nodes it gets. One of the pipelines always has rank 0.
     """

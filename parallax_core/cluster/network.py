@@ -1,4 +1,4 @@
-"""Judges the network of a machine by its survey: its kind, how it can be used, and which ports to open."""
+"""Judges the network of a machine by its survey: its kind, how to use it, and ports to open."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Settings: sections, the file, the environment, and where each value comes from. Makes no decision from them."""
+"""Settings: sections, the file, the environment, the origin of each value. Decides nothing by them."""

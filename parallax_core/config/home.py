@@ -1,4 +1,4 @@
-"""Folders for models, engines, keys, caches and so on: in ``PARALLAX_HOME``, or the platform's user folders."""
+"""Folders for models, engines, keys and caches: in ``PARALLAX_HOME`` or the user's folders."""
 
 from __future__ import annotations
 

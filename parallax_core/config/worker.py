@@ -1,4 +1,4 @@
-"""The section ``[worker]``, which defines the options of ``parallax worker`` and most of those of ``parallax join``."""
+"""The section ``[worker]``: the options of ``parallax worker`` and most of ``parallax join``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine behind a backend, as it can be described without the engine: its releases, its environment, its fields."""
+"""The engine behind a backend, described without importing it: releases, environment, fields."""
 
 from __future__ import annotations
 

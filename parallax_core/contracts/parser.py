@@ -1,4 +1,4 @@
-"""Output parsers, which find reasoning and tool calls in the text of a model that marks them in its own format."""
+"""Output parsers, which find reasoning and tool calls in the text of a model."""
 
 from __future__ import annotations
 

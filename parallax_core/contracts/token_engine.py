@@ -1,4 +1,4 @@
-"""Engines that schedule themselves: a backend opens one for a whole model; `EngineInfo` describes it."""
+"""Engines that schedule themselves: a backend opens one for a whole model."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Guarded(Protocol):
 
 @runtime_checkable
 class Monitored(Protocol):
-    """An optional protocol of a `Link` whose transport sends heartbeats, also while the event loop of a node is busy.
+    """An optional protocol of a `Link` with heartbeats by its transport, also while a node's event loop is busy.
 
     Better still, it hears of a node that runs while its interpreter lock is held.
 

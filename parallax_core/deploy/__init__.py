@@ -1,1 +1,1 @@
-"""Turns settings into a running deployment: executors, worker processes, commands. Needs no command line."""
+"""Turns settings into a running deployment: executors, workers, commands. Needs no command line."""

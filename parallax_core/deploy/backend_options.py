@@ -20,7 +20,7 @@ BackendOptions = Mapping[str, Mapping[str, str]]
 
 
 def prepare_plugins(settings: ServeSettings | WorkerSettings, config: Config) -> PluginHost:
-    """Load the plugins and give them their settings; ``settings.backend_option`` overrides the options in ``config``.
+    """Load and configure the plugins; ``settings.backend_option`` overrides options in ``config``.
 
     Raises:
         UsageError: if a setting, or an option of a backend, is unknown or invalid.

@@ -1,4 +1,4 @@
-"""A deployment: the stages, engines and router that serve one model, made from settings without a command line."""
+"""A deployment: the stages, engines and router of one model, made from settings."""
 
 from __future__ import annotations
 

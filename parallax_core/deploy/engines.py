@@ -1,4 +1,4 @@
-"""Makes replicas of engines that schedule themselves, each in a worker process, and says which backend has them."""
+"""Makes replicas of engines that schedule themselves, each in a worker process."""
 
 from __future__ import annotations
 

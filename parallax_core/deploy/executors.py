@@ -1,4 +1,4 @@
-"""Makes the executor of each replica: its stages run on threads of this process, or in worker processes."""
+"""Makes the executor of each replica: its stages run on threads here, or in worker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks Python interpreters of other environments, which run backends that cannot be installed in this one."""
+"""Checks Python interpreters of other environments, for backends that cannot be installed here."""
 
 from __future__ import annotations
 

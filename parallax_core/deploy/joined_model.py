@@ -1,4 +1,4 @@
-"""One model on the machines that have joined: its nodes, its pipelines, and what answers requests for it."""
+"""One model on the joined machines: its nodes, its pipelines, and the service of its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins a head: by a code, by its address, or by finding one on the local network that was joined before."""
+"""Joins a head: by a code, by its address, or by finding a known one on the local network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALONE_S = 0.3
 
 
 def check_where(where: str) -> None:
-    """Check a code or an address from which a head is to be joined, before anything leaves this machine; empty: fine.
+    """Check a code or address to join by, before anything leaves this machine; empty: find a head.
 
     Raises:
         UsageError: if it is neither, or the code is damaged.

@@ -1,4 +1,4 @@
-"""Measures the device of a backend in a process of its own: ``python -m parallax_core.deploy.measure PLAN``."""
+"""Measures a backend's device in its own process: ``python -m parallax_core.deploy.measure PLAN``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares the memory of a machine among the workers that run there with one home: the first has it, if none was given.
+"""Shares a machine's memory among workers of one home: without a given share, the first has all.
 
 Each reads how much is free, and two would promise the same memory to their servers.
 """

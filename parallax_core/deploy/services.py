@@ -1,4 +1,4 @@
-"""Makes what answers the requests for a model: its router, its reader of bodies, and the service of both."""
+"""Makes the service of a model, with its router and its reader of bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a standby: follows the coordinator of a cluster until it is promoted, and returns with what that was."""
+"""Runs a standby: follows a cluster's coordinator until promoted, and returns its last state."""
 
 from __future__ import annotations
 

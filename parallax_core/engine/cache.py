@@ -1,4 +1,4 @@
-"""Tracks the sequences that the stages hold, makes the edits that change them, and keeps prefixes for reuse."""
+"""Tracks the sequences held by the stages, makes the edits to them, and keeps prefixes for reuse."""
 
 from __future__ import annotations
 

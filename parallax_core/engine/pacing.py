@@ -1,4 +1,4 @@
-"""Decides how many prompt tokens a step computes beside running answers, so that their tokens come evenly."""
+"""Limits the prompt tokens of a step beside running answers, so that their tokens come evenly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures step times of the stages and the latency of the links, and sets the number of steps in flight."""
+"""Measures step times of stages and latencies of links, and sets the number of steps in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sequences that wait for admission and those ready for a row, at a cost per step independent of their number."""
+"""The sequences waiting for admission or ready for a row, at a constant cost per step."""
 
 from __future__ import annotations
 

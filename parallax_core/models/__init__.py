@@ -1,1 +1,1 @@
-"""Everything about a model but its computation: folder, adapter, backend choice, tokenizer, chat template."""
+"""All about a model but its computation: folder, adapter, backend choice, tokenizer, chat template."""

@@ -34,7 +34,7 @@ def find_family(host: PluginHost, config: Mapping[str, Any]) -> ModelFamily | No
 
 
 def find_blocks(host: PluginHost, config: Mapping[str, Any], backend: str) -> object:
-    """Return the blocks by which a model's family builds its layers in a backend; None: the backend's own build them.
+    """Return the blocks of a model's family for a backend; None: the backend builds the layers itself.
 
     Raises:
         PluginConflict: if several plugins claim its architecture.

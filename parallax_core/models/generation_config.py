@@ -1,4 +1,4 @@
-"""Reads the defaults for requests from ``generation_config.json``, as the model's authors recommend them.
+"""Reads the authors' defaults for requests from ``generation_config.json``.
 
 The supported fields and their meaning are those of vLLM (https://docs.vllm.ai, ``--generation-config``).
 """

@@ -1,4 +1,4 @@
-"""Writes grammars in llguidance's own form, and their JSON schemas so that it compiles them as they are meant."""
+"""Writes grammars in llguidance's form, with JSON schemas in forms that it compiles correctly."""
 
 from __future__ import annotations
 

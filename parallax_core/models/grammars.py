@@ -1,4 +1,4 @@
-"""Compiles grammars for a model's vocabulary with llguidance, and makes the masks of answers that follow them."""
+"""Compiles grammars for a model's vocabulary with llguidance, and makes the masks of answers."""
 
 from __future__ import annotations
 

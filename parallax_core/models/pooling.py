@@ -1,4 +1,4 @@
-"""Reads how a model's authors make embeddings, from the configuration that sentence-transformers writes."""
+"""Reads how a model's embeddings are made, from the configuration of sentence-transformers."""
 
 from __future__ import annotations
 

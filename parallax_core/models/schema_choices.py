@@ -1,4 +1,4 @@
-"""Reads ``oneOf`` as ``anyOf`` where no value can match two of its schemas, which llguidance sees without references.
+"""Reads ``oneOf`` as ``anyOf`` where no value can match two of its schemas.
 
 Libraries write the union of several classes so, each with a field that tells them apart.
 """

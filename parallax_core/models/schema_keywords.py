@@ -1,4 +1,4 @@
-"""Leaves out of a JSON schema what asks for nothing, so that it is not refused for keywords that have no effect.
+"""Removes keywords without effect from a JSON schema, so that it is not refused for them.
 
 The keywords are those of JSON Schema 2020-12 (https://json-schema.org/draft/2020-12/json-schema-validation), and of
 draft 7 where their names differ. What asserts something stays, and is refused by name if it cannot be held.

@@ -15,7 +15,7 @@ from parallax_core.plugins.registry import Offer
 
 
 def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> Stage:
-    """Load the layers of ``plan`` with a backend, its configured options, and the blocks of the model's adapter for it.
+    """Load the layers of ``plan`` with a backend, its options, and the adapter's blocks for it.
 
     Options that ``plan`` has already override the configured ones.
 

@@ -1,4 +1,4 @@
-"""Makes Jinja environments for chat templates, equal to those of ``apply_chat_template`` in transformers.
+"""Makes Jinja environments for chat templates, like ``apply_chat_template`` in transformers.
 
 Templates are written against that function: its tags, filters, globals, and the variables that it always sets.
 """

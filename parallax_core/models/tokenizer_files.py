@@ -55,7 +55,7 @@ def read_special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def load_tokenizer(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
-    """Return the tokenizer of a model folder, with the tokens that ``settings`` add, and without truncation or padding.
+    """Return a model folder's tokenizer with the tokens added by ``settings``, without truncation or padding.
 
     Args:
         folder: of the model.

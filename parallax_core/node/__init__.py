@@ -1,1 +1,1 @@
-"""Runs pipelines, their stages and the links between them. Pure decisions are in `engine` and `cluster`."""
+"""Runs pipelines, their stages and links. Pure decisions are in `engine` and `cluster`."""

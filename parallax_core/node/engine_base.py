@@ -1,4 +1,4 @@
-"""The part that the engines of this process share: start, stop, health, and the streams of open requests."""
+"""The common part of in-process engines: start, stop, health, and streams of open requests."""
 
 from __future__ import annotations
 

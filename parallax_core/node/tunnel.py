@@ -1,4 +1,4 @@
-"""Carries the bytes of a connection over a link of its own: from a client of a node that joined to its head's API."""
+"""Carries a client's connection over a link, from a node that joined to the API of its head."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The draw: every backend gives the same token for the same logits, seed and position. Uses no framework."""
+"""The draw: every backend gives the same token for the same logits, seed and position."""

@@ -1,4 +1,4 @@
-"""The reference sampler in plain Python, slow and obvious; every backend's batched sampler is tested against it.
+"""The reference sampler in plain Python; every backend's batched sampler is tested against it.
 
 The order of the operations, each applied to the result of the one before:
 

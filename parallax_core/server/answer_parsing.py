@@ -1,4 +1,4 @@
-"""Separates content, reasoning and tool calls in the answers to one chat request, and writes them in OpenAI's form."""
+"""Separates content, reasoning and tool calls in chat answers, and writes them in OpenAI's form."""
 
 from __future__ import annotations
 

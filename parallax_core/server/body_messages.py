@@ -1,4 +1,4 @@
-"""The messages to and from the processes that read request bodies; see `parallax_core.server.body_reader`."""
+"""The messages of processes that read request bodies; see `parallax_core.server.body_reader`."""
 
 from __future__ import annotations
 

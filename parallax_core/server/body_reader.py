@@ -1,4 +1,4 @@
-"""Reads request bodies: parses JSON, checks fields, renders the chat template, tokenizes. Runs in child processes."""
+"""Reads request bodies in child processes: parses JSON, checks fields, renders templates, tokenizes."""
 
 from __future__ import annotations
 

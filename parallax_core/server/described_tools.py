@@ -1,4 +1,4 @@
-"""Tells models of tools whose chat templates have none, and of the calls and results of earlier turns.
+"""Describes tools and earlier calls to models with chat templates that cannot.
 
 Such a model was not trained to call tools, or the format is not known. What it reads is in the system turn, and it
 calls them by a list in JSON; see `parallax_core.server.listed_calls`.

@@ -1,4 +1,4 @@
-"""Makes error bodies in OpenAI's form, and whole responses for connections that no application answers."""
+"""Makes error bodies in OpenAI's form, and responses for connections that reach no application."""
 
 from __future__ import annotations
 

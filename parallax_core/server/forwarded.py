@@ -1,4 +1,4 @@
-"""Serves the clients of machines that have joined: their connections come over links instead of sockets."""
+"""Serves clients of joined machines: their connections come over links instead of sockets."""
 
 from __future__ import annotations
 

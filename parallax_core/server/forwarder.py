@@ -1,4 +1,4 @@
-"""The API address of a machine that has joined: carries the connections of its clients to the API of the head."""
+"""The API address of a joined machine: carries its clients' connections to the head's API."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def find_api_url(sock: socket.socket) -> str:
 
 
 class ApiForwarder:
-    """Gives each client's connection a link of its own to the head. It reads no HTTP: the head answers as any client's.
+    """Carries each client's connection over its own link to the head, without reading HTTP: the head answers.
 
     So keys, the ``Host`` and the origin are judged by the head, nothing is kept in memory but what is on its way, and a
     client that reads slowly slows only its own answer. Only if the head cannot be reached before it has begun to

@@ -1,4 +1,4 @@
-"""The header ``X-Ignored-Fields``: names what was left out of a request, and the unknown fields that were ignored."""
+"""The header ``X-Ignored-Fields``: names parts of a request that were left out or unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures how late the event loop runs its tasks: the time that a call or the interpreter lock blocks it."""
+"""Measures how late the event loop runs its tasks: it may be blocked by a call or the GIL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes errors in the form of the API that a path belongs to, whatever part of the server has refused the request."""
+"""Writes errors in the form of the API that a path belongs to, whichever layer raised them."""
 
 from __future__ import annotations
 

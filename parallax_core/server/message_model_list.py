@@ -1,4 +1,4 @@
-"""Describes models in the form of Anthropic's API, whose clients ask for them at the same path as OpenAI's."""
+"""Describes models in the form of Anthropic's API, at the same path as OpenAI's."""
 
 from __future__ import annotations
 

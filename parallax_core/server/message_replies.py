@@ -1,4 +1,4 @@
-"""The schemas of responses of the Messages routes, for ``/openapi.json``; tests check every response against them."""
+"""The schemas of responses of the Messages routes, for ``/openapi.json`` and for tests."""
 
 from __future__ import annotations
 

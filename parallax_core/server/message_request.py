@@ -1,4 +1,4 @@
-"""Turns a validated body of Anthropic's Messages API into an engine request, as that of a chat request."""
+"""Turns a validated body of Anthropic's Messages API into an engine request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes ``POST /v1/messages`` and ``POST /v1/messages/count_tokens``, compatible with Anthropic's API."""
+"""The routes ``POST /v1/messages`` and ``/v1/messages/count_tokens``, compatible with Anthropic's."""
 
 from __future__ import annotations
 

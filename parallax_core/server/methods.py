@@ -1,4 +1,4 @@
-"""Answers HEAD and OPTIONS wherever other methods are served, and says which those are (RFC 9110, section 9.3)."""
+"""Answers HEAD and OPTIONS wherever other methods are served (RFC 9110, section 9.3)."""
 
 from __future__ import annotations
 

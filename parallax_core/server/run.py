@@ -70,7 +70,7 @@ class ServerSite:
 
 
 async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM; SIGTERM gives running answers a moment to end, which a second signal cuts short.
+    """Serve until SIGINT or SIGTERM; SIGTERM lets running answers end for a moment, up to a second signal.
 
     ``/health`` answers 503 while the engine starts.
 

@@ -1,4 +1,4 @@
-"""The grammar of answers of a parser that says how calls are written, and does not write their grammar itself."""
+"""The answer grammar for a parser that describes its calls instead of writing a grammar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main module of a process that reads request bodies; see `parallax_core.server.tokenizer_process`.
+"""The main module of a process that reads bodies; see `parallax_core.server.tokenizer_process`.
 
 It reads jobs from its standard input one after another, writes the results to its standard output, and ends when the
 input ends.

@@ -1,4 +1,4 @@
-"""Checks the grammar of an answer, and does without the schemas of tools that spoil it and need not hold."""
+"""Checks the grammar of an answer, dropping schemas of tools that spoil it and need not hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends a trace in OpenTelemetry's format for each request: its queue, prefill, decode and recoveries, and their parts.
+"""Sends an OpenTelemetry trace per request: its queue, prefill, decode and recoveries.
 
 Needs the extra ``otel``. Spans are made after a request has ended, from the times its engine measured, so that they
 cost nothing while it runs.

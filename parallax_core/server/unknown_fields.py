@@ -1,4 +1,4 @@
-"""Notes what of a body has no effect, and handles its unknown fields: refuses the first, or drops and notes all."""
+"""Notes fields of a body without effect, and handles unknown ones: refuses the first or drops all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes parameters of a query that have no effect, so that the response names them; see `IgnoredFieldsHeader`.
+"""Notes query parameters without effect, so that the response names them; see `IgnoredFieldsHeader`.
 
 They are not refused: clients add some to every request, such as the versions of an API or their own.
 """

@@ -1,1 +1,1 @@
-"""Kits that test each contract, a toy model, and faults that the kits must catch. Only tests import it."""
+"""Kits that test each contract, a toy model, and faults that the kits must catch; for tests only."""

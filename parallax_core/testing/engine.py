@@ -1,4 +1,4 @@
-"""The kit for engines: tests their life cycle (`EngineLife`), their end (`EngineEnds`) and their answers."""
+"""The kit for engines: tests their life (`EngineLife`), end (`EngineEnds`) and answers."""
 
 from __future__ import annotations
 

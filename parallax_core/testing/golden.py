@@ -1,4 +1,4 @@
-"""Golden vectors of the draw, computed by an independent implementation; every sampler must agree with them.
+"""Golden vectors of the draw by an independent implementation; every sampler must match them.
 
 A file of this package holds them as JSON: ``hashes`` (keys, bits and noise of some points), ``draws`` (the token drawn
 from given logits, see `read_draft`), and ``scores`` (log-probabilities).

@@ -1,4 +1,4 @@
-"""The kit for join codes of a transport: machines are admitted by a code once, and by their own key from then on."""
+"""The kit for join codes: a code admits a machine once, which then uses its own key."""
 
 from __future__ import annotations
 

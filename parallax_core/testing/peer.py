@@ -1,4 +1,4 @@
-"""A node in a process of its own, for the kit of transports: ``python -m parallax_core.testing.peer REF PLAN``.
+"""A node in its own process, for transports: ``python -m parallax_core.testing.peer REF PLAN``.
 
 REF is the factory of the transport, ``module:name``, and PLAN the plan as JSON. The node listens, prints its address in
 a line, and obeys the frames it receives; the first byte of a header is the command. It ends when its standard input

@@ -1,4 +1,4 @@
-"""The kit for transports between processes: killed peers, hung peers, and strangers that send anything."""
+"""The kit for transports between processes: killed and hung peers, and strangers."""
 
 from __future__ import annotations
 

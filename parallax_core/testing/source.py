@@ -1,4 +1,4 @@
-"""The kits for model sources: `SourceConformance` for those that store models, `FolderSourceConformance` for all."""
+"""The kits for model sources: `SourceConformance` for stores, `FolderSourceConformance` for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit for transports: names, addresses, closing links and nodes, and the tests of `LinkConformance`."""
+"""The kit for transports: names, addresses, closing, and the tests of `LinkConformance`."""
 
 from __future__ import annotations
 

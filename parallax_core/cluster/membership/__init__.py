@@ -1,1 +1,1 @@
-"""Membership of a cluster and the right to join it, as pure functions. Connections and files are in `node`."""
+"""Membership of a cluster, as pure functions. Connections and files are in `node`."""

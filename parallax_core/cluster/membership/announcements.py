@@ -1,4 +1,4 @@
-"""Keeps announcements: the newest of each place, as long as they last, and not more than a bounded number."""
+"""Keeps announcements: the newest of each place while it is valid, up to a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicts the seconds of a stage and of a pipeline, from measured devices and links and the demand of each layer."""
+"""Predicts seconds of stages and pipelines from measured devices, links and layers' demands."""
 
 from __future__ import annotations
 

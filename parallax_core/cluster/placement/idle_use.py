@@ -1,4 +1,4 @@
-"""Tries what idle nodes could do in a placement: a pipeline of their own, or a stage of one that there is."""
+"""Tries to use idle nodes in a placement: for a new pipeline, or a stage of an existing one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines that share nodes through leases: what fits into their memory, and how they slow each other down."""
+"""Pipelines that share nodes through leases: their memory, and how they slow each other down."""
 
 from __future__ import annotations
 

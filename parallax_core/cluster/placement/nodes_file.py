@@ -1,4 +1,4 @@
-"""Reads the profile of a cluster from the contents of a nodes file, which `parallax cluster plan --nodes` takes."""
+"""Reads the profile of a cluster from a nodes file of `parallax cluster plan --nodes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicts the turns of a pipeline whose head computes prompts in parts, beside the answers of other requests."""
+"""Predicts the turns of a pipeline that computes prompts in parts beside running answers."""
 
 from __future__ import annotations
 

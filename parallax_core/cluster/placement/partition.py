@@ -86,7 +86,7 @@ def _tabulate(cost: Callable[[int, int], float], num_layers: int) -> Table:
 def search_cuts(
     tables: Sequence[Table], combine: Callable[[float, float], float], *, prefers_late_cuts: bool = False
 ) -> tuple[float, tuple[int, ...]] | None:
-    """Return the least cost and its boundaries, by dynamic programming over the layers before each; None if none fit.
+    """Return the least cost and its boundaries, by dynamic programming over prefixes of layers; None if none fit.
 
     PipeDream does so for stages of different speed (SOSP 2019, section 3.1).
 

@@ -1,4 +1,4 @@
-"""Builds first pipelines for the search to improve: nodes dealt to a number of pipelines, near ones together."""
+"""Builds first layouts for the search: nodes dealt to a number of pipelines, near ones together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans pipelines that share nodes: each node holds one range of layers, and several pipelines may lead through it.
+"""Plans pipelines that share nodes: each node holds one range of layers for several of them.
 
 A step of one node goes on to any node whose layers begin where its own end, so that the requests of a stage can be
 divided among several links (Mei et al., "Helix", ASPLOS 2025, section 4). Each pipeline then has a lease of each of

@@ -1,4 +1,4 @@
-"""Keeps a change of the load from looking like a change of speed: only steps of like sizes are compared."""
+"""Compares only steps of like sizes, so that a change of load does not look like one of speed."""
 
 from __future__ import annotations
 

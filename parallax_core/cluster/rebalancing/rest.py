@@ -1,4 +1,4 @@
-"""Decides when layers of pipelines that serve may move again, so that moves do not follow each other closely."""
+"""Decides when the layers of serving pipelines may move again, with a rest between moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brings the pipelines of a cluster to a plan in an order in which as many as possible serve meanwhile."""
+"""Orders the changes of a cluster's pipelines so that most of them serve meanwhile."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a router knows of the load and the speed of each replica, and the policy that chooses by expected finish."""
+"""A router's view of each replica's load and speed, and the policy of the expected finish."""

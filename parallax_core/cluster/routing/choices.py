@@ -1,4 +1,4 @@
-"""Lists the replicas for a request in the order in which a policy chooses them, for when one refuses it."""
+"""Lists the replicas for a request in a policy's order, in case one refuses it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from parallax_core.contracts.policy import ArrivalView, ReplicaView, RoutingPoli
 
 
 def list_choices(policy: RoutingPolicy, arrival: ArrivalView, replicas: Sequence[ReplicaView]) -> Iterator[int]:
-    """Yield the rank of the policy's choice, then of its choice among the others, and so on. The policy is asked late.
+    """Yield the ranks in the policy's order: its choice, then that among the others. The policy is asked lazily.
 
     Suspected replicas, which have just refused a request or are recovering from a loss, come after all others, whatever
     the policy. Each replica is yielded once, so there is a path as long as there is a replica.

@@ -1,1 +1,1 @@
-"""Simulates a placed cluster by events in virtual time, with the head, the policies and the placement that serve."""
+"""Simulates a placed cluster by events in virtual time, with the serving head and policies."""

@@ -1,4 +1,4 @@
-"""Simulates one pipeline with decodes taken together: the steps in which nothing else happens are one event."""
+"""Simulates one pipeline coarsely: consecutive steps of decodes alone are one event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the rows of coarse steps as the scheduler of the head does: decodes, prompts by the pacing, admissions."""
+"""Chooses the rows of coarse steps like the head: decodes, paced prompts, admissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipelines of a simulated cluster that one process simulates: they meet only where requests are routed."""
+"""The pipelines that one process simulates: they meet only where requests are routed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulates one pipeline: the head that serves decides each step, and its stages and links take predicted times."""
+"""Simulates one pipeline: the serving head decides each step; stages and links take predicted times."""
 
 from __future__ import annotations
 

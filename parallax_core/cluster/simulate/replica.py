@@ -1,4 +1,4 @@
-"""One pipeline of a simulated cluster: its load, as the router knows it, and the progress of its requests."""
+"""One simulated pipeline: its load, as the router knows it, and the progress of its requests."""
 
 from __future__ import annotations
 

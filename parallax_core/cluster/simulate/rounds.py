@@ -1,4 +1,4 @@
-"""Rounds in which all answers decode: each step departs again when it has returned, as long as nothing else happens."""
+"""Rounds of decodes: each step departs again when it has returned, until something else happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicts the seconds that a stage takes for a step, from the rows of the step and the roofline of its node."""
+"""Predicts the seconds of a stage's step from its rows and the roofline of the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes and reads the requests of a simulation: when each arrives, and how long its prompt and its answer are."""
+"""Makes and reads the requests of a simulation: arrival times, and lengths of prompts and answers."""
 
 from __future__ import annotations
 

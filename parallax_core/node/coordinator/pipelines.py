@@ -54,7 +54,7 @@ class PlannedPipelines:
 
     @property
     def current(self) -> dict[int, Stages]:
-        """The stages that each pipeline has, or has been told to have, by rank; without those that have none."""
+        """The present or requested stages of each pipeline, by rank; without pipelines that have no stages."""
         return {rank: each.executor.planned for rank, each in self._pipelines.items() if each.executor.planned}
 
     @property

@@ -1,4 +1,4 @@
-"""Keeps the last plan of a coordinator, and which models it had loaded, for the time after it is restarted."""
+"""Keeps a coordinator's last plan and loaded models for its restart."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tells plugins what happened in a server, each on its own thread. The events are in `contracts.event`."""
+"""Tells plugins of a server's events, each on its own thread. The events are in `contracts.event`."""

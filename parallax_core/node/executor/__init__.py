@@ -1,1 +1,1 @@
-"""Opens and closes the stages of a pipeline, here or on other nodes. `cluster.placement` chooses their layers."""
+"""Opens and closes a pipeline's stages, here or on other nodes. `cluster.placement` plans them."""

@@ -1,4 +1,4 @@
-"""Tells a machine from a copy of it, such as a virtual machine made of its image: both have the same keys and name."""
+"""Tells a machine from a copy of it with the same keys and name, such as a cloned virtual machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers machines that look for this head, by what they know of it; see `cluster.membership.discovery`."""
+"""Answers machines that look for this head; see `cluster.membership.discovery`."""
 
 from __future__ import annotations
 

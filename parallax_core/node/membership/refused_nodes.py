@@ -1,4 +1,4 @@
-"""Warns of nodes that are turned away, once for each reason: a node that is turned away tries again and again."""
+"""Warns of refused nodes, once for each reason: they try again and again."""
 
 from __future__ import annotations
 

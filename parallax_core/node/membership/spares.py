@@ -1,4 +1,4 @@
-"""Keeps spare nodes, which have the layers of a stage loaded and replace a node that is lost or leaves."""
+"""Keeps spare nodes with the layers of a stage loaded, to replace lost or leaving ones."""
 
 from __future__ import annotations
 

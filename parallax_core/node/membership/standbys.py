@@ -1,4 +1,4 @@
-"""A coordinator's side of its term: tells nodes of it and of its standbys, and the standbys of its state."""
+"""A coordinator's side of its term: tells nodes of it and its standbys, and standbys of its state."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Standbys:
 
 
 async def _check_standby(channel: Channel) -> None:
-    """Check that the key of a standby allows it to be a head, since nodes are going to trust it as one; tell it if not.
+    """Check that a standby's key has the role of a head, since nodes will trust it as one; tell it if not.
 
     Raises:
         PeerLost: if it may not.

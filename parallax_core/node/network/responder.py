@@ -1,4 +1,4 @@
-"""Tells machines from which address they are seen: a server of STUN (RFC 8489) at two ports, over UDP and TCP.
+"""Tells machines their address as seen here: a STUN server (RFC 8489) at two UDP and TCP ports.
 
 It keeps no state but connections that have not asked yet, sends no more than it was sent, and answers the sender only.
 All is done by a thread of its own that does a bounded number of things in a second; the kernel drops what is more.

@@ -1,4 +1,4 @@
-"""Finds out what the network of this machine lets through, by asking servers that the user names or has joined."""
+"""Surveys what this machine's network lets through, by asking named or joined servers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One replica made of stages: the engine, its driver and its recovery. How stages are opened is in `executor`."""
+"""One replica made of stages: engine, driver and recovery. `executor` opens the stages."""

@@ -1,4 +1,4 @@
-"""The engine of one replica made of stages: accepts requests, drives the stages and recovers from losses."""
+"""The engine of one pipeline: accepts requests, drives the stages and recovers from losses."""
 
 from __future__ import annotations
 

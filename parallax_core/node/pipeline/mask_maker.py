@@ -1,4 +1,4 @@
-"""Makes the masks of answers under grammars, on two threads: one for quick masks, and one for all others."""
+"""Makes the masks of answers under grammars on two threads: one for quick masks, one for others."""
 
 from __future__ import annotations
 

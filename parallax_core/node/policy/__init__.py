@@ -1,1 +1,1 @@
-"""Finds the policies a user named and refuses their invalid answers. Built-in policies are in `builtin`."""
+"""Finds the policies a user named, and refuses their invalid answers. `builtin` has core's own."""

@@ -1,4 +1,4 @@
-"""Guards against faulty policies: one that raises or gives an invalid answer is reported once, and a default decides.
+"""Guards against faulty policies: reports an invalid answer once, and decides by a default.
 
 A policy may come from any plugin, and is called while the engine plans a step or accepts a request: its faults must not
 become errors of requests.

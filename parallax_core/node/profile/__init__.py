@@ -1,1 +1,1 @@
-"""What this machine says of itself: its devices, their measured speed, its disk. Values are in `wire.profile`."""
+"""Reports this machine's devices, their measured speed and its disk. Values are in `wire.profile`."""

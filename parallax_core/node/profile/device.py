@@ -42,7 +42,7 @@ class MachineProfile:
 def measure_machine(
     host: PluginHost, offer: Offer[BackendSpec], plan: DevicePlan, *, renew: bool = False
 ) -> MachineProfile:
-    """Return the profile of this machine with a backend. Blocks for some seconds the first time; later, memory is read.
+    """Return this machine's profile with a backend. Takes some seconds the first time; later reads memory only.
 
     It imports the framework of the backend. Speeds are cached by machine, backend, versions, device and dtype.
 

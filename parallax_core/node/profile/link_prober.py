@@ -1,4 +1,4 @@
-"""Measures the links of a node to its head and to other nodes, one after another, for as long as it is joined."""
+"""Measures the links of a joined node to its head and other nodes, one after another."""
 
 from __future__ import annotations
 

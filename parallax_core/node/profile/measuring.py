@@ -23,7 +23,7 @@ MEASURE_S = 120.0
 
 
 class MeasuringProcess:
-    """A process that imports the framework of a backend, then measures the device and puts the figures into the cache.
+    """A process that imports a backend's framework, measures the device and caches the figures.
 
     The first import of a framework may hold Python's interpreter lock for seconds, in which a node could send no
     heartbeats. After this process has imported it, its files are in the page cache, and the node imports it quickly.

@@ -1,4 +1,4 @@
-"""Makes the report of this node: its device, its disk, and the layers of models that it has on the disk."""
+"""Makes the report of this node: its device, its disk, and the layers of models on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches the measured speed of devices in this user's cache folder, so that later starts need not measure."""
+"""Caches measured speeds of devices in the user's cache folder, so that later starts skip them."""
 
 from __future__ import annotations
 

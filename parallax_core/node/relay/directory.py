@@ -1,4 +1,4 @@
-"""The relays of a cluster, as its head knows them: itself if it is one, and the nodes that offer to be."""
+"""The relays of a cluster, as its head knows them: itself if it relays, and nodes that offer to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that relays for others of its cluster: it offers that to its head, and is told who may use it."""
+"""A node's offer to relay for others of its cluster; its head tells it who may use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaces a link over a relay by a direct one, between two steps, once the nodes can reach each other."""
+"""Replaces a relayed link by a direct one, between two steps, once the nodes reach each other."""
 
 from __future__ import annotations
 

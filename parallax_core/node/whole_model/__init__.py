@@ -1,1 +1,1 @@
-"""A replica that schedules itself: its text, its link, and the start of its process. The process runs `worker`."""
+"""A replica that schedules itself: its text, link and process. The process runs `worker`."""

@@ -1,4 +1,4 @@
-"""Makes a full engine of one that gives tokens: checks its requests, makes their text and keeps their time."""
+"""Makes a full engine of one that gives tokens: checks requests, makes text, keeps time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A node that holds stages for a head: session, step loop, computing thread. The head's side is `executor`."""
+"""A node that holds stages for a head: session, step loop, computing thread. See also `executor`."""

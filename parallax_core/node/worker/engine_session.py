@@ -1,4 +1,4 @@
-"""Serves a head with an engine that schedules itself: loads it, submits requests, and sends tokens and status."""
+"""Serves a head with an engine that schedules itself: loads it, submits requests, sends tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accepts the links that others make to a node: the stage before, nodes that measure, and users of its relay."""
+"""Accepts links to a node: from the stage before, measuring nodes, and users of its relay."""
 
 from __future__ import annotations
 

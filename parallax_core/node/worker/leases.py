@@ -1,4 +1,4 @@
-"""Runs the leases of a node, through which further pipelines use the layers that it holds, as the head asks."""
+"""Runs the leases of a node, by which further pipelines use its layers, as the head asks."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class HeadPlace:
 async def serve_again(
     session: WorkerSession, place: HeadPlace, join: Join, seek: SeekHead | None = None, tries: int | None = None
 ) -> None:
-    """Serve the head at ``place`` until this node leaves; whenever it is lost, join it again, where ``seek`` finds it.
+    """Serve the head at ``place`` until this node leaves; whenever it is lost, rejoin it where ``seek`` finds it.
 
     It turns to the standbys of the head as well, of which one may have taken over. It tries that ``tries`` times, or
     for ever.

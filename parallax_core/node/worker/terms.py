@@ -1,4 +1,4 @@
-"""What a node knows of the coordinators of its cluster: the latest term, and where those are that may follow."""
+"""A node's knowledge of its cluster's coordinators: the latest term, and possible successors."""
 
 from __future__ import annotations
 

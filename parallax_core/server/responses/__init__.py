@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: its requests are read as chat requests. The answers come from `server.response`."""
+"""OpenAI's Responses API: requests become chat requests. `server.response` gives the answers."""

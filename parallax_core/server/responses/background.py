@@ -1,4 +1,4 @@
-"""Runs a response in the background: it goes on when its client has gone, and its events can be read again."""
+"""Runs a response in the background: it outlives its client, and its events can be read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The route ``POST /v1/responses/compact``: has the model summarize a conversation, to go on with less context."""
+"""The route ``POST /v1/responses/compact``: the model summarizes a conversation to shorten it."""
 
 from __future__ import annotations
 

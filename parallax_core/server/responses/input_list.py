@@ -1,4 +1,4 @@
-"""Writes the parts of the input of a response as the API lists them: with ids, a status, and content in parts."""
+"""Writes a response's input as the API lists it: with ids, a status, and content in parts."""
 
 from __future__ import annotations
 

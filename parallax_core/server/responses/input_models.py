@@ -1,4 +1,4 @@
-"""The schemas of the ``input`` of a request to the Responses API: messages, reasoning, tool calls and their results."""
+"""The schemas of the ``input`` of the Responses API: messages, reasoning, tool calls, results."""
 
 from __future__ import annotations
 

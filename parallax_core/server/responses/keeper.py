@@ -197,7 +197,7 @@ class ResponseKeeper:
 
 
 def make_keeper(options: ServerOptions, backlog: UnreadOutput | None = None) -> ResponseKeeper:
-    """Return the keeper for a server, in memory if the disk is full; ``backlog`` bounds what its clients have not read.
+    """Return a server's keeper, in memory if the disk is full; ``backlog`` bounds unread output of its clients.
 
     Raises:
         ParallaxError: if its store cannot be opened.

@@ -1,4 +1,4 @@
-"""Packs the events of a response, so that they can be read again from any of them on, a piece at a time."""
+"""Packs the events of a response, so that they can be read again from any one, in pieces."""
 
 from __future__ import annotations
 

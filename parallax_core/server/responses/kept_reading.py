@@ -13,7 +13,7 @@ from parallax_core.server.sse import write_named
 
 
 class KeptReading:
-    """A client that is being sent a kept response: a piece at a time is in memory, and counts as unread until the next.
+    """A kept response being sent to a client: one piece is in memory, and counts as unread until the next.
 
     It is an `UnreadStream`. The readings of one client have the share of one stream, together.
     """

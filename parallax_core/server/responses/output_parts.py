@@ -1,4 +1,4 @@
-"""The parts of a response's output while they are generated: messages, reasoning and calls, with their events."""
+"""The parts of a response's output during generation: messages, reasoning, calls; with events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schemas of responses and events of the Responses API, for ``/openapi.json``; tests check answers against them."""
+"""The schemas of responses and events of the Responses API, for ``/openapi.json`` and for tests."""
 
 from __future__ import annotations
 

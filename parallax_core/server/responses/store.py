@@ -1,4 +1,4 @@
-"""Keeps responses in SQLite, for a limited time and up to a limited size; each belongs to the client that made it."""
+"""Keeps responses in SQLite for a limited time and size; each belongs to its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schemas of the tools of a request to the Responses API; tools that OpenAI hosts are left out or refused."""
+"""The schemas of the Responses API's tools; tools hosted by OpenAI are left out or refused."""
 
 from __future__ import annotations
 

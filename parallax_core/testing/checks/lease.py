@@ -1,4 +1,4 @@
-"""Tests leases, where a backend has stages that serve through them: ranges, shares, independence and closing."""
+"""Tests leases, where stages serve through them: ranges, shares, independence and closing."""
 
 from __future__ import annotations
 
