@@ -1,4 +1,4 @@
-"""Compiles the kernels for a wheel or an editable installation; run as a script, compiles them in place.
+"""Compiles the kernels for a wheel or an editable installation; as a script, in place.
 
 ``CXX`` names the compiler, which may be a cross compiler. ``PARALLAX_BUILD_KERNELS`` selects the behaviour without a
 compiler: ``auto``, the default, builds a distribution without kernels, in which torch computes; ``require``, used for

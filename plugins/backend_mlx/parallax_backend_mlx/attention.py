@@ -1,4 +1,4 @@
-"""Attention that is faster than mlx-lm's on a CPU; `paged_decode` has the attention of decodes on Metal.
+"""Attention faster than mlx-lm's on CPUs; on Metal, `paged_decode` attends in decodes.
 
 On a CPU mlx-lm computes each query head by itself. Here heads that share keys become the rows of one matrix, so that
 BLAS reads the keys once for all of them: 1.4 to 2 times faster. With many scores, as in a prefill, softmax uses the

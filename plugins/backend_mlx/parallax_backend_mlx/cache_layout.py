@@ -1,4 +1,4 @@
-"""Derives a model's cache layout from the caches that mlx-lm makes for it: the arrays, and the kinds of their pools."""
+"""Derives a model's cache layout from mlx-lm's caches for it: the arrays and kinds of pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a model of mlx-lm without computing, to observe its modules before, between and after its layers.
+"""Runs a model of mlx-lm without computing, to observe the modules around its layers.
 
 Every layer and every other module with weights is replaced by a recorder. Only the layers' inputs other than hidden
 states, such as masks, are computed. The model is run several times, with other tokens, other outputs of every module

@@ -1,4 +1,4 @@
-"""Imports modules of mlx_lm without its generator and tokenizers, and without the client of the model hub.
+"""Imports modules of mlx_lm without its generator, its tokenizers and the hub's client.
 
 ``import mlx_lm`` imports them, and with them transformers and, if installed, torch. That takes one to four seconds in
 each process that serves layers, which uses none of them.

@@ -11,7 +11,7 @@ from parallax_core.api import LayerRange
 
 
 class LoadedModel:
-    """Loaded layers, which nothing runs: each network has modules of its own. Belongs to the thread that loaded them.
+    """Loaded layers, run by networks with modules of their own. Belongs to the thread that loaded them.
 
     Args:
         model_slice: the layers; not changed from now on.

@@ -1,4 +1,4 @@
-"""Applies the masks of grammars to logits: `parallax_core.api.mask_logits` for many rows at once, in MLX arrays."""
+"""Applies masks of grammars to logits in MLX arrays: `parallax_core.api.mask_logits` for many rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention of one query per row over keys and values in pages, as a Metal kernel that gathers nothing first.
+"""Attention of one query per row over paged keys and values, as a Metal kernel without gathers.
 
 A threadgroup computes one head of one row. Each of its simdgroups takes every `PARTS`-th key, with an online softmax
 (arXiv 1805.02867; pages: vLLM, SOSP 2023), and their results are joined at the end.

@@ -1,4 +1,4 @@
-"""Runs a loaded model of mlx-lm, or some of its layers: from tokens or hidden states to logits or hidden states."""
+"""Runs layers of a loaded mlx-lm model: from tokens or hidden states to logits or hidden states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary position embeddings (rope) whose sines and cosines are computed once per step, and not in every layer.
+"""Rotary position embeddings (rope) with sines and cosines computed once per step.
 
 On a CPU MLX computes them with two dozen operations in each layer, twice, and small operations take time too. All
 layers rotate by the same angles, so each needs only a product, another with the halves swapped, and a sum. The

@@ -1,4 +1,4 @@
-"""The draw of `parallax_core.api.draw` for many rows at once, in MLX arrays, with no sort of the vocabulary."""
+"""The draw of `parallax_core.api.draw` for many rows, in MLX arrays, without sorting the vocabulary."""
 
 from __future__ import annotations
 

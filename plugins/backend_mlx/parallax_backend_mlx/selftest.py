@@ -1,4 +1,4 @@
-"""Tests whether a loaded model gives the same results for rows together as alone; some models of mlx-lm do not.
+"""Tests that a loaded model gives the same results for rows together as alone: not all do.
 
 Three sequences of different lengths are prefilled, decoded and mixed: on mlx-lm's own caches, one row at a time; on
 pages; and on pages with the rows together. The outputs are compared.

@@ -1,4 +1,4 @@
-"""Checks that inputs and outputs of a stage are finite: overflow, damaged weights or another stage may break that.
+"""Checks that a stage's inputs and outputs are finite: overflow or damaged weights may break that.
 
 NaN spreads: a token drawn from it is meaningless, and in padded rectangles a NaN key makes NaN scores in every other
 row. So a step with NaN fails, and is undone.

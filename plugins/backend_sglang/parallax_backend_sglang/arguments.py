@@ -1,4 +1,4 @@
-"""Chooses the arguments of `sglang.Engine` for a plan, and refuses plans that cannot work before SGLang starts."""
+"""Chooses the arguments of `sglang.Engine` for a plan, and refuses impossible plans beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The child process that runs SGLang: ``python -m parallax_backend_sglang.child FD``, where FD is a socket."""
+"""The child process of SGLang: ``python -m parallax_backend_sglang.child FD`` with a socket FD."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _read_prompt(meta: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[T
 
 
 def _read_logprobs(meta: Mapping[str, Any], side: str, count: int, top: int | None) -> tuple[TokenLogprob, ...]:
-    """Return the log-probabilities of the first ``count`` tokens of a chunk, with ``top`` best ones; None: not asked.
+    """Return log-probabilities of a chunk's first ``count`` tokens, with the ``top`` best; None if not requested.
 
     The first token of a prompt has none, for which SGLang has None, and this 0.
     """

@@ -1,4 +1,4 @@
-"""Every use of SGLang that its documentation does not promise, and a check at load that nothing of it has moved."""
+"""Every use of SGLang's undocumented parts, and a check at load that none has moved."""
 
 from __future__ import annotations
 

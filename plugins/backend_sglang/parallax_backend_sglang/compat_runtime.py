@@ -1,4 +1,4 @@
-"""Starts SGLang in this process as one rank of a pipeline with some layers of a model, by private parts of SGLang.
+"""Starts SGLang in this process as one rank of a pipeline with some layers, by private parts.
 
 SGLang asks its pipeline group for the layers that a process holds: its models, its loader and its KV cache follow from
 the answer. Both ways to start it are here: that of 0.5.23 and that of 0.5.18.

@@ -1,4 +1,4 @@
-"""The messages between a worker process and the child process that runs SGLang, and how they are framed.
+"""The framed messages between a worker process and the child process that runs SGLang.
 
 A frame is its length, 4 bytes in network order, and a message in msgpack. Both ends are the same version of this
 package, on one machine, connected by a socket pair that no other process can open.

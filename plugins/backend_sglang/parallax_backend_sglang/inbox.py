@@ -1,4 +1,4 @@
-"""Reads what a parent process sends to a child process that runs SGLang, and ends the child process with its parent."""
+"""Reads messages of the parent process in SGLang's child process, which ends with its parent."""
 
 from __future__ import annotations
 

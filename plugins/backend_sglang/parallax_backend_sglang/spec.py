@@ -1,4 +1,4 @@
-"""Describes SGLang to core: its releases, how its environment is made, and what it honours. Imports no SGLang."""
+"""Describes SGLang to core: releases, environment, honoured fields. Imports no SGLang."""
 
 from __future__ import annotations
 

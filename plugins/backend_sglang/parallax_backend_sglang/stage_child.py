@@ -1,4 +1,4 @@
-"""The child process that runs a stage: ``python -m parallax_backend_sglang.stage_child FD``, where FD is a socket."""
+"""The child process of a stage: ``python -m parallax_backend_sglang.stage_child FD``, a socket."""
 
 from __future__ import annotations
 

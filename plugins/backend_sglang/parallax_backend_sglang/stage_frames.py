@@ -1,4 +1,4 @@
-"""The messages between a worker process and the child process that runs a stage, framed as those of an engine."""
+"""The messages between a worker and a stage's child process, framed as those of an engine."""
 
 from __future__ import annotations
 

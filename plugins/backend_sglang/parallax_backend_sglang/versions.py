@@ -1,4 +1,4 @@
-"""The releases of SGLang that this backend supports, and the one that is installed here. Imports no SGLang."""
+"""The supported releases of SGLang, and the installed one. Imports no SGLang."""
 
 from __future__ import annotations
 

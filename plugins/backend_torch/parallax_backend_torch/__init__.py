@@ -1,1 +1,1 @@
-"""The PyTorch backend: runs models on CPUs with its own compiled kernels, and on PyTorch's other devices."""
+"""The PyTorch backend: runs models on CPUs with compiled kernels, and on other devices."""

@@ -67,7 +67,7 @@ def run_attention(
     *_: object,
     **options: Any,  # noqa: ANN401 -- depends on the model
 ) -> tuple[torch.Tensor, None]:
-    """Compute a layer's attention; tensors are [1, heads, tokens, width], and the result is [1, tokens, heads, width].
+    """Compute a layer's attention of [1, heads, tokens, width] tensors; returns [1, tokens, heads, width].
 
     Raises:
         ValueError: if the attention is not causal.

@@ -1,4 +1,4 @@
-"""What stages of this backend honour; imports no PyTorch, so that the documentation can be made from it."""
+"""Fields honoured by stages of this backend; imports no PyTorch, so that docs can be made from it."""
 
 from __future__ import annotations
 

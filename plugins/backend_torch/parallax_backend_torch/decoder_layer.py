@@ -1,4 +1,4 @@
-"""The decoder layer of most families: several layers in one call of the kernels if possible, else part by part."""
+"""The decoder layer of most families: several layers per kernel call if possible, else by parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers on a CUDA device whose norms, gates and sums are inside their products, for steps of a few tokens."""
+"""CUDA layers with norms, gates and sums fused into their products, for steps of a few tokens."""
 
 from __future__ import annotations
 

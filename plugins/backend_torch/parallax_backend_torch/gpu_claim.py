@@ -1,4 +1,4 @@
-"""Gives every stage on this machine a GPU of its own if there are enough, also to stages of other processes."""
+"""Gives every stage on this machine its own GPU, across processes, if there are enough."""
 
 from __future__ import annotations
 

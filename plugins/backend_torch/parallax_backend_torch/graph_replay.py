@@ -1,4 +1,4 @@
-"""Records decode steps once for each size and replays them, so that a device does not wait for kernel launches.
+"""Records decode steps once per size and replays them, to save the time of kernel launches.
 
 Steps are padded to a few sizes. Padding rows use a spare page that no sequence owns, and are cut from the output;
 padding pages are masked.

@@ -1,4 +1,4 @@
-"""Grouped-query attention over pages: one product for queries, keys and values, and one for the output."""
+"""Grouped-query attention over pages: one product for queries, keys and values, one for outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets how much freed memory the C library keeps: little while weights are loaded, much while steps run."""
+"""Sets how much freed memory the C library keeps: little during loading, much during steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a file in ``blocks``: the model's shape, the cache of each layer, and a builder of layers."""
+"""The interface of a file in ``blocks``: the model's shape, layer caches, and layer builder."""
 
 from __future__ import annotations
 

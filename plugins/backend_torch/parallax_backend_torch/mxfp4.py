@@ -1,4 +1,4 @@
-"""Weights in MXFP4: 32 numbers of four bits that share an exponent (OCP Microscaling Formats, version 1.0)."""
+"""Weights in MXFP4: blocks of 32 four-bit numbers with an exponent (OCP Microscaling Formats 1.0)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Page tables on devices other than a CPU: rectangles of rows of equal length, made once for all layers.
+"""Page tables on devices: rectangles of rows of equal length, made once for all layers.
 
 Every shape follows from the shapes of the tables, and no result is read back, so the same work can be recorded once and
 replayed with other numbers in the tables.

@@ -1,4 +1,4 @@
-"""The memory behind the page pools. Unused pages take none: the system allocates it on the first write."""
+"""The memory behind the page pools; the system allocates unused pages on their first write."""
 
 from __future__ import annotations
 

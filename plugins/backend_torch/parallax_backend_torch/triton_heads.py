@@ -1,4 +1,4 @@
-"""Norms and rope of queries and keys, and the store of keys and values, in one kernel for CUDA devices, in Triton."""
+"""Norms and rope of queries and keys, and the store of keys and values, in one Triton kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of matrices with a few rows on CUDA devices, in Triton, with the norm, the gate and the sum beside them.
+"""Matrix products of a few rows in Triton, fused with the norm, gate and sum beside them.
 
 With a few rows, the time of a product is that of reading its matrix, and all else should happen meanwhile:
 

@@ -1,4 +1,4 @@
-"""Reads the tensors of a model folder: each is mapped, read once, and its memory returned to the system."""
+"""Reads a model folder's tensors: each is mapped, read once, and its memory returned."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The vLLM backend: serves whole models with vLLM's own scheduler, and computes any range of layers as a stage."""
+"""The vLLM backend: whole models with vLLM's own scheduler, or any range of layers as a stage."""

@@ -1,4 +1,4 @@
-"""Opens engines and stages of vLLM. Importing this module imports vLLM, before its process has joined a head."""
+"""Opens engines and stages of vLLM. Importing it imports vLLM, before the process joins a head."""
 
 from __future__ import annotations
 

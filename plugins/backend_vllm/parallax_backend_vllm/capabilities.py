@@ -1,4 +1,4 @@
-"""What engines and stages of this backend honour; imports no vLLM, so that the documentation can be made from it."""
+"""Fields honoured by vLLM's engines and stages; imports no vLLM, so that docs can be made from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uses the parts of vLLM that an engine needs beyond its documentation, and checks that the installed one has them."""
+"""Uses undocumented parts of vLLM for engines, and checks that the installed one has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private parts of vLLM that a stage uses: its pipeline group, its worker, its model runner and their messages."""
+"""The private parts of vLLM for a stage: pipeline group, worker, model runner, messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats vLLM's log records like those of Parallax, and keeps its errors for the message that a user sees."""
+"""Formats vLLM's log records like Parallax's, and keeps its errors for users' messages."""
 
 from __future__ import annotations
 

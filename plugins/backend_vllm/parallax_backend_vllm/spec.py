@@ -1,4 +1,4 @@
-"""Describes vLLM to core: its releases, how its environment is made, and what it honours. Imports no vLLM."""
+"""Describes vLLM to core: releases, environment, honoured fields. Imports no vLLM."""
 
 from __future__ import annotations
 

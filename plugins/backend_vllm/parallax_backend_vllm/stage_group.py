@@ -1,4 +1,4 @@
-"""Stands in for vLLM's pipeline-parallel group, so that a process holds one contiguous range of layers."""
+"""Stands in for vLLM's pipeline-parallel group, so that a process holds one range of layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from parallax_core.api import LayerRange
 
 
 class StageGroup:
-    """A pipeline group of up to three ranks, of which only this one exists: the layers before, ours, and those after.
+    """A pipeline group of up to three ranks: the layers before, ours, and those after; only ours exists.
 
     vLLM asks its pipeline group for the layers that a process holds, and whether it embeds tokens or computes logits.
     Nothing is sent by it: hidden states are arguments and results of a step.

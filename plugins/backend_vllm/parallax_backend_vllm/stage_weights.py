@@ -13,7 +13,7 @@ from parallax_sampling_torch.stage_weights import StageWeights
 
 
 def measure_stage(plan: StagePlan, layers: LayerRange, num_layers: int, dtype: torch.dtype) -> int:
-    """Return the bytes in memory of a stage's weights, whose floats are converted to ``dtype``, without reading them.
+    """Return the bytes in memory of a stage's weights with floats in ``dtype``, without reading them.
 
     Raises:
         ParallaxError: if a file is damaged or missing.

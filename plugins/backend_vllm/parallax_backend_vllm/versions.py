@@ -1,4 +1,4 @@
-"""The releases of vLLM that this backend supports, and the one that is installed here. Imports no vLLM."""
+"""The supported releases of vLLM, and the installed one. Imports no vLLM."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Wanted:
 
 
 def read_requests(path: Path, output_len: int | None) -> Iterator[BenchRequest]:
-    """Yield the requests of a file: each line is JSON with ``prompt`` or ``messages``, and other fields of a request.
+    """Yield the requests of a file of JSON lines with ``prompt`` or ``messages``, and other fields of a request.
 
     Raises:
         ParallaxError: naming the malformed line.

@@ -1,4 +1,4 @@
-"""Makes requests from traces: when each was sent, how long it and its answer were, and what it shares with others.
+"""Makes requests from traces: send times, lengths of prompts and answers, shared prefixes.
 
 Read are tables such as Azure's and BurstGPT's, and lines of JSON such as Mooncake's.
 """

@@ -1,1 +1,1 @@
-"""Draws tokens for backends that compute with PyTorch, and converts their tensors: a library, not a plugin."""
+"""Draws tokens for PyTorch backends, and converts their tensors: a library, not a plugin."""

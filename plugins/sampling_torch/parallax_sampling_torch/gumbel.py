@@ -1,4 +1,4 @@
-"""Computes the noise of draws, as `parallax_core.api.gumbel` and `hash32` define it, for many rows and tokens."""
+"""Computes the noise of draws for many rows and tokens: `parallax_core.api.gumbel` and `hash32`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that inputs and outputs of a stage are finite: overflow, damaged weights or another stage may break that."""
+"""Checks that a stage's inputs and outputs are finite: overflow or damaged weights may break that."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_hidden(hidden: torch.Tensor, rows: Sequence[Row]) -> None:
 
 
 def check_largest(largest: torch.Tensor, rows: Sequence[Row]) -> None:
-    """Refuse logits whose largest is not finite: a model may give forbidden tokens minus infinity, but not all tokens.
+    """Refuse logits whose largest is not finite: models may set forbidden tokens, but not all, to minus infinity.
 
     Args:
         largest: the largest logit of each output, NaN where one of them is, of shape [outputs].

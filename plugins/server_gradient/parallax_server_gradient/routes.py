@@ -1,4 +1,4 @@
-"""The routes of GradientHQ's Parallax. Each asks routes of the server, so keys, limits and models are the server's."""
+"""The routes of GradientHQ's Parallax, by the server's own: keys, limits and models are its."""
 
 from __future__ import annotations
 

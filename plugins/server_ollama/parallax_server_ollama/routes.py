@@ -1,4 +1,4 @@
-"""The routes of Ollama's API. Each asks a route of the server, so keys, limits and the model are the server's."""
+"""The routes of Ollama's API, by the server's own: keys, limits and models are its."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns requests to Ollama's API into requests to the server's own, which is OpenAI's. Runs where bodies are read."""
+"""Turns Ollama's requests into OpenAI's for the server's routes. Runs where bodies are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the files of a repository that a model needs: config, tokenizer and one set of safetensors; no code."""
+"""Chooses a model's files in a repository: config, tokenizer, one set of safetensors; no code."""
 
 from __future__ import annotations
 

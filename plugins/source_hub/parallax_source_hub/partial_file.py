@@ -1,4 +1,4 @@
-"""Writes files that are fetched in any order and in several attempts; see `parallax_core.checkpoint.partial`."""
+"""Writes files fetched in any order and several attempts; see `parallax_core.checkpoint.partial`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest of a model folder: how it was made. It is written last: a folder without it is incomplete."""
+"""The manifest of a model folder, written last: a folder without it is incomplete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of stored models: each in ``NAME==VERSION``, next to hidden files and folders of work in progress."""
+"""The folder of stored models: each in ``NAME==VERSION``, beside hidden work in progress."""
 
 from __future__ import annotations
 

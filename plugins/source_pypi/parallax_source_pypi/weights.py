@@ -1,4 +1,4 @@
-"""Maps the tensors of a llama to the standard layout: their names, the order of their rows, their values as floats."""
+"""Maps a llama's tensors to the standard layout: names, order of rows, values as floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses: ``lattica://HOST:PORT/PEER``, and to listen ``lattica://HOST:PORT`` or ``lattica://HOST:PORT?at=HOST:PORT``.
+"""Addresses: ``lattica://HOST:PORT/PEER``; to listen, ``lattica://HOST:PORT[?at=HOST:PORT]``.
 
 What follows ``?at=`` is the address at which others reach the node, such as that of a router which forwards a port.
 """

@@ -1,4 +1,4 @@
-"""Puts the packets of a stream in order, drops duplicates, and refuses those that there is no room for."""
+"""Orders the packets of a stream, drops duplicates, and refuses packets without room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Join codes over lattica: those of ZeroMQ, through a tunnel to the head; a code has the id of its peer, too."""
+"""Join codes over lattica: ZeroMQ's, through a tunnel to the head, with the id of its peer."""
 
 from __future__ import annotations
 

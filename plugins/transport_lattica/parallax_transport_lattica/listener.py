@@ -1,4 +1,4 @@
-"""Keeps a listening peer alive: kills its process when it hangs, and starts it again with the same key and port."""
+"""Keeps a listening peer alive: restarts a hung process with the same key and port."""
 
 from __future__ import annotations
 

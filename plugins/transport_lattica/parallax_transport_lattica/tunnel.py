@@ -1,4 +1,4 @@
-"""The streams of a peer: finds the one that a packet belongs to, and begins those that other peers open."""
+"""The streams of a peer: finds a packet's stream, and begins streams opened by other peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that decides about connections before they are links, so that strangers take no time of the event loop."""
+"""A thread that judges connections before they are links: strangers take no event loop time."""
 
 from __future__ import annotations
 

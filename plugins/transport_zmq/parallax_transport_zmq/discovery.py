@@ -1,4 +1,4 @@
-"""Finds nodes on the networks of this machine: questions by broadcast and multicast over UDP, and answers to the asker.
+"""Finds nodes on this machine's networks: questions by broadcast and multicast, answers to the asker.
 
 A question has the length of the longest answer, so that no sender can make a node send more to a forged address than he
 has sent to the node. The formats are those of `_pack`: a mark, a kind, the number of an asker, a length, the bytes.

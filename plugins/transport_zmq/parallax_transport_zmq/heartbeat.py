@@ -1,4 +1,4 @@
-"""When an end of a link sends heartbeats, and how often it wants those of the other end; times are given, not read."""
+"""Decides when an end of a link sends heartbeats, and how often it wants the other end's."""
 
 from __future__ import annotations
 

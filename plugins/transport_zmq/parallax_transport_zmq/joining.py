@@ -1,4 +1,4 @@
-"""Join codes over TCP: a code holds the head's public key and addresses; its secret gives the key for one connection.
+"""Join codes over TCP: the head's public key and addresses, and a secret for one connection's key.
 
 The head knows the public half of that key. So CURVE proves both sides before a message is sent: the head by its key,
 and the machine by the secret. Over this connection the head learns the machine's own key, which it trusts from then on.

@@ -1,4 +1,4 @@
-"""Reads and writes key files: one key each, as 64 hexadecimal digits; a peer's key is followed by its role."""
+"""Reads and writes key files: one key each, in 64 hexadecimal digits; peers' with a role."""
 
 from __future__ import annotations
 

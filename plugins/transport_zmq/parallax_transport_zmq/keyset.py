@@ -1,4 +1,4 @@
-"""The keys in a folder, in memory: looked up in constant time, and read again once the folder has changed."""
+"""The keys in a folder, in memory: found in constant time, and read again after changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One end of a link: credit, order of frames, heartbeats, closing. Opens no socket: a `Line` carries its messages."""
+"""One end of a link: credit, frame order, heartbeats, closing. A `Line` carries its messages."""
 
 from __future__ import annotations
 

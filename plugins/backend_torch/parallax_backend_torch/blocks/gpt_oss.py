@@ -1,4 +1,4 @@
-"""GPT-OSS: sinks, windows in every other layer, and experts with biases, in full precision or in MXFP4."""
+"""GPT-OSS: sinks, windows in every other layer, experts with biases, in full precision or MXFP4."""
 
 from __future__ import annotations
 

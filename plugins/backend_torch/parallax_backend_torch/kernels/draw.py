@@ -1,4 +1,4 @@
-"""Draws tokens, and applies the masks of grammars, over logits on the CPU: in one or two passes over them."""
+"""Draws tokens and applies masks of grammars over logits on the CPU, in one or two passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whole layers in one call of the compiled library: grouped-query attention and a gated MLP, as in Llama."""
+"""Runs whole layers in one call of the compiled library: grouped-query attention and gated MLP."""
 
 from __future__ import annotations
 

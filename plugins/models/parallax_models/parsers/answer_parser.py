@@ -1,4 +1,4 @@
-"""The base of all parsers: reasoning at the beginning of an answer, then content, and calls where a mark opens them."""
+"""The base of all parsers: reasoning at the beginning, then content, and calls opened by marks."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class MinimaxM1Parser(JsonCallParser):
 
 
 class Llama3Parser(JsonCallParser):
-    """Llama 3.1 to 3.3: the whole answer is one object, or several with ``;`` between, after ``<|python_tag|>`` or not.
+    """Llama 3.1 to 3.3: an answer is one object, or several joined by ``;``, after an optional ``<|python_tag|>``.
 
     Source: the chat template of meta-llama/Llama-3.1-8B-Instruct.
     """
