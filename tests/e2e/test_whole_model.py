@@ -21,6 +21,7 @@ import pytest
 
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from tests.e2e.conftest import END_TIMEOUT_S, MODEL, Server
+from tests.e2e.tiny import NUM_LAYERS, write_tiny
 from tests.unit.plugins.site import PARALLAX, Site
 
 PLUGIN = """
@@ -76,6 +77,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"max_tokens": 5, "repetition_penalty": 1.2},
 )
 PROMPTS = ("The capital of France is", "Once upon a time", "def add(a, b):\n    return")
+ASKED = list(zip((*PROMPTS, PROMPTS[0]), OPTIONS, strict=True))
+TINY = "tiny"
 
 
 def make_site(folder: Path) -> Site:
@@ -84,11 +87,11 @@ def make_site(folder: Path) -> Site:
     return site
 
 
-def start(site: Site, home: Path, *options: str) -> Server:
+def start(site: Site, home: Path, model: str, *options: str) -> Server:
     """Start a server with the plugin beside those that are installed."""
     log = site.folder / "log"
     environ = site.environment(PARALLAX_HOME=str(home)) | {DISABLED_VARIABLE: ""}
-    command = [PARALLAX, "serve", MODEL, "--port", "0", "--dtype", "float32", "--memory-fraction", "0.05", *options]
+    command = [PARALLAX, "serve", model, "--port", "0", "--dtype", "float32", "--memory-fraction", "0.05", *options]
     with log.open("w") as sink:
         process = subprocess.Popen(
             command, cwd=site.folder, env=environ, stdout=subprocess.PIPE, stderr=sink, text=True
@@ -100,9 +103,10 @@ def start(site: Site, home: Path, *options: str) -> Server:
 
 
 @pytest.fixture
-def whole(tmp_path: Path, model_home: Path) -> Iterator[Server]:
-    """Start a server over the engine."""
-    server = start(make_site(tmp_path), model_home, "--backend", "whole")
+def whole(tmp_path: Path, model_home: Path, model_folder: Path) -> Iterator[Server]:
+    """Start a server over the engine, with a small model."""
+    model = write_tiny(tmp_path / TINY, model_folder)
+    server = start(make_site(tmp_path), model_home, str(model), "--backend", "whole")
     yield server
     server.process.kill()
     server.process.wait()
@@ -120,7 +124,7 @@ def ask(server: Server, path: str, **body: Any) -> Any:
 
 
 def complete(server: Server, prompt: str, **body: Any) -> Any:
-    return ask(server, "/completions", model=MODEL, prompt=prompt, **{"max_tokens": 24, "temperature": 0, **body})
+    return ask(server, "/completions", prompt=prompt, **{"max_tokens": 24, "temperature": 0, **body})
 
 
 def find_replica(server: Server) -> Any:
@@ -150,17 +154,19 @@ def wait_until(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_engine_answers_like_the_pipeline(whole: Server, tmp_path: Path, model_home: Path) -> None:
-    (tmp_path / "pipeline").mkdir()
-    pipeline = start(make_site(tmp_path / "pipeline"), model_home, "--backend", "mlx")
-    try:
-        for prompt, options in zip((*PROMPTS, PROMPTS[0]), OPTIONS, strict=True):
-            found, expected = (complete(each, prompt, **options) for each in (whole, pipeline))
-            assert found["choices"] == expected["choices"], options
-            found["usage"].pop("prompt_tokens_details"), expected["usage"].pop("prompt_tokens_details")
-            assert found["usage"] == expected["usage"], options
-    finally:
-        pipeline.end(signal.SIGTERM)
+def test_engine_answers_like_the_pipeline(tmp_path: Path, model_home: Path) -> None:
+    answers = []
+    for backend in ("whole", "mlx"):
+        (folder := tmp_path / backend).mkdir()
+        server = start(make_site(folder), model_home, MODEL, "--backend", backend)
+        try:
+            answers.append([complete(server, prompt, **options) for prompt, options in ASKED])
+        finally:
+            server.end(signal.SIGTERM)
+    for found, expected, (_, options) in zip(*answers, ASKED, strict=True):
+        assert found["choices"] == expected["choices"], options
+        found["usage"].pop("prompt_tokens_details"), expected["usage"].pop("prompt_tokens_details")
+        assert found["usage"] == expected["usage"], options
 
 
 def test_field_that_the_engine_lacks_is_refused_by_name(whole: Server) -> None:
@@ -174,7 +180,7 @@ def test_field_that_the_engine_lacks_is_refused_by_name(whole: Server) -> None:
 def test_killed_engine_ends_its_requests_and_is_started_again(whole: Server) -> None:
     before = find_engine(whole)
     [child] = list_children(whole)
-    body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 2000, "stream": True}).encode()
+    body = json.dumps({"model": TINY, "prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": True}).encode()
     request = urllib.request.Request(whole.url + "/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         answer.readline()
@@ -184,12 +190,12 @@ def test_killed_engine_ends_its_requests_and_is_started_again(whole: Server) -> 
     wait_until(lambda: find_replica(whole)["status"] == "ready")
     assert complete(whole, PROMPTS[0])["usage"]["completion_tokens"] == 24
     after = find_engine(whole)
-    assert (after["restarts"], after["layers"], after["backend"]) == (1, [0, 30], "whole")
+    assert (after["restarts"], after["layers"], after["backend"]) == (1, [0, NUM_LAYERS], "whole")
     assert after["pid"] != before["pid"]
     with urllib.request.urlopen(whole.url.removesuffix("/v1") + "/metrics", timeout=20) as answer:
         metrics = answer.read().decode()
-    assert f'parallax_stage_restarts_total{{model="{MODEL}",replica="0",stage="0"}} 1.0' in metrics
-    assert f'parallax_stage_losses_total{{model="{MODEL}",replica="0"}} 1.0' in metrics
+    assert f'parallax_stage_restarts_total{{model="{TINY}",replica="0",stage="0"}} 1.0' in metrics
+    assert f'parallax_stage_losses_total{{model="{TINY}",replica="0"}} 1.0' in metrics
     wait_until(lambda: is_gone(child))
     assert whole.end(signal.SIGTERM) < END_TIMEOUT_S
     assert whole.process.returncode == 0
