@@ -1,4 +1,4 @@
-"""A backend whose engine serves the whole model in a worker process, with the real model, through the command line.
+"""A backend whose engine serves the whole model in a worker process through the command line.
 
 The engine is core's own head over a stage of the MLX backend, so that its tokens are known: those of that backend.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
-from tests.e2e.conftest import END_TIMEOUT_S, MODEL, Server
+from tests.e2e.conftest import END_TIMEOUT_S, Server
 from tests.e2e.tiny import NUM_LAYERS, write_tiny
 from tests.unit.plugins.site import PARALLAX, Site
 
@@ -73,7 +73,7 @@ def parallax_register_backends():
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"logprobs": 2, "echo": True},
     {"temperature": 0.8, "seed": 7, "n": 3, "top_p": 0.9},
-    {"stop": ["the", "\n"]},
+    {"stop": ["e", "\n"]},
     {"max_tokens": 5, "repetition_penalty": 1.2},
 )
 PROMPTS = ("The capital of France is", "Once upon a time", "def add(a, b):\n    return")
@@ -87,11 +87,22 @@ def make_site(folder: Path) -> Site:
     return site
 
 
-def start(site: Site, home: Path, model: str, *options: str) -> Server:
+def start(site: Site, home: Path, model: Path, *options: str) -> Server:
     """Start a server with the plugin beside those that are installed."""
     log = site.folder / "log"
     environ = site.environment(PARALLAX_HOME=str(home)) | {DISABLED_VARIABLE: ""}
-    command = [PARALLAX, "serve", model, "--port", "0", "--dtype", "float32", "--memory-fraction", "0.05", *options]
+    command = [
+        PARALLAX,
+        "serve",
+        str(model),
+        "--port",
+        "0",
+        "--dtype",
+        "float32",
+        "--memory-fraction",
+        "0.05",
+        *options,
+    ]
     with log.open("w") as sink:
         process = subprocess.Popen(
             command, cwd=site.folder, env=environ, stdout=subprocess.PIPE, stderr=sink, text=True
@@ -103,10 +114,14 @@ def start(site: Site, home: Path, model: str, *options: str) -> Server:
 
 
 @pytest.fixture
-def whole(tmp_path: Path, model_home: Path, model_folder: Path) -> Iterator[Server]:
-    """Start a server over the engine, with a small model."""
-    model = write_tiny(tmp_path / TINY, model_folder)
-    server = start(make_site(tmp_path), model_home, str(model), "--backend", "whole")
+def tiny(tmp_path: Path, model_folder: Path) -> Path:
+    return write_tiny(tmp_path / TINY, model_folder)
+
+
+@pytest.fixture
+def whole(tmp_path: Path, model_home: Path, tiny: Path) -> Iterator[Server]:
+    """Start a server over the engine."""
+    server = start(make_site(tmp_path), model_home, tiny, "--backend", "whole")
     yield server
     server.process.kill()
     server.process.wait()
@@ -154,11 +169,11 @@ def wait_until(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_engine_answers_like_the_pipeline(tmp_path: Path, model_home: Path) -> None:
+def test_engine_answers_like_the_pipeline(tmp_path: Path, model_home: Path, tiny: Path) -> None:
     answers = []
     for backend in ("whole", "mlx"):
         (folder := tmp_path / backend).mkdir()
-        server = start(make_site(folder), model_home, MODEL, "--backend", backend)
+        server = start(make_site(folder), model_home, tiny, "--backend", backend)
         try:
             answers.append([complete(server, prompt, **options) for prompt, options in ASKED])
         finally:
