@@ -36,7 +36,7 @@ FLOOD = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plot:
+class LiePlan:
     """The invalid message of a node, and its time.
 
     =========== ================================================================
@@ -107,9 +107,9 @@ def _twist(result: Result, logprob: float, token: int) -> tuple[Answer, ...]:
 class LiarLink:
     """A link that lies once; see `parallax_core.api.Link`."""
 
-    def __init__(self, link: Link, plot: Plot) -> None:
+    def __init__(self, link: Link, plan: LiePlan) -> None:
         self._link = link
-        self._plot = plot
+        self._plan = plan
         self._num_sent = 0
 
     @property
@@ -120,9 +120,9 @@ class LiarLink:
     async def send(self, frame: Frame) -> None:
         """Send a frame, or something else in its place."""
         message = decode(frame)
-        if isinstance(message, Step | Result) and (told := tell(self._plot.lie, message)):
+        if isinstance(message, Step | Result) and (told := tell(self._plan.lie, message)):
             self._num_sent += 1
-            if self._num_sent == self._plot.after + 1:
+            if self._num_sent == self._plan.after + 1:
                 for each in told:
                     await self._link.send(each)
                 return
@@ -140,9 +140,9 @@ class LiarLink:
 class LiarTransport:
     """A transport whose links lie; see `parallax_core.api.Transport`."""
 
-    def __init__(self, transport: Transport, plot: Plot | None) -> None:
+    def __init__(self, transport: Transport, plan: LiePlan | None) -> None:
         self._transport = transport
-        self.plot = plot
+        self.plan = plan
         """None: links that are made from now on do not lie."""
 
     @property
@@ -167,7 +167,7 @@ class LiarTransport:
         await self._transport.stop()
 
     def _wrap(self, link: Link) -> Link:
-        return LiarLink(link, self.plot) if self.plot else link
+        return LiarLink(link, self.plan) if self.plan else link
 
 
 def _shorten(tensor: Tensor) -> Tensor:
