@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from parallax_core.base.errors import IncompatibleNode, PeerLost
 from parallax_core.base.ids import name_machine
 from parallax_core.contracts.joining import Identified
+from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.contracts.transport import Frame, FrameLimits, Guarded, Link, Monitored, NodeRole
+from parallax_core.node.message_limits import MessageLimits
 from parallax_core.node.peer_watch import PeerWatch
 from parallax_core.node.printable import tidy
 from parallax_core.node.versions import own_versions
-from parallax_core.wire.codec import DEFAULT_LIMITS, decode, encode
-from parallax_core.wire.errors import BadFrame, WireVersionMismatch
-from parallax_core.wire.messages import Message
-from parallax_core.wire.relay import HandOver
+from parallax_core.wire.codec import DEFAULT_LIMITS, Kinds, decode, encode, find_number, index_kinds
+from parallax_core.wire.errors import BadFrame, UnknownMessage, WireVersionMismatch
+from parallax_core.wire.membership import HandOver
+from parallax_core.wire.messages import DropReason, Message, UnsupportedMessage
 from parallax_core.wire.versions import find_conflict
 
 M = TypeVar("M", bound=Message)
 
+logger = logging.getLogger(__name__)
+
 LEAVE_S = 0.2
+MOST_TASKS = 8
+"""The most tasks of a channel before it tells its peer no more of dropped messages."""
 STRANGERS = FrameLimits(header_bytes=2**17, frame_bytes=2**17, buffers=0)
 """The limits of frames from a peer that has not joined yet; a `Join` with all its names is smaller."""
 
@@ -38,11 +45,16 @@ class Channel:
         self._fault: PeerLost | None = None
         """The error by which the peer was disconnected; later calls raise it again."""
         self._watch: PeerWatch | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._successor: Channel | None = None
         """A link to the same node that takes over after a `HandOver`, and ends with this channel until then."""
         self._takers: dict[type, Callable[[Any], None]] = {}
         """By kind of message: the function that takes such messages, in place of `receive`."""
+        self._kinds: Kinds = {}
+        """The messages of services that this node takes on this link, by their tags."""
+        self._drops = MessageLimits()
+        self.is_greeted = False
+        """Whether both ends have greeted; before, an unknown message ends the link."""
         self.silence_s = 0.0
         """Seconds of silence for which the peer was disconnected; 0: it was not, or for another reason."""
         self.ended = asyncio.Event()
@@ -80,8 +92,14 @@ class Channel:
         if isinstance(self._link, Guarded):
             self._link.admit()
 
+    def learn(self, kinds: Iterable[type[ServiceMessage]]) -> None:
+        """Take these messages of services as well from now on; others are dropped, and their sender is told."""
+        self._kinds = index_kinds([*self._kinds.values(), *kinds])
+
     def divert(self, kind: type[M], take: Callable[[M], None]) -> None:
         """Give messages of a kind to ``take`` from now on, as `receive` meets them between others."""
+        if issubclass(kind, ServiceMessage):
+            self.learn([kind])
         self._takers[kind] = take
 
     def watch(self, min_timeout_s: float) -> None:
@@ -113,26 +131,57 @@ class Channel:
     async def receive(self) -> Message:
         """Return the next message. Cancelling the call loses no message.
 
+        Messages of a service that this channel does not know, or gets too many of, are dropped; their sender is told.
+
         Raises:
             PeerLost: if the peer is gone, or has sent an invalid frame.
         """
-        while (take := self._takers.get(type(message := await self._receive()))) is not None:
-            take(message)
-        return message
+        while True:
+            message = await self._receive()
+            if isinstance(message, ServiceMessage) and not self._drops.take(type(message), self._now()):
+                self._drop(find_number(type(message)), "too many")
+            elif (take := self._takers.get(type(message))) is not None:
+                take(message)
+            elif isinstance(message, UnsupportedMessage):
+                logger.warning("message was dropped by node=%s tag=%d: %s", self.peer, message.kind, message.reason)
+            else:
+                return message
 
     async def _receive(self) -> Message:
         if self._fault is not None:
             raise self._fault
-        frame = await self._receive_frame()
-        try:
-            return tidy(decode(frame, self._limits))
-        except (BadFrame, WireVersionMismatch) as error:
-            self._fault = _explain_frame(self.peer, error)
-            if isinstance(error, WireVersionMismatch) and error.sender is not None and self.greeting is not None:
-                with contextlib.suppress(PeerLost):
-                    await self._link.send(encode(self.greeting))
-            await self.leave()  # with its short timeout: the caller has to report the loss soon
-            raise self._fault from error
+        while True:
+            frame = await self._receive_frame()
+            try:
+                return tidy(decode(frame, self._limits, self._kinds))
+            except UnknownMessage as error:
+                if not self.is_greeted:
+                    raise await self._cut_off(error) from error
+                self._drop(error.tag, "unknown")
+            except (BadFrame, WireVersionMismatch) as error:
+                raise await self._cut_off(error) from error
+
+    async def _cut_off(self, error: BadFrame | WireVersionMismatch) -> PeerLost:
+        """Disconnect the peer, whose frame cannot be read, and return the error to raise."""
+        self._fault = _explain_frame(self.peer, error)
+        if isinstance(error, WireVersionMismatch) and error.sender is not None and self.greeting is not None:
+            with contextlib.suppress(PeerLost):
+                await self._link.send(encode(self.greeting))
+        await self.leave()  # with its short timeout: the caller has to report the loss soon
+        return self._fault
+
+    def _drop(self, tag: int, reason: DropReason) -> None:
+        """Tell the peer that a message was dropped, unless it was told just now, or does not read what it is told."""
+        if len(self._tasks) < MOST_TASKS and self._drops.may_tell(tag, self._now()):
+            logger.debug("message is dropped node=%s tag=%d: %s", self.peer, tag, reason)
+            self._start(self._tell(UnsupportedMessage(tag, reason)))
+
+    async def _tell(self, dropped: UnsupportedMessage) -> None:
+        with contextlib.suppress(PeerLost):
+            await self.send(dropped)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     async def _receive_frame(self) -> Frame:
         while True:
@@ -187,8 +236,8 @@ class Channel:
             self._successor = None
 
     def _start(self, closing: Coroutine[None, None, None]) -> None:
-        self._closing.add(task := asyncio.get_running_loop().create_task(closing))
-        task.add_done_callback(self._closing.discard)
+        self._tasks.add(task := asyncio.get_running_loop().create_task(closing))
+        task.add_done_callback(self._tasks.discard)
 
     def _lose(self, silence_s: float) -> None:
         message = f"node {self.peer!r} is cut off: no sign of life for {silence_s:.2g} s"

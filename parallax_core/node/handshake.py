@@ -46,6 +46,7 @@ async def greet(channel: Channel, node: str, purpose: Purpose = "") -> Welcome:
     answer = await channel.receive()
     if not isinstance(answer, Welcome):
         raise PeerLost(f"node {channel.peer!r} answered a greeting with a {type(answer).__name__}")
+    channel.is_greeted = True
     check_versions(channel.peer, answer)
     return answer
 
@@ -85,6 +86,7 @@ async def answer_greeting(channel: Channel, hello: Hello, node: str) -> None:
         PeerLost: if the peer is gone.
     """
     await channel.send(_welcome(node))
+    channel.is_greeted = True
     check_versions(channel.peer, hello)
 
 

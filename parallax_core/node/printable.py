@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from parallax_core.base.printable import make_printable
+from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.wire.base import MOST_NAME, MOST_TEXT
 from parallax_core.wire.engine import EngineStatus
 from parallax_core.wire.membership import Loading, Refusal
 from parallax_core.wire.messages import Failure, Message
-from parallax_core.wire.profile import LinkTried
 
 
 def tidy(message: Message) -> Message:
@@ -21,10 +21,10 @@ def tidy(message: Message) -> Message:
         case Refusal():
             texts = {name: make_printable(getattr(message, name), MOST_TEXT) for name in ("message", "hint")}
             return msgspec.structs.replace(message, unreached=make_printable(message.unreached, MOST_NAME), **texts)
-        case LinkTried():
-            return msgspec.structs.replace(message, reason=make_printable(message.reason, MOST_TEXT))
         case EngineStatus():
             return msgspec.structs.replace(message, reason=make_printable(message.reason, MOST_TEXT))
         case Loading():
             return msgspec.structs.replace(message, task=make_printable(message.task, MOST_NAME))
+        case ServiceMessage():
+            return message.tidy()
     return message

@@ -10,7 +10,6 @@ from pydantic.json_schema import models_json_schema
 
 from parallax_core.server.auth import OPEN_PATHS
 from parallax_core.server.embedding_models import EmbeddingRequest
-from parallax_core.server.field_docs import add_field_docs
 from parallax_core.server.fields import Strict
 from parallax_core.server.message_errors import OVERLOADED, UNAVAILABLE, is_below
 from parallax_core.server.message_errors import PATH as MESSAGES_PATH
@@ -175,7 +174,6 @@ def _amend(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:
         shapes.pop(name, None)
     _, found = models_json_schema([(model, "validation") for model in UNSEEN], ref_template=REFERENCE)
     shapes |= found["$defs"]
-    add_field_docs(shapes, Strict, ResponseModel)
     if has_keys:
         _ask_key(schema)
     return schema

@@ -13,6 +13,7 @@ from parallax_core.contracts.stage import Answer, Drawn
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.transport import Frame, Link, Transport
 from parallax_core.wire.codec import VERSION_BYTE, decode, encode
+from parallax_core.wire.errors import UnknownMessage
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
 
 Lie = Literal[
@@ -36,7 +37,7 @@ FLOOD = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LiePlan:
+class Plot:
     """The invalid message of a node, and its time.
 
     =========== ================================================================
@@ -107,9 +108,9 @@ def _twist(result: Result, logprob: float, token: int) -> tuple[Answer, ...]:
 class LiarLink:
     """A link that lies once; see `parallax_core.api.Link`."""
 
-    def __init__(self, link: Link, plan: LiePlan) -> None:
+    def __init__(self, link: Link, plot: Plot) -> None:
         self._link = link
-        self._plan = plan
+        self._plot = plot
         self._num_sent = 0
 
     @property
@@ -119,10 +120,13 @@ class LiarLink:
 
     async def send(self, frame: Frame) -> None:
         """Send a frame, or something else in its place."""
-        message = decode(frame)
-        if isinstance(message, Step | Result) and (told := tell(self._plan.lie, message)):
+        try:
+            message: Message | None = decode(frame)
+        except UnknownMessage:  # of a node service
+            message = None
+        if isinstance(message, Step | Result) and (told := tell(self._plot.lie, message)):
             self._num_sent += 1
-            if self._num_sent == self._plan.after + 1:
+            if self._num_sent == self._plot.after + 1:
                 for each in told:
                     await self._link.send(each)
                 return
@@ -140,9 +144,9 @@ class LiarLink:
 class LiarTransport:
     """A transport whose links lie; see `parallax_core.api.Transport`."""
 
-    def __init__(self, transport: Transport, plan: LiePlan | None) -> None:
+    def __init__(self, transport: Transport, plot: Plot | None) -> None:
         self._transport = transport
-        self.plan = plan
+        self.plot = plot
         """None: links that are made from now on do not lie."""
 
     @property
@@ -167,7 +171,7 @@ class LiarTransport:
         await self._transport.stop()
 
     def _wrap(self, link: Link) -> Link:
-        return LiarLink(link, self.plan) if self.plan else link
+        return LiarLink(link, self.plot) if self.plot else link
 
 
 def _shorten(tensor: Tensor) -> Tensor:

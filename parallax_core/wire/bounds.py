@@ -28,20 +28,7 @@ from parallax_core.wire.engine import Deltas, EngineOpened, EngineStatus
 from parallax_core.wire.engine_bounds import check_engine_message
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Join, Linked, Ready
-from parallax_core.wire.messages import Hello, Mask, Message, Result, Step, Welcome
-from parallax_core.wire.profile import LinkTried, NodeReport, Peers, TryLink, check_peers, check_report
-from parallax_core.wire.relay import (
-    NotReached,
-    OfferRelay,
-    Reach,
-    Relays,
-    RelayUsers,
-    Relinked,
-    Ring,
-    WithNames,
-    check_names,
-)
-from parallax_core.wire.succession import Succession, check_succession
+from parallax_core.wire.messages import CoreMessage, Hello, Mask, Result, Step, Welcome
 
 MOST_POOLS = 64
 """The most pools of a stage."""
@@ -49,7 +36,7 @@ MOST_AHEAD = 16
 """The most steps that a stage takes ahead."""
 
 
-def check_message(message: Message) -> None:
+def check_message(message: CoreMessage) -> None:
     """Check a message beyond its types.
 
     Raises:
@@ -63,10 +50,8 @@ def check_message(message: Message) -> None:
             check_answers(message.answers, len(message.tensors))
         case Ready():
             check_info(message.info)
-        case Join() | NodeReport() | Peers() | TryLink() | LinkTried() | Hello() | Welcome() | Succession():
+        case Join() | Hello() | Welcome() | Linked():
             check_introduction(message)
-        case Linked() | Relays() | RelayUsers() | Reach() | Ring() | NotReached() | OfferRelay() | Relinked():
-            check_relaying(message)
         case Deltas() | EngineOpened() | EngineStatus():
             check_engine_message(message)
         case Mask():
@@ -155,30 +140,17 @@ def check_info(info: StageInfo) -> None:
         )
 
 
-def check_introduction(
-    message: Join | NodeReport | Peers | TryLink | LinkTried | Hello | Welcome | Succession,
-) -> None:
-    """Check what a node says of itself, or a head of other nodes."""
-    if isinstance(message, NodeReport):
-        check_report(message)
-    elif isinstance(message, Peers | TryLink):
-        check_peers(message)
-    elif isinstance(message, LinkTried):
-        check_words(message.peer)
-    elif isinstance(message, Succession):
-        check_succession(message)
-    elif isinstance(message, Join):
-        check_words(message.address, message.host, message.model, *message.backends)
-    else:
-        check_words(message.node, message.software)
-
-
-def check_relaying(message: Linked | WithNames) -> None:
-    """Check the texts of what concerns relays."""
-    if isinstance(message, Linked):
-        check_words(message.relay)
-    else:
-        check_names(message)
+def check_introduction(message: Join | Hello | Welcome | Linked) -> None:
+    """Check the texts of what nodes say of themselves."""
+    match message:
+        case Join():
+            check_words(message.address, message.host, message.model, *message.backends)
+        case Hello():
+            check_words(message.node, message.software, message.purpose)
+        case Welcome():
+            check_words(message.node, message.software)
+        case Linked():
+            check_words(message.relay)
 
 
 def check_pool(pool: PoolInfo) -> None:

@@ -6,15 +6,21 @@ msgpack, with a `TensorEntry` in place of each tensor. The transport defines how
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import get_args
+
 import msgspec
 
+from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.contracts.tensor import Data, Tensor
 from parallax_core.contracts.transport import Frame, FrameLimits
 from parallax_core.wire.bounds import check_message
-from parallax_core.wire.errors import BadFrame, WireVersionMismatch
+from parallax_core.wire.errors import BadFrame, UnknownMessage, WireVersionMismatch
 from parallax_core.wire.header import Header, MaskHeader, ResultHeader, StepHeader, TensorEntry
-from parallax_core.wire.messages import Mask, Message, Result, Step
-from parallax_core.wire.versions import find_versions
+from parallax_core.wire.messages import CoreMessage, Mask, Message, Result, Step
+from parallax_core.wire.versions import find_tag, find_versions
 
 WIRE_VERSION = 13
 """Raised whenever the bytes of any message change; nodes of different versions refuse to connect."""
@@ -25,23 +31,36 @@ DECODER: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
 
 
 DEFAULT_LIMITS = FrameLimits()
+Kinds = Mapping[int, type[ServiceMessage]]
+"""The messages of services that a channel takes, by their tags."""
+NO_KINDS: Kinds = MappingProxyType({})
+CORE_TAGS = frozenset(kind.__struct_config__.tag for kind in get_args(CoreMessage))
+"""The tags of core's messages."""
 
 
 def encode(message: Message) -> Frame:
     """Encode ``message`` as a frame whose buffers are views of its tensors' data.
 
-    The same message gives the same bytes. Nothing is checked; `decode` checks.
+    The same message gives the same bytes. Nothing but the size of a service's message is checked; `decode` checks.
+
+    Raises:
+        ValueError: if the message of a service is larger than it may be.
     """
     buffers: list[Data] = []
-    header = pack_message(message, buffers)
-    return Frame(VERSION_BYTE + ENCODER.encode(header), tuple(buffers))
+    header = VERSION_BYTE + ENCODER.encode(pack_message(message, buffers))
+    if isinstance(message, ServiceMessage) and len(header) > message.most_bytes:
+        raise ValueError(say_size(type(message), len(header)))
+    return Frame(header, tuple(buffers))
 
 
-def decode(frame: Frame, limits: FrameLimits = DEFAULT_LIMITS) -> Message:
+def decode(frame: Frame, limits: FrameLimits = DEFAULT_LIMITS, kinds: Kinds = NO_KINDS) -> Message:
     """Decode a frame; the tensors of the message are read-only views of its buffers.
+
+    Besides core's messages, it reads those of ``kinds``.
 
     Raises:
         WireVersionMismatch: if its version differs from this node's.
+        UnknownMessage: if its tag is neither core's nor in ``kinds``.
         BadFrame: if it exceeds ``limits``, is malformed, or its message is invalid.
     """
     try:
@@ -53,13 +72,67 @@ def decode(frame: Frame, limits: FrameLimits = DEFAULT_LIMITS) -> Message:
     try:
         header = DECODER.decode(memoryview(frame.header)[1:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFrame(str(error)) from error
+        tag = find_tag(frame.header)
+        if tag is None or tag in CORE_TAGS:
+            raise BadFrame(str(error)) from error
+        return decode_service(frame, tag, kinds)
     message = unpack_header(header, frame.buffers)
     check_message(message)
     return message
 
 
-def pack_message(message: Message, buffers: list[Data]) -> Header:
+def decode_service(frame: Frame, tag: int, kinds: Kinds) -> ServiceMessage:
+    """Decode the frame of a service's message; see `decode`. Its size is checked before its fields are read."""
+    if (kind := kinds.get(tag)) is None:
+        raise UnknownMessage(tag)
+    if len(frame.header) > kind.most_bytes:
+        raise BadFrame(say_size(kind, len(frame.header)))
+    unpack_entries((), frame.buffers)
+    try:
+        message = _find_decoder(kind).decode(memoryview(frame.header)[1:])
+        message.check()
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadFrame(str(error)) from error
+    return message
+
+
+def index_kinds(kinds: Iterable[type[ServiceMessage]]) -> dict[int, type[ServiceMessage]]:
+    """Return kinds of messages by their tags.
+
+    Raises:
+        ValueError: if a tag is no number, or that of two messages.
+    """
+    found: dict[int, type[ServiceMessage]] = {}
+    for kind in kinds:
+        if (tag := find_number(kind)) in CORE_TAGS:
+            raise ValueError(f"the message {kind.__name__} has the tag {tag}, which is one of core's")
+        if found.setdefault(tag, kind) is not kind:
+            raise ValueError(f"the messages {found[tag].__name__} and {kind.__name__} have the same tag, {tag}")
+    return found
+
+
+def find_number(kind: type[ServiceMessage]) -> int:
+    """Return the tag of a kind of messages.
+
+    Raises:
+        ValueError: if it is no number.
+    """
+    if not isinstance(tag := kind.__struct_config__.tag, int) or tag < 0:
+        raise ValueError(f"the tag of the message {kind.__name__} is {tag!r}, not a number")
+    return tag
+
+
+@cache
+def _find_decoder(kind: type[ServiceMessage]) -> msgspec.msgpack.Decoder[ServiceMessage]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+def say_size(kind: type[ServiceMessage], size: int) -> str:
+    """Return what to say of a message that is too large."""
+    return f"a {kind.__name__} has {size} bytes; at most {kind.most_bytes} are allowed"
+
+
+def pack_message(message: Message, buffers: list[Data]) -> Header | ServiceMessage:
     """Return the header of ``message``, and append the data of its tensors to ``buffers``."""
     match message:
         case Step(lease, epoch, step, edits, rows, hidden, embeddings):
@@ -90,7 +163,7 @@ def view_bytes(data: Data) -> memoryview:
     return view.cast("B").toreadonly()
 
 
-def unpack_header(header: Header, buffers: tuple[Data, ...]) -> Message:
+def unpack_header(header: Header, buffers: tuple[Data, ...]) -> CoreMessage:
     """Return the message of a header.
 
     Raises:

@@ -13,6 +13,14 @@ class BadFrame(ParallaxError):
         super().__init__(f"a frame cannot be read: {reason}", SAME_VERSION_HINT)
 
 
+class UnknownMessage(BadFrame):
+    """A frame holds a message of no kind that the receiver takes; ``tag`` is its tag."""
+
+    def __init__(self, tag: int) -> None:
+        super().__init__(f"it holds a message of an unknown kind, {tag}")
+        self.tag = tag
+
+
 class WireVersionMismatch(ParallaxError):
     """A frame has another version of the wire format; ``ours`` is the version of this node.
 

@@ -16,15 +16,13 @@ from parallax_core.wire.messages import (
     Mask,
     MaskOf,
     Membership,
-    Profile,
     Result,
     ResultOf,
     Step,
     StepOf,
+    UnsupportedMessage,
     Welcome,
 )
-from parallax_core.wire.relay import RelayMessage
-from parallax_core.wire.rendezvous import RendezvousMessage
 
 MOST_AXES = 8
 """The most axes of a tensor."""
@@ -60,10 +58,8 @@ Header = (
     | Hello
     | Welcome
     | Membership
-    | Profile
     | ApiData
-    | RelayMessage
-    | RendezvousMessage
     | EngineMessage
+    | UnsupportedMessage
 )
 """A message without tensors is its own header."""

@@ -6,9 +6,7 @@ cannot be opened (`Refusal`). Once all stages are ready, the head names each sta
 reports when it is connected to them (`Linked`). Then steps follow. A node may be assigned a stage again at any time,
 which ends its current work: after a loss, the head rebuilds its pipeline, and a node that is assigned the stage it
 already has keeps its weights. A stage whose node is about to end reports that (`Leave`), so that the head can have
-another node load its layers first. A head that serves several models has a node start further nodes on its machine
-(`StartNode`), one for each model, which join it by themselves, and ends them when a model is unloaded (`EndNode`).
-A node that is to be in several pipelines opens a lease for each further one (`OpenLease`), which joins by itself, too.
+another node load its layers first.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import msgspec
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.progress import Unit
 from parallax_core.contracts.stage import StageInfo
-from parallax_core.contracts.value import LARGEST, Count, Counter
+from parallax_core.contracts.value import Count, Counter
 from parallax_core.wire.base import Leased, Name, PeerKey, Text
 
 
@@ -136,19 +134,5 @@ class Leave(Leased, frozen=True, tag=21):
     """Reports that a node is about to end, and works on until the head releases it; sent by a stage that runs steps."""
 
 
-class StartNode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=29):
-    """Asks a node to start a further node, a process of its own on the same machine; see `further_node`."""
-
-    number: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
-
-
-class EndNode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=30):
-    """Asks a node to end a further node that it has started."""
-
-    number: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
-
-
-class OpenLease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=31):
-    """Asks a node to have a lease join, which runs stages on the layers that the node holds; see `lease_node`."""
-
-    number: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+class HandOver(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=42):
+    """The last message on a link to a neighbour: the next ones come over another link, which was made meanwhile."""

@@ -1,8 +1,7 @@
 """The messages between nodes.
 
-Every message except the greeting, `Join` and those of `wire.profile` and `wire.succession` carries its lease and epoch:
-a receiver discards messages of an older epoch. Counts lie in ``range(2**53)``, so that every language can represent
-them.
+Every message between a head and its stages carries its lease and epoch: a receiver discards messages of an older
+epoch. Counts lie in ``range(2**53)``, so that every language can represent them.
 
 A message with tensors is defined once, generically: with `Tensor` for the message itself, and with
 `parallax_core.wire.header.TensorEntry` for the header of its frame.
@@ -15,6 +14,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 import msgspec
 
 from parallax_core.base.errors import LossCause
+from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
@@ -23,29 +23,22 @@ from parallax_core.wire.base import Leased, Name, Text
 from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.membership import (
     Assign,
-    EndNode,
+    HandOver,
     Hop,
     Join,
     Leave,
     Linked,
     Loading,
-    OpenLease,
     Ready,
     Refusal,
     Release,
-    StartNode,
 )
-from parallax_core.wire.profile import LinkTried, NodeReport, Peers, Probe, ProbeAnswer, TryLink
-from parallax_core.wire.relay import RelayMessage
-from parallax_core.wire.rendezvous import RendezvousMessage
-from parallax_core.wire.succession import ClusterState, Succession
 
 T = TypeVar("T")
 
-Purpose = Literal["", "probe", "api", "standby", "relay", "stream", "offer", "direct", "rendezvous"]
-"""What a link is for: to join a head, or to carry the steps of a stage (empty), to be measured (``probe``), to carry
-a client's connection to the API of the head (``api``), to follow the state of a coordinator (``standby``), or to bring
-and to get announcements (``rendezvous``). Those of relays are in `wire.relay`."""
+Purpose = Annotated[str, msgspec.Meta(max_length=64)]
+"""What a link is for: to join a head, or to carry the steps of a stage (empty), or one of the purposes that node
+services serve, such as ``probe``."""
 
 
 class StepOf(Leased, Generic[T], frozen=True):
@@ -174,24 +167,20 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pages: Count = 0
 
 
-Membership = (
-    Join
-    | Assign
-    | Loading
-    | Ready
-    | Refusal
-    | Hop
-    | Linked
-    | Release
-    | Leave
-    | Succession
-    | ClusterState
-    | StartNode
-    | EndNode
-    | OpenLease
-)
-Profile = NodeReport | Peers | Probe | ProbeAnswer | TryLink | LinkTried
-Message = (
+DropReason = Literal["unknown", "too many"]
+
+
+class UnsupportedMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=46):
+    """Tells a node that a message of its was dropped. It is never answered itself."""
+
+    kind: Count
+    """The tag of the message."""
+    reason: DropReason = "unknown"
+    """Whether this node has no service for such messages, or got more of them than it takes in a second."""
+
+
+Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave | HandOver
+CoreMessage = (
     Step
     | Result
     | Failure
@@ -200,9 +189,10 @@ Message = (
     | Hello
     | Welcome
     | Membership
-    | Profile
     | ApiData
-    | RelayMessage
-    | RendezvousMessage
     | EngineMessage
+    | UnsupportedMessage
 )
+"""The messages of core."""
+Message = CoreMessage | ServiceMessage
+"""Any message; those of a service are known only to a channel that was told of them."""

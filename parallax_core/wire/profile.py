@@ -12,13 +12,15 @@ one node to another, the head has the first connect to the second (`TryLink`), a
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
 import msgspec
 
+from parallax_core.base.printable import make_printable
 from parallax_core.contracts.device import DType
+from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.contracts.value import Count
-from parallax_core.wire.base import Name, PeerKey, Text
+from parallax_core.wire.base import MOST_TEXT, Name, PeerKey, Text
 from parallax_core.wire.checks import check_words, require
 
 MOST_BYTES = 2**50
@@ -75,8 +77,10 @@ class LinkReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """The relay over which the other node was reached; empty: directly."""
 
 
-class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, kw_only=True, tag=22):
+class NodeReport(ServiceMessage, frozen=True, kw_only=True, tag=22):
     """What a node says of itself, to its head, at any time after its `Join`."""
+
+    most_bytes: ClassVar[int] = 2**22
 
     backend: Name
     """The backend that its device was measured with."""
@@ -92,6 +96,10 @@ class NodeReport(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     unreached: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_LINKS)] = ()
     """The nodes to which it could not connect when measuring links."""
 
+    def check(self) -> None:
+        """Check that the fields fit each other, and the texts."""
+        check_report(self)
+
 
 class Peer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Another node of the cluster."""
@@ -105,47 +113,71 @@ class Peer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """Whether the receiver is to measure the link to it; otherwise it is the other node that does."""
 
 
-class Peers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=23):
+class Peers(ServiceMessage, frozen=True, tag=23):
     """Names the nodes with links to or from a node to be measured; from its head."""
+
+    most_bytes: ClassVar[int] = 2**20
 
     peers: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MOST_PEERS)] = ()
 
+    def check(self) -> None:
+        """Check the texts."""
+        for peer in self.peers:
+            check_peer(peer)
 
-class TryLink(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=44):
+
+class TryLink(ServiceMessage, frozen=True, tag=44):
     """Asks a node to connect to another at once, or to trust the key of one that will; from its head."""
+
+    most_per_s: ClassVar[float] = 1000.0
 
     peer: Peer
     """The other node; if ``is_measured``, the receiver is to connect to it, and otherwise it to the receiver."""
 
+    def check(self) -> None:
+        """Check the texts."""
+        check_peer(self.peer)
 
-class LinkTried(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=45):
+
+class LinkTried(ServiceMessage, frozen=True, tag=45):
     """Reports whether a node could connect to another one, as its head has asked (`TryLink`)."""
+
+    most_per_s: ClassVar[float] = 1000.0
 
     peer: Name
     is_reached: bool
     reason: Text = ""
     """Why not."""
 
+    def check(self) -> None:
+        """Check the name."""
+        check_words(self.peer)
 
-class Probe(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=24):
+    def tidy(self) -> Self:
+        """Return the message with the reason as one printable line."""
+        return msgspec.structs.replace(self, reason=make_printable(self.reason, MOST_TEXT))
+
+
+class Probe(ServiceMessage, frozen=True, tag=24):
     """Asks for an answer at once, on a link that is being measured."""
+
+    most_bytes: ClassVar[int] = MOST_PROBE + 64
 
     data: Annotated[bytes, msgspec.Meta(max_length=MOST_PROBE)] = b""
     """Bytes of no meaning, to measure the bandwidth."""
 
 
-class ProbeAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=25):
+class ProbeAnswer(ServiceMessage, frozen=True, tag=25):
     """Answers a `Probe`."""
 
 
-def check_peers(peers: Peers | TryLink) -> None:
-    """Check the texts of peers.
+def check_peer(peer: Peer) -> None:
+    """Check the texts of a peer.
 
     Raises:
         BadFrame: if one has unprintable characters.
     """
-    for peer in peers.peers if isinstance(peers, Peers) else (peers.peer,):
-        check_words(peer.node, peer.address)
+    check_words(peer.node, peer.address)
 
 
 def check_report(report: NodeReport) -> None:

@@ -15,10 +15,11 @@ use it (`RelayUsers`).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
+from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.wire.base import Name, PeerKey, Text
 from parallax_core.wire.checks import check_words
 
@@ -39,48 +40,71 @@ class RelayPlace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """The key that it proves; empty: the node knows it, or none is needed."""
 
 
-class Relays(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=32):
+class Relays(ServiceMessage, frozen=True, tag=32):
     """Names the relays of a cluster, in place of those named before; from the head."""
 
     relays: Annotated[tuple[RelayPlace, ...], msgspec.Meta(max_length=MOST_RELAYS)] = ()
 
+    def check(self) -> None:
+        """Check the texts."""
+        for relay in self.relays:
+            check_words(relay.node, relay.address)
 
-class Reach(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=33):
+
+class Reach(ServiceMessage, frozen=True, tag=33):
     """Asks a relay for a stream to a node."""
 
     node: Name
 
+    def check(self) -> None:
+        """Check the name."""
+        check_words(self.node)
 
-class Ring(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=34):
+
+class Ring(ServiceMessage, frozen=True, tag=34):
     """Tells a node that another one asks for a stream to it."""
+
+    most_per_s: ClassVar[float] = 1000.0
 
     node: Name
     """The node that asks."""
     token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
     """Names the call; it can be used once, by the node that is told it, for a few seconds."""
 
+    def check(self) -> None:
+        """Check the name."""
+        check_words(self.node)
 
-class PickUp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=35):
+
+class PickUp(ServiceMessage, frozen=True, tag=35):
     """Answers a `Ring`, over a link of its own."""
 
     token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
 
 
-class Reached(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=36):
+class Reached(ServiceMessage, frozen=True, tag=36):
     """Tells both ends of a stream that the other is there."""
 
 
-class NotReached(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=37):
+class NotReached(ServiceMessage, frozen=True, tag=37):
     """Tells a node why there is no stream."""
 
     reason: Text
 
+    def check(self) -> None:
+        """Check the reason."""
+        check_words(self.reason)
 
-class OfferRelay(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=38):
+
+class OfferRelay(ServiceMessage, frozen=True, tag=38):
     """Offers a head to be a relay, for as long as the link lasts."""
 
     address: Text
     """Where it listens."""
+
+    def check(self) -> None:
+        """Check the address."""
+        check_words(self.address)
 
 
 class RelayUser(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -90,40 +114,24 @@ class RelayUser(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     key: PeerKey = b""
 
 
-class RelayUsers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=39):
+class RelayUsers(ServiceMessage, frozen=True, tag=39):
     """Names the nodes that may use a relay, in place of those named before; from the head."""
+
+    most_bytes: ClassVar[int] = 2**22
 
     users: Annotated[tuple[RelayUser, ...], msgspec.Meta(max_length=MOST_USERS)] = ()
 
+    def check(self) -> None:
+        """Check the names."""
+        check_words(*(user.node for user in self.users))
 
-class HandOver(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=42):
-    """The last message on a relayed link: the next ones come over the direct link that was made meanwhile."""
 
-
-class Relinked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=43):
+class Relinked(ServiceMessage, frozen=True, tag=43):
     """Tells the head that a stage is linked to the next one in another way than it has said before."""
 
     relay: Name = ""
     """The relay over which it is linked; empty: directly."""
 
-
-RelayMessage = Relays | Reach | Ring | PickUp | Reached | NotReached | OfferRelay | RelayUsers | HandOver | Relinked
-
-
-WithNames = Relays | RelayUsers | Reach | Ring | NotReached | OfferRelay | Relinked
-
-
-def check_names(message: WithNames) -> None:
-    """Check the texts of a message.
-
-    Raises:
-        BadFrame: if one has unprintable characters.
-    """
-    match message:
-        case Relays(relays):
-            for relay in relays:
-                check_words(relay.node, relay.address)
-        case RelayUsers(users):
-            check_words(*(user.node for user in users))
-        case Reach(text) | Ring(text) | NotReached(text) | OfferRelay(text) | Relinked(text):
-            check_words(text)
+    def check(self) -> None:
+        """Check the name."""
+        check_words(self.relay)

@@ -7,9 +7,11 @@ sent all announcements of its topics, and each new one. What is in them is defin
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
+
+from parallax_core.contracts.service_message import ServiceMessage
 
 MOST_TOPICS = 64
 """The most topics that a client follows."""
@@ -21,16 +23,15 @@ Topic = Annotated[bytes, msgspec.Meta(min_length=TOPIC_BYTES, max_length=TOPIC_B
 """The audience of announcements; opaque to nodes that do not know how it was derived."""
 
 
-class Follow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=40):
+class Follow(ServiceMessage, frozen=True, tag=40):
     """Sent by a client: the topics whose announcements it wants from now on, instead of those it named before."""
 
     topics: Annotated[tuple[Topic, ...], msgspec.Meta(max_length=MOST_TOPICS)]
 
 
-class Announced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=41):
+class Announced(ServiceMessage, frozen=True, tag=41):
     """An announcement, in both directions."""
 
+    most_per_s: ClassVar[float] = 10_000.0  # a client is sent all announcements of its topics at once
+
     announcement: Annotated[bytes, msgspec.Meta(min_length=1, max_length=MOST_ANNOUNCEMENT_BYTES)]
-
-
-RendezvousMessage = Follow | Announced

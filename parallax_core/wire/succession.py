@@ -8,10 +8,11 @@ and says with a `Succession` by which key it would sign, and where it would list
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
+from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.wire.checks import check_words
 from parallax_core.wire.profile import Peer
 
@@ -23,8 +24,10 @@ MOST_STATE = 2**20
 """The most bytes of the state of a cluster."""
 
 
-class Succession(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=27):
+class Succession(ServiceMessage, frozen=True, tag=27):
     """The latest term of a cluster that the sender knows."""
+
+    most_bytes: ClassVar[int] = 2**18
 
     proof: Annotated[bytes, msgspec.Meta(max_length=MOST_PROOF)]
     """Written by `parallax_core.cluster.membership.term_proof`; empty: the sender cannot prove the term that it knows.
@@ -32,19 +35,16 @@ class Succession(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     heads: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MOST_STANDBYS)] = ()
     """The coordinators that may follow: their addresses and keys."""
 
+    def check(self) -> None:
+        """Check the texts."""
+        for head in self.heads:
+            check_words(head.node, head.address)
 
-class ClusterState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=28):
+
+class ClusterState(ServiceMessage, frozen=True, tag=28):
     """What a standby has to know; from its coordinator, whenever something has changed, and else each second."""
+
+    most_bytes: ClassVar[int] = MOST_STATE + 64
 
     state: Annotated[bytes, msgspec.Meta(max_length=MOST_STATE)]
     """Written by `parallax_core.cluster.membership.standby_state`."""
-
-
-def check_succession(succession: Succession) -> None:
-    """Check the texts of a succession.
-
-    Raises:
-        BadFrame: if one has unprintable characters.
-    """
-    for head in succession.heads:
-        check_words(head.node, head.address)

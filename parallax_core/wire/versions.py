@@ -13,6 +13,8 @@ from parallax_core.wire.base import Name
 
 GREETING_TAGS = (5, 6)
 """The tags of `Hello` and `Welcome`."""
+FIXED = 128
+"""The numbers below this one are a byte each in msgpack."""
 SAME_VERSION_HINT = "install the same version of Parallax on every node"
 
 
@@ -52,6 +54,21 @@ def read_versions(data: bytes) -> NodeVersions:
 def write_versions(versions: NodeVersions) -> bytes:
     """Return versions as bytes."""
     return msgspec.msgpack.encode(versions)
+
+
+def find_tag(header: bytes) -> int | None:
+    """Return the tag of the message in a header, of which nothing else is read; None: it has none."""
+    first, rest = header[1:2], b""
+    if b"\x91" <= first <= b"\x9f":
+        rest = header[2:7]
+    elif first in {b"\xdc", b"\xdd"}:
+        rest = header[4:9] if first == b"\xdc" else header[6:11]
+    if not rest:
+        return None
+    size = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(rest[0], 0)
+    if not size:
+        return rest[0] if rest[0] < FIXED else None
+    return int.from_bytes(rest[1 : 1 + size], "big") if len(rest) > size else None
 
 
 def find_versions(header: bytes) -> NodeVersions | None:

@@ -12,7 +12,7 @@ from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import further_node, is_lease
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.wire.membership import EndNode, StartNode
+from parallax_core.wire.further import EndNode, StartNode
 
 logger = logging.getLogger(__name__)
 

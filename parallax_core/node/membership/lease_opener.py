@@ -10,7 +10,8 @@ from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import Epoch
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.wire.membership import OpenLease, Release
+from parallax_core.wire.further import OpenLease
+from parallax_core.wire.membership import Release
 
 
 class LeaseOpener:

@@ -100,6 +100,7 @@ class RendezvousServer:
         Raises:
             PeerLost: once it is gone, or sends what it may not.
         """
+        channel.learn([Follow, Announced])
         machine = name_machine(channel.peer)
         others = [each for each in self._subscribers if each.machine == machine]
         if len(self._subscribers) >= MOST_LINKS or len(others) >= MOST_LINKS_OF_ONE:

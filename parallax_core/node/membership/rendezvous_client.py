@@ -128,6 +128,7 @@ class RendezvousClient:
     async def _serve(self, place: RendezvousPlace) -> bool:
         """Announce and hear over a link until it is lost; return whether it was of use."""
         channel = Channel(await place.transport.connect(place.address, HEAD))
+        channel.learn([Announced])
         sending: asyncio.Task[None] | None = None
         try:
             channel.check_role("head")

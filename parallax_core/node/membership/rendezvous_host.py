@@ -14,6 +14,7 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import welcome
 from parallax_core.node.membership.rendezvous import MOST_LINKS, MOST_LINKS_OF_ONE, RendezvousServer
 from parallax_core.wire.membership import Refusal
+from parallax_core.wire.relay import OfferRelay
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class RendezvousHost:
             if hello.purpose == "rendezvous":
                 await self._rendezvous.serve(channel)
             elif hello.purpose in {"", "offer"}:
+                channel.learn([OfferRelay])
                 async with asyncio.timeout(GREETING_S):
                     await channel.receive()  # its `Join`, or its `OfferRelay`
                 hint = "`parallax worker MODEL --layers A-B --announce CODE` announces layers here"

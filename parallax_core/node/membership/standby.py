@@ -168,6 +168,7 @@ class Follower:
 
     async def _hear(self, channel: Channel, most: float = inf) -> None:
         """Take what a coordinator sends, ``most`` messages at most."""
+        channel.learn([Succession, ClusterState])
         try:
             channel.check_role("head")
             async with asyncio.timeout(GREETING_S):

@@ -115,6 +115,7 @@ class Standbys:
 
     async def _serve(self, channel: Channel) -> None:
         """Tell a standby all it has to know, until it is gone."""
+        channel.learn([Succession])
         try:
             await _check_standby(channel)
             channel.admit()

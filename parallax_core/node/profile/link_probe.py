@@ -36,6 +36,7 @@ async def probe_link(
         PeerLost: if the peer is gone, or answers with something else.
         TimeoutError: if it does not answer within `PROBE_S`.
     """
+    channel.learn([ProbeAnswer])
     async with asyncio.timeout(PROBE_S):
         times = [await _time_probe(channel, 0, clock) for _ in range(1 + SMALL_PROBES)]
         round_trip_s = statistics.median(times[1:])
@@ -50,6 +51,7 @@ async def answer_probes(channel: Channel) -> None:
 
     A peer that sends something else is disconnected.
     """
+    channel.learn([Probe])
     try:
         async with asyncio.timeout(PROBE_S):
             for _ in range(MOST_PROBES):

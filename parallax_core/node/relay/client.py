@@ -129,7 +129,9 @@ class RelayClient:
     async def _link(self, purpose: Purpose) -> Channel:
         link = await self._transport.connect(self._place.address, self._place.node)
         async with asyncio.timeout(GREETING_S):
-            return await open_channel(link, self._node, purpose, self._role)
+            channel = await open_channel(link, self._node, purpose, self._role)
+        channel.learn([Ring, Reached, NotReached])
+        return channel
 
 
 async def carry(channel: Channel, connection: LocalStream) -> None:

@@ -82,6 +82,7 @@ class RelayDirectory:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take_offer(self, channel: Channel) -> None:
+        channel.learn([OfferRelay])
         try:
             channel.check_role("worker")
             async with asyncio.timeout(OFFER_S):

@@ -58,6 +58,7 @@ class RelayOffer:
             raise PeerLost(f"node {head.node!r} did not greet within {GREETING_S:g} s") from error
         try:
             channel.admit()
+            channel.learn([RelayUsers])
             await channel.send(OfferRelay(transport.address))
             logger.info("relays for the nodes of head=%s at address=%s", head.node, transport.address)
             while isinstance(message := await channel.receive(), RelayUsers):

@@ -23,6 +23,8 @@ from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.messages import Message, Purpose
 from parallax_core.wire.relay import TOKEN_BYTES, NotReached, PickUp, Reach, Reached, Ring
 
+KNOWN = (Reach, Ring, PickUp, Reached, NotReached)
+"""The messages of relays; a link over which another one comes than is due ends."""
 FIRST_S = 5.0
 """Seconds that a node has to say what a stream is for."""
 ANSWER_S = 5.0
@@ -80,6 +82,7 @@ class RelayServer:
 
     async def hold(self, channel: Channel) -> None:
         """Keep the link of a node that can be called over it, until it ends; a newer one replaces it."""
+        channel.learn(KNOWN)
         try:
             self._check_member(channel)
             before, self._controls[channel.peer] = self._controls.get(channel.peer), channel
@@ -94,6 +97,7 @@ class RelayServer:
 
     async def carry(self, channel: Channel) -> None:
         """Make a stream of a node's link, as it asks, and carry it until it ends."""
+        channel.learn(KNOWN)
         try:
             self._check_member(channel)
             match first := await self._hear_first(channel):

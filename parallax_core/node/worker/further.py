@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from parallax_core.base.ids import further_node
 from parallax_core.node.coordinator.own_node import keep_worker
 from parallax_core.node.membership.supervisor import WorkerSupervisor
-from parallax_core.wire.membership import EndNode, StartNode
+from parallax_core.wire.further import EndNode, StartNode
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from parallax_core.base.errors import ParallaxError, StageLost
 from parallax_core.base.ids import lease_node
-from parallax_core.wire.membership import OpenLease
+from parallax_core.wire.further import OpenLease
 
 logger = logging.getLogger(__name__)
 

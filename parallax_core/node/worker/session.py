@@ -34,19 +34,8 @@ from parallax_core.node.worker.peers import PeerLinker, PeerLinks
 from parallax_core.node.worker.shared_layers import OpenStage, SharedLayers
 from parallax_core.node.worker.terms import HeadTerms, refuse_head
 from parallax_core.wire.engine import Abort, AssignEngine, Submit
-from parallax_core.wire.membership import (
-    Assign,
-    EndNode,
-    Hop,
-    Join,
-    Leave,
-    Linked,
-    OpenLease,
-    Ready,
-    Refusal,
-    Release,
-    StartNode,
-)
+from parallax_core.wire.further import EndNode, OpenLease, StartNode
+from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Ready, Refusal, Release
 from parallax_core.wire.messages import Mask, Message, Step
 from parallax_core.wire.profile import Peer, Peers, TryLink
 from parallax_core.wire.relay import Relays, Relinked

@@ -161,6 +161,7 @@ async def test_links_over_a_relay_end_when_the_key_of_their_user_is_removed(
         assert tokens == TOY.continuation((1, 2, 3), 9)
         assert ([where.relay for where in engine.locations()], relay.num_streams) == (["desk", ""], 1)
         kept = Channel(await made.nodes["n0"].connect(made.nodes["desk"].address, "desk"))
+        kept.learn([Reached])
         await greet(kept, "n0", "stream")
         await kept.send(Reach("n1"))
         assert await kept.receive() == Reached()

@@ -33,7 +33,8 @@ from parallax_core.node.worker.session import WorkerSession
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.node import open_toy
-from parallax_core.wire.membership import Assign, EndNode, StartNode
+from parallax_core.wire.further import EndNode, StartNode
+from parallax_core.wire.membership import Assign
 from parallax_core.wire.profile import DeviceReport, NodeReport
 from tests.support.clusters import make_model
 from tests.unit.deploy.readers import LocalMaker

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.wire import KINDS
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import HEAD
@@ -34,6 +35,7 @@ async def test_rendezvous_has_no_work_for_a_machine_that_joins(tmp_path: Path) -
             transport = offer.load(offer.spec.factory)(TransportPlan(node=f"{joined.machine}/1", heads=heads))
             await transport.start()
             channel = Channel(await soon(transport.connect(address, HEAD)))
+            channel.learn(KINDS.values())
             await soon(greet(channel, f"{joined.machine}/1"))
             await channel.send(Join("tcp://127.0.0.1:1", (), "here", 0))
             answer = await soon(channel.receive())

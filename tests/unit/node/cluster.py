@@ -11,6 +11,7 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from benchmarks.wire import KINDS
 from parallax_core.api import (
     Delta,
     Finish,
@@ -39,7 +40,7 @@ from parallax_core.node.worker.lease_session import LeaseSession
 from parallax_core.node.worker.leases import NodeLeases
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession
-from parallax_core.testing.liar import LiarTransport, LiePlan
+from parallax_core.testing.liar import LiarTransport, Plot
 from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.membership import Assign, Join
@@ -77,9 +78,9 @@ def step_slowly(stage: ToyStage, batch: StageBatch) -> StageOutput:
 class Node:
     """A node that joins a head, and joins again whenever the head is lost, until it is killed."""
 
-    def __init__(self, name: str, lies: LiePlan | None = None, backends: tuple[str, ...] = (BACKEND,)) -> None:
+    def __init__(self, name: str, plot: Plot | None = None, backends: tuple[str, ...] = (BACKEND,)) -> None:
         self.name = name
-        self.transport = LiarTransport(InProcessTransport(TransportPlan(node=name, listen="inprocess://")), lies)
+        self.transport = LiarTransport(InProcessTransport(TransportPlan(node=name, listen="inprocess://")), plot)
         self.loads: list[Assign] = []
         """The assignments it was given."""
         self.losses: list[PeerLost] = []
@@ -180,6 +181,7 @@ async def call(registry: NodeRegistry, name: str) -> Channel:
     """Connect to a head and greet it as the node ``name``; return the channel."""
     transport = InProcessTransport(TransportPlan(node=name))
     channel = Channel(await transport.connect(registry.address, "head"))
+    channel.learn(KINDS.values())
     await soon(greet(channel, name))
     return channel
 

@@ -2,18 +2,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import ClassVar
 
+import msgspec
 import pytest
 
 from parallax_core.api import Epoch, Frame, FrameLimits, LeaseId, Link, PeerLost, Tensor, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.failure_detector import MIN_INTERVALS
-from parallax_core.node.channel import Channel
-from parallax_core.wire.codec import VERSION_BYTE
-from parallax_core.wire.messages import Failure, Step
-from parallax_core.wire.relay import HandOver
+from parallax_core.contracts.service_message import ServiceMessage, service_tag
+from parallax_core.node.channel import MOST_TASKS, Channel
+from parallax_core.wire.codec import VERSION_BYTE, encode
+from parallax_core.wire.membership import HandOver
+from parallax_core.wire.messages import Failure, Step, UnsupportedMessage
 
 MIN_TIMEOUT_S, TIMEOUT_S = 0.2, 600.0
 """Of silence: what is noticed before the test itself times out was noticed by heartbeats."""
@@ -195,3 +198,75 @@ async def test_link_that_cannot_be_handed_over_is_closed() -> None:
                 await Channel(near).hand_over(Channel(direct))
         with pytest.raises(PeerLost):
             await near.send(Frame(b"x"))
+
+
+class Note(ServiceMessage, frozen=True, tag=service_tag("notes", 0)):
+    most_per_s: ClassVar[float] = 2.0
+
+    number: int = 0
+
+
+async def test_unknown_message_is_dropped_and_its_sender_told_once() -> None:
+    async with linked() as (near, far):
+        channel = Channel(far)
+        channel.is_greeted = True
+        for number in range(5):
+            await Channel(near).send(Note(number))
+        await Channel(near).send(STEP)
+        assert await channel.receive() == STEP
+        await channel.send(STEP)
+        assert {await receive_raw(near), await receive_raw(near)} == {encode(UnsupportedMessage(TAG)), encode(STEP)}
+
+
+async def test_unknown_message_before_the_greeting_ends_the_link() -> None:
+    async with linked() as (near, far):
+        await Channel(near).send(Note())
+        with pytest.raises(PeerLost, match=f"it holds a message of an unknown kind, {TAG}"):
+            await Channel(far).receive()
+
+
+async def test_messages_beyond_their_rate_are_dropped_and_the_sender_is_told() -> None:
+    async with linked() as (near, far):
+        channel, taken = Channel(far), list[Note]()
+        channel.divert(Note, taken.append)
+        for number in range(9):
+            await Channel(near).send(Note(number))
+        await Channel(near).send(STEP)
+        assert await channel.receive() == STEP
+        assert taken == [Note(0), Note(1)]
+        assert await receive_raw(near) == encode(UnsupportedMessage(TAG, "too many"))
+
+
+async def test_message_that_was_dropped_by_the_peer_is_logged_and_not_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with linked() as (near, far):
+        await Channel(near).send(UnsupportedMessage(TAG))
+        await Channel(near).send(STEP)
+        assert await Channel(far).receive() == STEP
+        assert f"message was dropped by node=near tag={TAG}: unknown" in caplog.text
+
+
+async def test_peer_that_reads_nothing_is_not_waited_for() -> None:
+    async with linked() as (near, far):
+        channel = Channel(far)
+        channel.is_greeted = True
+        frames = [*(Frame(VERSION_BYTE + msgspec.msgpack.encode([tag])) for tag in range(1000, 1100)), encode(STEP)]
+        sending = asyncio.create_task(send_all(near, frames))
+        assert await channel.receive() == STEP
+        await sending
+        assert len(channel._tasks) <= MOST_TASKS
+
+
+TAG = service_tag("notes", 0)
+
+
+async def send_all(link: Link, frames: Sequence[Frame]) -> None:
+    for frame in frames:
+        await link.send(frame)
+
+
+async def receive_raw(link: Link) -> Frame:
+    """Return the next frame of a link, with buffers that compare."""
+    frame = await link.receive()
+    return Frame(frame.header, tuple(bytes(each) for each in frame.buffers))

@@ -31,21 +31,19 @@ from parallax_core.wire.engine import (
     TokenDelta,
     TokenFinish,
 )
-from parallax_core.wire.membership import (
-    Assign,
-    EndNode,
-    Hop,
-    Join,
-    Leave,
-    Linked,
-    Loading,
-    OpenLease,
-    Ready,
-    Refusal,
-    Release,
-    StartNode,
+from parallax_core.wire.further import EndNode, OpenLease, StartNode
+from parallax_core.wire.membership import Assign, HandOver, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.messages import (
+    Failure,
+    Heartbeat,
+    Hello,
+    Mask,
+    Message,
+    Result,
+    Step,
+    UnsupportedMessage,
+    Welcome,
 )
-from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 from parallax_core.wire.profile import (
     DeviceReport,
     LinkReport,
@@ -59,7 +57,6 @@ from parallax_core.wire.profile import (
     TryLink,
 )
 from parallax_core.wire.relay import (
-    HandOver,
     NotReached,
     OfferRelay,
     PickUp,
@@ -219,6 +216,8 @@ SAMPLES: dict[str, Message] = {
     ),
     "try a link": TryLink(Peer("kitchen", "tcp://10.0.0.8:9001", b"key")),
     "link tried": LinkTried("kitchen", is_reached=False, reason="no node answers there"),
+    "unsupported": UnsupportedMessage(300),
+    "too many": UnsupportedMessage(23, "too many"),
     "probe": Probe(bytes(range(8))),
     "answer to a probe": ProbeAnswer(),
     "succession": Succession(b"proof", (Peer("head", "tcp://10.0.0.9:9000", b"key"),)),

@@ -31,21 +31,20 @@ from parallax_core.wire.engine import (
     TokenFinish,
 )
 from parallax_core.wire.engine_bounds import MOST_LOGPROBS
-from parallax_core.wire.membership import (
-    Assign,
-    EndNode,
-    Hop,
-    Join,
-    Leave,
-    Linked,
-    Loading,
-    OpenLease,
-    Ready,
-    Refusal,
-    Release,
-    StartNode,
+from parallax_core.wire.further import EndNode, OpenLease, StartNode
+from parallax_core.wire.membership import Assign, HandOver, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
+from parallax_core.wire.messages import (
+    DropReason,
+    Failure,
+    Heartbeat,
+    Hello,
+    Mask,
+    Message,
+    Result,
+    Step,
+    UnsupportedMessage,
+    Welcome,
 )
-from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
 from parallax_core.wire.profile import (
     MOST_BYTES,
     DeviceReport,
@@ -61,7 +60,6 @@ from parallax_core.wire.profile import (
 )
 from parallax_core.wire.relay import (
     TOKEN_BYTES,
-    HandOver,
     NotReached,
     OfferRelay,
     PickUp,
@@ -417,7 +415,8 @@ messages: st.SearchStrategy[Message] = st.one_of(
         counts,
     ),
     st.builds(Heartbeat, leases, epochs, counters, *[counts] * 6, st.floats(0, LARGEST)),
-    st.builds(Hello, counts, shown, shown, counts),
+    st.builds(Hello, counts, shown, shown, counts, shown),
+    st.builds(UnsupportedMessage, counts, st.sampled_from(get_args(DropReason))),
     st.builds(Welcome, counts, shown, shown, counts),
     membership,
 )

@@ -11,7 +11,8 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.coordinator.node_pool import NodePool
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.wire.membership import EndNode, Join, Leave, OpenLease, Release, StartNode
+from parallax_core.wire.further import EndNode, OpenLease, StartNode
+from parallax_core.wire.membership import Join, Leave, Release
 from tests.unit.node.cluster import call, open_registry, soon, until
 
 

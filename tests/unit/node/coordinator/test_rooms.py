@@ -13,7 +13,7 @@ from parallax_core.node.coordinator.node_pool import ModelNodes, NodePool
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.coordinator.rooms import MachineRooms, ModelProfiles
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.wire.membership import StartNode
+from parallax_core.wire.further import StartNode
 from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport
 from tests.unit.node.cluster import NUMBERS, open_registry, soon, until
 from tests.unit.node.coordinator.test_node_pool import join

@@ -17,7 +17,8 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.lease_opener import LeaseOpener
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.wire.membership import Join, OpenLease, Release
+from parallax_core.wire.further import OpenLease
+from parallax_core.wire.membership import Join, Release
 from parallax_core.wire.messages import Message
 from tests.unit.node.cluster import call, open_registry, soon, until
 

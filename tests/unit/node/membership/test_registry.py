@@ -12,7 +12,7 @@ from parallax_core.node.membership import registry as module
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Join, Leave, Refusal, Release
-from parallax_core.wire.messages import Heartbeat
+from parallax_core.wire.messages import Heartbeat, UnsupportedMessage
 from parallax_core.wire.profile import DeviceReport, NodeReport
 from tests.unit.node.cluster import call, open_registry, soon, until
 
@@ -197,13 +197,16 @@ async def test_node_that_reports_nonsense_is_cut_off_and_others_stay(caplog: pyt
         assert [node.name for node in registry.joined] == ["a"] == [node.name for node in registry.waiting]
 
 
-async def test_report_before_the_join_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_report_before_the_join_is_dropped_and_its_sender_told() -> None:
     async with open_registry() as registry:
-        channel = await call(registry, "a")
+        channel, told = await call(registry, "a"), list[UnsupportedMessage]()
+        channel.divert(UnsupportedMessage, told.append)
         await channel.send(make_report(1))
-        with pytest.raises(PeerLost):
-            await soon(channel.receive())
-        assert "sent a NodeReport where it was to join" in caplog.text
+        receiving = asyncio.create_task(channel.receive())
+        await until(lambda: told == [UnsupportedMessage(22)])
+        await channel.send(Join("tcp://a:1", (), "here", 0))
+        await until(lambda: [node.report for node in registry.joined] == [None])
+        receiving.cancel()
 
 
 def make_report(memory: int) -> NodeReport:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
+from benchmarks.wire import KINDS
 from parallax_core.api import Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.membership.announcement import Body, ClusterSecret, read_announcement
@@ -41,6 +42,7 @@ async def meeting() -> AsyncIterator[NodeRegistry]:
 async def enter(registry: NodeRegistry, node: str, *topics: bytes) -> Channel:
     transport = InProcessTransport(TransportPlan(node=node))
     channel = Channel(await transport.connect(registry.address, "head"))
+    channel.learn(KINDS.values())
     await soon(greet(channel, node, "rendezvous"))
     if topics:
         await channel.send(Follow(topics))

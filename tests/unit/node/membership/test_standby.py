@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from benchmarks.wire import KINDS
 from parallax_core.api import TransportPlan
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.builtin.inprocess import InProcessTransport
@@ -80,6 +81,7 @@ async def coordinating(folder: Path) -> AsyncIterator[Bench]:
 async def call(bench: Bench, purpose: Purpose = "standby") -> Channel:
     transport = InProcessTransport(TransportPlan(node="desk/standby"))
     channel = Channel(await transport.connect(bench.registry.address, "head"))
+    channel.learn(KINDS.values())
     await soon(greet(channel, "desk/standby", purpose))
     return channel
 

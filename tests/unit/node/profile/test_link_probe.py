@@ -27,7 +27,9 @@ async def linked() -> AsyncIterator[tuple[Channel, Channel]]:
     await near.start()
     await far.start()
     try:
-        yield Channel(await near.connect(far.address, "far")), Channel(await far.accept())
+        channel = Channel(await near.connect(far.address, "far"))
+        channel.learn([ProbeAnswer])
+        yield channel, Channel(await far.accept())
     finally:
         await near.stop()
         await far.stop()

@@ -57,7 +57,9 @@ async def connected() -> AsyncIterator[tuple[Channel, Channel]]:
     await head.start()
     link = await InProcessTransport(TransportPlan(node="node")).connect(head.address, "head")
     try:
-        yield Channel(link), Channel(await head.accept())
+        far = Channel(await head.accept())
+        far.learn([NodeReport])
+        yield Channel(link), far
     finally:
         await head.stop()
 

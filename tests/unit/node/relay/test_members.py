@@ -8,6 +8,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.wire import KINDS
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import STRANGERS, Channel
@@ -67,6 +68,7 @@ class Members:
 
     async def _link(self, name: str, purpose: Purpose) -> None:
         channel = Channel(await InProcessTransport(TransportPlan(node=name)).connect(self._address, "relay"), STRANGERS)
+        channel.learn(KINDS.values())
         self._channels.append(channel)
         await greet(channel, name, purpose)
         self._readers.append(asyncio.create_task(self._read(channel)))

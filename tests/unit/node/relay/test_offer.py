@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from benchmarks.wire import KINDS
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
@@ -39,6 +40,7 @@ async def join(registry: NodeRegistry, name: str) -> Channel:
 async def offer(registry: NodeRegistry, name: str, message: Message) -> Channel:
     """Make a link of purpose ``offer`` as the node called ``name``, and say something."""
     channel = Channel(await InProcessTransport(TransportPlan(node=name)).connect(registry.address, "head"))
+    channel.learn(KINDS.values())
     await soon(greet(channel, name, "offer"))
     await channel.send(message)
     return channel
@@ -160,6 +162,7 @@ async def test_stranger_cannot_use_or_be_called_over_a_relay_alone() -> None:
         transport, address = InProcessTransport(TransportPlan(node="stranger")), registry.relays.relays[0].address
         for purpose in PURPOSES:
             channel = Channel(await transport.connect(address, "desk"))
+            channel.learn(KINDS.values())
             await soon(greet(channel, "stranger", purpose))
             with pytest.raises(PeerLost):
                 await soon(channel.receive())

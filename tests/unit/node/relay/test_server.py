@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from benchmarks.wire import KINDS
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
@@ -35,6 +36,7 @@ class Relay:
         """Make another link to the relay as the node ``name``."""
         transport = InProcessTransport(TransportPlan(node=name))
         channel = Channel(await transport.connect(self.registry.address, "head"))
+        channel.learn(KINDS.values())
         self.channels.append(channel)
         await soon(greet(channel, name, purpose))
         return channel

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.node.worker.further import MOST_FURTHER, FurtherNodes
-from parallax_core.wire.membership import EndNode, StartNode
+from parallax_core.wire.further import EndNode, StartNode
 from tests.support.process_pipeline import is_alive
 from tests.unit.node.cluster import soon, until
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from benchmarks.wire import KINDS
 from parallax_core.api import Epoch, LayerRange, ParallaxError, Progress, Stage, TransportPlan, Unsupported
 from parallax_core.base.errors import StageHung
 from parallax_core.builtin.inprocess import InProcessTransport
@@ -75,6 +76,7 @@ class Desk:
     async def accept(self) -> str:
         """Wait until a lease joins, and return its name."""
         channel = Channel(await soon(self.transport.accept()))
+        channel.learn(KINDS.values())
         await soon(welcome(channel, "head"))
         join = await soon(channel.receive())
         assert isinstance(join, Join)

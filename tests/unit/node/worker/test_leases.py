@@ -8,7 +8,7 @@ import pytest
 
 from parallax_core.base.errors import ParallaxError, PeerLost, StageHung, StageLost
 from parallax_core.node.worker.leases import MOST_LEASES, NodeLeases
-from parallax_core.wire.membership import OpenLease
+from parallax_core.wire.further import OpenLease
 from tests.unit.node.cluster import soon, until
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from benchmarks.wire import KINDS
 from parallax_core.api import (
     Epoch,
     LayerRange,
@@ -63,6 +64,7 @@ class Bench:
     async def again(self) -> None:
         """Wait until the node joins again."""
         self.channel = Channel(await soon(self.head.accept()))
+        self.channel.learn(KINDS.values())
         await soon(welcome(self.channel, "head"))
         join = await soon(self.channel.receive())
         assert isinstance(join, Join)
@@ -72,6 +74,7 @@ class Bench:
         """Make a link to the node as the stage before."""
         link = await InProcessTransport(TransportPlan(node=name)).connect(self.node.transport.address, self.node.name)
         channel = Channel(link)
+        channel.learn(KINDS.values())
         await soon(greet(channel, name))
         return channel
 
@@ -124,6 +127,7 @@ async def await_node(after: InProcessTransport) -> Channel:
     """Return a link of the node, but none that has ended."""
     while True:
         channel = Channel(await after.accept())
+        channel.learn(KINDS.values())
         with contextlib.suppress(PeerLost):
             await welcome(channel, "after")
             return channel
