@@ -1,4 +1,4 @@
-"""Limits how many messages of each kind a link takes, and how often its peer is told of those that are dropped."""
+"""Limits the messages of each kind on a link."""
 
 from __future__ import annotations
 

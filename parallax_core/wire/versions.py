@@ -57,7 +57,7 @@ def write_versions(versions: NodeVersions) -> bytes:
 
 
 def find_tag(header: bytes) -> int | None:
-    """Return the tag of the message in a header, of which nothing else is read; None: it has none."""
+    """Return the tag of the message in a header, of which nothing else is read, or None."""
     first, rest = header[1:2], b""
     if b"\x91" <= first <= b"\x9f":
         rest = header[2:7]
