@@ -152,7 +152,7 @@ def run_checks(model: Path, names: list[str]) -> list[dict[str, Any]]:
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys, tempfile.TemporaryDirectory() as folder:
         keys.write("".join(f"key-{name}\n" for name in CLIENTS))
         keys.flush()
-        limits = ("--api-key-file", keys.name, "--max-per-minute", str(RATE))
+        limits = ("--api-key-file", keys.name, "--set", f"max_per_minute={RATE}")
         served = offer_tools(model, Path(folder))
         with serve(served) as url, serve(served, *limits) as guarded:
             plan = {"url": url, "guarded": guarded, "rate": RATE, "model": served.name}

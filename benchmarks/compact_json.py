@@ -108,7 +108,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(args)
     run = describe_run(["benchmarks.compact_json", "MODEL"], ["llguidance", "jsonschema"])
-    with serve(given.model, "--generation-config", "off", "--backend", "torch", "--dtype", "bfloat16") as url:
+    with serve(given.model, "--set", "generation_config=off", "--backend", "torch", "--dtype", "bfloat16") as url:
         answers = asyncio.run(ask_all(url, given.model.name))
     report = {"run": run, **describe(answers)}
     write_report(given.out, report)

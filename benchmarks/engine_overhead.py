@@ -56,7 +56,7 @@ class Setup:
         options = {"max_model_len": LENGTH, "kv_cache_gb": KV_GB, "threads": self.threads}
         command = [str(Path(sys.executable).with_name("parallax")), "serve", str(self.model), "--backend", "vllm"]
         command += ["--python", f"vllm={self.python}", "--dtype", self.dtype, "--max-running", str(RUNNING)]
-        command += ["--max-batch-tokens", str(BATCH)]
+        command += ["--set", f"max_batch_tokens={BATCH}"]
         return command + [word for name, value in options.items() for word in ("--backend-option", f"{name}={value}")]
 
     def theirs(self) -> list[str]:

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     texts = PROMPTS[: options.prompts]
     prompts = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     command = [str(Path(sys.executable).with_name("parallax")), "serve", str(options.model), "--dtype", "float32"]
-    command += ["--backend", options.backend, "--memory-fraction", "0.1"]
+    command += ["--backend", options.backend, "--set", "memory_fraction=0.1"]
     command += [word for python in options.python for word in ("--python", python)]
     command += [word for option in options.option for word in ("--backend-option", option)]
     with serve(command, name, {}, {}) as side:

@@ -28,7 +28,7 @@ from parallax_bench.request import BenchRequest, BenchResult
 from parallax_bench.summary import summarize
 
 TURNS = 2
-SIDES = {"any": ["--target-itl", "0"], "even": []}
+SIDES = {"any": ["--set", "target_itl=0"], "even": []}
 SETUPS = {
     "torch": ["--backend", "torch"],
     "mlx": ["--backend", "mlx", "--dtype", "float32"],

@@ -58,7 +58,7 @@ def run_pipeline(options: argparse.Namespace, pipeline: str, prompts: Sequence[S
     """Serve the model by a pipeline; return its answers, and the devices of its stages."""
     model, backends = options.model, pipeline.split(",")
     command = [str(Path(sys.executable).with_name("parallax")), "serve", str(model), "--dtype", "float32"]
-    command += ["--backend", pipeline if len(set(backends)) > 1 else backends[0], "--memory-fraction", "0.1"]
+    command += ["--backend", pipeline if len(set(backends)) > 1 else backends[0], "--set", "memory_fraction=0.1"]
     command += ["--layers", cut_layers(count_layers(read_config(model)) or 1, len(backends))]
     for python in options.python:
         command += ["--python", python] if python.partition("=")[0] in backends else []

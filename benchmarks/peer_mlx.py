@@ -37,7 +37,7 @@ TURNS = 3
 OUTPUT = 64
 PREFIX = 1000
 START_TIMEOUT_S = 180
-OURS: dict[str, list[str]] = {"parallax": [], "parallax, fastest": ["--target-itl", "0"]}
+OURS: dict[str, list[str]] = {"parallax": [], "parallax, fastest": ["--set", "target_itl=0"]}
 """Our servers, with their options."""
 PEER_NAME = "mlx_lm.server"
 VERSIONS = ("mlx", "mlx-lm")

@@ -50,7 +50,7 @@ Report = dict[str, Any]
 Judge = Callable[[int], Awaitable[str]]
 """Asks for the answer of a number, and returns ``valid``, ``invalid`` or ``length``."""
 
-PLAIN = ("--generation-config", "off")
+PLAIN = ("--set", "generation_config=off")
 """Options for draws at temperature 1 from all tokens: the model's own defaults keep the most probable ones only."""
 SERVED = {
     "torch": (*PLAIN, "--backend", "torch", "--dtype", "bfloat16"),

@@ -75,9 +75,9 @@ def parallax_register_policies() -> Iterable[PolicySpec]:  # type: ignore[empty-
     layers.
 
     ``PolicySpec.kind`` is the kind of decision; a name must be unique only within its kind. Users write the name with
-    options after it: ``--batching size-or-delay:size=8,delay_s=0.02``. The options are the fields of the dataclass that
-    ``PolicySpec.factory`` names. Policies are pure: they depend only on their arguments, and the same arguments give
-    the same answer.
+    options after it: ``--set batching=size-or-delay:size=8,delay_s=0.02``. The options are the fields of the dataclass
+    that ``PolicySpec.factory`` names. Policies are pure: they depend only on their arguments, and the same arguments
+    give the same answer.
     """
 
 

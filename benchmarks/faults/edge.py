@@ -291,7 +291,7 @@ def edge(run: Run) -> None:
 
     ``longest_wait_s`` is the longest response time of ``/version`` meanwhile: the server was unresponsive that long.
     """
-    with serving(run, "--request-timeout", str(LIMIT_S)) as target:
+    with serving(run, "--set", f"request_timeout={LIMIT_S}") as target:
         _, right = asyncio.run(target.ask(target.complete(QUESTION, max_tokens=8)))
         for name, case in list_cases(target).items():
             run.part(name, lambda: asyncio.run(try_case(target, case, right)))
@@ -371,7 +371,7 @@ def cancels(run: Run) -> None:
     Others read their answers to the end meanwhile, and check them.
     """
     for name in ("plain", "grammars"):
-        with serving(run, "--max-waiting", "1000") as target:
+        with serving(run, "--set", "max_waiting=1000") as target:
             work = partial(
                 measure_cancels, target, run.times(10_000), random.Random(20), has_grammar=name == "grammars"
             )

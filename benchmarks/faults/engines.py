@@ -105,7 +105,7 @@ def is_tracker(pid: int) -> bool:
 def measure_real(run: Run) -> Figures:
     words = [word for python in run.options.python for word in ("--python", python)]
     words += [word for option in run.options.option for word in ("--backend-option", option)]
-    common = ("--dtype", "float32", "--backend", run.options.backend, "--memory-fraction", "0.1")
+    common = ("--dtype", "float32", "--backend", run.options.backend, "--set", "memory_fraction=0.1")
     with serving(str(run.model), *common, *words) as (url, model):
         readers = Readers(url, make_questions(model, 200, 4), 4)
         readers.learn()

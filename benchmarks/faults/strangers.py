@@ -211,7 +211,7 @@ def measure(run: Run, name: str) -> Figures:
         (home / "models").symlink_to(models_folder())
         os.environ["PARALLAX_HOME"] = str(home)
         key, port, gaps = prepare_home(run.times(NUM_KEYS)), find_tcp_port(), list[float]()
-        words = ("--listen", f"tcp://127.0.0.1:{port}", "--port", "0", "--stun-port", "0", "--backend", "torch")
+        words = ("--listen", f"tcp://127.0.0.1:{port}", "--port", "0", "--set", "stun_port=0", "--backend", "torch")
         with running(pinned(parallax("run", str(run.model), *words), 0), home) as process:
             url, model = read_ready(process)
             for _ in range(NUM_STREAMS):

@@ -28,7 +28,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     },
     "--max-batch-size": {"join": "give the server --max-running: it decides how many requests run at once"},
     "--max-sequence-length": {"join": "leave it out: the server derives the length from the memory of all machines"},
-    "--max-num-tokens-per-batch": {"join": "give the server --max-batch-tokens"},
+    "--max-num-tokens-per-batch": {"join": "give the server --set max_batch_tokens=N"},
     "--kv-block-size": {"join": "leave it out: the backend chooses the size of pages"},
     "--start-layer": {"join": "`parallax worker MODEL --layers A-B` runs certain layers"},
     "--end-layer": {"join": "`parallax worker MODEL --layers A-B` runs certain layers"},

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
+from parallax_core.base.errors import UsageError
 from parallax_core.config.config import Config
 from parallax_core.config.schema import Key, is_sequence, list_keys, strip_type
+from parallax_core.config.source import SettingOrigin, WrittenSetting
 
 T = TypeVar("T")
 
@@ -23,19 +26,22 @@ ConfigFile = Annotated[
 def from_section(section: str, schema: type[T]) -> Callable[[Callable[[T, Config], None]], Callable[..., None]]:
     """Return a decorator that turns a function of a section and the whole configuration into a command.
 
-    Every key of ``schema`` becomes an option, which overrides the configured value.
+    Every key of ``schema`` becomes an option, which overrides the configured value. One that is marked as advanced is
+    not listed: ``--set KEY=VALUE`` gives it, and the option of its name still works, with a hint.
     """
     keys = list_keys(schema)
 
     def decorate(run: Callable[[T, Config], None]) -> Callable[..., None]:
-        def command(ctx: typer.Context, config: Path | None, **given: Any) -> None:  # noqa: ANN401 -- of any type
-            loaded = Config.load(config)
+        def command(ctx: typer.Context, config: Path | None, settings: list[str], **given: Any) -> None:  # noqa: ANN401 -- of any type
+            loaded = Config.load(config).override({section: read_settings(settings)})
             flags = {name: _take(keys[name], value) for name, value in given.items() if _is_given(ctx, name)}
+            _announce([key for name, key in keys.items() if name in flags and key.is_advanced])
             run(loaded.read(section, schema, flags), loaded)
 
         parameters = [
             Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context),
             *(_make_parameter(key) for key in keys.values()),
+            Parameter("settings", Parameter.KEYWORD_ONLY, annotation=_make_set(section), default=[]),
             Parameter("config", Parameter.KEYWORD_ONLY, annotation=ConfigFile, default=None),
         ]
         vars(command)["__signature__"] = Signature(parameters)  # typer reads it
@@ -44,6 +50,33 @@ def from_section(section: str, schema: type[T]) -> Callable[[Callable[[T, Config
         return command
 
     return decorate
+
+
+def read_settings(given: Sequence[str]) -> Mapping[str, WrittenSetting]:
+    """Return the settings in texts ``KEY=VALUE``, by key; of a key that is given twice, the last.
+
+    Raises:
+        UsageError: if a text has another form.
+    """
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {text} is not KEY=VALUE", "such as --set max_waiting=100")
+        name = key.strip().replace("-", "_")
+        found[name] = WrittenSetting(value, SettingOrigin("flag", f"--set {name}"))
+    return found
+
+
+def _announce(keys: Sequence[Key]) -> None:
+    """Say of options that are not listed how they are written now."""
+    for key in keys:
+        print(f"hint: `{_name_flag(key)}` is now `--set {key.name}=VALUE`", file=sys.stderr)
+
+
+def _make_set(section: str) -> Any:  # noqa: ANN401 -- an annotation
+    text = f"Set another key of [{section}], as `parallax config {section}` lists them; may be repeated."
+    return Annotated[list[str], typer.Option("--set", help=text, metavar="KEY=VALUE", show_default=False)]
 
 
 def _is_given(ctx: typer.Context, name: str) -> bool:
@@ -56,13 +89,14 @@ def _take(key: Key, value: Any) -> Any:  # noqa: ANN401 -- of any type
 
 
 def _make_parameter(key: Key) -> Parameter:
-    extra, plain = key.meta.extra or {}, strip_type(key.type)
+    extra, plain = key.extra, strip_type(key.type)
     bounds = {"min": key.meta.ge, "max": key.meta.le}
     shown: dict[str, Any] = {"help": key.description, "metavar": extra.get("metavar"), **bounds}
     if extra.get("is_argument"):
         option = typer.Argument(**shown)
     else:
         names = _name_option(key, is_switch=plain is bool)
+        shown |= {"hidden": key.is_advanced, "rich_help_panel": extra.get("heading")}
         option = typer.Option(*names, **shown, show_default=plain is not bool)
     default = list(key.default) if isinstance(key.default, tuple) else key.default
     return Parameter(key.name, Parameter.KEYWORD_ONLY, annotation=Annotated[_shape(key), option], default=default)
@@ -76,8 +110,12 @@ def _shape(key: Key) -> Any:  # noqa: ANN401 -- a type of any kind
     return plain | None if key.default is None else plain
 
 
+def _name_flag(key: Key) -> str:
+    return f"--{key.name.replace('_', '-')}"
+
+
 def _name_option(key: Key, *, is_switch: bool) -> list[str]:
     """Return the names of an option; a switch also has a name that turns it off, since a file may turn it on."""
-    name, short = key.name.replace("_", "-"), (key.meta.extra or {}).get("short")
-    long = f"--{name}/--no-{name}" if is_switch else f"--{name}"
+    name, short = _name_flag(key), key.extra.get("short")
+    long = f"{name}/--no-{name[2:]}" if is_switch else name
     return [long, short] if short else [long]

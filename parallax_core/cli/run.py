@@ -39,7 +39,12 @@ def run(settings: RunSettings, config: Config) -> None:
 
     With --standby-of it follows another server first, and takes its place on `parallax cluster promote`. The model and
     the goals of the plan are then those of that server. If a machine that has taken over is lost for good, the
-    server whose place it took serves again with --new-term.
+    server whose place it took serves again with --new-term. What has no option here is set by --set, in a file or in
+    the environment: see `parallax config run`. Examples:
+
+    parallax run org/model --nodes 3
+
+    parallax run org/model --host 0.0.0.0 --api-key-file keys --set recovery_timeout=300
     """
     follows = bool(settings.standby_of)
     if follows and settings.new_term:

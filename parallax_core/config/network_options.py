@@ -7,6 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from parallax_core.config.marks import NETWORK
+
 STUN_PORT = 29754
 """The first of the two ports, over UDP and over TCP, at which machines are told the address they are seen from."""
 
@@ -34,26 +36,30 @@ StunPort = Annotated[
 ]
 
 
+RelayRate = Annotated[
+    float,
+    Meta(
+        description="Relay bandwidth limit in megabytes per second, in all; 0: unlimited.",
+        ge=0,
+        extra={"metavar": "MB"},
+    ),
+]
+RelayQuota = Annotated[
+    float,
+    Meta(
+        description="Relay limit in gigabytes per day between two machines; 0: unlimited.",
+        ge=0,
+        extra={"metavar": "GB"},
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelayLimitSettings:
     """How much a relay forwards."""
 
-    relay_rate: Annotated[
-        float,
-        Meta(
-            description="Relay bandwidth limit in megabytes per second, in all; 0: unlimited.",
-            ge=0,
-            extra={"metavar": "MB"},
-        ),
-    ] = 0.0
-    relay_quota: Annotated[
-        float,
-        Meta(
-            description="Relay limit in gigabytes per day between two machines; 0: unlimited.",
-            ge=0,
-            extra={"metavar": "GB"},
-        ),
-    ] = 0.0
+    relay_rate: RelayRate = 0.0
+    relay_quota: RelayQuota = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,4 +69,5 @@ class RelaySettings(RelayLimitSettings):
     relay: Annotated[
         bool,
         Meta(description="Forward, encrypted end to end, between nodes of the cluster that cannot reach each other."),
+        NETWORK,
     ] = False

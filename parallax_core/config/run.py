@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from parallax_core.config.marks import ADVANCED, MODEL, STAGES
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.server import ServerSettings
 from parallax_core.contracts.placement import Objective
@@ -20,11 +21,14 @@ class RunSettings(ServerSettings):
     listen: Annotated[
         str,
         Meta(description="The address where machines join; always encrypted.", extra={"metavar": "ADDRESS"}),
+        STAGES,
     ] = "tcp://0.0.0.0:9000"
     nodes: Annotated[
-        int, Meta(description="Wait for N nodes first; 0: start when the model fits.", ge=0, extra={"metavar": "N"})
+        int,
+        Meta(description="Wait for N nodes first; 0: start when the model fits.", ge=0, extra={"metavar": "N"}),
+        STAGES,
     ] = 0
-    local: Annotated[bool, Meta(description="Run layers on this machine, too.")] = True
+    local: Annotated[bool, Meta(description="Run layers on this machine, too."), STAGES] = True
     memory: Annotated[
         float | None,
         Meta(
@@ -32,9 +36,10 @@ class RunSettings(ServerSettings):
             gt=0,
             extra={"metavar": "GB"},
         ),
+        STAGES,
     ] = None
     hold_moves: Annotated[
-        bool, Meta(description="Move layers only when a node is lost or leaves, or `nodes --rebalance` asks.")
+        bool, Meta(description="Move layers only when a node is lost or leaves, or `nodes --rebalance` asks."), STAGES
     ] = False
     code_hours: Annotated[
         float,
@@ -44,6 +49,7 @@ class RunSettings(ServerSettings):
             le=24 * 365,
             extra={"metavar": "HOURS"},
         ),
+        STAGES,
     ] = 24.0
     known: Annotated[
         tuple[str, ...],
@@ -51,9 +57,10 @@ class RunSettings(ServerSettings):
             description="Another model that clients may name, loaded later; may be repeated.",
             extra={"metavar": "MODEL"},
         ),
+        MODEL,
     ] = ()
     load_on_demand: Annotated[
-        bool, Meta(description="Load a known model when a request names it, beside the others, if it fits.")
+        bool, Meta(description="Load a known model when a request names it, beside the others, if it fits."), MODEL
     ] = False
     standby_of: Annotated[
         str,
@@ -61,26 +68,35 @@ class RunSettings(ServerSettings):
             description="Follow the server of this code or address, and take its place on `parallax cluster promote`.",
             extra={"metavar": "CODE|ADDRESS"},
         ),
+        STAGES,
     ] = ""
     new_term: Annotated[
-        bool, Meta(description="Serve again although another server took over, since that one is lost for good.")
+        bool,
+        Meta(description="Serve again although another server took over, since that one is lost for good."),
+        STAGES,
     ] = False
     backend: Annotated[
-        str | None, Meta(description="The backend of every node; by default its best.", extra={"metavar": "NAME"})
+        str | None,
+        Meta(description="The backend of every node; by default its best.", extra={"metavar": "NAME"}),
+        STAGES,
     ] = None
-    transport: Annotated[str, Meta(description="The transport between nodes.", extra={"metavar": "NAME"})] = "zmq"
+    transport: Annotated[str, Meta(description="The transport between nodes.", extra={"metavar": "NAME"}), STAGES] = (
+        "zmq"
+    )
     placement: Annotated[
-        str, Meta(description="The policy that places layers on nodes.", extra={"metavar": "POLICY"})
+        str, Meta(description="The policy that places layers on nodes.", extra={"metavar": "POLICY"}), STAGES
     ] = "search"
-    objective: Annotated[Objective, Meta(description="The goal: throughput or latency.")] = "throughput"
+    objective: Annotated[Objective, Meta(description="The goal: throughput or latency."), STAGES] = "throughput"
     concurrency: Annotated[
-        int, Meta(description="Plan for N requests at the same time.", ge=1, le=1_000_000, extra={"metavar": "N"})
+        int,
+        Meta(description="Plan for N requests at the same time.", ge=1, le=1_000_000, extra={"metavar": "N"}),
+        STAGES,
     ] = 8
     prompt_tokens: Annotated[
-        int, Meta(description="Plan for prompts of N tokens.", ge=1, le=10_000_000, extra={"metavar": "N"})
+        int, Meta(description="Plan for prompts of N tokens.", ge=1, le=10_000_000, extra={"metavar": "N"}), ADVANCED
     ] = 512
     output_tokens: Annotated[
-        int, Meta(description="Plan for answers of N tokens.", ge=1, le=10_000_000, extra={"metavar": "N"})
+        int, Meta(description="Plan for answers of N tokens.", ge=1, le=10_000_000, extra={"metavar": "N"}), ADVANCED
     ] = 256
 
     def as_serve(self) -> ServeSettings:

@@ -32,6 +32,16 @@ class Key:
     meta: Meta
 
     @property
+    def extra(self) -> Mapping[str, Any]:
+        """What else is said of it: ``metavar``, ``short``, ``heading``, ``advanced``, ``is_argument``, ``secret``."""
+        return self.meta.extra or {}
+
+    @property
+    def is_advanced(self) -> bool:
+        """Whether commands do not list an option for it: ``--set``, the file and the environment give it."""
+        return bool(self.extra.get("advanced"))
+
+    @property
     def written(self) -> Any:  # noqa: ANN401 -- a type of any kind
         """The type of a given value: the annotated type without None."""
         return _drop_none(self.type)
@@ -50,7 +60,7 @@ class Key:
     def is_secret(self) -> bool:
         """Whether its value is never shown."""
         named = bool(SECRET.search(self.name)) and describe_type(self.type) == WORDS[str]
-        return bool((self.meta.extra or {}).get("secret", named))
+        return bool(self.extra.get("secret", named))
 
 
 def list_keys(schema: type[Any]) -> dict[str, Key]:
@@ -76,7 +86,10 @@ def _make_key(schema: type[Any], field: dataclasses.Field[Any], annotated: Any) 
     else:
         message = f"{field.name!r} of {schema.__qualname__} has no default; every setting needs one"
         raise BrokenPlugin(message, "report it to its authors")
-    meta = next((each for each in get_args(annotated)[1:] if isinstance(each, Meta)), Meta())
+    metas = [each for each in get_args(annotated)[1:] if isinstance(each, Meta)]
+    first = metas[0] if metas else Meta()
+    extra = {name: value for each in metas for name, value in (each.extra or {}).items()}
+    meta = Meta(description=first.description, ge=first.ge, le=first.le, extra=extra or None)
     return Key(name=field.name, type=annotated, default=default, meta=meta)
 
 

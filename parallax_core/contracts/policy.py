@@ -104,7 +104,7 @@ class PolicySpec:
     """Offers a policy."""
 
     name: str
-    """The name on the command line: ``size-or-delay`` in ``--batching size-or-delay:size=8,delay_s=0.02``."""
+    """The name on the command line: ``size-or-delay`` in ``--set batching=size-or-delay:size=8,delay_s=0.02``."""
     kind: PolicyKind
     summary: str
     """One line for ``parallax plugins``."""

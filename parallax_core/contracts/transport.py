@@ -208,4 +208,4 @@ class TransportSpec:
     discovery: Ref[Callable[[], Discovery]] | None = None
     """Finds nodes on the networks of a machine; None: users have to give an address, or a code that has it."""
     timeout_s: float = 2.5
-    """`TransportPlan.timeout_s` unless the user sets ``--peer-timeout``: longer than heartbeats are ever delayed."""
+    """`TransportPlan.timeout_s` unless the user sets ``peer_timeout``: longer than heartbeats are ever delayed."""

@@ -81,7 +81,7 @@ def find_engine_backend(settings: ServeSettings, parallel: ParallelConfig, plugi
     defaults = {field.name: field.default for field in fields(ServeSettings)}
     for name in OF_STAGES:
         if getattr(settings, name) != defaults[name]:
-            message = f"--{name.replace('_', '-')} is for pipelines of stages, and {spec.name!r} schedules by itself"
+            message = f"[serve] {name} is for pipelines of stages, and {spec.name!r} schedules by itself"
             raise UsageError(message, "leave it out")
     return spec.name
 

@@ -20,7 +20,7 @@ from parallax_core.contracts.value import LARGEST, Positive, Weight
 FILE = "generation_config.json"
 EOS = "eos_token_id"
 AUTO, OFF = "auto", frozenset({"off", "vllm"})
-"""The values of ``--generation-config`` besides a path: the model's own file, or no file."""
+"""The values of ``generation_config`` besides a path: the model's own file, or no file."""
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ def _find_file(choice: str) -> Path:
     path = path / FILE if path.is_dir() else path
     if not path.is_file():
         message = f"there is no file {path}"
-        raise UsageError(message, f"--generation-config is auto, off, or the path of a {FILE} or of its folder")
+        raise UsageError(message, f"generation_config is auto, off, or the path of a {FILE} or of its folder")
     return path
 
 
@@ -109,7 +109,7 @@ def _read_defaults(path: Path, config: Mapping[str, Any]) -> RequestDefaults:
         stated = msgspec.convert(config, Recommendation)
     except msgspec.ValidationError as error:
         message = f"{path} cannot be used: {error}"
-        raise ParallaxError(message, "correct it, or serve with --generation-config off") from error
+        raise ParallaxError(message, "correct it, or serve with --set generation_config=off") from error
     values = {name: value for name in stated.__struct_fields__ if (value := getattr(stated, name)) is not None}
     max_tokens = values.pop("max_new_tokens", None)
     if values.get("top_k") == -1:

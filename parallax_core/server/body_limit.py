@@ -16,7 +16,7 @@ class BodyLimit:
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
         self._limit = limit
-        self._message = f"the body has more than {limit} bytes; the server's --max-body limits it"
+        self._message = f"the body has more than {limit} bytes; the server's max_body limits it"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""

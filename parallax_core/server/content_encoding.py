@@ -71,7 +71,7 @@ class ContentEncoding:
             except OverflowError:
                 return await asyncio.to_thread(inflate, data, coding, self._limit)
         except OverflowError:
-            message = f"the decoded body has more than {self._limit} bytes; the server's --max-body limits it"
+            message = f"the decoded body has more than {self._limit} bytes; the server's max_body limits it"
             raise HTTPException(413, message) from None
         except (zlib.error, EOFError):
             raise HTTPException(400, f"the body is not valid {coding}, which its Content-Encoding says") from None

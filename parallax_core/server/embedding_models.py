@@ -30,11 +30,11 @@ class EmbeddingRequest(Tolerant):
     user: TextField | None = None
     """A label for the client's own use, without effect on the answer."""
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
-    """Requests with lower numbers are served first; 0 by default. Numbers below ``--min-priority``, 0 by default, need
+    """Requests with lower numbers are served first; 0 by default. Numbers below ``min_priority``, 0 by default, need
     a key of the role ``admin``."""
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
     """Seconds after its arrival at which the request ends with an error; by default the server's
-    ``--default-timeout``."""
+    ``default_timeout``."""
     cache_salt: Annotated[TextField, Field(min_length=1, max_length=256)] | None = None
     """Share cached prompts only with the client's requests of the same salt; by default with all of its own that have
     none. Each API key has a cache of its own."""

@@ -106,7 +106,7 @@ def read_conversation(
     as_list = lists_calls(text, parser)
     if tools and as_list and not may_call:
         message = "this model was not trained to call tools, or not in a format that is known"
-        hint = "send a 'tool_choice' that forces a call, or start the server with --untrained-tools"
+        hint = "send a 'tool_choice' that forces a call, or start the server with --set untrained_tools=true"
         raise InvalidRequest(message, "tools", hint)
     encode = partial(text.encode_chat, settings=settings, ending=ending)
     if tools and (as_list or not text.takes_tools):

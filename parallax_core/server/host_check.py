@@ -36,7 +36,7 @@ class HostCheck:
         ):
             await self._app(scope, receive, send)
             return
-        message = "'Host' is not a name of this server; allow it with --allowed-host NAME, or connect to 127.0.0.1"
+        message = "'Host' is not a name of this server; allow it with --set allowed_host=NAME, or connect to 127.0.0.1"
         await JSONResponse(error_body(403, message, code="host_not_allowed"), 403)(scope, receive, send)
 
     def _is_ours(self, given: list[str]) -> bool:

@@ -27,7 +27,7 @@ class OriginCheck:
         if scope["type"] != "http" or scope["method"] != "POST" or self._is_welcome(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
-        message = "web pages of this origin may not use this server; allow them with --cors-origin"
+        message = "web pages of this origin may not use this server; allow them with --set cors_origin=ORIGIN"
         await JSONResponse(error_body(403, message, code="origin"), 403)(scope, receive, send)
 
     def _is_welcome(self, headers: Headers) -> bool:

@@ -39,7 +39,7 @@ CACHE_BLOCK = 32
 """The tokens of a prompt that were cached are reported in blocks of this size: an exact number would tell a client,
 token by token, what others with whom it shares a cache have sent."""
 
-DEFAULT_TIMEOUT = "that is the server's --default-timeout: send a longer 'timeout'"
+DEFAULT_TIMEOUT = "that is the server's default_timeout: send a longer 'timeout'"
 """The hint for a request that set no ``timeout`` and took too long."""
 
 EventData = bytes | Iterable[bytes]

@@ -255,7 +255,7 @@ class ModelReply(ResponseModel):
     take grammars, and ``embeddings``. A request for anything else, such as an image (``vision``), gets a 400."""
     default_sampling_params: dict[str, float]
     """The defaults for fields of a request that differ from OpenAI's: recommended by the model's authors, or set with
-    ``--generation-config``."""
+    ``generation_config``."""
 
 
 class ModelsReply(ResponseModel):

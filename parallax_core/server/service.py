@@ -113,7 +113,7 @@ class Service:
         except InvalidRequest as error:
             if error.param == "salt" and not reading.request.salt:
                 message = "this model's engine cannot keep what one API key sends from the prompts of others"
-                raise BackendFailed(message, "its operator can start the server with --share-cache") from error
+                raise BackendFailed(message, "its operator can start the server with --set share_cache=true") from error
             raise name_api_field(error, reading.form) from error
         if reading.request.timeout_s is None and self.options.default_timeout_s is not None:
             flow.default_end = find_arrival(http) + self.options.default_timeout_s

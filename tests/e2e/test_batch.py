@@ -33,7 +33,7 @@ def tiny(model_folder: Path, tmp_path: Path) -> str:
 
 def test_batch_runs_a_server_of_its_own(tiny: str, model_home: Path, tmp_path: Path) -> None:
     file = write_requests(tmp_path / "in.jsonl", 20, 8)
-    command = [PARALLAX, "batch", str(file), "--model", tiny, "--", "--backend", "mlx", "--max-per-minute", "0"]
+    command = [PARALLAX, "batch", str(file), "--model", tiny, "--", "--backend", "mlx", "--set", "max_per_minute=0"]
     done = subprocess.run(
         command, env=environment(model_home), capture_output=True, text=True, timeout=120, check=False
     )

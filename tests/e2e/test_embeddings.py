@@ -54,7 +54,7 @@ def compute_embeddings(folder: Path, *, is_mean: bool) -> Iterator[list[float]]:
 
 
 WHOLE: dict[str, tuple[str, ...]] = {name: ("--backend", name) for name in ("mlx", "torch")}
-STAGES = {name: (*options, "--stages", "3", "--max-batch-tokens", "50") for name, options in WHOLE.items()}
+STAGES = {name: (*options, "--stages", "3", "--set", "max_batch_tokens=50") for name, options in WHOLE.items()}
 
 
 @pytest.mark.parametrize(

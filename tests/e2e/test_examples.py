@@ -86,7 +86,7 @@ def test_installed_package_passes_its_tests(
 @pytest.fixture
 def server(installed: Path, model_home: Path, tmp_path: Path) -> Iterator[str]:
     """Serve the default model with the backend and the policy of the examples."""
-    chosen = ["--backend", "numpy", "--batching", "rush:gap_s=0.001", "--port", "0"]
+    chosen = ["--backend", "numpy", "--set", "batching=rush:gap_s=0.001", "--port", "0"]
     with subprocess.Popen(
         [str(installed / "parallax"), "serve", *chosen],
         cwd=tmp_path,

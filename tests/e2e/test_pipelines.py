@@ -25,7 +25,7 @@ PROMPTS = ("Once upon a time", "def fibonacci(n):", "The capital of France is", 
 LENGTH = 24
 MANY = 120
 PATIENCE_S = 60.0
-OPTIONS = ("--dtype", "float32", "--peer-timeout", "10", "--min-peer-timeout", "10")
+OPTIONS = ("--dtype", "float32", "--peer-timeout", "10", "--set", "min_peer_timeout=10")
 """A worker that a busy machine does not let run for a while is not lost here: the tests count losses."""
 
 

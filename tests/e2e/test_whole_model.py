@@ -88,7 +88,7 @@ def start(site: Site, home: Path, *options: str) -> Server:
     """Start a server with the plugin beside those that are installed."""
     log = site.folder / "log"
     environ = site.environment(PARALLAX_HOME=str(home)) | {DISABLED_VARIABLE: ""}
-    command = [PARALLAX, "serve", MODEL, "--port", "0", "--dtype", "float32", "--memory-fraction", "0.05", *options]
+    command = [PARALLAX, "serve", MODEL, "--port", "0", "--dtype", "float32", "--set", "memory_fraction=0.05", *options]
     with log.open("w") as sink:
         process = subprocess.Popen(
             command, cwd=site.folder, env=environ, stdout=subprocess.PIPE, stderr=sink, text=True
@@ -209,7 +209,7 @@ def test_engine_outlives_no_server(whole: Server) -> None:
         (("--layers", "0-30"), "serves whole models only"),
         (("--transport", "inprocess"), "runs in a process of its own"),
         (("--listen", "tcp://127.0.0.1:0"), "runs on this machine"),
-        (("--batching", "work-conserving:x=1"), "--batching is for pipelines of stages"),
+        (("--set", "batching=work-conserving:x=1"), "[serve] batching is for pipelines of stages"),
     ],
 )
 def test_settings_that_an_engine_cannot_honour_are_refused(

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explanation/performance.md"
 RESULTS = ROOT / "benchmarks/results"
 
-MLX_SIDES = {"parallax": "", "parallax, fastest": ", prompts without a limit (`--target-itl 0`)"}
+MLX_SIDES = {"parallax": "", "parallax, fastest": ", prompts without a limit (`--set target_itl=0`)"}
 """Our servers on MLX, with what their titles say of their settings."""
 BEGIN, END = "<!-- made of the results: python -m tests.rules.performancepage -->", "<!-- end -->"
 CASES = {

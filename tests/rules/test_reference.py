@@ -13,9 +13,10 @@ from typer.core import TyperGroup
 
 from parallax_core.cli import COMMANDS, HIDDEN, load_command
 from parallax_core.cli import app as root
-from parallax_core.cli.plugin_commands import find_commands
+from parallax_core.cli.plugin_commands import GROUP, find_commands
 from parallax_core.config.config import Config
 from parallax_core.config.schema import list_keys
+from parallax_core.config.serve import ServeSettings
 from parallax_core.config.source import name_variable
 from parallax_core.plugins.host import PluginHost
 
@@ -24,6 +25,11 @@ CLI = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
 
 ALSO = {"parallax cluster join", "parallax cluster nodes", "parallax cluster run"}
 """Commands that are on the page without that word."""
+MOST_COMMANDS = 13
+"""Of core and of the cluster, listed by ``parallax --help``; plugins' have a heading of their own."""
+MOST_OPTIONS = {"parallax serve": 30}
+MOST_OF_OTHERS = 34
+"""The options that the help of a command may show; others are settings."""
 COMMON = {"--help"}
 """Options that every command has and no page lists."""
 
@@ -53,8 +59,9 @@ def find_owned() -> list[str]:
 
 
 def list_options(command: Any) -> set[str]:
-    """Return the long options of a command."""
-    return {option for parameter in command.params for option in parameter.opts if option.startswith("--")} - COMMON
+    """Return the long options that the help of a command shows."""
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    return {option for parameter in shown for option in parameter.opts if option.startswith("--")} - COMMON
 
 
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=str)
@@ -67,6 +74,22 @@ def test_options_of_a_command_are_on_its_page(name: str, command: Any) -> None:
 def test_options_of_a_command_have_a_word_for_their_value(name: str, command: Any) -> None:
     shown = command.make_context(name, [], resilient_parsing=True).get_help()
     assert re.findall(r"^ *(--\S+ <(?:str|int|float|path|list)\b.*?>)", shown, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize(("name", "command"), list(every_command()), ids=str)
+def test_help_shows_few_options(name: str, command: Any) -> None:
+    assert len(list_options(command) | COMMON) <= MOST_OPTIONS.get(name, MOST_OF_OTHERS)
+
+
+def test_help_shows_few_commands() -> None:
+    ours = {name for name, (point, *_) in find_commands().items() if point.group != GROUP}
+    assert len(COMMANDS.keys() | ours) <= MOST_COMMANDS
+
+
+def test_settings_without_an_option_are_on_the_page() -> None:
+    section = CLI.partition("\n## `parallax serve`\n")[2].partition("\n## ")[0]
+    keys = {name for name, key in list_keys(ServeSettings).items() if key.is_advanced}
+    assert set(re.findall(r"^\| `(\w+)=", section, re.MULTILINE)) == keys
 
 
 def test_help_of_a_group_says_whole_sentences() -> None:

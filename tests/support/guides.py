@@ -20,7 +20,7 @@ OTHER = 'cp -r "$(parallax models pull smollm2-135m)" other'
 JOINED = "joined the server at"
 AS_WORKER = "joined head=head"
 """What `parallax join` and `parallax worker` show."""
-SMALL = "--memory 2 --memory-fraction 0.2"
+SMALL = "--memory 2 --set memory_fraction=0.2"
 """Options by which a server leaves room for another model, or another machine."""
 
 
@@ -107,10 +107,10 @@ MODELS = (
     typed("desk", 'cp -r "$(parallax models pull smollm2-135m)" my-model'),
     Step("desk", "parallax serve ./my-model", until="model=my-model"),
     end("desk"),
-    Step("desk", "parallax serve --generation-config off", until=READY),
+    Step("desk", "parallax serve --set generation_config=off", until=READY),
     end("desk"),
     typed("desk", "cp my-model/generation_config.json my-generation_config.json"),
-    Step("desk", "parallax serve --generation-config ./", until=READY),
+    Step("desk", "parallax serve --set generation_config=./", until=READY),
     end("desk"),
 )
 GGUF = (
@@ -148,7 +148,7 @@ PLUGINS = (
     Step("desk", "pip install dist/parallax_backend_mlx", shows="parallax"),
     Step("desk", "PARALLAX_PLUGINS_DISABLED=", until=READY),
     end("desk"),
-    Step("desk", "parallax serve --strict-plugins", until=READY),
+    Step("desk", "parallax serve --set strict_plugins=true", until=READY),
     end("desk"),
 )
 SECURE = (
@@ -162,7 +162,7 @@ SECURE = (
         until="ready https://",
     ),
     end("desk"),
-    Step("desk", "parallax serve smollm2-135m --cors-origin", until=READY),
+    Step("desk", "parallax serve smollm2-135m --set cors_origin", until=READY),
     end("desk"),
 )
 STANDBY = (

@@ -120,7 +120,7 @@ class RealPipeline:
     @classmethod
     def server(cls, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
         """Return the server."""
-        words = ("--layers", "0-15,15-30", "--memory-fraction", "0.02")
+        words = ("--layers", "0-15,15-30", "--set", "memory_fraction=0.02")
         with serve_model(model, tmp_path_factory.mktemp("pipeline"), cls.backend, cls.options, *words) as server:
             yield server
 

@@ -6,7 +6,7 @@ import time
 
 from parallax_core.contracts.progress import Progress, Unit, silent
 
-LOADING_HINT = "give it more time with --load-timeout, if the disk or the model needs that"
+LOADING_HINT = "give it more time with --set load_timeout=SECONDS, if the disk or the model needs that"
 
 
 class LoadClock:

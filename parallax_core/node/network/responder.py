@@ -42,7 +42,7 @@ def answering(host: str, port: int = STUN_PORT) -> Iterator[None]:
             tcp = [stack.enter_context(bind(socket.SOCK_STREAM, host, port + number)) for number in range(2)]
         except (OSError, OverflowError) as error:
             message = f"ports {port} and {port + 1} of {host} cannot be used to tell machines their address: {error}"
-            raise ParallaxError(message, "choose others: --stun-port PORT; 0 turns it off") from error
+            raise ParallaxError(message, "choose others: --set stun_port=PORT; 0 turns it off") from error
         stack.enter_context(contextlib.closing(Responder(udp, tcp)))
         yield
 

@@ -117,7 +117,7 @@ def _check_store(body: ResponsesRequest, *, has_store: bool) -> bool:
     for field in ("store", "background"):
         if getattr(body, field) and not has_store:
             message = f"'{field}': this server keeps no responses"
-            raise InvalidRequest(message, field, "leave it out, or start it with a --response-store-size above 0")
+            raise InvalidRequest(message, field, "leave it out, or start it with a response_store_size above 0")
     return has_store and body.store is not False
 
 

@@ -41,7 +41,7 @@ def open_database(path: Path | None) -> sqlite3.Connection:
     Raises:
         ParallaxError: if the file cannot be opened, is no store, or another server uses it.
     """
-    hint = "choose another --response-store, or end the server that uses it"
+    hint = "choose another response_store, or end the server that uses it"
     try:
         if path is not None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its owner's only: it has prompts

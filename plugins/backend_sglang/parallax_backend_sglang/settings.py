@@ -16,7 +16,7 @@ class SglangSettings:
         int, Meta(description="The longest sequence in tokens, prompt and answer; 0: as long as the model allows.")
     ] = 0
     max_total_tokens: Annotated[
-        int, Meta(description="The most tokens in the KV cache; 0: as many as --memory-fraction leaves room for.")
+        int, Meta(description="The most tokens in the KV cache; 0: as many as memory_fraction leaves room for.")
     ] = 0
     quantization: Annotated[
         str, Meta(description="SGLang's quantization method, such as fp8 or awq; empty: as the checkpoint states.")

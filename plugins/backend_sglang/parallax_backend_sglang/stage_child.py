@@ -37,7 +37,7 @@ from parallax_sampling_torch.stage_weights import StageWeights
 
 STARTING = "starting SGLang"
 """The task of which progress is reported until SGLang can load layers."""
-TOO_FULL = "close other programs, or lower --memory-fraction"
+TOO_FULL = "close other programs, or lower memory_fraction"
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ def check_settings(settings: SglangSettings) -> None:
     if settings.lora:
         raise Unsupported("a stage on SGLang has no LoRA adapters", HINT)
     if settings.mem_fraction_static:
-        raise Unsupported("a stage on SGLang takes memory by --memory-fraction, not by mem_fraction_static", HINT)
+        raise Unsupported("a stage on SGLang takes memory by memory_fraction, not by mem_fraction_static", HINT)
     if settings.prefix_caching == "off":
         raise Unsupported("Parallax keeps the prefix cache of a stage, so prefix_caching cannot turn it off", HINT)
 

@@ -253,4 +253,4 @@ def test_pages_fit_into_the_slots_that_sglang_has_made() -> None:
     assert fit_pages(info, 3 * PAGE + 1).pools[0].num_pages == 3
     with pytest.raises(ParallaxError, match="memory for 2 tokens") as little:
         fit_pages(info, 2)
-    assert "--memory-fraction" in little.value.hint
+    assert "memory_fraction" in little.value.hint

@@ -29,7 +29,7 @@ class VllmSettings:
     ] = 0.9
     kv_cache_gb: Annotated[
         float,
-        Meta(description="The KV cache in gigabytes; 0: on a CPU by --memory-fraction, on CUDA what vLLM measures."),
+        Meta(description="The KV cache in gigabytes; 0: on a CPU by memory_fraction, on CUDA what vLLM measures."),
     ] = 0.0
     kv_cache_dtype: Annotated[
         str, Meta(description="The dtype of the KV cache, such as fp8; auto follows --dtype.")

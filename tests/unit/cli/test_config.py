@@ -112,12 +112,12 @@ def test_doctor_names_all_that_is_not_loaded_when_strict(site: Site) -> None:
 
 def test_serve_refuses_to_start_when_strict(site: Site) -> None:
     site.install("bad", "import not_there")
-    done = site.run("serve", "no-such-model", "--strict-plugins")
+    done = site.run("serve", "no-such-model", "--set", "strict_plugins=true")
     assert done.returncode == 1
     assert "plugins are not loaded: 'bad' (bad 1.0) is broken" in done.stderr
     assert "hint: module 'not_there' is missing: " in done.stderr
     assert "pip install not_there" in done.stderr
-    off = site.run("serve", "no-such-model", "--no-strict-plugins", PARALLAX_SERVE__STRICT_PLUGINS="true")
+    off = site.run("serve", "no-such-model", "--set", "strict_plugins=false", PARALLAX_SERVE__STRICT_PLUGINS="true")
     assert "error: no installed backend can run on this machine" in off.stderr
 
 

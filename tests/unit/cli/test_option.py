@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
+from parallax_core.base.errors import UsageError
+from parallax_core.cli.command import new_app
 from parallax_core.cli.exposure import make_options
 from parallax_core.cli.option import from_section
 from parallax_core.cli.serve import app
@@ -131,12 +134,12 @@ def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_setting_is_tried() -> None:
-    assert list(VALUES) == list(list_keys(ServeSettings))
+    assert VALUES.keys() == list_keys(ServeSettings).keys()
 
 
 def test_options_of_serve_are_its_settings_with_their_defaults() -> None:
     command = typer.main.get_command(app)
-    options = {each.name: each.default for each in command.params if each.name not in {"config", "help"}}
+    options = {each.name: each.default for each in command.params if each.name not in {"config", "help", "settings"}}
     assert set(options) == set(VALUES)
     defaults = {name: key.default for name, key in list_keys(ServeSettings).items()}
     assert {name: value or None for name, value in options.items()} == {n: v or None for n, v in defaults.items()}
@@ -152,6 +155,7 @@ def test_setting_can_be_given_as_flag_variable_and_in_a_file(
     (tmp_path / "own.toml").write_text(f"[serve]\n{name} = {json.dumps(value)}\n")
     assert getattr(run("--config", "own.toml"), name) == as_value(name)
     text = ",".join(value) if isinstance(value, list) else json.dumps(value).strip('"')
+    assert getattr(run("--set", f"{name}={text}"), name) == as_value(name)
     monkeypatch.setenv(name_variable("serve", name), text)
     assert getattr(run(), name) == as_value(name)
 
@@ -160,6 +164,61 @@ def test_flag_comes_first_even_when_it_says_the_default(monkeypatch: pytest.Monk
     monkeypatch.setenv("PARALLAX_SERVE__PORT", "9")
     monkeypatch.setenv("PARALLAX_SERVE__VERBOSE", "true")
     assert (run("--port", "8000").port, run("--no-verbose").verbose, run("-v").verbose) == (8000, False, True)
+
+
+def run_all(*arguments: str) -> Result:
+    """Return what the command line of serve prints for options that it refuses, or that it is given with a code."""
+    command = new_app()
+
+    @command.command()
+    @from_section("serve", ServeSettings)
+    def serve(settings: ServeSettings, config: Config) -> None:
+        print(settings.max_waiting, settings.lenient, settings.cors_origin)
+
+    return CliRunner().invoke(command, arguments)
+
+
+def test_option_that_is_not_listed_works_with_a_hint() -> None:
+    done = run_all("--max-waiting", "7", "--lenient", "--port", "9")
+    assert (done.exit_code, done.stdout) == (0, "7 True ()\n")
+    assert done.stderr.splitlines() == [
+        "hint: `--max-waiting` is now `--set max_waiting=VALUE`",
+        "hint: `--lenient` is now `--set lenient=VALUE`",
+    ]
+    assert "--max-waiting" not in run_all("--help").stdout
+
+
+def test_setting_is_set_by_its_key_after_file_and_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("[serve]\nmax_waiting = 1\n")
+    monkeypatch.setenv("PARALLAX_SERVE__MAX_WAITING", "2")
+    given = ("--config", "own.toml", "--set", "max-waiting=3", "--set", "cors_origin=https://a,https://b")
+    done = run_all(*given)
+    assert (done.stdout, done.stderr) == ("3 False ('https://a', 'https://b')\n", "")
+    assert run_all(*given, "--max-waiting", "4").stdout.startswith("4 ")
+    assert run_all("--set", "max_waiting=3", "--set", "max_waiting=5").stdout.startswith("5 ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_waiting", "--set max_waiting is not KEY=VALUE"),
+        ("=3", "--set =3 is not KEY=VALUE"),
+        ("max_waiting=many", "--set max_waiting is 'many': expected an integer from 0 to 1000000"),
+        ("max_wating=3", "--set max_wating: there is no such setting"),
+    ],
+)
+def test_setting_that_is_none_is_refused(text: str, message: str) -> None:
+    error = run_all("--set", text).exception
+    assert isinstance(error, UsageError)
+    assert error.message == message
+
+
+def test_help_has_options_below_headings() -> None:
+    shown = run_all("--help").stdout
+    headings = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
+    assert headings[0] == "Arguments"
+    assert headings[-1] == "Options"
+    assert {"HTTP", "The model"} < set(headings)
 
 
 def test_every_setting_of_the_edge_reaches_it(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_engine_on_other_machines_is_refused() -> None:
 
 @pytest.mark.parametrize("name", OF_STAGES)
 def test_setting_that_concerns_stages_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is for pipelines of stages"):
+    with pytest.raises(UsageError, match=rf"\[serve\] {name} is for pipelines of stages"):
         find(backend="engines", **GIVEN[name])
     assert find(backend="stages", **GIVEN[name]) == ""
 

@@ -96,4 +96,4 @@ def test_value_out_of_range_is_named_with_its_file(tmp_path: Path, field: str, v
     write(tmp_path, **{field: value})
     with pytest.raises(ParallaxError, match=rf"generation_config\.json cannot be used: .*{field}") as caught:
         read_generation(tmp_path)
-    assert "--generation-config off" in caught.value.hint
+    assert "--set generation_config=off" in caught.value.hint

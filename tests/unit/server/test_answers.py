@@ -146,7 +146,7 @@ def test_time_of_a_request_that_sets_no_limit_is_that_of_the_server() -> None:
 
     with Site(ServerOptions(default_timeout_s=0.3)) as site:
         site.stage.before_step = lambda batch: time.sleep(0.02)
-        message = "timed out after 0.3 seconds; that is the server's --default-timeout: send a longer 'timeout'"
+        message = "timed out after 0.3 seconds; that is the server's default_timeout: send a longer 'timeout'"
         assert error_of(site.ask(max_tokens=300), 408)["message"] == message
         *_, last = events(site.ask(max_tokens=300, stream=True))
         assert last["error"]["message"] == message
@@ -171,10 +171,10 @@ def test_time_that_the_server_limits_ends_requests_of_every_dialect(path: str) -
         site.stage.before_step = lambda batch: time.sleep(0.02)
         whole = site.client.post(path, json={"model": "toy", **DIALECTS[path]})
         assert whole.status_code == 408
-        assert "that is the server's --default-timeout" in whole.json()["error"]["message"]
+        assert "that is the server's default_timeout" in whole.json()["error"]["message"]
         streamed = site.client.post(path, json={"model": "toy", "stream": True, **DIALECTS[path]})
         assert streamed.status_code == 200
-        *_, last = [line for line in streamed.text.splitlines() if "--default-timeout" in line]
+        *_, last = [line for line in streamed.text.splitlines() if "default_timeout" in line]
         assert "timed out after 0.3 seconds" in last
         assert not site.service.running
 

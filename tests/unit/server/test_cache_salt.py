@@ -152,7 +152,7 @@ def test_engine_that_cannot_keep_keys_apart_serves_them_only_if_they_share(tmp_p
             answer = site.http.post("/v1/completions", json=body, headers={"Authorization": "Bearer alice"})
             assert answer.status_code == status
             if status != 200:
-                assert "--share-cache" in answer.json()["error"]["message"]
+                assert "share_cache" in answer.json()["error"]["message"]
             salted = {**body, "cache_salt": "mine"}
             answer = site.http.post("/v1/completions", json=salted, headers={"Authorization": "Bearer alice"})
             assert answer.json()["error"]["param"] == "cache_salt"

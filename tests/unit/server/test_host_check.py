@@ -40,7 +40,7 @@ def test_name_of_another_site_is_refused(host: str) -> None:
     with Site(LOCAL) as site:
         error = error_of(site.client.get("/v1/models", headers={"Host": host}), 403)
         assert error["code"] == "host_not_allowed"
-        assert "--allowed-host" in error["message"]
+        assert "allowed_host" in error["message"]
 
 
 def test_page_whose_name_leads_here_can_neither_read_nor_send() -> None:

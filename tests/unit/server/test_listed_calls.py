@@ -194,5 +194,5 @@ def test_calls_of_their_own_accord_can_be_turned_off(tmp_path: Path) -> None:
 
     refused = read()
     assert isinstance(refused, RefusedBody)
-    assert (refused.param, "--untrained-tools" in refused.hint) == ("tools", True)
+    assert (refused.param, "untrained_tools" in refused.hint) == ("tools", True)
     assert isinstance(read(tool_choice=NAMED), ParsedBody)

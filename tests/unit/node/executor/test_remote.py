@@ -391,7 +391,7 @@ async def test_node_that_says_nothing_of_its_loading_is_given_up(*, is_ours: boo
             BackendFailed, match=r"stage 0 on node 'w': it has reported no loading progress for 0\.3 s"
         ) as caught:
             await soon(executor.open())
-        assert "--load-timeout" in caught.value.hint
+        assert "load_timeout" in caught.value.hint
         await soon(executor.open())
         assert (crib is None or crib.num_killed == 1, len(nodes[1].loads)) == (True, 1)
         go.set()

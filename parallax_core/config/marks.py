@@ -1,0 +1,12 @@
+"""What is said of settings besides their types: which options a command lists, and below which heading."""
+
+from __future__ import annotations
+
+from msgspec import Meta
+
+ADVANCED = Meta(extra={"advanced": True})
+"""Commands do not list it: the file, the environment and ``--set`` give it."""
+STAGES = Meta(extra={"heading": "Backends, stages and machines"})
+MODEL = Meta(extra={"heading": "The model"})
+HTTP = Meta(extra={"heading": "HTTP"})
+NETWORK = Meta(extra={"heading": "The network"})
