@@ -14,7 +14,7 @@ ARGUMENTS, OPTIONS = "Arguments", "Options"
 
 
 class SectionedCommand(TyperCommand):
-    """A command whose help lists options below headings, which are their ``rich_help_panel``."""
+    """A command with help that lists options below headings, their ``rich_help_panel``."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 -- the type is private to typer
         """Write arguments, then options by heading in the order in which the headings first occur, the others last."""

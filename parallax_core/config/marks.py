@@ -1,4 +1,4 @@
-"""What is said of settings besides their types: which options a command lists, and below which heading."""
+"""Marks of settings besides their types: whether a command lists the option, and its heading."""
 
 from __future__ import annotations
 
