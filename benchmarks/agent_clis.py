@@ -282,7 +282,7 @@ async def run_agent(kind: type[Agent], program: Path) -> dict[str, Any]:
                     print(f"{kind.package} {task.name}: {wrong or 'passed'}", file=sys.stderr)
         finally:
             await site.router.stop()
-            await site.service.responses.close()
+            await site.app.state.dialects.close()
     return {
         "agent": kind.package,
         "version": read_version(program),

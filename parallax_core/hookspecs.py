@@ -28,6 +28,7 @@ from typing import Any
 import pluggy
 
 from parallax_core.contracts.backend import BackendSpec
+from parallax_core.contracts.dialect import DialectSpec
 from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import ModelSpec
@@ -95,6 +96,16 @@ def parallax_register_parsers() -> Iterable[ParserSpec]:  # type: ignore[empty-b
 
     Return one spec per output format, which models of one family usually share. A parser is created for each answer.
     Test it with its kit, `parallax_core.testing.parser.ParserConformance`.
+    """
+
+
+@hookspec
+def parallax_register_dialects() -> Iterable[DialectSpec]:  # type: ignore[empty-body]
+    """Offer HTTP APIs that the server speaks, such as OpenAI's chat completions.
+
+    Return one spec per API. Its bodies are read in processes of their own, and turned into requests to the engine; its
+    routes write the answers. `parallax_core.api.dialect` has what they need. An API whose requests can be forwarded to
+    routes of another is simpler by `parallax_extend_server`.
     """
 
 

@@ -35,6 +35,7 @@ from parallax_core.config.home import cache_folder, keys_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, Opens, StagePlan
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.device import DeviceBenchmark, DeviceMemory, DevicePlan, DeviceSpeed, DType
+from parallax_core.contracts.dialect import BodySpec, Dialect, DialectSpec, ErrorForm
 from parallax_core.contracts.discovery import MOST_ANSWER_BYTES, MOST_QUESTION_BYTES, Discovery, FindAnswer
 from parallax_core.contracts.engine import (
     Delta,
@@ -392,6 +393,11 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Reasoning",
     "ToolCall",
     "write_pattern",
+    # API dialects; `parallax_core.api.dialect` has the rest
+    "BodySpec",
+    "Dialect",
+    "DialectSpec",
+    "ErrorForm",
     # Events, and routes of the HTTP server
     "EngineReady",
     "Event",

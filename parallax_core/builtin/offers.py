@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.dialect import BodySpec, DialectSpec
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.contracts.setting import SettingsSpec
 
@@ -49,6 +50,77 @@ POLICIES = (
         kind="placement",
         summary="the most pipelines of the fewest stages, layers by FLOPs; to compare with",
         factory=Ref(f"{CLUSTER}.baselines:WaterFillingPlacement"),
+    ),
+)
+
+SERVER = "parallax_core.server"
+
+
+def _body(path: str, schema: str, read: str) -> BodySpec:
+    return BodySpec(path=path, schema=Ref(f"{SERVER}.{schema}"), read=Ref(f"{SERVER}.body_kinds:{read}"))
+
+
+DIALECTS = (
+    DialectSpec(
+        name="chat",
+        summary="OpenAI's chat completions",
+        open=Ref(f"{SERVER}.chat:open_dialect"),
+        bodies={"chat": _body("/v1/chat/completions", "request_models:ChatRequest", "read_chat_body")},
+    ),
+    DialectSpec(
+        name="completions",
+        summary="OpenAI's completions",
+        open=Ref(f"{SERVER}.completions:open_dialect"),
+        bodies={"completion": _body("/v1/completions", "request_models:CompletionRequest", "read_completion_body")},
+    ),
+    DialectSpec(
+        name="embeddings",
+        summary="OpenAI's embeddings",
+        open=Ref(f"{SERVER}.embeddings:open_dialect"),
+        bodies={"embedding": _body("/v1/embeddings", "embedding_models:EmbeddingRequest", "read_embedding_body")},
+    ),
+    DialectSpec(
+        name="tokenize",
+        summary="vLLM's routes of the tokenizer",
+        open=Ref(f"{SERVER}.tokenize:open_dialect"),
+        bodies={
+            "tokenize": _body("/tokenize", "request_models:TokenizeRequest", "tokenize"),
+            "detokenize": _body("/detokenize", "request_models:DetokenizeRequest", "detokenize"),
+        },
+    ),
+    DialectSpec(
+        name="messages",
+        summary="Anthropic's Messages",
+        open=Ref(f"{SERVER}.message_dialect:open_dialect"),
+        bodies={
+            "messages": BodySpec(
+                path="/v1/messages",
+                schema=Ref(f"{SERVER}.message_models:MessagesRequest"),
+                read=Ref(f"{SERVER}.message_request:read_messages"),
+            ),
+            "count_tokens": BodySpec(
+                path="/v1/messages/count_tokens",
+                schema=Ref(f"{SERVER}.message_models:CountTokensRequest"),
+                read=Ref(f"{SERVER}.message_request:count_tokens"),
+            ),
+        },
+    ),
+    DialectSpec(
+        name="responses",
+        summary="OpenAI's Responses",
+        open=Ref(f"{SERVER}.responses.dialect:open_dialect"),
+        bodies={
+            "responses": BodySpec(
+                path="/v1/responses",
+                schema=Ref(f"{SERVER}.responses.body_models:ResponsesRequest"),
+                read=Ref(f"{SERVER}.responses.request:read_responses"),
+            ),
+            "compact": BodySpec(
+                path="/v1/responses/compact",
+                schema=Ref(f"{SERVER}.responses.body_models:CompactRequest"),
+                read=Ref(f"{SERVER}.responses.request:read_compact"),
+            ),
+        },
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import Finding, PolicySpec, Ref, SettingsSpec, SourceSpec, TransportSpec, hookimpl
+from parallax_core.api import DialectSpec, Finding, PolicySpec, Ref, SettingsSpec, SourceSpec, TransportSpec, hookimpl
 
 
 @hookimpl
@@ -38,6 +38,14 @@ def parallax_register_transports() -> Iterable[TransportSpec]:
             factory=Ref("parallax_core.builtin.inprocess:InProcessTransport"),
         )
     ]
+
+
+@hookimpl
+def parallax_register_dialects() -> Iterable[DialectSpec]:
+    """Offer OpenAI's chat, completions and embeddings, and vLLM's routes of the tokenizer."""
+    from parallax_core.builtin.offers import DIALECTS
+
+    return DIALECTS
 
 
 @hookimpl

@@ -163,12 +163,12 @@ async def _run(
 ) -> None:
     from parallax_core.deploy.services import ServiceMaker
     from parallax_core.server.app import make_app
+    from parallax_core.server.dialects import list_bodies
     from parallax_core.server.drain import Drain
     from parallax_core.server.metrics import ServerMetrics
     from parallax_core.server.model_changes import ModelChanges
     from parallax_core.server.plugin_routes import extend_app
     from parallax_core.server.quota import Quota
-    from parallax_core.server.responses.keeper import make_keeper
     from parallax_core.server.run import ServerSite, run_server
     from parallax_core.server.served_models import ServedModels
     from parallax_core.server.tracing import OtelTracer
@@ -176,7 +176,11 @@ async def _run(
     options = replace(context.options, aliases=dict.fromkeys(context.options.served_names, deployment.model_id))
     drain, tracer = Drain(), OtelTracer(options.otlp_endpoint) if options.otlp_endpoint else None
     models = ServedModels(
-        ServerMetrics(tracer), Quota(options), make_keeper(options, deployment.pipeline.backlog), options.aliases
+        ServerMetrics(tracer),
+        Quota(options),
+        deployment.pipeline.backlog,
+        options.aliases,
+        list_bodies(context.plugins),
     )
     replicas = plan.form(deployment, ServiceMaker(models, options, event_bus))
     models.list_waiting, models.list_nodes = deployment.list_waiting, deployment.list_nodes
@@ -184,7 +188,7 @@ async def _run(
     models.add_loading(deployment.model_id, plan.model, replicas.first)
     changes = ModelChanges(models, replicas.host, on_demand=plan.loads_on_demand)
     changes.know(plan.known_models)
-    app = make_app(models, changes, options, drain)
+    app = make_app(models, changes, options, drain, context.plugins)
     extend_app(app, models, context.plugins)
 
     async with (

@@ -13,7 +13,7 @@ from parallax_core.deploy.deployment import Deployment, ReplicaEngine, TellLoss,
 from parallax_core.node.events.delivery import EventBus
 from parallax_core.node.events.requests import EventRouter, RequestEvents
 from parallax_core.node.routing.router import Router
-from parallax_core.server.body_messages import ParserTraits
+from parallax_core.server.body_messages import ParserTraits, ReaderSetup
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
@@ -49,7 +49,6 @@ class ServiceMaker:
             quota=self._models.quota,
             backlog=deployment.pipeline.backlog,
             parser=deployment.parser,
-            responses=self._models.responses,
             options=self._options,
         )
         return service, router
@@ -72,7 +71,14 @@ class ServiceMaker:
         limits = PoolLimits.of(self._options, deployment.pipeline.limits)
         traits = ParserTraits.of(deployment.parser.spec) if deployment.parser else ParserTraits()
         traits = msgspec.structs.replace(traits, may_list_calls=self._options.lists_calls)
-        return TokenizerPool(str(deployment.folder), deployment.model_id, limits, deployment.text.generation, traits)
+        setup = ReaderSetup(
+            folder=str(deployment.folder),
+            model_id=deployment.model_id,
+            bodies=self._models.bodies,
+            generation=deployment.text.generation,
+            parser=traits,
+        )
+        return TokenizerPool(setup, limits)
 
 
 def _tell_loss(event_bus: EventBus, model: str, replica: int, reason: str) -> None:

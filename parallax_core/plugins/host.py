@@ -12,11 +12,12 @@ from typing import Any, TypeVar, get_args
 
 from pluggy import HookImpl
 
-from parallax_core.base.errors import BrokenPlugin
+from parallax_core.base.errors import BrokenPlugin, ParallaxError
 from parallax_core.config.config import Config
 from parallax_core.config.plugins import PluginSettings
 from parallax_core.config.schema import list_keys
 from parallax_core.contracts.backend import BackendSpec
+from parallax_core.contracts.dialect import Dialect, DialectSpec
 from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import ModelSpec
@@ -34,6 +35,8 @@ from parallax_core.plugins.sections import PluginConfig, check_sections, find_se
 
 S = TypeVar("S", bound=Spec)
 H = TypeVar("H", bound=HttpSurface)
+
+OpenDialect = Callable[[Any, Any], Dialect]
 
 EXTENDING = ("parallax_select_backend", "parallax_extend_server", "parallax_observe")
 DIAGNOSE_S = 60.0
@@ -115,6 +118,10 @@ class PluginHost:
         """Return the parsers of outputs offered by plugins."""
         return self._registry("parallax_register_parsers", ParserSpec, PluginKind("output parser", "parser"))
 
+    def dialects(self) -> Registry[DialectSpec]:
+        """Return the API dialects offered by plugins."""
+        return self._registry("parallax_register_dialects", DialectSpec, PluginKind("API dialect", "dialect"))
+
     def settings(self) -> Registry[SettingsSpec]:
         """Return the sections of the configuration declared by plugins."""
         return self._registry("parallax_register_settings", SettingsSpec, PluginKind("section", "settings"))
@@ -189,6 +196,26 @@ class PluginHost:
             else:
                 self._warn(key)
 
+    def open_dialects(self, open_one: Callable[[DialectSpec, Callable[[], OpenDialect]], None]) -> None:
+        """Open each dialect; one that cannot be opened is left out, and its plugin is broken.
+
+        Args:
+            open_one: opens a dialect by what the function that it gets, too, imports.
+
+        Raises:
+            ParallaxError: if a dialect raises it.
+            PluginConflict: if several plugins offer a dialect of the same name.
+        """
+        registry = self.dialects()
+        for offer in map(registry.get, registry.names()):
+            try:
+                open_one(offer.spec, partial(offer.load, offer.spec.open))
+            except Exception as error:  # a plugin may raise anything and must not harm the others
+                if isinstance(error, ParallaxError) and not isinstance(error, BrokenPlugin):
+                    raise
+                self._caller.fail(offer.plugin.key, error)
+                self._warn(offer.plugin.key)
+
     def observers(self) -> list[tuple[PluginRecord, Callable[[Event], object]]]:
         """Return the plugins that observe events, with a function that may take any time and may raise."""
         return [
@@ -232,6 +259,7 @@ class PluginHost:
             "sources": self.sources(),
             "transports": self.transports(),
             "parsers": self.parsers(),
+            "dialects": self.dialects(),
             **{kind: self.policies(kind) for kind in get_args(PolicyKind)},
             "settings": self.settings(),
         }

@@ -11,29 +11,20 @@ from fastapi.responses import JSONResponse
 
 from parallax_core.base.errors import SHUTTING_DOWN
 from parallax_core.contracts.surface import needs_role
-from parallax_core.server import (
-    chat,
-    cluster,
-    cluster_events,
-    completions,
-    embeddings,
-    messages,
-    metrics,
-    model_routes,
-    stop_request,
-    tokenize,
-)
+from parallax_core.plugins.host import PluginHost
+from parallax_core.server import cluster, cluster_events, metrics, model_routes, stop_request
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.base_url import BaseUrls
 from parallax_core.server.body_limit import BodyLimit
 from parallax_core.server.content_encoding import ContentEncoding
+from parallax_core.server.dialects import ServedDialects
 from parallax_core.server.drain import Drain, DrainMiddleware
+from parallax_core.server.error_forms import REQUEST_ID as OTHER_REQUEST_ID
+from parallax_core.server.error_forms import ErrorFormMiddleware, ErrorForms
 from parallax_core.server.errors import add_handlers
 from parallax_core.server.host_check import HostCheck
 from parallax_core.server.ignored_header import HEADER, IgnoredFieldsHeader
-from parallax_core.server.message_errors import REQUEST_ID as MESSAGE_REQUEST_ID
-from parallax_core.server.message_errors import ErrorForms, MessageErrors
 from parallax_core.server.methods import METHODS, HeadRequests
 from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.openapi import describe_app, describe_health
@@ -42,51 +33,46 @@ from parallax_core.server.origin_check import OriginCheck
 from parallax_core.server.rate_limit import RateLimit
 from parallax_core.server.read_timeout import ReadTimeout
 from parallax_core.server.response_models import HealthReply, VersionReply
-from parallax_core.server.responses import compact, kept_routes
-from parallax_core.server.responses import route as responses
 from parallax_core.server.route_roles import RouteRoles
 from parallax_core.server.served_models import ModelReleases, ServedModels
 from parallax_core.server.unused_query import note_unused
 
 
-def make_app(models: ServedModels, changes: ModelChanges, options: ServerOptions, drain: Drain) -> FastAPI:
-    """Return the application for ``models``, with all its middleware."""
+def make_app(
+    models: ServedModels, changes: ModelChanges, options: ServerOptions, drain: Drain, plugins: PluginHost
+) -> FastAPI:
+    """Return the application for ``models``, with the API dialects of plugins and all its middleware.
+
+    Raises:
+        ParallaxError: if a dialect cannot be opened, and says why.
+    """
     # Traces come from `tracing` alone: FastAPI's would contain text of clients wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", openapi_url=None, redirect_slashes=False, telemetry=silent)
-    app.state.error_forms, app.state.roles, app.state.rewriters = ErrorForms(), RouteRoles(), {}
+    own = [
+        _make_basics(models, drain),
+        metrics.make_router(models.server_metrics),
+        model_routes.make_router(models, changes),
+        *(routes.make_router(models) for routes in (stop_request, cluster, cluster_events)),
+    ]
+    dialects = ServedDialects(own)
+    plugins.open_dialects(lambda spec, load: dialects.add(spec, load()(models, options)))
+    forms = ErrorForms(each.errors for each in dialects.opened if each.errors is not None)
+    app.state.dialects, app.state.error_forms, app.state.roles, app.state.rewriters = dialects, forms, RouteRoles(), {}
     add_handlers(app)
-    describe_app(app, has_keys=options.keys.are_needed)
-    _include(app, _make_basics(models, drain))
-    _include(app, metrics.make_router(models.server_metrics))
-    _include(app, model_routes.make_router(models, changes))
-    modules = (
-        chat,
-        completions,
-        embeddings,
-        messages,
-        responses,
-        compact,
-        kept_routes,
-        stop_request,
-        tokenize,
-        cluster,
-        cluster_events,
-    )
-    for routes in modules:
-        _include(app, routes.make_router(models))
+    describe_app(app, dialects, has_keys=options.keys.are_needed)
+    for router in dialects.routers:
+        app.state.roles.add_plugins(router)
+        app.include_router(router, dependencies=[Depends(note_unused)])
+    for router in own:
+        app.state.roles.add_own(router)
+        app.include_router(router, dependencies=[Depends(note_unused)])
     _add_options(app, options, drain)
-    app.add_middleware(MessageErrors, forms=app.state.error_forms)
+    app.add_middleware(ErrorFormMiddleware, forms=forms)
     app.add_middleware(BaseUrls)
     app.add_middleware(HeadRequests)
     app.add_middleware(AccessLog, count_error=models.server_metrics.count_error, logs_bodies=options.logs_bodies)
     return app
-
-
-def _include(app: FastAPI, router: APIRouter) -> None:
-    roles: RouteRoles = app.state.roles
-    roles.add_own(router)
-    app.include_router(router, dependencies=[Depends(note_unused)])
 
 
 def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
@@ -107,7 +93,7 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
             allow_origins=list(options.cors_origins),
             allow_methods=[*METHODS, "HEAD"],
             allow_headers=["*"],  # whatever a page's SDK sends: an allowed page may do what its client may
-            expose_headers=[REQUEST_ID, MESSAGE_REQUEST_ID, HEADER, "Retry-After"],
+            expose_headers=[REQUEST_ID, OTHER_REQUEST_ID, HEADER, "Retry-After"],
         )
     if options.hosts:
         app.add_middleware(HostCheck, hosts=options.hosts)

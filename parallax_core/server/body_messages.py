@@ -13,24 +13,6 @@ from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxErr
 from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.parser import CallForm, ParserSpec
-from parallax_core.server.responses.plan import ResponsePlan
-
-BodyKind = Literal[
-    "chat",
-    "completion",
-    "embedding",
-    "messages",
-    "count_tokens",
-    "responses",
-    "compact",
-    "tokenize",
-    "detokenize",
-    "grammar",
-    "model",
-    "plugin",
-]
-"""The kind of a body, by its route. ``grammar``: a `Grammar` in MessagePack, to be checked; ``model``: a body of which
-only its model is read; ``plugin``: see `BodyRequest.reader`."""
 
 LENGTH_BYTES = 4
 """The bytes at the beginning of a frame that give its length."""
@@ -50,7 +32,9 @@ class UnknownPart(ParallaxError):
 class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to read a body."""
 
-    kind: BodyKind
+    kind: str
+    """A kind of body of a dialect; see `DialectSpec.bodies`. Besides these there are ``grammar``: a `Grammar` in
+    MessagePack, to be checked; ``model``: a body of which only its model is read; ``plugin``: see `reader`."""
     body: bytes
     client: bytes = b""
     """An id of the client that sent it."""
@@ -60,22 +44,16 @@ class BodyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The longest sequence that can be served, in tokens; 0: not known."""
     names: tuple[str, ...] = ()
     """What clients may call the model besides its id; without a name, it is called by the first of these."""
-    has_store: bool = False
-    """Whether the server keeps responses."""
-    history: bytes | None = None
-    """The input and output of earlier responses, as a JSON list, if the body continues one."""
-    items: bytes | None = None
-    """The items that the body refers to, in its order, as a JSON list."""
+    extra: bytes = b""
+    """What else the dialect's reader has to know, in a form of its own."""
     reader: str = ""
     """The target of the `Ref` to a function of a plugin: for one of its routes to what reads the body, for another to
     what rewrites it first; empty: nothing does. See `HttpSurface.read` and `HttpSurface.rewrite_bodies`."""
-    keeps_billing_line: bool = False
-    """Keep the line of a system prompt that changes with every request; see `BILLING_LINE`."""
 
     @property
     def size(self) -> int:
         """The bytes to read."""
-        return len(self.body) + len(self.history or b"") + len(self.items or b"")
+        return len(self.body) + len(self.extra)
 
 
 class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,8 +143,8 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the answer is limited to fewer tokens than the client asked for, since the context holds no more."""
     grammar_field: str = "response_format"
     """The body's field that asks for structured output."""
-    plan: ResponsePlan | None = None
-    """How the response is written; only for the Responses API."""
+    plan: bytes = b""
+    """How the dialect writes the answer, in a form of its own; empty: the rest says all."""
     embedding: EmbeddingForm | None = None
     """The form of the embeddings; None: the client asks for answers."""
 
@@ -217,13 +195,11 @@ class DirectAnswer(msgspec.Struct, frozen=True, tag="written"):
     """JSON."""
 
 
-class HistoryNeeded(msgspec.Struct, frozen=True, tag="history"):
-    """A body that needs earlier responses, and has to be read again with `BodyRequest.history` and its ``items``."""
+class MoreNeeded(msgspec.Struct, frozen=True, tag="more"):
+    """A body that has to be read again, with more in `BodyRequest.extra`; see `Service.read`."""
 
-    previous: str | None
-    """The id of the response that it continues."""
-    items: tuple[str, ...]
-    """The ids of the items that it refers to."""
+    asked: bytes
+    """What the dialect's reader needs, in a form of its own."""
 
 
 class RefusedBody(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
@@ -253,7 +229,7 @@ class RefusedBody(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
 class BodyResult(msgspec.Struct, frozen=True):
     """The result of reading a body."""
 
-    content: ParsedBody | DirectAnswer | HistoryNeeded | RefusedBody
+    content: ParsedBody | DirectAnswer | MoreNeeded | RefusedBody
     ignored: tuple[str, ...] = ()
     """Unknown fields that were ignored, and what was left out."""
 
@@ -264,7 +240,9 @@ class ReaderSetup(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     """The model's folder."""
     model_id: str
-    limit_s: float
+    bodies: dict[str, tuple[str, str]]
+    """By kind of body, the targets of the `Ref` to its schema and to what reads it."""
+    limit_s: float = 60.0
     """Seconds of preparation after which the process ends itself."""
     generation: str = "auto"
     """The source of the defaults for requests; see `read_generation`."""

@@ -12,13 +12,16 @@ import fastapi
 import msgspec
 from fastapi.responses import Response
 
+from parallax_core.contracts.dialect import Dialect
 from parallax_core.contracts.engine import Delta, Reason
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server.answer_parsing import AnswerParsing, MessageParts, write_delta
 from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.json_pieces import JsonObject, to_json, write_lists, write_object
 from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import TokenWriter, write_chat_logprobs
 from parallax_core.server.openapi import describe_body, describe_errors, describe_events
+from parallax_core.server.options import ServerOptions
 from parallax_core.server.request_models import ChatRequest
 from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
 from parallax_core.server.response_models import ChatChunk, ChatReply
@@ -126,6 +129,12 @@ class ChatAnswer:
         return "tool_calls" if reason == "stop" and self.parsing.ends_with_calls else reason
 
 
+def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
+    """Return the dialect for a server."""
+    del options
+    return Dialect(routers=(make_router(models),), schemas=(ChatChunk,))
+
+
 def make_router(models: ServedModels) -> fastapi.APIRouter:
     """Return the route for ``models``."""
     router = fastapi.APIRouter()
@@ -138,6 +147,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         responses={**describe_events(ChatChunk), **errors},
         openapi_extra=describe_body(ChatRequest),
     )
+    @needs_role("user")
     async def create_chat_completion(http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
         service = await models.find(http)

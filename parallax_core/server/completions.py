@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 import fastapi
 from fastapi.responses import Response
 
+from parallax_core.contracts.dialect import Dialect
 from parallax_core.contracts.engine import Delta, Reason
+from parallax_core.contracts.surface import needs_role
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, unpack
 from parallax_core.server.json_pieces import JsonObject, to_json, write_lists, write_object
 from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import Columns, CompletionLogprobs, TokenWriter
 from parallax_core.server.openapi import describe_body, describe_errors, describe_events
+from parallax_core.server.options import ServerOptions
 from parallax_core.server.request_models import CompletionRequest
 from parallax_core.server.response import EventData, ResponseFlow, SseResponse, answer_whole
 from parallax_core.server.response_models import CompletionReply
@@ -153,6 +156,12 @@ def _name_choice(index: int, text: str, reason: Reason | None) -> JsonObject:
     return {"index": index, "text": text, "finish_reason": reason}
 
 
+def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
+    """Return the dialect for a server."""
+    del options
+    return Dialect(routers=(make_router(models),), schemas=(CompletionReply,))
+
+
 def make_router(models: ServedModels) -> fastapi.APIRouter:
     """Return the route for ``models``."""
     router = fastapi.APIRouter()
@@ -165,6 +174,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         responses={**describe_events(CompletionReply), **errors},
         openapi_extra=describe_body(CompletionRequest),
     )
+    @needs_role("user")
     async def create_completion(http: fastapi.Request) -> Response:
         """Continue one prompt or several, whole or as server-sent events."""
         service = await models.find(http)

@@ -15,12 +15,15 @@ import msgspec
 from fastapi.responses import Response
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest
+from parallax_core.contracts.dialect import Dialect
+from parallax_core.contracts.surface import needs_role
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.server.body_messages import EmbeddingForm, ParsedBody
 from parallax_core.server.embedding_models import EmbeddingReply, EmbeddingRequest
 from parallax_core.server.json_pieces import to_json, write_list, write_object
 from parallax_core.server.json_response import respond
 from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow, answer_whole
 from parallax_core.server.served_models import ServedModels
 
@@ -113,6 +116,12 @@ def _encode(values: array[float], form: EmbeddingForm) -> str | list[float]:
     return base64.b64encode(values.tobytes()).decode()
 
 
+def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
+    """Return the dialect for a server."""
+    del options
+    return Dialect(routers=(make_router(models),))
+
+
 def make_router(models: ServedModels) -> fastapi.APIRouter:
     """Return the route for ``models``."""
     router = fastapi.APIRouter()
@@ -123,6 +132,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         responses=describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503),
         openapi_extra=describe_body(EmbeddingRequest),
     )
+    @needs_role("user")
     async def create_embeddings(http: fastapi.Request) -> Response:
         """Return the embeddings of one text or several."""
         service = await models.find(http)

@@ -23,8 +23,7 @@ from parallax_core.base.errors import (
 from parallax_core.server.base_url import find_meant
 from parallax_core.server.body_messages import UnknownModel, UnknownPart
 from parallax_core.server.error_body import error_body
-from parallax_core.server.message_errors import PATH as MESSAGES_PATH
-from parallax_core.server.message_errors import VERSION_HEADER, ErrorForms, convert_error, is_below
+from parallax_core.server.error_forms import ErrorForms, find_request_id, is_below
 from parallax_core.server.methods import answer_options, has_path, list_methods
 from parallax_core.server.model_errors import ChangeRefused, ModelNotLoaded
 from parallax_core.server.strict_json import MOST_QUOTED, explain
@@ -42,6 +41,8 @@ LATER: dict[type[Unavailable], tuple[int, str | None, str]] = {
 }
 """The status, the field and the code of errors after which a client may ask again; of others, 503 and neither."""
 NOT_FOUND, NOT_ALLOWED = 404, 405
+DISTRIBUTIONS = {"/v1/messages": "parallax-api-anthropic", "/v1/responses": "parallax-api-responses"}
+"""The distributions of this project with the routes below a path, which the user may not have installed."""
 GONE = 499
 """The logged status of a request whose client disconnected, as in nginx."""
 
@@ -106,8 +107,9 @@ async def _on_http(http: Request, error: Exception) -> Response:
     if status == NOT_FOUND and not has_path(scope, scope["path"]):
         meant = find_meant(scope)
         body = error_body(status, _explain_path(scope["path"], meant), code="not_found")
-        if is_below(meant or "", MESSAGES_PATH) or http.headers.get(VERSION_HEADER):
-            return _response(*convert_error(status, body["error"], scope))
+        forms: ErrorForms = http.app.state.error_forms
+        if form := forms.find(meant or "") or forms.find_by_header(scope):
+            return _response(*form.write(status, body["error"], find_request_id(scope)))
         return _response(status, body)
     if status == NOT_ALLOWED:
         allowed = list_methods(scope, scope["path"])
@@ -120,6 +122,8 @@ async def _on_http(http: Request, error: Exception) -> Response:
 
 
 def _explain_path(path: str, meant: str | None) -> str:
+    if missing := next((name for above, name in DISTRIBUTIONS.items() if is_below(path, above)), None):
+        return f"{path[:MOST_QUOTED]} is not served here: it comes with {missing}; install it: pip install {missing}"
     path = path if len(path) <= MOST_QUOTED else f"{path[:MOST_QUOTED]}..."
     if meant is not None:
         return f"there is nothing at {path}, but at {meant}: the base URL of the API is that of the server and /v1"
@@ -130,6 +134,6 @@ async def _on_bug(http: Request, error: Exception) -> JSONResponse:
     logger.error("request failed", exc_info=error)
     body = error_body(500, "internal error; the server's log has the details")
     forms: ErrorForms = http.app.state.error_forms
-    if write := forms.find(http.url.path):  # it is answered outside of all middleware
-        return _response(*write(500, body["error"], http.scope))
+    if form := forms.find(http.url.path):  # it is answered outside of all middleware
+        return _response(*form.write(500, body["error"], find_request_id(http.scope)))
     return _response(500, body)

@@ -12,15 +12,15 @@ from fastapi import FastAPI
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope
 
-from parallax_core.server.message_errors import VERSION_HEADER
+from parallax_core.server.error_forms import ErrorForms
 from parallax_core.server.route_roles import RouteRoles
 
 T = TypeVar("T")
 
 SMALL = 2**16
 """Bytes of a body that are decoded in less time than another thread takes to begin."""
-LEFT_OUT = {b"content-type", b"content-length", b"transfer-encoding", b"content-encoding", VERSION_HEADER.encode()}
-"""The headers about the client's body, which the route gets another one for, and about the form of its answers."""
+LEFT_OUT = {b"content-type", b"content-length", b"transfer-encoding", b"content-encoding"}
+"""The headers about the client's body, which the route gets another one for."""
 OWN = {"path_params", "route", "router", "endpoint"}
 """What the application has found out about the client's request."""
 
@@ -94,7 +94,10 @@ async def forward(app: FastAPI, request: fastapi.Request, path: str, body: bytes
         raise ValueError(message)
     answer = RouteAnswer()
     routes: Any = ExceptionMiddleware(app.router, handlers=app.exception_handlers)
-    await answer.begin(routes, _make_scope(request.scope, path, body), _make_receive(request, body or b""))
+    forms: ErrorForms = app.state.error_forms
+    scope = _make_scope(request.scope, path, body)
+    scope["headers"] = [(name, value) for name, value in scope["headers"] if name.decode() not in forms.headers]
+    await answer.begin(routes, scope, _make_receive(request, body or b""))
     return answer
 
 

@@ -11,7 +11,8 @@ from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Pin
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import BodyRequest, ParsedBody, ParserTraits
+from parallax_core.server.body_messages import BodyRequest, DirectAnswer, ParsedBody
+from parallax_core.server.body_reader import BodyReader, check_lengths, write_answer
 from parallax_core.server.capabilities import REASONING_SWITCHES
 from parallax_core.server.engine_request import parse_chat, read_conversation
 from parallax_core.server.message_models import CountTokensRequest, MessagesRequest, OutputFormat
@@ -27,15 +28,17 @@ FIELDS = {
 """The names of fields of a chat request in the Messages API, where they differ."""
 
 
-def read_messages(
-    text: ModelTokenizer, body: MessagesRequest, ask: BodyRequest, parser: ParserTraits | None
-) -> ParsedBody:
-    """Return the parsed body of a request for a message; ``parser``: the traits of the parser of the answers.
+KEEPS_BILLING_LINE = b"keeps billing line"
+"""The `BodyRequest.extra` with which the line of a system prompt that changes with every request stays."""
+
+
+def read_messages(reader: BodyReader, body: MessagesRequest, ask: BodyRequest) -> ParsedBody:
+    """Return the parsed body of a request for a message.
 
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
-    chat = _make_chat(text, body, ask)
+    text, parser, chat = reader.text, reader.parser, _make_chat(reader.text, body, ask)
     try:
         prompt = read_conversation(text, chat, parser, _find_ending(body))
         room = max(1, ask.max_length - len(prompt)) if ask.max_length else body.max_tokens
@@ -60,13 +63,16 @@ def read_messages(
         tool_fields={tool.name: f"tools.{number}.input_schema" for number, tool in enumerate(body.tools or ())},
     )
     pin = None if body.pin_s is None else Pin(body.pin_s)
-    return msgspec.structs.replace(reading, form=form, request=replace(reading.request, pin=pin))
+    reading = msgspec.structs.replace(reading, form=form, request=replace(reading.request, pin=pin))
+    return check_lengths(reading, ask, "messages", "shorten the conversation")
 
 
-def count_tokens(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest, parser: ParserTraits | None) -> int:
+def count_tokens(reader: BodyReader, body: CountTokensRequest, ask: BodyRequest) -> DirectAnswer:
     """Return the number of tokens of the prompt for a conversation; raises what `read_messages` raises."""
     try:
-        return len(read_conversation(text, _make_chat(text, body, ask), parser, _find_ending(body)))
+        chat = _make_chat(reader.text, body, ask)
+        prompt = read_conversation(reader.text, chat, reader.parser, _find_ending(body))
+        return write_answer(input_tokens=len(prompt))
     except InvalidRequest as error:
         raise _rename(error) from error
 
@@ -76,7 +82,7 @@ def _make_chat(text: ModelTokenizer, body: CountTokensRequest, ask: BodyRequest)
     choice, thinking = body.tool_choice, body.thinking
     return ChatRequest.model_construct(
         model=body.model,
-        messages=list_messages(body, keeps_billing_line=ask.keeps_billing_line),
+        messages=list_messages(body, keeps_billing_line=ask.extra == KEEPS_BILLING_LINE),
         tools=[make_tool(tool) for tool in body.tools or ()],
         tool_choice=make_choice(choice) if choice else None,
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from typing import get_args
 
 import fastapi
 import msgspec
@@ -13,19 +14,23 @@ from fastapi.responses import Response
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.parser import Piece, Reasoning
+from parallax_core.contracts.surface import needs_role
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.answer_parsing import AnswerParsing, continues, read_text
 from parallax_core.server.body_messages import ParsedBody, ResponseForm
+from parallax_core.server.error_forms import find_request_id
 from parallax_core.server.errors import error_response
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
 from parallax_core.server.json_response import respond
 from parallax_core.server.message_content import ContentPart, open_part, sign
 from parallax_core.server.message_errors import VERSION_HEADER, convert_error
 from parallax_core.server.message_models import LONGEST_PIN_S, CountTokensRequest, MessagesRequest
-from parallax_core.server.message_replies import MessageReply, TokenCountReply
-from parallax_core.server.openapi import describe_body, describe_message_errors, describe_message_events
+from parallax_core.server.message_replies import MessageErrorReply, MessageEvent, MessageReply, TokenCountReply
+from parallax_core.server.message_request import KEEPS_BILLING_LINE
+from parallax_core.server.openapi import describe_body, describe_errors, describe_named_events
 from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, answer_whole
 from parallax_core.server.served_models import ServedModels
+from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
 
 VERSIONS = ("2023-06-01", "2026-10-21")
@@ -42,7 +47,7 @@ WHOLE_USAGE: JsonObject = {"cache_creation": None, "inference_geo": None, "servi
 class MessageResponse:
     """The answer to one request, whole or as a stream of events."""
 
-    http: fastapi.Request
+    request_id: str
     reading: ParsedBody
     flow: ResponseFlow
     answer: MessageAnswer
@@ -65,7 +70,7 @@ class MessageResponse:
             response = error_response(error)
             self.flow.count_error(response.status_code)
             body = msgspec.json.decode(bytes(response.body))["error"]
-            yield write_named("error", to_json(convert_error(response.status_code, body, self.http.scope)[1]))
+            yield write_named("error", to_json(convert_error(response.status_code, body, self.request_id)[1]))
 
     async def _stream(self) -> AsyncIterator[bytes]:
         begun = _write_usage(TokenCounts(sum(self.reading.lengths), 0, 0), None)
@@ -179,6 +184,11 @@ def _write_event(name: str, **fields: object) -> bytes:
     return write_named(name, to_json({"type": name, **fields}))
 
 
+def write_extra(service: Service) -> bytes:
+    """Return what the reader of a body has to know; see `keeps_billing_line`."""
+    return KEEPS_BILLING_LINE if service.options.keeps_billing_line else b""
+
+
 def check_version(http: fastapi.Request) -> None:
     """Raise InvalidRequest if the client wants a version of the API that is not known here."""
     version = http.headers.get(VERSION_HEADER)
@@ -190,20 +200,24 @@ def check_version(http: fastapi.Request) -> None:
 def make_router(models: ServedModels) -> fastapi.APIRouter:
     """Return the routes for ``models``."""
     router = fastapi.APIRouter()
+    errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 529, model=MessageErrorReply)
 
     @router.post(
         "/v1/messages",
         response_model=MessageReply,
-        responses={**describe_message_events(), **describe_message_errors(400, 401, 403, 404, 408, 413, 429, 500, 529)},
+        responses={**describe_named_events("message_stop", *get_args(MessageEvent)), **errors},
         openapi_extra=describe_body(MessagesRequest),
     )
+    @needs_role("user")
     async def create_message(http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
         check_version(http)
         service = await models.find(http)
-        reading, name = await service.read("messages", http), f"msg_{secrets.token_hex(12)}"
+        reading, name = await service.read("messages", http, write_extra(service)), f"msg_{secrets.token_hex(12)}"
         flow = await service.submit(reading, name, http)
-        message = MessageResponse(http, reading, flow, MessageAnswer.of(service.parser, reading.form), name)
+        message = MessageResponse(
+            find_request_id(http.scope), reading, flow, MessageAnswer.of(service.parser, reading.form), name
+        )
         if reading.form.streams:
             return SseResponse(message.stream(), flow, PING)
         return await answer_whole(http, message.collect(), flow)
@@ -211,13 +225,14 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     @router.post(
         "/v1/messages/count_tokens",
         response_model=TokenCountReply,
-        responses=describe_message_errors(400, 401, 403, 404, 408, 413, 429, 500, 529),
+        responses=errors,
         openapi_extra=describe_body(CountTokensRequest),
     )
+    @needs_role("user")
     async def count_tokens(http: fastapi.Request) -> Response:
         """Return the number of tokens of the prompt that a request would have."""
         check_version(http)
         service = await models.find(http)
-        return await service.write("count_tokens", http)
+        return await service.write("count_tokens", http, write_extra(service))
 
     return router

@@ -11,14 +11,6 @@ from pydantic import Field
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.surface import needs_role
 from parallax_core.server.fields import Strict, TextField
-from parallax_core.server.message_errors import VERSION_HEADER
-from parallax_core.server.message_model_list import (
-    MessageModelReply,
-    MessageModelsReply,
-    ModelPage,
-    convert_model,
-    list_models,
-)
 from parallax_core.server.model_changes import (
     DRAIN_S,
     ChangeAction,
@@ -27,38 +19,16 @@ from parallax_core.server.model_changes import (
     ModelChanges,
     WantedChange,
 )
-from parallax_core.server.openapi import describe_body, describe_errors, describe_shared_errors
+from parallax_core.server.openapi import describe_body, describe_errors
 from parallax_core.server.response_models import ModelReply, ModelsReply, ResponseModel
 from parallax_core.server.served_models import ModelEntry, ModelState, ServedModels
 from parallax_core.server.strict_json import read_body
-from parallax_core.server.unused_query import leave_out
 
 MAX_BYTES = 8192
 """The largest body: it is read on the event loop."""
 LONGEST_DRAIN_S = 86400.0
 
-PAGE, LARGEST_PAGE = 20, 1000
-"""The number of models of a page of Anthropic's API: by default, and the largest."""
-PAGE_FIELDS = {"limit", "after_id", "before_id", "lifecycle", "lifecycle[]"}
-"""What a query may have for Anthropic's clients alone."""
-Lifecycles = list[Literal["active", "deprecated", "retired"]] | None
-
 NameField = Annotated[TextField, Field(min_length=1, max_length=1024)]
-
-
-def read_page(
-    limit: Annotated[int, fastapi.Query(ge=1, le=LARGEST_PAGE)] = PAGE,
-    after_id: Annotated[str | None, fastapi.Query(max_length=1024)] = None,
-    before_id: Annotated[str | None, fastapi.Query(max_length=1024)] = None,
-    lifecycle: Annotated[Lifecycles, fastapi.Query()] = None,
-    lifecycles: Annotated[Lifecycles, fastapi.Query(alias="lifecycle[]")] = None,  # as the official client has it
-) -> ModelPage:
-    """Return the page that a query asks for; only for Anthropic's clients."""
-    wanted = [*(lifecycle or ()), *(lifecycles or ())]
-    return ModelPage(limit, after_id, before_id, has_active=not wanted or "active" in wanted)
-
-
-PageQuery = Annotated[ModelPage, fastapi.Depends(read_page)]
 
 
 class ChangeRequest(Strict):
@@ -142,26 +112,15 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
     """Return the routes."""
     router, created = fastapi.APIRouter(), int(time.time())
 
-    @router.get(
-        "/v1/models", response_model=ModelsReply | MessageModelsReply, responses=describe_shared_errors(401, 403)
-    )
-    async def show_all(http: fastapi.Request, page: PageQuery) -> dict[str, object]:
-        """List the models that are known, those that answer first; Anthropic's clients get pages in its form."""
-        named = [(known, name) for known in models.all for name in models.list_names(known)]
-        data = [{**_describe(known, http, created), "id": name} for known, name in named]
-        if _is_anthropic(http):
-            return list_models(data, page)
-        leave_out(http, PAGE_FIELDS)
-        return {"object": "list", "data": data}
+    @router.get("/v1/models", responses=describe_errors(401, 403), response_model=ModelsReply)
+    async def show_all() -> dict[str, object]:
+        """List the models that are known, those that answer first."""
+        return {"object": "list", "data": list_models(models, created)}
 
-    @router.get(
-        "/v1/models/{model_id:path}",
-        response_model=ModelReply | MessageModelReply,
-        responses=describe_shared_errors(401, 403, 404),
-    )
-    async def retrieve_model(model_id: str, http: fastapi.Request) -> dict[str, object]:
+    @router.get("/v1/models/{model_id:path}", responses=describe_errors(401, 403, 404), response_model=ModelReply)
+    async def retrieve_model(model_id: str) -> dict[str, object]:
         """Describe a model that this server knows."""
-        return {**_describe(models.get(model_id), http, created), "id": model_id}
+        return {**describe_model(models.get(model_id), created), "id": model_id}
 
     @router.get("/v1/cluster/models", responses=describe_errors(401, 403))
     @needs_role("admin")
@@ -228,17 +187,16 @@ def _strip_errors(found: KnownModelsReply) -> KnownModelsReply:
     return found
 
 
-def _is_anthropic(http: fastapi.Request) -> bool:
-    return VERSION_HEADER in http.headers
+def list_models(models: ServedModels, created: int) -> list[dict[str, object]]:
+    """Return the models that are known by each of their names, those that answer first."""
+    named = [(known, name) for known in models.all for name in models.list_names(known)]
+    return [{**describe_model(known, created), "id": name} for known, name in named]
 
 
-def _describe(known: ModelEntry, http: fastapi.Request, created: int) -> dict[str, object]:
-    """Return a model in the form of the client's API."""
+def describe_model(known: ModelEntry, created: int) -> dict[str, object]:
+    """Return a model in OpenAI's form; ``created``: the start of the server, in seconds since 1970."""
     service = known.hosted.service if known.hosted is not None else None
-    found = {**service.describe(), "status": known.status} if service is not None else _describe_absent(known, created)
-    if not _is_anthropic(http):
-        return found
-    return convert_model(found, limits_reasoning=service is not None and service.limits_reasoning)
+    return {**service.describe(), "status": known.status} if service is not None else _describe_absent(known, created)
 
 
 def _describe_absent(known: ModelEntry, created: int) -> dict[str, object]:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from pydantic.json_schema import models_json_schema
 
+from parallax_core.contracts.dialect import ErrorForm
 from parallax_core.server.auth import OPEN_PATHS
-from parallax_core.server.embedding_models import EmbeddingRequest
+from parallax_core.server.dialects import ServedDialects
+from parallax_core.server.error_forms import ErrorForms
 from parallax_core.server.fields import Strict
-from parallax_core.server.message_errors import OVERLOADED, UNAVAILABLE, is_below
-from parallax_core.server.message_errors import PATH as MESSAGES_PATH
-from parallax_core.server.message_models import CountTokensRequest, MessagesRequest
-from parallax_core.server.message_replies import MessageErrorReply, MessageEvent
-from parallax_core.server.request_models import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    StopRequest,
-    TokenizeRequest,
-)
-from parallax_core.server.response_models import ChatChunk, CompletionReply, ErrorReply, HealthReply, ResponseModel
-from parallax_core.server.responses.body_models import CompactRequest, ResponsesRequest
-from parallax_core.server.responses.replies import AnyResponseEvent
+from parallax_core.server.request_models import StopRequest
+from parallax_core.server.response_models import ErrorReply, HealthReply, ResponseModel
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -49,38 +39,15 @@ COMES_BACK = {429, 503, 529}
 ANY_POST = (400, 403, 408, 413, 415, 429, 503)
 """The statuses by which a POST may be refused before its route is asked."""
 
-BODIES = (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    MessagesRequest,
-    CountTokensRequest,
-    ResponsesRequest,
-    CompactRequest,
-    TokenizeRequest,
-    DetokenizeRequest,
-    StopRequest,
-)
-EVENTS = (ChatChunk, CompletionReply, *get_args(MessageEvent), *get_args(AnyResponseEvent))
-UNSEEN = (*BODIES, *EVENTS, ErrorReply, MessageErrorReply)
-"""The schemas of bodies, events and errors, which FastAPI does not find by itself."""
+UNSEEN = (StopRequest, ErrorReply)
+"""The schemas of core's bodies and errors, which FastAPI does not find by itself."""
 
 REFERENCE = "#/components/schemas/{model}"
 
 
-def describe_errors(*statuses: int) -> Responses:
+def describe_errors(*statuses: int, model: type[ResponseModel] = ErrorReply) -> Responses:
     """Return the descriptions of a route's error responses."""
-    return {status: _describe_error(status, ErrorReply) for status in statuses}
-
-
-def describe_shared_errors(*statuses: int) -> Responses:
-    """Return the descriptions of the error responses of a route that clients of both APIs ask."""
-    return {status: _describe_error(status, ErrorReply, MessageErrorReply) for status in statuses}
-
-
-def describe_message_errors(*statuses: int) -> Responses:
-    """Return the descriptions of the error responses of a Messages route."""
-    return {status: _describe_error(status, MessageErrorReply) for status in statuses}
+    return {status: _describe_error(status, model) for status in statuses}
 
 
 def describe_health() -> Responses:
@@ -100,16 +67,6 @@ def describe_events(chunk: type[ResponseModel]) -> Responses:
     return _describe_stream(text, {"data": data})
 
 
-def describe_message_events() -> Responses:
-    """Return the description of the stream of events of a Messages route."""
-    return _describe_named("message_stop", *get_args(MessageEvent))
-
-
-def describe_response_events() -> Responses:
-    """Return the description of the stream of events of a response."""
-    return _describe_named("response.completed` or `response.incomplete", *get_args(AnyResponseEvent))
-
-
 def describe_cluster_events(model: type[ResponseModel]) -> Responses:
     """Return the description of the stream of changes of a cluster, which begins with ``model``."""
     names = "`node_joined`, `node_changed`, `node_left`, `plan`, `status` and `models`"
@@ -118,7 +75,8 @@ def describe_cluster_events(model: type[ResponseModel]) -> Responses:
     return _describe_stream(text, {"event": {"type": "string"}, "data": data})
 
 
-def _describe_named(last: str, *models: type[ResponseModel]) -> Responses:
+def describe_named_events(last: str, *models: type[ResponseModel]) -> Responses:
+    """Return the description of a route's stream of events that have names, the last of which is ``last``."""
     data = {"type": "string", **_describe_data(*models)}
     text = f"The answer; with `stream`, as server-sent events, which end with `{last}` unless an error occurs."
     return _describe_stream(text, {"event": {"type": "string"}, "data": data})
@@ -143,7 +101,7 @@ def _describe_stream(text: str, properties: dict[str, Any]) -> Responses:
     return {200: {"description": text, "content": {"text/event-stream": {"itemSchema": event}}}}
 
 
-def describe_app(app: FastAPI, *, has_keys: bool) -> None:
+def describe_app(app: FastAPI, dialects: ServedDialects, *, has_keys: bool) -> None:
     """Correct the description of ``app``.
 
     FastAPI assumes that invalid fields get a 422 with its own schema, and does not describe events and keys.
@@ -152,7 +110,7 @@ def describe_app(app: FastAPI, *, has_keys: bool) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _amend(make(), has_keys=has_keys)
+            app.openapi_schema = _amend(make(), dialects, app.state.error_forms, has_keys=has_keys)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's manual has it
@@ -162,29 +120,33 @@ def describe_app(app: FastAPI, *, has_keys: bool) -> None:
         return JSONResponse(app.openapi())
 
 
-def _amend(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:
+def _amend(schema: dict[str, Any], dialects: ServedDialects, forms: ErrorForms, *, has_keys: bool) -> dict[str, Any]:
     parts = schema.setdefault("components", {})
     shapes = parts.setdefault("schemas", {})
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             operation["responses"].pop("422", None)
             if method == "post":
-                _add_refusals(operation["responses"], is_message=is_below(path, MESSAGES_PATH))
+                _add_refusals(operation["responses"], forms.find(path))
     for name in ("HTTPValidationError", "ValidationError"):
         shapes.pop(name, None)
-    _, found = models_json_schema([(model, "validation") for model in UNSEEN], ref_template=REFERENCE)
+    models = dict.fromkeys((*UNSEEN, *dialects.list_schemas()))
+    _, found = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
     shapes |= found["$defs"]
+    for dialect in dialects.opened:
+        if dialect.describe is not None:
+            dialect.describe(schema)
     if has_keys:
         _ask_key(schema)
     return schema
 
 
-def _add_refusals(responses: dict[str, Any], *, is_message: bool) -> None:
-    """Add what may refuse any POST to the responses of a route."""
-    model = MessageErrorReply if is_message else ErrorReply
+def _add_refusals(responses: dict[str, Any], form: ErrorForm | None) -> None:
+    """Add what may refuse any POST to the responses of a route, whose errors have that form."""
     for status in ANY_POST:
-        sent = OVERLOADED if is_message and status == UNAVAILABLE else status
-        responses.setdefault(str(sent), _describe_error(sent, model))
+        sent = form.write(status, {"message": ""}, "")[0] if form is not None else status
+        model = form.schema if form is not None else None
+        responses.setdefault(str(sent), _describe_error(sent, model or ErrorReply))
 
 
 def _ask_key(schema: dict[str, Any]) -> None:

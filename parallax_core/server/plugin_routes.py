@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, FastAPI
-from starlette.routing import BaseRoute, Match, Route
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Engine
@@ -17,28 +15,14 @@ from parallax_core.contracts.surface import ForwardedAnswer
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server import front_page
 from parallax_core.server.body_messages import BodyRequest, DirectAnswer, RefusedBody
+from parallax_core.server.dialects import ServedDialects, check_router
+from parallax_core.server.error_forms import ErrorForms
 from parallax_core.server.forwarding import forward
-from parallax_core.server.message_errors import ErrorForms
 from parallax_core.server.response import while_connected
 from parallax_core.server.route_roles import RouteRoles
 from parallax_core.server.served_models import ServedModels
 
 T = TypeVar("T")
-
-REWRITTEN = frozenset(
-    {
-        "/detokenize",
-        "/tokenize",
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/embeddings",
-        "/v1/messages",
-        "/v1/messages/count_tokens",
-        "/v1/responses",
-        "/v1/responses/compact",
-    }
-)
-"""The paths of the server's own routes whose bodies are read in other processes."""
 
 
 class PluginRoutes:
@@ -64,15 +48,9 @@ class PluginRoutes:
             TypeError: if it is not a `fastapi.APIRouter`, or has anything but routes, whose roles would not be known.
             ValueError: if an earlier route hides one of them.
         """
-        if not isinstance(router, APIRouter):
-            raise TypeError(f"{router!r} is not a fastapi.APIRouter")
-        if not all(isinstance(route, Route) for route in router.routes):
-            raise TypeError("a router has HTTP routes only: add routers that it includes by themselves")
-        others = (*self._app.routes, *(route for taken in self.routers for route in taken.routes))
-        for route in router.routes:
-            if isinstance(route, Route) and any(_covers(other, route) for other in others):
-                raise ValueError(f"{route.path} is taken")
-        self.routers.append(router)
+        self.routers.append(
+            check_router(router, [*self._app.routes, *(route for taken in self.routers for route in taken.routes)])
+        )
 
     def write_errors(self, path: str, write: Callable[[int, str], dict[str, Any]]) -> None:
         """Set the form of errors; see `HttpSurface.write_errors`."""
@@ -80,14 +58,15 @@ class PluginRoutes:
 
     def rewrite_bodies(self, path: str, rewrite: Ref[Callable[[bytes], bytes]]) -> None:
         """Rewrite bodies by a function of the plugin; see `HttpSurface.rewrite_bodies`."""
-        if path not in REWRITTEN:
-            raise ValueError(f"{path} has no bodies to rewrite: it is not one of {', '.join(sorted(REWRITTEN))}")
+        dialects: ServedDialects = self._app.state.dialects
+        if path not in dialects.paths:
+            raise ValueError(f"{path} has no bodies to rewrite: it is not one of {', '.join(sorted(dialects.paths))}")
         if path in self.rewriters:
             raise ValueError(f"the bodies of {path} are rewritten already")
         self.rewriters[path] = rewrite.target
 
     async def read(self, request: Any, reader: Ref[Callable[[bytes], T]], kind: type[T]) -> T:  # noqa: ANN401
-        """Read a body by a function of the plugin; see `HttpSurface.read`."""
+        """Have a function of the plugin read a body; see `HttpSurface.read`."""
         body = await request.body()
         if (pool := self._models.find_reader()) is None:
             return await asyncio.to_thread(reader.load(), body)
@@ -99,7 +78,7 @@ class PluginRoutes:
         return msgspec.msgpack.decode(result.content.body, type=kind)
 
     async def forward(self, request: Any, path: str, body: bytes | None = None) -> ForwardedAnswer:  # noqa: ANN401
-        """Forward a request to one of the server's own routes; see `HttpSurface.forward`."""
+        """Have one of the server's own routes answer a request; see `HttpSurface.forward`."""
         return await forward(self._app, request, path, body)
 
 
@@ -119,10 +98,3 @@ def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> None:
     page = front_page.make_router()
     roles.add_own(page)
     app.include_router(page)
-
-
-def _covers(taken: BaseRoute, route: Route) -> bool:
-    """Return whether requests for ``route`` would go to ``taken``, which comes first."""
-    sample = re.sub(r"{.*?}", "x", route.path)
-    scopes = ({"type": "http", "path": sample, "method": method, "headers": []} for method in route.methods or ())
-    return any(taken.matches(scope)[0] is Match.FULL for scope in scopes)

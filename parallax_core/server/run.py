@@ -20,6 +20,7 @@ from parallax_core.base.taskgroup import wait_for_ever
 from parallax_core.node.membership.served_links import ServeLink
 from parallax_core.server.bind import explain_bind_error
 from parallax_core.server.connection import MOST_SILENT, make_protocol
+from parallax_core.server.dialects import ServedDialects
 from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
 from parallax_core.server.forwarded import ForwardedConnections
@@ -140,7 +141,8 @@ async def _wait_for_signal(site: ServerSite) -> None:
 async def _stop(site: ServerSite) -> None:
     await site.changes.stop()
     await site.models.stop()
-    await site.models.responses.close()
+    dialects: ServedDialects = site.app.state.dialects
+    await dialects.close()
 
 
 async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:

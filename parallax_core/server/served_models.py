@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Health
 from parallax_core.contracts.status import NodeStatus, PlanStatus
+from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.body_messages import BodyReading, BodyRequest, DirectAnswer, UnknownModel
 from parallax_core.server.hosting import FixedModel, HostedModel
 from parallax_core.server.metrics import ServerMetrics
@@ -20,7 +21,6 @@ from parallax_core.server.model_errors import ModelNotLoaded
 from parallax_core.server.model_name import find_model
 from parallax_core.server.quota import Quota
 from parallax_core.server.response import while_connected
-from parallax_core.server.responses.keeper import ResponseKeeper
 from parallax_core.server.service import Service
 
 ModelState = Literal["unloaded", "loading", "ready", "draining"]
@@ -87,9 +87,12 @@ class ServedModels:
 
     server_metrics: ServerMetrics = field(default_factory=ServerMetrics)
     quota: Quota = field(default_factory=Quota)
-    responses: ResponseKeeper = field(default_factory=ResponseKeeper)
+    backlog: UnreadOutput = field(default_factory=UnreadOutput)
+    """Bounds the output that clients have not read."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """What clients may call models besides their ids; see `ServerOptions.aliases`."""
+    bodies: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """What reads each kind of body; see `ReaderSetup.bodies`."""
     known: dict[str, ModelEntry] = field(default_factory=dict)
     load_on_demand: Demand | None = None
     """None: requests load nothing."""
@@ -104,7 +107,7 @@ class ServedModels:
     @classmethod
     def only(cls, service: Service) -> ServedModels:
         """Return the models of a server that serves one."""
-        models = cls(service.server_metrics, service.quota, service.responses, service.options.aliases)
+        models = cls(service.server_metrics, service.quota, service.backlog, service.options.aliases)
         models.add_loading(service.model_id, service.model_id, FixedModel(service))
         return models
 

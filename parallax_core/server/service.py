@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -24,11 +24,10 @@ from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.access_log import REQUEST_ID
 from parallax_core.server.body_messages import (
-    BodyKind,
     BodyReading,
     BodyRequest,
     DirectAnswer,
-    HistoryNeeded,
+    MoreNeeded,
     ParsedBody,
     ParserTraits,
     RefusedBody,
@@ -45,10 +44,10 @@ from parallax_core.server.quota import Quota
 from parallax_core.server.reasoning_limit import ReasoningLimit
 from parallax_core.server.response import ResponseFlow, while_connected
 from parallax_core.server.response_models import ModelCapability
-from parallax_core.server.responses.keeper import ResponseKeeper
 from parallax_core.server.running import RunningFlows
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 
+Supply = Callable[[bytes], Awaitable[bytes]]
 SOME_REQUEST = Request(id=RequestId(""), prompt=(0,), max_tokens=None, sampling=Sampling())
 
 
@@ -73,16 +72,22 @@ class Service:
     """The parser of the model's outputs; None: its text is not parsed."""
     running: RunningFlows = field(default_factory=RunningFlows)
     """The answers that are being generated."""
-    responses: ResponseKeeper = field(default_factory=ResponseKeeper)
-    """The responses that clients ask to keep."""
     options: ServerOptions = field(default_factory=ServerOptions)
     """The options of the server."""
 
     def __post_init__(self) -> None:
         self.server_metrics.watch(self.model_id, self.engine)
 
-    async def read(self, kind: BodyKind, http: fastapi.Request) -> ParsedBody:
+    async def read(
+        self, kind: str, http: fastapi.Request, extra: bytes = b"", supply: Supply | None = None
+    ) -> ParsedBody:
         """Read the body of a request for an engine.
+
+        Args:
+            kind: the kind of the body.
+            http: the request.
+            extra: what else the reader of this kind has to know.
+            supply: returns the ``extra`` for a second reading, for what the first has asked by `MoreNeeded`.
 
         Raises:
             Unavailable: if the engine would not accept a request now; this is checked before the body is read.
@@ -91,13 +96,13 @@ class Service:
         """
         if isinstance(self.engine, Admitting):
             self.engine.check_room()
-        content = await self._read(kind, http)
+        content = await self._read(kind, http, extra, supply)
         assert isinstance(content, ParsedBody)
         return content
 
-    async def write(self, kind: BodyKind, http: fastapi.Request) -> Response:
+    async def write(self, kind: str, http: fastapi.Request, extra: bytes = b"") -> Response:
         """Return the response to a body that needs no engine; raises what `read` raises, except Unavailable."""
-        content = await self._read(kind, http)
+        content = await self._read(kind, http, extra)
         assert isinstance(content, DirectAnswer)
         return respond(cut(content.body))
 
@@ -165,7 +170,9 @@ class Service:
             raise InvalidRequest(message, "max_reasoning_tokens", "leave it out, or serve with another backend")
         return ReasoningLimit(self.engine, self.parser, reading.form, self.text.decode)
 
-    async def _read(self, kind: BodyKind, http: fastapi.Request) -> ParsedBody | DirectAnswer:
+    async def _read(
+        self, kind: str, http: fastapi.Request, extra: bytes, supply: Supply | None = None
+    ) -> ParsedBody | DirectAnswer:
         if not is_json(http.headers.get("content-type", "")):
             message = "the Content-Type of the body is not application/json"
             raise InvalidRequest(message)
@@ -176,18 +183,18 @@ class Service:
             is_lenient=IGNORED.get() is not None,
             max_length=self.find_max_length(),
             names=self.names,
-            has_store=self.responses.has_store,
+            extra=extra,
             reader=http.app.state.rewriters.get(http.scope["path"], ""),
-            keeps_billing_line=self.options.keeps_billing_line,
         )
         answer = await while_connected(http, self.reader.read(ask))
-        if isinstance(answer.content, HistoryNeeded):
-            ask = await self.responses.add_history(self.quota.identify(http), ask, answer.content)
+        if isinstance(answer.content, MoreNeeded):
+            assert supply is not None, "what reads this kind of body never asks for more"
+            ask = msgspec.structs.replace(ask, extra=await supply(answer.content.asked))
             answer = await while_connected(http, self.reader.read(ask))
         LEFT_OUT.get({}).update(dict.fromkeys(answer.ignored))
         if isinstance(answer.content, RefusedBody):
             raise answer.content.as_error()
-        assert not isinstance(answer.content, HistoryNeeded)
+        assert not isinstance(answer.content, MoreNeeded)
         return answer.content
 
     @cached_property

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import fastapi
 
+from parallax_core.contracts.dialect import Dialect
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.options import ServerOptions
 from parallax_core.server.request_models import DetokenizeRequest, TokenizeRequest
 from parallax_core.server.response_models import TextReply, TokensReply
 from parallax_core.server.served_models import ServedModels
+
+
+def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
+    """Return the dialect for a server."""
+    del options
+    return Dialect(routers=(make_router(models),))
 
 
 def make_router(models: ServedModels) -> fastapi.APIRouter:
@@ -17,6 +26,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     @router.post(
         "/tokenize", response_model=TokensReply, responses=errors, openapi_extra=describe_body(TokenizeRequest)
     )
+    @needs_role("user")
     async def tokenize(http: fastapi.Request) -> fastapi.Response:
         """Return the tokens of a prompt, or of a conversation as the chat route makes them."""
         service = await models.find(http)
@@ -25,6 +35,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     @router.post(
         "/detokenize", response_model=TextReply, responses=errors, openapi_extra=describe_body(DetokenizeRequest)
     )
+    @needs_role("user")
     async def detokenize(http: fastapi.Request) -> fastapi.Response:
         """Return the text of tokens, including special tokens."""
         service = await models.find(http)

@@ -17,7 +17,7 @@ import msgspec
 from parallax_core.base.errors import ParallaxError
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import LENGTH_BYTES, ReaderReady, ReaderSetup, ReadJob, RefusedBody, to_frame
-from parallax_core.server.body_reader import BodyReader
+from parallax_core.server.body_reader import BodyReader, load_bodies
 from parallax_core.server.memory_limit import limit_memory
 
 MOST_MEMORY = 4 * 2**30
@@ -48,13 +48,14 @@ def main() -> None:
 
 def _prepare(setup: ReaderSetup) -> tuple[BodyReader, bool]:
     """Return the reader of bodies, ready for its first one, and whether it takes grammars."""
+    bodies = load_bodies(setup.bodies)
     text = ModelTokenizer(Path(setup.folder), setup.generation)
     _limit_time(setup.limit_s)
     limit_memory(MOST_MEMORY)
     text.compile_template()
     takes_grammars = not setup.checks_grammars or text.grammars.can_prepare()
     _limit_time(0)
-    return BodyReader(text, setup.model_id, setup.parser), takes_grammars
+    return BodyReader(text, setup.model_id, bodies, setup.parser), takes_grammars
 
 
 def _limit_time(seconds: float) -> None:

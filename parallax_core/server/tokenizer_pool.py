@@ -12,13 +12,7 @@ import msgspec
 from parallax_core.base.errors import Overloaded
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.engine.limits import Limits
-from parallax_core.models.generation_config import AUTO
-from parallax_core.server.body_messages import (
-    BodyRequest,
-    BodyResult,
-    ParserTraits,
-    ReaderSetup,
-)
+from parallax_core.server.body_messages import BodyRequest, BodyResult, ReaderSetup
 from parallax_core.server.grammar_queue import GrammarQueue
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.tokenizer_process import TokenizerProcess
@@ -63,31 +57,10 @@ class PoolLimits:
 class TokenizerPool:
     """Reads bodies in child processes; see `BodyReading`. Belongs to one event loop."""
 
-    def __init__(
-        self,
-        folder: str,
-        model_id: str,
-        limits: PoolLimits | None = None,
-        generation: str = AUTO,
-        parser: ParserTraits | None = None,
-    ) -> None:
-        """Read bodies for the model in ``folder``.
-
-        Args:
-            folder: of the model.
-            model_id: its id in requests.
-            limits: of the pool.
-            generation: see `read_generation`.
-            parser: the traits of the parser of its outputs; None: its text is not parsed.
-        """
+    def __init__(self, setup: ReaderSetup, limits: PoolLimits | None = None) -> None:
+        """Read bodies for the model of ``setup``, within ``limits``, which has the time to start."""
         self._limits = limits or PoolLimits()
-        setup = ReaderSetup(
-            folder=folder,
-            model_id=model_id,
-            limit_s=self._limits.start_seconds,
-            generation=generation,
-            parser=parser,
-        )
+        setup = msgspec.structs.replace(setup, limit_s=self._limits.start_seconds)
         self._processes = [TokenizerProcess(setup) for _ in range(self._limits.num_processes)]
         self._grammars = GrammarQueue(TokenizerProcess(msgspec.structs.replace(setup, checks_grammars=True)))
         self._free: asyncio.Queue[TokenizerProcess] = asyncio.Queue()

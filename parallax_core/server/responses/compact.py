@@ -8,21 +8,23 @@ import fastapi
 from fastapi.responses import Response
 
 from parallax_core.base.errors import BackendFailed
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
 from parallax_core.server.json_response import respond
 from parallax_core.server.openapi import describe_body, describe_errors
 from parallax_core.server.response import ResponseFlow, answer_whole
 from parallax_core.server.responses.body_models import CompactRequest
+from parallax_core.server.responses.keeper import ResponseKeeper
 from parallax_core.server.responses.output_parts import OutputMessage
 from parallax_core.server.responses.reasoning_code import encode_text
 from parallax_core.server.responses.replies import CompactedReply
-from parallax_core.server.responses.route import make_writer
+from parallax_core.server.responses.route import make_writer, read_kept
 from parallax_core.server.responses.writer import PREFIX, ResponsesWriter
 from parallax_core.server.served_models import ServedModels
 
 
-def make_router(models: ServedModels) -> fastapi.APIRouter:
-    """Return the route for ``models``."""
+def make_router(models: ServedModels, keeper: ResponseKeeper) -> fastapi.APIRouter:
+    """Return the route for ``models``; ``keeper`` has the responses that a conversation refers to."""
     router = fastapi.APIRouter()
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -32,10 +34,11 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         responses=errors,
         openapi_extra=describe_body(CompactRequest),
     )
+    @needs_role("user")
     async def compact_conversation(http: fastapi.Request) -> Response:
         """Summarize a conversation; the part that is returned stands for it in the next ``input``."""
         service = await models.find(http)
-        reading, name = await service.read("compact", http), f"{PREFIX}{secrets.token_hex(24)}"
+        reading, name = await read_kept("compact", service, keeper, http), f"{PREFIX}{secrets.token_hex(24)}"
         flow = await service.submit(reading, name, http)
         return await answer_whole(http, _collect(flow, make_writer(service, reading, name)), flow)
 

@@ -12,7 +12,7 @@ import msgspec
 from parallax_core.base.disk import FaultLog, is_full
 from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
 from parallax_core.node.pipeline.unread import UnreadOutput
-from parallax_core.server.body_messages import BodyRequest, HistoryNeeded, UnknownPart
+from parallax_core.server.body_messages import UnknownPart
 from parallax_core.server.json_pieces import JsonObject, to_json
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow
@@ -20,6 +20,7 @@ from parallax_core.server.responses.background import BackgroundRun
 from parallax_core.server.responses.kept_events import BLOCK
 from parallax_core.server.responses.kept_reading import KeptReading
 from parallax_core.server.responses.part_list import find_response, list_items
+from parallax_core.server.responses.plan import Found, Wanted
 from parallax_core.server.responses.store import LargeHistory, ResponseStore, StoredResponse
 from parallax_core.server.responses.writer import ResponsesWriter
 
@@ -109,15 +110,20 @@ class ResponseKeeper:
                 raise UnknownPart(message, "send the item itself")
         return to_json([found[name] for name in names])
 
-    async def add_history(self, owner: bytes, ask: BodyRequest, needed: HistoryNeeded) -> BodyRequest:
-        """Return a request to read a body again with its stored items and history.
+    def describe(self) -> bytes:
+        """Return what the reader of a body knows of the store; see `Found`."""
+        return msgspec.msgpack.encode(Found(has_store=self.has_store))
+
+    async def supply(self, owner: bytes, asked: bytes) -> bytes:
+        """Return the stored items and history that a body refers to.
 
         Raises:
             ParallaxError: as `find_items` and `find_history` do.
         """
-        items = await self.find_items(owner, needed.items)
-        history = None if needed.previous is None else await self.find_history(owner, needed.previous)
-        return msgspec.structs.replace(ask, history=history, items=items)
+        wanted = msgspec.msgpack.decode(asked, type=Wanted)
+        items = await self.find_items(owner, wanted.items)
+        history = None if wanted.previous is None else await self.find_history(owner, wanted.previous)
+        return msgspec.msgpack.encode(Found(has_store=self.has_store, history=history, items=items))
 
     def check_room(self, owner: bytes) -> None:
         """Check that a client may run one more response in the background.

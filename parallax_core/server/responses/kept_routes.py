@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import fastapi
@@ -11,30 +12,35 @@ from fastapi import Depends, Query
 from fastapi.responses import Response
 
 from parallax_core.base.errors import InvalidRequest, UnknownName
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
 from parallax_core.server.json_response import respond
-from parallax_core.server.openapi import describe_errors, describe_response_events
+from parallax_core.server.openapi import describe_errors
 from parallax_core.server.response import SseResponse, WholeResponse
 from parallax_core.server.responses.body_models import Included
 from parallax_core.server.responses.input_list import list_input
+from parallax_core.server.responses.keeper import ResponseKeeper
 from parallax_core.server.responses.replies import DeletedReply, InputListReply, ResponsesReply
+from parallax_core.server.responses.route import EVENTS
 from parallax_core.server.responses.store import StoredResponse
 from parallax_core.server.served_models import ServedModels
 
 PATH = "/v1/responses/{response_id}"
 ERRORS = describe_errors(400, 401, 403, 404, 429)
 
+Identify = Callable[[fastapi.Request], bytes]
+"""Returns the id of the client of a request."""
 IncludedQuery = Annotated[list[Included] | None, Query()]
 IncludedQueries = Annotated[list[Included] | None, Query(alias="include[]")]
 """The same, as the official clients have it."""
 
 
-def make_router(models: ServedModels) -> fastapi.APIRouter:
-    """Return the routes for ``models``."""
-    router = fastapi.APIRouter()
-    _add_retrieve(router, models)
-    _add_ends(router, models)
-    _add_input(router, models)
+def make_router(models: ServedModels, keeper: ResponseKeeper) -> fastapi.APIRouter:
+    """Return the routes of the responses of ``keeper``; ``models`` knows whose they are."""
+    router, identify = fastapi.APIRouter(), models.quota.identify
+    _add_retrieve(router, keeper, identify)
+    _add_ends(router, keeper, identify)
+    _add_input(router, keeper, identify)
     return router
 
 
@@ -43,11 +49,11 @@ async def check_included(include: IncludedQuery = None, includes: IncludedQuerie
     del include, includes
 
 
-def _add_retrieve(router: fastapi.APIRouter, models: ServedModels) -> None:
+def _add_retrieve(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: Identify) -> None:
     @router.get(
         PATH,
         response_model=ResponsesReply,
-        responses={**describe_response_events(), **ERRORS},
+        responses={**EVENTS, **ERRORS},
         dependencies=[Depends(check_included)],
     )
     async def retrieve_response(
@@ -64,42 +70,42 @@ def _add_retrieve(router: fastapi.APIRouter, models: ServedModels) -> None:
         if starting_after is not None and not stream:
             message = "'starting_after' is only for requests with 'stream'"
             raise InvalidRequest(message, "starting_after")
-        owner, first = models.quota.identify(http), 0 if starting_after is None else starting_after + 1
-        if run := models.responses.find_run(owner, response_id):
+        owner, first = identify(http), 0 if starting_after is None else starting_after + 1
+        if run := keeper.find_run(owner, response_id):
             return SseResponse(run.follow(first)) if stream else respond(cut(to_json(run.writer.write())))
-        stored = await _find(models, owner, response_id)
+        stored = await _find(keeper, owner, response_id)
         if not stream:
-            return WholeResponse(respond(cut(stored.body)), models.responses.begin_reading(owner, len(stored.body)))
+            return WholeResponse(respond(cut(stored.body)), keeper.begin_reading(owner, len(stored.body)))
         _check_events(stored)
-        reading = models.responses.begin_reading(owner)
-        return SseResponse(reading.read(models.responses.read_events(owner, response_id, first)), reading)
+        reading = keeper.begin_reading(owner)
+        return SseResponse(reading.read(keeper.read_events(owner, response_id, first)), reading)
 
 
-def _add_ends(router: fastapi.APIRouter, models: ServedModels) -> None:
-    keeper = models.responses
-
+def _add_ends(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: Identify) -> None:
     @router.delete(PATH, response_model=DeletedReply, responses=ERRORS)
+    @needs_role("user")
     async def delete_response(http: fastapi.Request, response_id: str) -> Response:
         """Delete a response; one that runs in the background ends."""
-        if not await keeper.delete(models.quota.identify(http), response_id):
+        if not await keeper.delete(identify(http), response_id):
             raise _unknown(response_id)
         return respond(cut(to_json({"id": response_id, "object": "response", "deleted": True})))
 
     @router.post(f"{PATH}/cancel", response_model=ResponsesReply, responses=ERRORS)
+    @needs_role("user")
     async def cancel_response(http: fastapi.Request, response_id: str) -> Response:
         """End a response that runs in the background; one that has ended stays as it is."""
-        owner = models.quota.identify(http)
+        owner = identify(http)
         if run := keeper.find_run(owner, response_id):
             await run.cancel()
             return respond(cut(to_json(run.writer.write())))
-        stored = await _find(models, owner, response_id)
+        stored = await _find(keeper, owner, response_id)
         if not stored.has_events:
             message = "only responses in the background can be cancelled"
             raise InvalidRequest(message, "response_id", "close the connection of others to end them")
         return respond(cut(stored.body))
 
 
-def _add_input(router: fastapi.APIRouter, models: ServedModels) -> None:
+def _add_input(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: Identify) -> None:
     @router.get(
         f"{PATH}/input_items",
         response_model=InputListReply,
@@ -115,15 +121,15 @@ def _add_input(router: fastapi.APIRouter, models: ServedModels) -> None:
         after: str | None = None,
     ) -> JsonObject:
         """List the parts of the input of a response, without those of the responses that it continues."""
-        owner = models.quota.identify(http)
-        run = models.responses.find_run(owner, response_id)
-        data = run.writer.plan.input if run else (await _find(models, owner, response_id)).input
+        owner = identify(http)
+        run = keeper.find_run(owner, response_id)
+        data = run.writer.plan.input if run else (await _find(keeper, owner, response_id)).input
         parts = await asyncio.to_thread(_list_parts, response_id, data)
         return _make_page(parts if order == "asc" else parts[::-1], limit, after)
 
 
-async def _find(models: ServedModels, owner: bytes, name: str) -> StoredResponse:
-    stored = await models.responses.find(owner, name)
+async def _find(keeper: ResponseKeeper, owner: bytes, name: str) -> StoredResponse:
+    stored = await keeper.find(owner, name)
     if stored is None:
         raise _unknown(name)
     return stored

@@ -15,6 +15,26 @@ class ToolOrigin(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server has for the reading of a body, in `BodyRequest.extra`."""
+
+    has_store: bool = False
+    """Whether it keeps responses."""
+    history: bytes | None = None
+    """The input and output of earlier responses, as a JSON list, if the body continues one."""
+    items: bytes | None = None
+    """The items that the body refers to, in its order, as a JSON list; None: they were not looked for."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a body needs of earlier responses, in `MoreNeeded.asked`."""
+
+    previous: str | None
+    """The id of the response that it continues."""
+    items: tuple[str, ...]
+    """The ids of the items that it refers to."""
+
+
 class ResponsePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a response is written."""
 

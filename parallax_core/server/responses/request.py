@@ -8,16 +8,22 @@ import msgspec
 from pydantic import TypeAdapter
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import BodyRequest, HistoryNeeded, ParsedBody, ParserTraits
+from parallax_core.server.body_messages import BodyRequest, MoreNeeded, ParsedBody
+from parallax_core.server.body_reader import BodyReader, check_lengths
 from parallax_core.server.chat_messages import NamedFunction, NamedTool
 from parallax_core.server.engine_request import read_chat
 from parallax_core.server.json_pieces import JsonObject, to_json
 from parallax_core.server.request_models import ChatRequest, Sampled
-from parallax_core.server.responses.body_models import ENCRYPTED, LOGPROBS, ResponsesRequest, SchemaFormat
+from parallax_core.server.responses.body_models import (
+    ENCRYPTED,
+    LOGPROBS,
+    CompactRequest,
+    ResponsesRequest,
+    SchemaFormat,
+)
 from parallax_core.server.responses.conversation import ConversationPart, list_input, list_messages, make_tools
 from parallax_core.server.responses.input_models import InputParts, PartReference, list_references
-from parallax_core.server.responses.plan import ResponsePlan, ToolOrigin
+from parallax_core.server.responses.plan import Found, ResponsePlan, ToolOrigin, Wanted
 from parallax_core.server.responses.tool_models import (
     CustomTool,
     FunctionTool,
@@ -41,24 +47,26 @@ HISTORY: TypeAdapter[list[Any]] = TypeAdapter(InputParts)
 """The schema of the parts of earlier requests and responses."""
 
 
-def read_responses(
-    text: ModelTokenizer, body: ResponsesRequest, ask: BodyRequest, parser: ParserTraits | None
-) -> ParsedBody | HistoryNeeded:
-    """Return the parsed body of a request for a response, or the earlier response that has to be found first.
+def read_compact(reader: BodyReader, body: CompactRequest, ask: BodyRequest) -> ParsedBody | MoreNeeded:
+    """Read a conversation that is to be summarized, as `read_responses` does."""
+    return read_responses(reader, body.as_request(), ask)
 
-    ``parser``: the traits of the parser of the answers.
+
+def read_responses(reader: BodyReader, body: ResponsesRequest, ask: BodyRequest) -> ParsedBody | MoreNeeded:
+    """Return the parsed body of a request for a response, or the earlier response that has to be found first.
 
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
-    stores = _check_store(body, has_store=ask.has_store)
+    found = msgspec.msgpack.decode(ask.extra, type=Found) if ask.extra else Found()
+    stores = _check_store(body, has_store=found.has_store)
     references = list_references(body.input)
-    if (body.previous_response_id is not None or references) and ask.items is None:
-        return HistoryNeeded(body.previous_response_id, references)
-    body = _insert_items(body, ask.items or b"[]")
-    freeform, history = _find_freeform(body), HISTORY.validate_json(ask.history or b"[]")
+    if (body.previous_response_id is not None or references) and found.items is None:
+        return MoreNeeded(msgspec.msgpack.encode(Wanted(body.previous_response_id, references)))
+    body = _insert_items(body, found.items or b"[]")
+    freeform, history = _find_freeform(body), HISTORY.validate_json(found.history or b"[]")
     try:
-        reading = read_chat(text, _make_chat(body, history, freeform), parser)
+        reading = read_chat(reader.text, _make_chat(body, history, freeform), reader.parser)
     except InvalidRequest as error:
         raise _rename(error, freeform) from error
     plan = ResponsePlan(
@@ -82,9 +90,9 @@ def read_responses(
         tool_fields=_list_schema_fields(body),
         forced_call=reading.form.forced_call if freeform is None else freeform.full_name,
         is_freeform=freeform is not None,
-        plan=plan,
+        plan=msgspec.msgpack.encode(plan),
     )
-    return msgspec.structs.replace(reading, form=form)
+    return check_lengths(msgspec.structs.replace(reading, form=form), ask, "input", "shorten the conversation")
 
 
 def _insert_items(body: ResponsesRequest, items: bytes) -> ResponsesRequest:

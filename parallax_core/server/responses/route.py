@@ -6,25 +6,33 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import fastapi
+import msgspec
 from fastapi.responses import Response
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.contracts.surface import needs_role
 from parallax_core.server.answer_parsing import AnswerParsing
 from parallax_core.server.body_messages import ParsedBody
 from parallax_core.server.errors import error_response
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
 from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import TokenWriter
-from parallax_core.server.openapi import describe_body, describe_errors, describe_response_events
+from parallax_core.server.openapi import describe_body, describe_errors, describe_named_events
 from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
 from parallax_core.server.responses.body_models import ResponsesRequest
-from parallax_core.server.responses.replies import ResponsesReply
+from parallax_core.server.responses.keeper import ResponseKeeper
+from parallax_core.server.responses.plan import ResponsePlan
+from parallax_core.server.responses.replies import AnyResponseEvent, ResponsesReply
 from parallax_core.server.responses.writer import PREFIX, ResponsesWriter
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
+
+EVENTS = describe_named_events("response.completed` or `response.incomplete", *get_args(AnyResponseEvent))
+"""The description of the stream of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,47 +73,52 @@ class ResponseRun:
 
 def make_writer(service: Service, reading: ParsedBody, name: str) -> ResponsesWriter:
     """Return the writer of the response with the id ``name``."""
-    form, plan = reading.form, reading.form.plan
-    assert plan is not None
+    form, plan = reading.form, msgspec.msgpack.decode(reading.form.plan, type=ResponsePlan)
     tokens = None if form.logprobs is None else TokenWriter(service.text.vocabulary)
     return ResponsesWriter(id=name, plan=plan, parsing=AnswerParsing(service.parser, form), tokens=tokens)
 
 
+async def read_kept(kind: str, service: Service, keeper: ResponseKeeper, http: fastapi.Request) -> ParsedBody:
+    """Return a body of that kind, with what it needs of earlier responses; raises what `Service.read` raises."""
+    return await service.read(kind, http, keeper.describe(), partial(keeper.supply, service.quota.identify(http)))
+
+
 async def _run_in_background(
-    service: Service, reading: ParsedBody, writer: ResponsesWriter, http: fastapi.Request
+    service: Service, keeper: ResponseKeeper, reading: ParsedBody, writer: ResponsesWriter, http: fastapi.Request
 ) -> Response:
     """Return the response as it is now, or the stream of its events."""
     owner = service.quota.identify(http)
-    service.responses.check_room(owner)
+    keeper.check_room(owner)
     flow = await service.submit(reading, writer.id, http)
     try:
-        run = service.responses.run(owner, flow, writer)
+        run = keeper.run(owner, flow, writer)
     except ParallaxError:
         flow.close()
         raise
     return SseResponse(run.follow(0)) if reading.form.streams else respond(cut(to_json(writer.write())))
 
 
-def make_router(models: ServedModels) -> fastapi.APIRouter:
-    """Return the route for ``models``."""
+def make_router(models: ServedModels, keeper: ResponseKeeper) -> fastapi.APIRouter:
+    """Return the route for ``models``, whose responses ``keeper`` keeps."""
     router = fastapi.APIRouter()
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503)
 
     @router.post(
         "/v1/responses",
         response_model=ResponsesReply,
-        responses={**describe_response_events(), **errors},
+        responses={**EVENTS, **errors},
         openapi_extra=describe_body(ResponsesRequest),
     )
+    @needs_role("user")
     async def create_response(http: fastapi.Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
         service = await models.find(http)
-        reading, name = await service.read("responses", http), f"{PREFIX}{secrets.token_hex(24)}"
+        reading, name = await read_kept("responses", service, keeper, http), f"{PREFIX}{secrets.token_hex(24)}"
         owner, writer = service.quota.identify(http), make_writer(service, reading, name)
         if writer.plan.in_background:
-            return await _run_in_background(service, reading, writer, http)
+            return await _run_in_background(service, keeper, reading, writer, http)
         flow = await service.submit(reading, name, http)
-        run = ResponseRun(flow, writer, partial(service.responses.save, owner))
+        run = ResponseRun(flow, writer, partial(keeper.save, owner))
         if reading.form.streams:
             return SseResponse(run.stream(), flow)
         return await answer_whole(http, run.collect(), flow)

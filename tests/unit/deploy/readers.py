@@ -7,6 +7,7 @@ from parallax_core.deploy.deployment import Deployment
 from parallax_core.deploy.services import ServiceMaker
 from parallax_core.server.body_messages import ParserTraits
 from parallax_core.server.body_reader import BodyReader, LocalReader
+from tests.unit.server.dialects import BODIES
 
 
 class FailingReader(LocalReader):
@@ -27,5 +28,5 @@ class LocalMaker(ServiceMaker):
 
     def _make_reader(self, deployment: Deployment) -> LocalReader:  # type: ignore[override]
         traits = ParserTraits.of(deployment.parser.spec) if deployment.parser else None
-        reader = BodyReader(deployment.text, deployment.model_id, traits)
+        reader = BodyReader(deployment.text, deployment.model_id, BODIES, traits)
         return FailingReader(reader, self.fault) if self.fault is not None else LocalReader(reader)

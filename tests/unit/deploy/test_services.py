@@ -39,11 +39,11 @@ from parallax_core.server.drain import Drain
 from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
-from parallax_core.server.responses.keeper import make_keeper
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
 from tests.unit.deploy.readers import LocalMaker
+from tests.unit.server.dialects import BODIES, TARGETS, make_plugins
 from tests.unit.tinymodel import TEMPLATE, write, write_model
 
 TOY = Toy(layers=("full", "window"), vocab=257)
@@ -114,11 +114,12 @@ class Server:
     def __init__(
         self, kind: type[ServiceMaker], options: ServerOptions, event_bus: EventBus, deployments: Sequence[Deployment]
     ) -> None:
-        self.models = ServedModels(quota=Quota(options), responses=make_keeper(options))
+        self.models = ServedModels(quota=Quota(options), bodies=TARGETS)
         maker = kind(self.models, options, event_bus)
         for each in deployments:
             self.models.add_loading(each.model_id, each.model_id, FixedReplicas(each, maker).first)
-        self.client = TestClient(make_app(self.models, ModelChanges(self.models, None), options, Drain()))
+        self.app = make_app(self.models, ModelChanges(self.models, None), options, Drain(), make_plugins())
+        self.client = TestClient(self.app)
 
     def complete(self, model: str = "toy", **fields: Any) -> Any:
         return self.client.post("/v1/completions", json={**BODY, "model": model, **fields})
@@ -141,7 +142,7 @@ def serving(
             yield server
         finally:
             portal.call(server.models.stop)
-            portal.call(server.models.responses.close)
+            portal.call(server.app.state.dialects.close)
 
 
 def expect(folder: Path, prompt: str = "hello", length: int = 6) -> str:
@@ -196,7 +197,7 @@ async def test_processes_read_with_the_defaults_and_the_parser_of_the_model(fold
     write_model(folder, "{% if tools %}{{ tools | tojson }}{% endif %}" + TEMPLATE)
     write(folder, "generation_config.json", temperature=0.2, max_new_tokens=7)
     deployment = make_deployment(folder, text=ModelTokenizer(folder, "off"), parser=PARSER)
-    service, _ = ServiceMaker(ServedModels(), QUICK, EventBus([])).make(deployment, list)
+    service, _ = ServiceMaker(ServedModels(bodies=TARGETS), QUICK, EventBus([])).make(deployment, list)
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     body = {"model": "toy", "messages": CHAT["messages"], "seed": 1, "tools": [tool]}
     ask = BodyRequest(kind="chat", body=json.dumps(body).encode())
@@ -205,7 +206,7 @@ async def test_processes_read_with_the_defaults_and_the_parser_of_the_model(fold
         found = await service.reader.read(ask)
     finally:
         await service.reader.stop()
-    assert found == BodyReader(deployment.text, "toy", ParserTraits.of(SPEC)).answer(ask)
+    assert found == BodyReader(deployment.text, "toy", BODIES, ParserTraits.of(SPEC)).answer(ask)
     assert isinstance(found.content, ParsedBody), "without a parser, there would be no tools"
     assert found.content.request.default_max_tokens is None
 

@@ -44,10 +44,10 @@ from parallax_core.server.response_models import (
     TextReply,
     TokensReply,
 )
-from parallax_core.server.responses.keeper import make_keeper
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.testing.toy import Toy
+from tests.unit.server.dialects import BODIES, make_plugins
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .,!?"
 TOY = Toy(("full",), vocab=len(ALPHABET))
@@ -156,7 +156,7 @@ class Site:
         self.drain = Drain()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
         traits = ParserTraits.of(parser.spec) if parser else ParserTraits(finds_calls=True, reasoning_end=".")
-        self.reader = reader or LocalReader(BodyReader(self.text, "toy", traits))  # type: ignore[arg-type]
+        self.reader = reader or LocalReader(BodyReader(self.text, "toy", BODIES, traits))  # type: ignore[arg-type]
         self.quota = Quota(options)
         self.backlog = UnreadOutput()
         self.service = Service(
@@ -169,12 +169,11 @@ class Site:
             quota=self.quota,
             backlog=self.backlog,
             parser=parser,
-            responses=make_keeper(options or ServerOptions()),
             options=options or ServerOptions(),
         )
         self.models = ServedModels.only(self.service)
         self.changes = ModelChanges(self.models, None)
-        self.app = make_app(self.models, self.changes, options or ServerOptions(), self.drain)
+        self.app = make_app(self.models, self.changes, options or ServerOptions(), self.drain, make_plugins())
         self.client = TestClient(self.app, raise_server_exceptions=False)
 
     def __enter__(self) -> Self:
@@ -184,7 +183,7 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         self.client.portal.call(self.router.stop)  # type: ignore[union-attr]
-        self.client.portal.call(self.service.responses.close)  # type: ignore[union-attr]
+        self.client.portal.call(self.app.state.dialects.close)  # type: ignore[union-attr]
         self.client.__exit__()
 
     def limit(self, **limits: int) -> None:

@@ -41,7 +41,7 @@ class Listening:
         for client in self._clients:
             await client.close()
         await self.site.router.stop()
-        await self.site.service.responses.close()
+        await self.site.app.state.dialects.close()
         self.server.should_exit = True
         await self._serving
 

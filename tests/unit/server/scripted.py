@@ -35,9 +35,9 @@ from parallax_core.server.drain import Drain
 from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
-from parallax_core.server.responses.keeper import make_keeper
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
+from tests.unit.server.dialects import BODIES, make_plugins
 from tests.unit.tinymodel import write_model
 
 SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|hidden|>")
@@ -167,7 +167,7 @@ class ScriptedSite:
         options = options or ServerOptions()
         traits = ParserTraits.of(spec) if spec else ParserTraits()
         traits = msgspec.structs.replace(traits, may_list_calls=options.lists_calls)
-        reader = LocalReader(BodyReader(self.text, "toy", traits))
+        reader = LocalReader(BodyReader(self.text, "toy", BODIES, traits))
         find_length, quota = (lambda: length), Quota(options)
         self.service = Service(
             "toy",
@@ -177,12 +177,11 @@ class ScriptedSite:
             find_max_length=find_length,
             quota=quota,
             parser=parser,
-            responses=make_keeper(options),
             options=options,
         )
         self.models = ServedModels.only(self.service)
-        app = make_app(self.models, ModelChanges(self.models, None), options, Drain())
-        self.http = TestClient(app, raise_server_exceptions=False)
+        self.app = make_app(self.models, ModelChanges(self.models, None), options, Drain(), make_plugins())
+        self.http = TestClient(self.app, raise_server_exceptions=False)
         self.openai = openai.OpenAI(
             base_url="http://testserver/v1",
             api_key="x",
@@ -198,7 +197,7 @@ class ScriptedSite:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.http.portal.call(self.router.stop)  # type: ignore[union-attr]
-        self.http.portal.call(self.service.responses.close)  # type: ignore[union-attr]
+        self.http.portal.call(self.app.state.dialects.close)  # type: ignore[union-attr]
         self.http.__exit__()
 
     def make_script(self, encode: Callable[[str], list[int]], length: int) -> ScriptedEngine:

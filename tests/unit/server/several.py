@@ -21,6 +21,7 @@ from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.testing.toy import Toy
+from tests.unit.server.dialects import BODIES
 from tests.unit.server.letters import ALPHABET, Letters, Site
 
 KINDS = {
@@ -93,7 +94,7 @@ class ToyHost:
             raise UnknownName(f"there is no model {model!r}")
         letters, toy = Letters(), make_toy(model)
         engine = PipelineEngine(LocalExecutor([lambda: toy.open(num_pages=200, context=400)]), letters.decode)
-        reader = LocalReader(BodyReader(letters, model, ParserTraits()))  # type: ignore[arg-type]
+        reader = LocalReader(BodyReader(letters, model, BODIES, ParserTraits()))  # type: ignore[arg-type]
         router = Router([engine], LeastPendingTokens(), lambda: 400)
         shared = (self.models.server_metrics,)
         service = Service(model, router, letters, reader, *shared, find_max_length=lambda: 400)  # type: ignore[arg-type]

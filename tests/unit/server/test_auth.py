@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from parallax_core.server.api_keys import ApiKeys, KeyFile
-from parallax_core.server.message_errors import ErrorForms
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, error_of
 
@@ -74,7 +73,7 @@ def test_key_of_another_role_is_a_403_that_names_what_is_needed(key: str, role: 
             if needed in {None, role} or role == "admin":
                 assert answer.status_code not in {401, 403}, (path, answer.text)
                 continue
-            error = answer.json()["error"] if ErrorForms().find(path) else error_of(answer, 403)
+            error = answer.json()["error"] if site.app.state.error_forms.find(path) else error_of(answer, 403)
             assert error["message"] == f"this needs an API key of the role '{needed}', and yours has the role '{role}'"
             assert error["type"] == "permission_error"
             assert error.get("code", "insufficient_permissions") == "insufficient_permissions"

@@ -8,6 +8,7 @@ from typing import Any
 
 from parallax_core.server.body_messages import BodyRequest, BodyResult
 from parallax_core.server.body_reader import BodyReader, LocalReader
+from tests.unit.server.dialects import BODIES
 from tests.unit.server.letters import Letters, Site, error_of
 from tests.unit.server.listening import Listening, request, until
 
@@ -16,7 +17,7 @@ class SlowReader(LocalReader):
     """Takes its time over each body."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(BodyReader(Letters(), "toy"))  # type: ignore[arg-type]
+        super().__init__(BodyReader(Letters(), "toy", BODIES))  # type: ignore[arg-type]
         self._seconds = seconds
         self.asked = self.cancelled = 0
 

@@ -21,6 +21,7 @@ from parallax_core.server.logprobs import CompletionLogprobs, TokenWriter
 from parallax_core.server.response import SseResponse
 from parallax_core.server.tokenizer_pool import TokenizerPool
 from tests.unit.callbacks import watched
+from tests.unit.server.dialects import make_setup
 from tests.unit.server.letters import ALPHABET, Letters
 from tests.unit.server.listening import Listening, head
 from tests.unit.tinymodel import write_model
@@ -130,7 +131,7 @@ async def test_event_of_any_size_is_whole() -> None:
     ids=["objects", "lists", "tokens", "names", "text"],
 )
 async def test_large_body_is_read_elsewhere(tmp_path: Path, body: bytes) -> None:
-    pool = TokenizerPool(str(write_model(tmp_path)), "tiny")
+    pool = TokenizerPool(make_setup(write_model(tmp_path)))
     await pool.start()
     async with Listening(reader=pool) as server:
         client = await server.connect()

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, normalizers
 from parallax_core.server import grammar_queue
 from parallax_core.server.body_messages import BodyRequest, BodyResult, ParsedBody, RefusedBody
 from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
+from tests.unit.server.dialects import make_setup
 from tests.unit.tinymodel import write_model
 
 GOOD: dict[str, Any] = {"guided_regex": "[ab]{3}"}
@@ -34,7 +35,7 @@ def make_slow(number: int, client: bytes = b"") -> BodyRequest:
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[TokenizerPool]:
-    pool = TokenizerPool(str(folder), "tiny", PoolLimits(num_processes=1))
+    pool = TokenizerPool(make_setup(folder), PoolLimits(num_processes=1))
     if not (folder / "tokenizer.json").exists():
         write_model(folder)
     try:

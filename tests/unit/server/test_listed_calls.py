@@ -20,6 +20,7 @@ from parallax_core.server.listed_calls import ListedCallParser, make_list_gramma
 from parallax_core.testing.parser import ParserConformance, join_pieces
 from tests.conformance.parsers import ThinkParser
 from tests.unit.models.test_grammars import follow
+from tests.unit.server.dialects import BODIES
 from tests.unit.server.scripted import HERMES, ScriptedSite, only_reasoning
 from tests.unit.server.test_chat_grammar import ASK, LETTER, NAMED, TOOLS, LossySite
 from tests.unit.tinymodel import write_model
@@ -186,7 +187,7 @@ def test_grammar_holds_over_stages(tmp_path: Path, choice: Any) -> None:
 
 
 def test_calls_of_their_own_accord_can_be_turned_off(tmp_path: Path) -> None:
-    reader = BodyReader(ModelTokenizer(write_model(tmp_path, PLAIN)), "toy", ParserTraits(may_list_calls=False))
+    reader = BodyReader(ModelTokenizer(write_model(tmp_path, PLAIN)), "toy", BODIES, ParserTraits(may_list_calls=False))
 
     def read(**more: Any) -> Any:
         body = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, **more}

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.server.message_errors import ErrorForms, convert_error
+from parallax_core.server.message_errors import convert_error
 from tests.unit.server.letters import Site
-
-SCOPE = {"state": {"request_id": "abc"}}
 
 
 @pytest.mark.parametrize(
@@ -25,38 +23,27 @@ SCOPE = {"state": {"request_id": "abc"}}
 )
 def test_error_gets_anthropics_status_and_type(status: int, converted: int, kind: str) -> None:
     body = {"type": "error", "error": {"type": kind, "message": "why"}, "request_id": "abc"}
-    assert convert_error(status, {"message": "why"}, SCOPE) == (converted, body)
+    assert convert_error(status, {"message": "why"}, "abc") == (converted, body)
 
 
 def test_message_names_the_field() -> None:
-    _, unnamed = convert_error(400, {"message": "too long", "param": "messages"}, SCOPE)
-    _, named = convert_error(400, {"message": "'messages' is missing", "param": "messages"}, SCOPE)
+    _, unnamed = convert_error(400, {"message": "too long", "param": "messages"}, "abc")
+    _, named = convert_error(400, {"message": "'messages' is missing", "param": "messages"}, "abc")
     assert unnamed["error"] == {"type": "invalid_request_error", "message": "messages: too long"}
     assert named["error"] == {"type": "invalid_request_error", "message": "'messages' is missing"}
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/batches"])
 def test_errors_below_the_route_have_its_form(site: Site, path: str) -> None:
-    assert ErrorForms().find(path) is convert_error
+    assert site.app.state.error_forms.find(path).write is convert_error
     response = site.client.put(path)
     assert response.json()["type"] == "error"
     assert int(response.headers["content-length"]) == len(response.content)
 
 
 def test_errors_of_other_routes_stay_as_they_are(site: Site) -> None:
-    assert ErrorForms().find("/v1/messagesx") is None
+    assert site.app.state.error_forms.find("/v1/messagesx") is None
     assert set(site.client.get("/v1/nothing").json()) == {"error"}
-
-
-@pytest.mark.parametrize("path", ["/v1", "/v1/chat", "/v1/messages", "/v1/messages/x", "/api", "/api/x"])
-def test_form_of_errors_is_set_once_for_a_path(path: str) -> None:
-    forms = ErrorForms()
-    forms.add("/api", lambda status, message: {"error": f"{status} {message}"})
-    with pytest.raises(ValueError, match="have a form already"):
-        forms.add(path, lambda status, message: {"error": f"{status} {message}"})
-    write = forms.find("/api/x")
-    assert write is not None
-    assert write(404, {"message": "no"}, SCOPE) == (404, {"error": "404 no"})
 
 
 def test_bug_is_told_in_anthropics_form(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,17 +27,18 @@ from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.testing.fault import Fault, FaultStage
+from tests.unit.server.dialects import BODIES, make_plugins
 from tests.unit.server.letters import TOY, Letters
 from tests.unit.server.listening import Listening, request
 
 
 def make_site(engine: PipelineEngine) -> run.ServerSite:
     router, options, drain = Router([engine], LeastPendingTokens(), lambda: 400), ServerOptions(), Drain()
-    reader = LocalReader(BodyReader(Letters(), "toy"))  # type: ignore[arg-type]
+    reader = LocalReader(BodyReader(Letters(), "toy", BODIES))  # type: ignore[arg-type]
     service = Service("toy", router, Letters(), reader, ServerMetrics())  # type: ignore[arg-type]
     models = ServedModels.only(service)
     changes = ModelChanges(models, None)
-    return run.ServerSite(make_app(models, changes, options, drain), models, options, drain, changes)
+    return run.ServerSite(make_app(models, changes, options, drain, make_plugins()), models, options, drain, changes)
 
 
 async def test_server_that_has_to_give_way_ends_with_the_reason_also_before_it_is_ready() -> None:
@@ -126,6 +127,9 @@ async def test_api_is_described_when_first_asked_and_not_on_the_event_loop() -> 
 def test_nothing_is_imported_for_the_first_stream() -> None:
     code = """
 import asyncio, sys
+from tests.unit.server.dialects import BODIES, make_plugins
+from tests.unit.server.dialects import BODIES, make_plugins
+from tests.unit.server.dialects import BODIES, make_plugins
 from tests.unit.server.test_run import make_engine, make_site, start_and_end
 asyncio.run(start_and_end(make_site(make_engine())))
 sys.exit("anyio._backends._asyncio" not in sys.modules)

@@ -11,6 +11,7 @@ from parallax_core.contracts.grammar import Grammar
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import BodyRequest, ParsedBody, RefusedBody
 from parallax_core.server.body_reader import BodyReader
+from tests.unit.server.dialects import BODIES
 from tests.unit.tinymodel import write_model
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}}
@@ -18,7 +19,7 @@ SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> BodyReader:
-    return BodyReader(ModelTokenizer(write_model(tmp_path_factory.mktemp("model"))), "tiny")
+    return BodyReader(ModelTokenizer(write_model(tmp_path_factory.mktemp("model"))), "tiny", BODIES)
 
 
 def make(fields: dict[str, Any], kind: Any = "chat") -> BodyRequest:

@@ -20,12 +20,10 @@ from parallax_core.base.errors import BackendFailed, InvalidRequest, Overloaded,
 from parallax_core.engine.limits import MOST_RUNNING, Limits, find_limits
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import (
-    BodyKind,
     BodyRequest,
     DirectAnswer,
     ParsedBody,
     ParserTraits,
-    ReaderSetup,
     RefusedBody,
     to_frame,
     unpack,
@@ -34,6 +32,7 @@ from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.tokenizer_pool import LARGE, PoolLimits, TokenizerPool
 from parallax_core.server.tokenizer_process import write_job
+from tests.unit.server.dialects import BODIES, make_setup
 from tests.unit.server.letters import TOY
 from tests.unit.server.plugin_reader import READER, Asked
 from tests.unit.tinymodel import write, write_model
@@ -48,7 +47,7 @@ def chat(content: str = "hello", **fields: Any) -> BodyRequest:
     return make("chat", model="tiny", messages=[{"role": "user", "content": content}], **fields)
 
 
-def make(kind: BodyKind, **fields: Any) -> BodyRequest:
+def make(kind: str, **fields: Any) -> BodyRequest:
     return BodyRequest(kind=kind, body=json.dumps(fields).encode())
 
 
@@ -56,7 +55,7 @@ def make(kind: BodyKind, **fields: Any) -> BodyRequest:
 async def running(folder: Path, limits: PoolLimits | None = None, **model: str) -> AsyncIterator[TokenizerPool]:
     """Run a pool for a model that is written into ``folder``."""
     write_model(folder, **{"template": TEMPLATE, **model})
-    pool = TokenizerPool(str(folder), "tiny", limits or PoolLimits(num_processes=1))
+    pool = TokenizerPool(make_setup(folder), limits or PoolLimits(num_processes=1))
     try:
         await pool.start()
         pool.start_others()
@@ -90,7 +89,7 @@ async def test_processes_take_the_sampling_that_the_server_takes(
     tmp_path: Path, generation: str, temperature: float
 ) -> None:
     write(write_model(tmp_path, TEMPLATE), "generation_config.json", temperature=0.2, max_new_tokens=7)
-    pool = TokenizerPool(str(tmp_path), "tiny", QUICK, generation)
+    pool = TokenizerPool(make_setup(tmp_path, generation=generation), QUICK)
     try:
         await pool.start()
         reading = (await pool.read(chat())).content
@@ -114,7 +113,7 @@ async def test_pool_reads_what_a_reader_does(tmp_path: Path) -> None:
         BodyRequest(kind="tokenize", body=b'{"prompt": "a", "x\\ud800": 1, "y": 2}', is_lenient=True),
     ]
     async with running(tmp_path) as pool:
-        reader = BodyReader(ModelTokenizer(tmp_path), "tiny")
+        reader = BodyReader(ModelTokenizer(tmp_path), "tiny", BODIES)
         for ask in asks:
             assert await pool.read(ask) == reader.answer(ask)
     contents = [reader.answer(ask).content for ask in asks]
@@ -241,7 +240,7 @@ async def test_client_that_leaves_while_its_body_is_read_leaves_nothing_behind(t
 
 async def test_one_process_reads_until_the_others_are_wanted(tmp_path: Path) -> None:
     write_model(tmp_path, template=TEMPLATE)
-    pool = TokenizerPool(str(tmp_path), "tiny", PoolLimits(num_processes=3))
+    pool = TokenizerPool(make_setup(tmp_path), PoolLimits(num_processes=3))
     try:
         await pool.start()
         assert len(list_pids(pool)) == 1
@@ -283,7 +282,7 @@ async def test_end_of_the_pool_refuses_whatever_is_read_or_waits(tmp_path: Path)
 
 
 def test_process_whose_server_is_gone_ends_even_in_the_middle_of_a_template(tmp_path: Path) -> None:
-    setup = ReaderSetup(folder=str(write_model(tmp_path, TEMPLATE)), model_id="tiny", limit_s=60)
+    setup = make_setup(write_model(tmp_path, TEMPLATE))
     command = [sys.executable, "-m", "parallax_core.server.tokenizer_main"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -321,13 +320,13 @@ async def test_chat_with_tools_is_read_as_in_this_process(tmp_path: Path) -> Non
     ask = BodyRequest(kind="chat", body=json.dumps({**body, "max_reasoning_tokens": 5, "cache_salt": "x"}).encode())
     traits = ParserTraits(finds_calls=True, special_tokens=("<end>",), reasoning_end="b")
     folder = write_model(tmp_path, "{{ tools | tojson }}{{ messages[0].content }}")
-    pool = TokenizerPool(str(folder), "tiny", QUICK, parser=traits)
+    pool = TokenizerPool(make_setup(folder, parser=traits), QUICK)
     await pool.start()
     try:
         found = await pool.read(ask)
     finally:
         await pool.stop()
-    assert found == BodyReader(ModelTokenizer(folder), "tiny", traits).answer(ask)
+    assert found == BodyReader(ModelTokenizer(folder), "tiny", BODIES, traits).answer(ask)
     assert isinstance(found.content, ParsedBody)
     assert (found.content.form.tools, found.content.request.shown_tokens) == (
         {"f": '{"type": "object"}'},

@@ -15,6 +15,7 @@ from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
 from parallax_core.server.tool_schemas import check_answer
 from tests.unit.models.test_grammars import follow
+from tests.unit.server.dialects import BODIES, make_setup
 from tests.unit.server.scripted import HERMES, TEMPLATE, ScriptedSite
 from tests.unit.tinymodel import write_model
 
@@ -152,7 +153,7 @@ def test_form_of_the_answer_is_refused_even_if_tools_are_not_held(tmp_path: Path
 async def test_schemas_that_are_too_large_together_are_left_out(tmp_path: Path) -> None:
     with ScriptedSite(tmp_path, None) as site:
         body = json.dumps({"model": "toy", **make_chat(GOOD, GOOD)}).encode()
-        result = BodyReader(site.text, "toy").answer(BodyRequest(kind="chat", body=body))
+        result = BodyReader(site.text, "toy", BODIES).answer(BodyRequest(kind="chat", body=body))
 
         async def check(grammar: Grammar) -> None:
             if grammar.source.count('"string"') > 1:
@@ -182,7 +183,10 @@ def test_tool_of_a_namespace_and_a_custom_tool_have_their_own_paths(site: Script
 
 async def test_processes_find_the_tool_too(tmp_path: Path) -> None:
     folder = str(write_model(tmp_path, TEMPLATE))
-    pool = TokenizerPool(folder, "tiny", PoolLimits(num_processes=1), parser=ParserTraits.of(HERMES))
+    pool = TokenizerPool(
+        make_setup(folder, parser=ParserTraits.of(HERMES)),
+        PoolLimits(num_processes=1),
+    )
     try:
         await pool.start()
         pool.start_others()

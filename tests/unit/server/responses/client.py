@@ -8,6 +8,7 @@ from typing import Any
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from parallax_core.server.responses.keeper import ResponseKeeper
 from parallax_core.server.responses.replies import AnyResponseEvent, ResponsesReply
 from tests.unit.server.scripted import ScriptedSite
 from tests.unit.server.sdkfields import list_missing
@@ -36,6 +37,13 @@ THOUGHT = "<think>\nLet me think.\n</think>\n\n"
 def write_call(name: str, arguments: dict[str, Any]) -> str:
     """Return a tool call as the model writes it."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def find_keeper(site: Any) -> ResponseKeeper:
+    """Return what keeps the responses of a server."""
+    close = [each.close for each in site.app.state.dialects.opened if each.close is not None]
+    [keeper] = [each.__self__ for each in close if isinstance(each.__self__, ResponseKeeper)]
+    return keeper
 
 
 def post(site: ScriptedSite, script: str = "", **fields: Any) -> Any:

@@ -23,6 +23,7 @@ from tests.unit.server.responses.client import (
     ask,
     check_response,
     error_of,
+    find_keeper,
     kinds,
     post,
     read_events,
@@ -106,7 +107,7 @@ def test_unknown_previous_response_is_refused_by_name(site: ScriptedSite) -> Non
 
 
 def test_conversation_that_is_too_large_is_refused_by_name(site: ScriptedSite) -> None:
-    site.service.responses._max_history = 100
+    find_keeper(site)._max_history = 100
     first = ask(site, "Hello.")
     error = error_of(post(site, previous_response_id=first["id"]))
     assert (error["param"], "more than 100 bytes" in error["message"]) == ("previous_response_id", True)
@@ -117,7 +118,7 @@ def test_stream_of_events_leaves_nothing_counted(site: ScriptedSite) -> None:
     name = post(site, background=True).json()["id"]
     wait_for(site, name)
     assert get(site, name, stream=True).text.count("event: ") > 5
-    keeper = site.service.responses
+    keeper = find_keeper(site)
     assert (keeper._backlog.num_bytes, dict(keeper._unread)) == (0, {})
     keeper._backlog._most = keeper._backlog._most_of_one = 10
     for query in ({"stream": True}, {}):
@@ -325,7 +326,7 @@ def test_official_client_uses_all_routes(site: ScriptedSite) -> None:
 
 def test_answer_arrives_if_it_cannot_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with ScriptedSite(tmp_path, options=ServerOptions(response_store=tmp_path / "store")) as site:
-        store = site.service.responses._store
+        store = find_keeper(site)._store
         assert store is not None
         store._database.execute("PRAGMA max_page_count = 1")
         long = {str(number): "x" * 500 for number in range(16)}

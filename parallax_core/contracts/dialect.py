@@ -1,0 +1,71 @@
+"""API dialects: the HTTP APIs that the server speaks, such as OpenAI's chat completions or Anthropic's Messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from parallax_core.base.refs import Ref
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BodySpec:
+    """A kind of request body. It is read in a process of its own, which imports nothing else of the dialect."""
+
+    path: str
+    """The path of the route that it is sent to."""
+    schema: Ref[Any]
+    """Its schema, a subclass of `parallax_core.api.dialect.Strict` with a field ``model``."""
+    read: Ref[Callable[[Any, Any, Any], Any]]
+    """Gets a `BodyReader`, the valid body and the `BodyRequest`, and returns what the route needs: a `ParsedBody`, a
+    `DirectAnswer`, or `MoreNeeded`. It raises `InvalidRequest` for what cannot be served."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorForm:
+    """The form of errors, where it is not OpenAI's."""
+
+    paths: tuple[str, ...]
+    """Where errors have it, also below each path, and whoever refuses the request."""
+    write: Callable[[int, Mapping[str, Any], str], tuple[int, dict[str, Any]]]
+    """Returns the status and the body for a status, the error in OpenAI's form, and the id of the request."""
+    schema: type | None = None
+    """The schema of the body, for ``/openapi.json``; None: it is not described."""
+    header: str = ""
+    """A header by which its clients are known below ``/v1/models``, and at paths where nothing is; empty: there is
+    none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """A dialect that a server speaks."""
+
+    routers: tuple[Any, ...]
+    """Each a ``fastapi.APIRouter``, whose routes state their roles by `needs_role`. A route may ask for a header: it
+    comes before the server's own route at that path."""
+    schemas: tuple[type, ...] = ()
+    """The schemas for ``/openapi.json`` besides those of bodies, errors and ``response_model``, such as events."""
+    errors: ErrorForm | None = None
+    """None: its errors have OpenAI's form."""
+    describe: Callable[[dict[str, Any]], None] | None = None
+    """Corrects the description of the server, an OpenAPI document; None: there is nothing to correct."""
+    close: Callable[[], Awaitable[None]] | None = None
+    """Closes what it has opened; called once, when the models have stopped."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DialectSpec:
+    """Offers an API dialect."""
+
+    name: str
+    """Its name in ``parallax plugins``."""
+    summary: str
+    """One line for ``parallax plugins``."""
+    open: Ref[Callable[[Any, Any], Dialect]]
+    """Gets the `ServedModels` and the `ServerOptions`, before any model has started. A `ParallaxError` ends the start
+    of the server; after anything else, the server starts without the dialect."""
+    bodies: Mapping[str, BodySpec] = field(default_factory=dict)
+    """The bodies that its routes read by `Service.read` and `Service.write`, by a name that no other dialect has."""
+    remedy: str = ""
+    """What to do if it cannot be imported, such as the package to install."""

@@ -1,0 +1,96 @@
+"""Opens the API dialects of plugins, and knows what reads their bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.routing import BaseRoute, Match, Route
+
+from parallax_core.base.errors import PluginConflict
+from parallax_core.contracts.dialect import Dialect, DialectSpec
+from parallax_core.plugins.host import PluginHost
+
+
+class ServedDialects:
+    """The dialects that a server speaks, with its own routes, which no dialect may hide."""
+
+    def __init__(self, own: Iterable[APIRouter]) -> None:
+        self.routers: list[APIRouter] = []
+        """Of the dialects."""
+        self.opened: list[Dialect] = []
+        self.paths: set[str] = set()
+        """Of routes whose bodies are read in other processes."""
+        self._schemas: list[Any] = []
+        self._own = [route for router in own for route in router.routes]
+
+    def add(self, spec: DialectSpec, dialect: Dialect) -> None:
+        """Add a dialect; raises what `check_router` raises, and ValueError if one of its routes hides another."""
+        others = [*self._own, *(route for router in self.routers for route in router.routes)]
+        for router in dialect.routers:
+            check_router(router, others)
+            if hidden := [other for other in others for route in router.routes if _covers(route, other)]:
+                raise ValueError(f"a route would hide {getattr(hidden[0], 'path', hidden[0])}")
+        self.routers += dialect.routers
+        self.opened.append(dialect)
+        self._schemas += [body.schema.load() for body in spec.bodies.values()]
+        self.paths |= {body.path for body in spec.bodies.values()}
+
+    def list_schemas(self) -> Iterator[Any]:
+        """Yield the schemas that FastAPI does not find by itself."""
+        yield from self._schemas
+        for dialect in self.opened:
+            yield from dialect.schemas
+            if dialect.errors is not None and dialect.errors.schema is not None:
+                yield dialect.errors.schema
+
+    async def close(self) -> None:
+        """Close all dialects."""
+        await asyncio.gather(*(each.close() for each in self.opened if each.close is not None))
+
+
+def list_bodies(plugins: PluginHost) -> dict[str, tuple[str, str]]:
+    """Return the targets of the schema and of the reader of each kind of body; see `ReaderSetup.bodies`.
+
+    Raises:
+        PluginConflict: if two dialects have the same kind.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    owners: dict[str, str] = {}
+    for spec in (offer.spec for offer in plugins.dialects().offers):
+        for kind, body in spec.bodies.items():
+            if kind in found:
+                message = f"the dialects {owners[kind]!r} and {spec.name!r} both have bodies of the kind {kind!r}"
+                raise PluginConflict(message, "disable the plugin of one of them")
+            found[kind], owners[kind] = (body.schema.target, body.read.target), spec.name
+    return found
+
+
+def check_router(router: object, taken: Sequence[BaseRoute]) -> APIRouter:
+    """Return the router that a plugin adds to routes that are ``taken``.
+
+    Raises:
+        TypeError: if it is not a `fastapi.APIRouter`, or has anything but routes, whose roles would not be known.
+        ValueError: if one of its routes would be hidden.
+    """
+    if not isinstance(router, APIRouter):
+        raise TypeError(f"{router!r} is not a fastapi.APIRouter")
+    if not all(isinstance(route, Route) for route in router.routes):
+        raise TypeError("a router has HTTP routes only: add routers that it includes by themselves")
+    for route in router.routes:
+        if isinstance(route, Route) and any(_covers(other, route) for other in taken):
+            raise ValueError(f"{route.path} is taken")
+    return router
+
+
+def _covers(taken: BaseRoute, route: BaseRoute) -> bool:
+    """Return whether requests for ``route`` would go to ``taken`` if that came first."""
+    if not isinstance(route, Route):
+        return False
+    sample = re.sub(r"{.*?}", "x", route.path)
+    scopes = ({"type": "http", "path": sample, "method": method, "headers": []} for method in route.methods or ())
+    both = (taken, route)  # a route that asks for a header leaves other requests to those after it
+    return any(all(each.matches(scope)[0] is Match.FULL for each in both) for scope in scopes)

@@ -1,0 +1,23 @@
+"""Opens the Responses API for a server."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from parallax_core.contracts.dialect import Dialect
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.responses import compact, kept_routes, route
+from parallax_core.server.responses.keeper import make_keeper
+from parallax_core.server.responses.replies import AnyResponseEvent
+from parallax_core.server.served_models import ServedModels
+
+
+def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
+    """Return the dialect for a server, with a store of its own.
+
+    Raises:
+        ParallaxError: if the store cannot be opened.
+    """
+    keeper = make_keeper(options, models.backlog)
+    routers = tuple(each.make_router(models, keeper) for each in (route, compact, kept_routes))
+    return Dialect(routers=routers, schemas=get_args(AnyResponseEvent), close=keeper.close)

@@ -1,0 +1,31 @@
+"""The plugins whose API dialects the servers of tests speak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from parallax_core.builtin import plugin
+from parallax_core.plugins.discovery import PluginRecord
+from parallax_core.plugins.host import PluginHost
+from parallax_core.server.body_messages import ReaderSetup
+from parallax_core.server.body_reader import load_bodies
+from parallax_core.server.dialects import list_bodies
+
+
+def make_plugins(**others: object) -> PluginHost:
+    """Return the host of the built-in plugin, of those of this repository with dialects, and of ``others``."""
+    modules = {"core": plugin, **others}
+    return PluginHost(
+        (PluginRecord(name=name, distribution="parallax-core", version="1", module=name, state="loaded"), module)
+        for name, module in modules.items()
+    )
+
+
+TARGETS = list_bodies(make_plugins())
+BODIES = load_bodies(TARGETS)
+
+
+def make_setup(folder: str | Path, **given: Any) -> ReaderSetup:
+    """Return the setup of a process that reads bodies for the model ``tiny`` in a folder."""
+    return ReaderSetup(**{"folder": str(folder), "model_id": "tiny", "bodies": TARGETS, **given})
