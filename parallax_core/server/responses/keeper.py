@@ -20,7 +20,7 @@ from parallax_core.server.responses.background import BackgroundRun
 from parallax_core.server.responses.kept_events import BLOCK
 from parallax_core.server.responses.kept_reading import KeptReading
 from parallax_core.server.responses.part_list import find_response, list_items
-from parallax_core.server.responses.plan import Found, Wanted
+from parallax_core.server.responses.plan import KeptHistory, WantedHistory
 from parallax_core.server.responses.store import LargeHistory, ResponseStore, StoredResponse
 from parallax_core.server.responses.writer import ResponsesWriter
 
@@ -111,8 +111,8 @@ class ResponseKeeper:
         return to_json([found[name] for name in names])
 
     def describe(self) -> bytes:
-        """Return what the reader of a body knows of the store; see `Found`."""
-        return msgspec.msgpack.encode(Found(has_store=self.has_store))
+        """Return what the reader of a body knows of the store; see `KeptHistory`."""
+        return msgspec.msgpack.encode(KeptHistory(has_store=self.has_store))
 
     async def supply(self, owner: bytes, asked: bytes) -> bytes:
         """Return the stored items and history that a body refers to.
@@ -120,10 +120,10 @@ class ResponseKeeper:
         Raises:
             ParallaxError: as `find_items` and `find_history` do.
         """
-        wanted = msgspec.msgpack.decode(asked, type=Wanted)
+        wanted = msgspec.msgpack.decode(asked, type=WantedHistory)
         items = await self.find_items(owner, wanted.items)
         history = None if wanted.previous is None else await self.find_history(owner, wanted.previous)
-        return msgspec.msgpack.encode(Found(has_store=self.has_store, history=history, items=items))
+        return msgspec.msgpack.encode(KeptHistory(has_store=self.has_store, history=history, items=items))
 
     def check_room(self, owner: bytes) -> None:
         """Check that a client may run one more response in the background.

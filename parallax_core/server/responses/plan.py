@@ -15,7 +15,7 @@ class ToolOrigin(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class KeptHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What the server has for the reading of a body, in `BodyRequest.extra`."""
 
     has_store: bool = False
@@ -26,7 +26,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The items that the body refers to, in its order, as a JSON list; None: they were not looked for."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedHistory(msgspec.Struct, frozen=True):
     """What a body needs of earlier responses, in `MoreNeeded.asked`."""
 
     previous: str | None

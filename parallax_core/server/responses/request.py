@@ -23,7 +23,7 @@ from parallax_core.server.responses.body_models import (
 )
 from parallax_core.server.responses.conversation import ConversationPart, list_input, list_messages, make_tools
 from parallax_core.server.responses.input_models import InputParts, PartReference, list_references
-from parallax_core.server.responses.plan import Found, ResponsePlan, ToolOrigin, Wanted
+from parallax_core.server.responses.plan import KeptHistory, ResponsePlan, ToolOrigin, WantedHistory
 from parallax_core.server.responses.tool_models import (
     CustomTool,
     FunctionTool,
@@ -58,11 +58,11 @@ def read_responses(reader: BodyReader, body: ResponsesRequest, ask: BodyRequest)
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
-    found = msgspec.msgpack.decode(ask.extra, type=Found) if ask.extra else Found()
+    found = msgspec.msgpack.decode(ask.extra, type=KeptHistory) if ask.extra else KeptHistory()
     stores = _check_store(body, has_store=found.has_store)
     references = list_references(body.input)
     if (body.previous_response_id is not None or references) and found.items is None:
-        return MoreNeeded(msgspec.msgpack.encode(Wanted(body.previous_response_id, references)))
+        return MoreNeeded(msgspec.msgpack.encode(WantedHistory(body.previous_response_id, references)))
     body = _insert_items(body, found.items or b"[]")
     freeform, history = _find_freeform(body), HISTORY.validate_json(found.history or b"[]")
     try:
