@@ -66,7 +66,7 @@ class PluginRoutes:
         self.rewriters[path] = rewrite.target
 
     async def read(self, request: Any, reader: Ref[Callable[[bytes], T]], kind: type[T]) -> T:  # noqa: ANN401
-        """Have a function of the plugin read a body; see `HttpSurface.read`."""
+        """Read a body by a function of the plugin; see `HttpSurface.read`."""
         body = await request.body()
         if (pool := self._models.find_reader()) is None:
             return await asyncio.to_thread(reader.load(), body)
@@ -78,7 +78,7 @@ class PluginRoutes:
         return msgspec.msgpack.decode(result.content.body, type=kind)
 
     async def forward(self, request: Any, path: str, body: bytes | None = None) -> ForwardedAnswer:  # noqa: ANN401
-        """Have one of the server's own routes answer a request; see `HttpSurface.forward`."""
+        """Forward a request to one of the server's own routes; see `HttpSurface.forward`."""
         return await forward(self._app, request, path, body)
 
 
