@@ -1,4 +1,4 @@
-"""API dialects: the HTTP APIs that the server speaks, such as OpenAI's chat completions or Anthropic's Messages."""
+"""API dialects: HTTP APIs that the server speaks, such as OpenAI's chat completions."""
 
 from __future__ import annotations
 

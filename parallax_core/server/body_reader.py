@@ -127,7 +127,7 @@ class LocalReader:
 
 
 def load_bodies(targets: Mapping[str, tuple[str, str]]) -> dict[str, LoadedBody]:
-    """Import what reads each kind of body; what cannot be imported is left out, which the log says."""
+    """Import the schema and the reader of each kind of body, and log those that cannot be imported."""
     found: dict[str, LoadedBody] = {}
     for kind, (schema, read) in targets.items():
         try:

@@ -1,4 +1,4 @@
-"""The routes that list models in the form of Anthropic's API, for its clients, at the paths of OpenAI's."""
+"""The routes that list models in the form of Anthropic's API, at the paths of OpenAI's."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _amend(schema: dict[str, Any], dialects: ServedDialects, forms: ErrorForms, 
 
 
 def _add_refusals(responses: dict[str, Any], form: ErrorForm | None) -> None:
-    """Add what may refuse any POST to the responses of a route, whose errors have that form."""
+    """Add the errors of any POST to the responses of a route, in the route's form."""
     for status in ANY_POST:
         sent = form.write(status, {"message": ""}, "")[0] if form is not None else status
         model = form.schema if form is not None else None

@@ -79,7 +79,7 @@ def make_writer(service: Service, reading: ParsedBody, name: str) -> ResponsesWr
 
 
 async def read_kept(kind: str, service: Service, keeper: ResponseKeeper, http: fastapi.Request) -> ParsedBody:
-    """Return a body of that kind, with what it needs of earlier responses; raises what `Service.read` raises."""
+    """Read a body of that kind with its earlier responses; raises what `Service.read` raises."""
     return await service.read(kind, http, keeper.describe(), partial(keeper.supply, service.quota.identify(http)))
 
 
