@@ -67,7 +67,7 @@ def chat(
     options = {name: value for name, value in given.items() if value is not None}
     if raw:
         if system:
-            raise UsageError("--system is for a chat, and --raw has none", "write it before the text")
+            raise UsageError("--system needs a chat, and --raw continues plain text", "write it before the text")
         continue_text(client, message, options)
         return
     talk = Conversation(client, client.model(), options)

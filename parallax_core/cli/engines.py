@@ -22,7 +22,7 @@ from parallax_core.plugins.registry import Offer
 
 app = new_app("Install, list and remove engines, such as vLLM, in environments of their own.")
 
-EngineArgument = Annotated[str, typer.Argument(help="The backend whose engine it is, such as vllm.")]
+EngineArgument = Annotated[str, typer.Argument(help="The backend of the engine, such as vllm.")]
 
 
 @app.command("list")

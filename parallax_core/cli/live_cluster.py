@@ -73,7 +73,7 @@ def read_live_cluster(answer: Any, url: str) -> ClusterProfile:  # noqa: ANN401 
         raise ParallaxError(message, "use the same release here and there, or --nodes FILE") from error
     known = {node.node: node.profile for node in nodes if node.profile}
     if not known:
-        message = f"no node of the server at {url} has said yet what it is"
+        message = f"no node of the server at {url} has reported its device yet"
         raise ParallaxError(
             message, "see `parallax nodes`; wait until they have measured themselves, or give --nodes FILE"
         )

@@ -27,7 +27,7 @@ KINDS = {
     "model": "a family of models: its shapes, and where its tensors belong",
     "policy": "a decision: when a step begins",
     "source": "a place models come from",
-    "parser": "what in the text of a model is reasoning, and what calls of tools",
+    "parser": "a parser of reasoning and tool calls in a model's text",
 }
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MOST_LETTERS = 40

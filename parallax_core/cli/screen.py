@@ -165,7 +165,7 @@ async def _watch(screen: Screen, look: Look, warnings: LastWarning) -> None:
             screen.show([*lines, *warnings.list_news("\n".join(lines))])
             await asyncio.sleep(LOOK_S)
     except Exception:  # what is shown may fail, what is served goes on
-        logger.exception("what is shown stays as it is")
+        logger.exception("the display is not updated any more")
 
 
 class LastWarning(logging.Handler):

@@ -160,7 +160,7 @@ def find_change(found: dict[str, Any], begun: str) -> dict[str, Any]:
     for change in changes:
         if change["id"] == begun:
             return change
-    message = "the server has started anew, and what became of the change is not known"
+    message = "the server has restarted, and the outcome of the change is unknown"
     raise ParallaxError(message, "`parallax models served` shows what is loaded")
 
 

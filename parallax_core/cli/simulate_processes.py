@@ -123,7 +123,7 @@ def _start(process: SpawnProcess) -> None:
         process.start()
     except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:  # all that pickling may raise
         message = f"the simulation cannot be sent to another process: {error}"
-        raise UsageError(message, "a policy holds what cannot be sent: use --processes 1") from error
+        raise UsageError(message, "a policy holds an object that cannot be sent: use --processes 1") from error
     finally:
         signal.signal(signal.SIGINT, handler)
 

@@ -127,7 +127,7 @@ def _render_profiles(nodes: list[Cluster]) -> Iterator[str]:
     rows = [_render_profile(each) for each in nodes if each["profile"]]
     if rows:
         yield ""
-        yield "what nodes say of themselves:"
+        yield "reports of the nodes:"
         yield from align([("NODE", "DEVICE", "MEMORY", "TFLOPS", "READS", "DISK", "LINKS"), *rows])
 
 

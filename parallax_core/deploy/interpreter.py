@@ -112,8 +112,8 @@ def check_python(path: str, backend: str) -> None:
     version, _, wire = done.stdout.strip().rpartition(" ")
     if wire != str(WIRE_VERSION):
         message = (
-            f"the backend {backend!r} cannot run with {path}: it has parallax-core {version}, whose messages have "
-            f"version {wire or 'unknown'}, and those of this one ({_read_version()}) have version {WIRE_VERSION}"
+            f"the backend {backend!r} cannot run with {path}: it has parallax-core {version} with wire "
+            f"version {wire or 'unknown'}, and this one ({_read_version()}) has version {WIRE_VERSION}"
         )
         raise UsageError(message, hint)
 

@@ -222,10 +222,10 @@ class JoinedModel:
 
     def _hint(self) -> str:
         if self.coordinator.unusable:
-            return "mend what the nodes say, or have another machine join"
+            return "fix the reported problems, or let another machine join"
         if len(self._rooms.pool.models) > 1:
             return "other models take memory: unload one first, or switch with --drain-first"
-        return "have another machine join, or choose a smaller model"
+        return "let another machine join, or choose a smaller model"
 
 
 async def _unless_failed(opening: asyncio.Future[Any], watching: Coroutine[None, None, None]) -> None:

@@ -241,7 +241,7 @@ class Channel:
 
     def _lose(self, silence_s: float) -> None:
         message = f"node {self.peer!r} is cut off: no sign of life for {silence_s:.2g} s"
-        self._fault, self.silence_s = PeerLost(message, "look at what it says last", peer=self.peer), silence_s
+        self._fault, self.silence_s = PeerLost(message, "see the last lines of its log", peer=self.peer), silence_s
         self.unwatch()
         self.ended.set()
         self._drop_successor()

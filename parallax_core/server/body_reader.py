@@ -78,7 +78,7 @@ class BodyReader:
             read_other: Ref[Callable[[bytes], object]] = Ref(ask.reader)
             return DirectAnswer(msgspec.msgpack.encode(read_other.load()(ask.body)))
         if ask.kind not in self.bodies:
-            message = f"what reads bodies of the kind {ask.kind!r} cannot be imported"
+            message = f"the reader of {ask.kind!r} bodies cannot be imported"
             raise BackendFailed(message, "the server's log has the details")
         schema, read = self.bodies[ask.kind]
         body = read_body(_rewrite(ask), schema)

@@ -114,5 +114,5 @@ def _find_drainable(service: Service, rank: int) -> Drainable:
         UnknownName: if they cannot.
     """
     if not isinstance(service.engine, Drainable):
-        raise UnknownName(f"there is no replica {rank}", "this server has none that can be drained")
+        raise UnknownName(f"there is no replica {rank}", "the replicas of this server cannot be drained")
     return service.engine

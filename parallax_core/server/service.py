@@ -117,7 +117,7 @@ class Service:
             flow = await self._submit(self._complete(reading, http), name, http)
         except InvalidRequest as error:
             if error.param == "salt" and not reading.request.salt:
-                message = "this model's engine cannot keep what one API key sends from the prompts of others"
+                message = "this model's engine cannot keep the cached prompts of API keys apart"
                 raise BackendFailed(message, "its operator can start the server with --set share_cache=true") from error
             raise name_api_field(error, reading.form) from error
         if reading.request.timeout_s is None and self.options.default_timeout_s is not None:

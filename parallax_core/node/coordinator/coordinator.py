@@ -262,7 +262,7 @@ class Coordinator:
             self._known = before
             self._plan_soon()
             return False
-        self._reason = "; ".join(reason) or "what nodes say of themselves has changed"
+        self._reason = "; ".join(reason) or "reports of nodes have changed"
         self._kept_for = kept_for
         self._rest.note_plan()
         self._apply(plan)

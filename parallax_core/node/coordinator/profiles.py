@@ -1,4 +1,4 @@
-"""Turns what nodes say of themselves into the profile of their cluster."""
+"""Turns the reports of nodes into the profile of their cluster."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class NodeProfiles:
             found[node.name] = seen = seen if seen and seen.node is node else self._see(node, now)
             report = _find_report(seen, now)
             if report is None:
-                others[node.name] = "it has not said yet what it has"
+                others[node.name] = "it has not reported its device yet"
             else:
                 reports[node.name] = seen.hear(report)
         self._seen, reported = found, self._reported.update(reports)

@@ -37,7 +37,7 @@ class ServedLinks:
         if purpose != "standby":
             channel.check_role("worker")
         if serve is None or (purpose not in {"standby", "rendezvous", "offer"} and not self._has_joined(channel.peer)):
-            raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
+            raise PeerLost(f"node {channel.peer!r} asked for a link that it may not have here")
         self.running.add(serving := asyncio.ensure_future(serve(channel)))
         serving.add_done_callback(self._note_end)
 

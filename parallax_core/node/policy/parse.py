@@ -73,7 +73,7 @@ def read_policy(host: PluginHost, kind: PolicyKind, text: str) -> Policy:
 def _list_options(offer: Offer[PolicySpec], factory: object) -> dict[str, str]:
     """Return the options of a policy, each with the name of its type."""
     if not (isinstance(factory, type) and dataclasses.is_dataclass(factory)):
-        message = f"{offer.spec.name!r} of {offer.plugin.origin} is no dataclass: nothing says what its options are"
+        message = f"{offer.spec.name!r} of {offer.plugin.origin} is not a dataclass, so its options are unknown"
         raise BrokenPlugin(message, "report it to its authors")
     types = get_type_hints(factory)
     names = (field.name for field in dataclasses.fields(factory) if field.init)

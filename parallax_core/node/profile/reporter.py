@@ -130,7 +130,7 @@ async def _log_failure(reporting: Coroutine[Any, Any, None]) -> None:
         with suppress(PeerLost):  # the session notices, too
             await reporting
     except Exception:  # a node that cannot report serves all the same
-        logger.exception("this node cannot report what it has")
+        logger.exception("this node cannot report its device")
 
 
 def is_news(old: NodeReport, new: NodeReport) -> bool:

@@ -78,7 +78,7 @@ class RelayServer:
                 await self.carry(channel)
             case _:
                 await channel.leave()
-                raise PeerLost(f"node {channel.peer!r} wants what a relay does not have: {purpose}")
+                raise PeerLost(f"node {channel.peer!r} asked a relay for a link it does not serve: {purpose}")
 
     async def hold(self, channel: Channel) -> None:
         """Keep the link of a node that can be called over it, until it ends; a newer one replaces it."""
@@ -156,7 +156,7 @@ class RelayServer:
         if len(self._streams) >= MOST_STREAMS or self._streams.count(machine) >= MOST_OF_ONE:
             return "it carries too many streams"
         if not self._quotas.has_room(pair):
-            return "the two machines have used up what it forwards for them in a day"
+            return "the two machines have used up their daily quota at the relay"
         return ""
 
     async def _call(self, caller: Channel, node: str) -> Channel:

@@ -107,7 +107,7 @@ class IncomingLinks:
                 self._start_relaying(channel, self.relay, hello)
                 return
             if hello.purpose:
-                raise PeerLost(f"node {channel.peer!r} wants what a worker does not have: {hello.purpose}")
+                raise PeerLost(f"node {channel.peer!r} asked a worker for a link it does not serve: {hello.purpose}")
         except (ParallaxError, TimeoutError):
             await channel.leave()
             return

@@ -88,7 +88,7 @@ class ResponseKeeper:
             history = name if self._store is None else await self._store.read_history(owner, name, self._max_history)
         except LargeHistory:
             message = f"the conversation before it has more than {self._max_history} bytes"
-            raise InvalidRequest(message, FIELD, "send what matters of it as 'input', or compact it") from None
+            raise InvalidRequest(message, FIELD, "send its important parts as 'input', or compact it") from None
         if isinstance(history, str):
             message = f"the response '{history[:100]}' is not kept here, or it is not yours"
             raise InvalidRequest(message, FIELD, "send the conversation as 'input'")

@@ -69,7 +69,7 @@ def check_interface(interface: Interface) -> None:
     with _quiet():
         moved = [text for path, names in interface.items() if (text := _describe_moved(path, names))]
     if moved:
-        message = f"sglang {version} lacks what this backend uses: {'; '.join(moved)}"
+        message = f"sglang {version} lacks parts that this backend uses: {'; '.join(moved)}"
         raise Unsupported(message, f"install a release that it supports: {REMEDY}")
 
 

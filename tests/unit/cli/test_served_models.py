@@ -327,7 +327,7 @@ def test_server_of_another_kind_is_an_error(peer: Peer, body: bytes, status: int
 def test_server_that_starts_anew_during_a_change_is_an_error(peer: Peer) -> None:
     peer.body = b'{"id": "change-1"}'
     peer.models = json.dumps({"object": "cluster.models", "data": [], "change": None, "earlier": []}).encode()
-    with pytest.raises(ParallaxError, match="has started anew") as caught:
+    with pytest.raises(ParallaxError, match="has restarted") as caught:
         run(peer.url.removesuffix("/v1"), "load", "other")
     assert caught.value.hint == SHOWS
 

@@ -125,7 +125,7 @@ NODE    HOST  PID  ADDRESS       BACKENDS   SPARE FOR
 far/7   far   7    tcp://far:9   mlx,torch  -
 near/8  near  8    tcp://near:9  mlx        stage 1, layers 10-20 (loading)
 
-what nodes say of themselves:
+reports of the nodes:
 NODE    DEVICE             MEMORY           TFLOPS  READS      DISK     LINKS
 far/7   RTX4090 (typical)  20.0 of 24.0 GB  165     1000 GB/s  1000 GB  node/0 0.00 ms, node/1 1.00 ms and 4 more
 near/8  -                  1.0 GB           0.05    5 GB/s     -        -"""

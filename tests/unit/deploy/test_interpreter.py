@@ -129,6 +129,6 @@ def test_interpreter_with_other_messages_is_refused_with_both_versions(tmp_path:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 9.9 99\n")
     python.chmod(0o755)
-    with pytest.raises(UsageError, match=r"it has parallax-core 9\.9, whose messages have version 99, and those") as no:
+    with pytest.raises(UsageError, match=r"it has parallax-core 9\.9 with wire version 99, and this one") as no:
         check_python(str(python), "abacus")
     assert "-m pip install parallax-core==" in no.value.hint

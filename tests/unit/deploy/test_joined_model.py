@@ -113,7 +113,7 @@ async def test_model_that_is_too_large_for_all_machines_says_so(cluster: Cluster
     model = cluster.make("toy")
     with pytest.raises(ParallaxError, match=r"the model needs 2.8 GiB for its weights") as caught:
         await soon(model.start())
-    assert caught.value.hint == "have another machine join, or choose a smaller model"
+    assert caught.value.hint == "let another machine join, or choose a smaller model"
 
 
 async def test_damaged_model_is_an_error_with_the_reason_of_the_node(cluster: Cluster) -> None:
@@ -126,7 +126,7 @@ async def test_damaged_model_is_an_error_with_the_reason_of_the_node(cluster: Cl
     machine.open_further = refuse
     with pytest.raises(ParallaxError, match=r"node 'a/1\+1': .*the weights are damaged; fetch them again") as caught:
         await soon(second.start())
-    assert caught.value.hint == "mend what the nodes say, or have another machine join"
+    assert caught.value.hint == "fix the reported problems, or let another machine join"
     await cluster.stop(second)
     await check(first)
     machine.open_further = open_toy

@@ -148,5 +148,5 @@ def test_replica_that_is_not_there_is_not_found(site: Site, where: str) -> None:
 def test_engine_without_replicas_has_none_to_drain(site: Site) -> None:
     service = Service("toy", site.engine, site.text, site.reader)  # type: ignore[arg-type]
     site.models.known["toy"].hosted = FixedModel(service)
-    assert "none that can be drained" in error_of(move(site, 0, "drain"), 404)["message"]
+    assert "cannot be drained" in error_of(move(site, 0, "drain"), 404)["message"]
     assert len(show(site)["replicas"]) == 1

@@ -83,7 +83,7 @@ def _join_parts(part: Any, root: JsonSchema, depth: int) -> JsonSchema:  # noqa:
     if part is True:
         return {}
     if not isinstance(part, dict):
-        raise InvalidRequest("a reference in it leads nowhere, or its schema is none")
+        raise InvalidRequest("a reference in it leads nowhere, or to something that is no schema")
     whole = {name: value for name, value in part.items() if name not in {"$ref", "allOf"}}
     others = [follow_references({"$ref": part["$ref"]}, root)] if "$ref" in part else []
     others += part["allOf"] if isinstance(part.get("allOf"), list) else []

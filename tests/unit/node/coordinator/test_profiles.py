@@ -42,7 +42,7 @@ async def make_node(name: str, memory: int = 0) -> JoinedNode:
 
 async def test_node_is_used_once_it_has_reported() -> None:
     node, profiles = await make_node("a"), NodeProfiles("local/0", "pypi:toy")
-    assert profiles.describe([node]).others == {"a": "it has not said yet what it has"}
+    assert profiles.describe([node]).others == {"a": "it has not reported its device yet"}
     node.report = REPORT
     usable = profiles.describe([node])
     [found] = usable.cluster.nodes

@@ -99,7 +99,7 @@ async def test_further_node_has_the_profile_of_its_machine(
     assert found.cluster.links == (LinkProfile(ends=("one/1+1", "head"), round_trip_s=0.02, bandwidth=1e8),)
     old.joined[0].report = None
     found = profiles.describe(new.joined)
-    assert (found.cluster.nodes, found.others) == ((), {"one/1+1": "it has not said yet what it has"})
+    assert (found.cluster.nodes, found.others) == ((), {"one/1+1": "it has not reported its device yet"})
     old.joined[0].channel.ended.set()
     assert profiles.describe(new.joined).others == {"one/1+1": "its machine leaves"}
 

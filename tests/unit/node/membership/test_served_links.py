@@ -25,14 +25,14 @@ async def test_links_are_served_that_have_a_purpose_and_may_be_there() -> None:
         channel = await call(registry, "mini")
         for has_joined in (False, True):
             links = ServedLinks(lambda _, has_joined=has_joined: has_joined)  # type: ignore[misc]
-            with pytest.raises(PeerLost, match="wants what it may not have here"):
+            with pytest.raises(PeerLost, match="asked for a link that it may not have here"):
                 links.open(channel, "api")
             for purpose in get_args(Purpose):
                 links.services[purpose] = serve
                 if has_joined or purpose in FOR_ALL:
                     links.open(channel, purpose)
                     continue
-                with pytest.raises(PeerLost, match="wants what it may not have here"):
+                with pytest.raises(PeerLost, match="asked for a link that it may not have here"):
                     links.open(channel, purpose)
             await until(lambda links=links: not links.running)  # type: ignore[misc]
         assert len(served) == len(FOR_ALL) + len(get_args(Purpose))

@@ -117,5 +117,5 @@ def test_policy_of_another_kind_is_unknown(host: PluginHost) -> None:
 def test_policy_of_a_plugin_that_cannot_be_loaded_names_the_plugin(host: PluginHost) -> None:
     with pytest.raises(BrokenPlugin, match="'missing' of extra 1 cannot be loaded"):
         make_policy(host, "batching", "missing")
-    with pytest.raises(BrokenPlugin, match="'plain' of extra 1 is no dataclass"):
+    with pytest.raises(BrokenPlugin, match="'plain' of extra 1 is not a dataclass"):
         make_policy(host, "batching", "plain")
