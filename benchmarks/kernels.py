@@ -28,7 +28,7 @@ import torch
 from benchmarks.record import describe_run, write_report
 from parallax_backend_torch.kernels import layer, library, linear
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
-from parallax_backend_torch.store import Kept, Store
+from parallax_backend_torch.store import CacheSpec, Store
 from parallax_core.api import PoolInfo
 
 KINDS: tuple[linear.WeightKind, ...] = ("float32", "bfloat16", "int8", "int4")
@@ -205,7 +205,7 @@ def measure_contexts(blocks: Blocks, rounds: int) -> dict[str, dict[str, float]]
 
 def measure_cache() -> dict[str, float]:
     """Return the memory per token in the pools once all pages are written, and its ratio to the size of the numbers."""
-    kept = [Kept("full", ((KV_HEADS, DIM),) * 2, dtype=torch.bfloat16)] * NUM_LAYERS
+    kept = [CacheSpec("full", ((KV_HEADS, DIM),) * 2, dtype=torch.bfloat16)] * NUM_LAYERS
     before = read_resident()
     store = Store(kept, [PoolInfo(kind="full", page_size=PAGE, num_pages=CACHED // PAGE)], torch.device("cpu"))
     for tensors in store.tensors:

@@ -12,7 +12,7 @@ import torch
 
 from parallax_backend_torch.kernels import library
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule, attend
-from parallax_backend_torch.store import Kept, keep_as
+from parallax_backend_torch.store import CacheSpec, keep_as
 
 HEADS, KV_HEADS, DIM, PAGE = 9, 3, 64, 16
 """The shape of SmolLM2-135M."""
@@ -32,7 +32,7 @@ class Form:
     @property
     def token_bytes(self) -> int:
         """The bytes of a token in a layer."""
-        return keep_as(Kept("full", ((KV_HEADS, DIM),) * 2), self.dtype).num_bytes
+        return keep_as(CacheSpec("full", ((KV_HEADS, DIM),) * 2), self.dtype).num_bytes
 
 
 FORMS = {

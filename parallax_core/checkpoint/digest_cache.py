@@ -20,7 +20,7 @@ from parallax_core.config.home import cache_folder
 FOLDER = "weights"
 
 
-class Kept(msgspec.Struct):
+class CachedDigests(msgspec.Struct):
     """The cached digests of a file."""
 
     path: str
@@ -37,12 +37,12 @@ def read_digests(path: Path) -> dict[str, str]:
     path = path.resolve()
     state = _describe_state(path)
     with suppress(OSError, msgspec.MsgspecError):
-        kept = msgspec.json.decode(_place(path).read_bytes(), type=Kept)
+        kept = msgspec.json.decode(_place(path).read_bytes(), type=CachedDigests)
         if (kept.path, kept.state) == (str(path), state):
             return kept.tensors
     tensors = digest_tensors(path)
     with suppress(OSError):  # without a writable cache, later starts only take longer
-        replace_file(_place(path), msgspec.json.encode(Kept(str(path), state, tensors)))
+        replace_file(_place(path), msgspec.json.encode(CachedDigests(str(path), state, tensors)))
     return tensors
 
 

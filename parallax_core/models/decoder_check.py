@@ -40,21 +40,21 @@ def check_decoder(tokenizer: Tokenizer) -> None:
     if longest > MOST_CHARACTERS:
         message = f"the tokenizer has a token of {longest} characters; one may have {MOST_CHARACTERS}"
         raise ParallaxError(message, HINT)
-    if tokenizer.decoder is None:
-        return
-    decoder = json.loads(tokenizer.decoder.__getstate__())
-    growth = prod(map(_find_growth, list_parts(decoder)))
+    growth = prod(map(_find_growth, list_parts(tokenizer)))
     if growth > MOST_GROWTH:
         message = f"the tokenizer's decoder can make a text {growth:.3g} times longer; it may be {MOST_GROWTH} times"
         raise ParallaxError(message, HINT)
 
 
-def list_parts(decoder: Any) -> Iterator[DecoderPart]:  # noqa: ANN401 -- a part of tokenizer.json
-    """Yield a decoder and those that it consists of."""
-    if isinstance(decoder, Mapping):
-        yield decoder
-        for each in decoder.get("decoders", ()):
-            yield from list_parts(each)
+def list_parts(tokenizer: Tokenizer) -> list[DecoderPart]:
+    """Return the decoder of a tokenizer and those that it consists of; none if it has none."""
+    return [] if tokenizer.decoder is None else list(_walk(json.loads(tokenizer.decoder.__getstate__())))
+
+
+def _walk(decoder: DecoderPart) -> Iterator[DecoderPart]:
+    yield decoder
+    for each in decoder.get("decoders", ()):
+        yield from _walk(each)
 
 
 def _find_growth(part: DecoderPart) -> float:

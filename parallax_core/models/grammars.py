@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
 from parallax_core.contracts.grammar import Grammar
@@ -84,8 +86,8 @@ class ModelGrammars:
 
         content = read_object(self._file)
         self._special_texts = _list_special(content)
-        source = json.dumps(_drop_prefix_space(content))
         try:
+            source = msgspec.json.encode(_drop_prefix_space(content)).decode()
             tokenizer = LLTokenizer(source, n_vocab=self._vocab_size, eos_token=self._stop_ids or None)
         except ValueError as error:
             message = f"a grammar is not available: this model's tokenizer is of an unknown kind ({error})"

@@ -7,8 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
 from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEnding, Tools, Turns, read_sources
@@ -45,7 +43,6 @@ class ModelTokenizer:
         self.vocab_size = size if isinstance(size, int) else self.vocabulary.size
         self.context_length = _context_length(config)
         """The longest sequence the model was made for, in tokens; 0: not stated."""
-        self._max_characters = _max_characters(self._tokenizer, self.context_length)
         sources = read_sources(folder, settings)
         self._template_source, self._tool_source = sources.get("default"), sources.get("tool_use")
         self._special = read_special_tokens(settings)
@@ -183,6 +180,12 @@ class ModelTokenizer:
         return None if source is None else ChatTemplate(source, self._special, self._max_characters)
 
     @cached_property
+    def _max_characters(self) -> int:
+        """The characters of the longest text that may fit the context: as many of the longest token as fit."""
+        longest = max(map(len, self._tokenizer.get_vocab()), default=1)
+        return min(self.context_length * longest, MOST_CHARACTERS) if self.context_length else MOST_CHARACTERS
+
+    @cached_property
     def _special_ids(self) -> frozenset[int]:
         """The tokens that give no text."""
         added = self._tokenizer.get_added_tokens_decoder()
@@ -196,12 +199,6 @@ class ModelTokenizer:
 def _context_length(config: Mapping[str, Any]) -> int:
     context = config.get("max_position_embeddings")
     return context if isinstance(context, int) else 0
-
-
-def _max_characters(tokenizer: Tokenizer, context: int) -> int:
-    """Return the characters of the longest text that may fit the context: as many of the longest token as fit."""
-    longest = max(map(len, tokenizer.get_vocab()), default=1)
-    return min(context * longest, MOST_CHARACTERS) if context else MOST_CHARACTERS
 
 
 def _stop_ids(stated: object, config: Mapping[str, Any]) -> frozenset[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 
@@ -26,7 +25,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-        kinds = {str(part.get("type")) for part in list_parts(json.loads(tokenizer.to_str())["decoder"])}
+        kinds = {str(part.get("type")) for part in list_parts(tokenizer)}
         self._is_byte_level = "ByteLevel" in kinds
         self._is_marked = bool(kinds & {"Metaspace", "ByteFallback"})
         self.size: int = tokenizer.get_vocab_size()

@@ -26,7 +26,7 @@ SETTLE_S = 0.5
 logger = logging.getLogger(__name__)
 
 
-class Stamp(NamedTuple):
+class FileState(NamedTuple):
     """Identifies the state of a file; all 0 if there is no file."""
 
     changed_s: float = 0.0
@@ -178,9 +178,9 @@ def _read(path: Path) -> str:
         raise UsageError(message, "give --api-key-file a text file with one key per line") from error
 
 
-def _stamp(path: Path) -> Stamp:
+def _stamp(path: Path) -> FileState:
     try:
         found = path.stat()
     except OSError:
-        return Stamp()
-    return Stamp(found.st_ctime, found.st_size, found.st_ino)
+        return FileState()
+    return FileState(found.st_ctime, found.st_size, found.st_ino)

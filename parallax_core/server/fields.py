@@ -35,7 +35,7 @@ MAX_PROMPTS = 256
 class Strict(BaseModel):
     """A model without unknown fields and without conversions: ``"1"`` is not a number."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, allow_inf_nan=False)
 
     place: ClassVar[str] = ""
     """Its path in the body: field names, each followed by a dot."""

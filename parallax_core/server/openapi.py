@@ -12,6 +12,7 @@ from parallax_core.contracts.dialect import ErrorForm
 from parallax_core.server.auth import OPEN_PATHS
 from parallax_core.server.dialects import ServedDialects
 from parallax_core.server.error_forms import ErrorForms
+from parallax_core.server.field_docs import add_field_docs
 from parallax_core.server.fields import Strict
 from parallax_core.server.request_models import StopRequest
 from parallax_core.server.response_models import ErrorReply, HealthReply, ResponseModel
@@ -133,6 +134,7 @@ def _amend(schema: dict[str, Any], dialects: ServedDialects, forms: ErrorForms, 
     models = dict.fromkeys((*UNSEEN, *dialects.list_schemas()))
     _, found = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
     shapes |= found["$defs"]
+    add_field_docs(shapes, Strict, ResponseModel)
     for dialect in dialects.opened:
         if dialect.describe is not None:
             dialect.describe(schema)

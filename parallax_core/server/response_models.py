@@ -18,7 +18,7 @@ ChatStopReason = Literal["stop", "length", "tool_calls"]
 class ResponseModel(BaseModel):
     """A part of a response, with exactly these fields."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 class ErrorDetail(ResponseModel):

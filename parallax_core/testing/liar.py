@@ -37,7 +37,7 @@ FLOOD = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plot:
+class LiePlan:
     """The invalid message of a node, and its time.
 
     =========== ================================================================
@@ -108,9 +108,9 @@ def _twist(result: Result, logprob: float, token: int) -> tuple[Answer, ...]:
 class LiarLink:
     """A link that lies once; see `parallax_core.api.Link`."""
 
-    def __init__(self, link: Link, plot: Plot) -> None:
+    def __init__(self, link: Link, plan: LiePlan) -> None:
         self._link = link
-        self._plot = plot
+        self._plan = plan
         self._num_sent = 0
 
     @property
@@ -124,9 +124,9 @@ class LiarLink:
             message: Message | None = decode(frame)
         except UnknownMessage:  # of a node service
             message = None
-        if isinstance(message, Step | Result) and (told := tell(self._plot.lie, message)):
+        if isinstance(message, Step | Result) and (told := tell(self._plan.lie, message)):
             self._num_sent += 1
-            if self._num_sent == self._plot.after + 1:
+            if self._num_sent == self._plan.after + 1:
                 for each in told:
                     await self._link.send(each)
                 return
@@ -144,9 +144,9 @@ class LiarLink:
 class LiarTransport:
     """A transport whose links lie; see `parallax_core.api.Transport`."""
 
-    def __init__(self, transport: Transport, plot: Plot | None) -> None:
+    def __init__(self, transport: Transport, plan: LiePlan | None) -> None:
         self._transport = transport
-        self.plot = plot
+        self.plan = plan
         """None: links that are made from now on do not lie."""
 
     @property
@@ -171,7 +171,7 @@ class LiarTransport:
         await self._transport.stop()
 
     def _wrap(self, link: Link) -> Link:
-        return LiarLink(link, self.plot) if self.plot else link
+        return LiarLink(link, self.plan) if self.plan else link
 
 
 def _shorten(tensor: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.stop import serve_until_signal
-from parallax_core.testing.liar import LiarTransport, Lie, Plot
+from parallax_core.testing.liar import LiarTransport, Lie, LiePlan
 from parallax_core.testing.stage_engine import make_toy_engine
 from parallax_core.testing.toy import SizeOptions, Toy, ToyStage
 from parallax_core.wire.engine import AssignEngine
@@ -49,7 +49,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     listen: str
     timeout_s: float = 2.5
     lie: Lie | None = None
-    """The invalid message it sends; see `Plot`."""
+    """The invalid message it sends; see `LiePlan`."""
     after: int = 0
     block_s: float = 5.0
     drain_s: float = 30.0
@@ -104,7 +104,7 @@ def make_transport(plan: NodePlan) -> Transport:
     """Return the transport of a node, not started."""
     factory: Callable[[TransportPlan], Transport] = Ref[Callable[[TransportPlan], Transport]](plan.transport).load()
     transport = factory(TransportPlan(node=plan.node, listen=plan.listen, timeout_s=plan.timeout_s))
-    return LiarTransport(transport, Plot(plan.lie, plan.after)) if plan.lie else transport
+    return LiarTransport(transport, LiePlan(plan.lie, plan.after)) if plan.lie else transport
 
 
 async def serve_head(plan: NodePlan, open_stage: Callable[[Assign, Progress], Stage] = open_toy) -> None:

@@ -90,6 +90,18 @@ def model_home() -> Path:
     return home
 
 
+def make_home(folder: Path, shared: Path) -> Path:
+    """Make the home of another machine, with the models of a home, and what was found out about them and the processor.
+
+    Otherwise each machine of each test would hash the weights and measure the processor again, for seconds.
+    """
+    folder.mkdir()
+    for name in ("models", "cache"):
+        (shared / name).mkdir(exist_ok=True)
+        (folder / name).symlink_to(shared / name)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def model_folder(model_home: Path) -> Path:
     """Return the folder of the real model."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import MODEL, Server
+from tests.e2e.conftest import MODEL, Server, make_home
 from tests.e2e.test_run import coordinating, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 
@@ -20,12 +20,8 @@ NAMES = ("meeting", "head", "front", "back", "spare")
 
 @pytest.fixture
 def homes(model_home: Path, tmp_path: Path) -> dict[str, Path]:
-    """Return the homes of machines that have the model, and nothing else in common."""
-    found = {name: tmp_path / name for name in NAMES}
-    for home in found.values():
-        home.mkdir()
-        (home / "models").symlink_to(model_home / "models")
-    return found
+    """Return the homes of machines that have the model."""
+    return {name: make_home(tmp_path / name, model_home) for name in NAMES}
 
 
 def list_pids(server: Server) -> list[int]:

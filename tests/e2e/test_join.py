@@ -11,18 +11,14 @@ from typing import Any
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import MODEL, PARALLAX, Server, environment
+from tests.e2e.conftest import MODEL, PARALLAX, Server, environment, make_home
 from tests.e2e.test_workers import read_stream, wait_until
 
 
 @pytest.fixture
 def homes(model_home: Path, tmp_path: Path) -> dict[str, Path]:
-    """Return the homes of machines that have the model, and nothing else in common."""
-    found = {name: tmp_path / name for name in ("server", "one", "two", "spare", "late")}
-    for home in found.values():
-        home.mkdir()
-        (home / "models").symlink_to(model_home / "models")
-    return found
+    """Return the homes of machines that have the model."""
+    return {name: make_home(tmp_path / name, model_home) for name in ("server", "one", "two", "spare", "late")}
 
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import MODEL, PARALLAX, Server, environment
+from tests.e2e.conftest import MODEL, PARALLAX, Server, environment, make_home
 from tests.e2e.test_run import ROOM, coordinating, read_ready, started
 from tests.e2e.test_workers import wait_until
 from tests.e2e.tiny import write_tiny
@@ -28,10 +28,7 @@ PROMPT = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
 
 @pytest.fixture
 def home(model_home: Path, tmp_path: Path) -> Path:
-    found = tmp_path / "home"
-    found.mkdir()
-    (found / "models").symlink_to(model_home / "models")
-    return found
+    return make_home(tmp_path / "home", model_home)
 
 
 @pytest.fixture
@@ -143,9 +140,7 @@ def test_model_that_cannot_be_loaded_leaves_the_one_that_is(home: Path, tiny: Pa
 def test_model_without_room_beside_the_old_one_takes_its_place_if_that_is_wanted(
     home: Path, model_home: Path, tiny: Path, tmp_path: Path
 ) -> None:
-    second = tmp_path / "second"
-    second.mkdir()
-    (second / "models").symlink_to(model_home / "models")
+    second = make_home(tmp_path / "second", model_home)
     with ExitStack() as stack:
         process, code = stack.enter_context(coordinating(home, tmp_path / "log", "--nodes", "2"))
         join = ("join", "--backend", "mlx", *ROOM, code)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import MODEL, PARALLAX, Server, environment
+from tests.e2e.conftest import MODEL, PARALLAX, Server, environment, make_home
 from tests.e2e.test_workers import read_stream, wait_until
 from tests.support.terminal import Terminal
 
@@ -25,12 +25,8 @@ ROOM = ("--memory", "0.2")
 
 @pytest.fixture
 def homes(model_home: Path, tmp_path: Path) -> dict[str, Path]:
-    """Return the homes of machines that have the model, and nothing else in common."""
-    found = {name: tmp_path / name for name in ("first", "one", "two", "three")}
-    for home in found.values():
-        home.mkdir()
-        (home / "models").symlink_to(model_home / "models")
-    return found
+    """Return the homes of machines that have the model."""
+    return {name: make_home(tmp_path / name, model_home) for name in ("first", "one", "two", "three")}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A backend whose engine serves the whole model in a worker process, with the real model, through the command line.
+"""A backend whose engine serves the whole model in a worker process through the command line.
 
 The engine is core's own head over a stage of the MLX backend, so that its tokens are known: those of that backend.
 """
@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
-from tests.e2e.conftest import END_TIMEOUT_S, MODEL, Server
+from tests.e2e.conftest import END_TIMEOUT_S, Server
+from tests.e2e.tiny import NUM_LAYERS, write_tiny
 from tests.unit.plugins.site import PARALLAX, Site
 
 PLUGIN = """
@@ -72,10 +73,12 @@ def parallax_register_backends():
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"logprobs": 2, "echo": True},
     {"temperature": 0.8, "seed": 7, "n": 3, "top_p": 0.9},
-    {"stop": ["the", "\n"]},
+    {"stop": ["e", "\n"]},
     {"max_tokens": 5, "repetition_penalty": 1.2},
 )
 PROMPTS = ("The capital of France is", "Once upon a time", "def add(a, b):\n    return")
+ASKED = list(zip((*PROMPTS, PROMPTS[0]), OPTIONS, strict=True))
+TINY = "tiny"
 
 
 def make_site(folder: Path) -> Site:
@@ -84,11 +87,22 @@ def make_site(folder: Path) -> Site:
     return site
 
 
-def start(site: Site, home: Path, *options: str) -> Server:
+def start(site: Site, home: Path, model: Path, *options: str) -> Server:
     """Start a server with the plugin beside those that are installed."""
     log = site.folder / "log"
     environ = site.environment(PARALLAX_HOME=str(home)) | {DISABLED_VARIABLE: ""}
-    command = [PARALLAX, "serve", MODEL, "--port", "0", "--dtype", "float32", "--set", "memory_fraction=0.05", *options]
+    command = [
+        PARALLAX,
+        "serve",
+        str(model),
+        "--port",
+        "0",
+        "--dtype",
+        "float32",
+        "--set",
+        "memory_fraction=0.05",
+        *options,
+    ]
     with log.open("w") as sink:
         process = subprocess.Popen(
             command, cwd=site.folder, env=environ, stdout=subprocess.PIPE, stderr=sink, text=True
@@ -100,9 +114,14 @@ def start(site: Site, home: Path, *options: str) -> Server:
 
 
 @pytest.fixture
-def whole(tmp_path: Path, model_home: Path) -> Iterator[Server]:
+def tiny(tmp_path: Path, model_folder: Path) -> Path:
+    return write_tiny(tmp_path / TINY, model_folder)
+
+
+@pytest.fixture
+def whole(tmp_path: Path, model_home: Path, tiny: Path) -> Iterator[Server]:
     """Start a server over the engine."""
-    server = start(make_site(tmp_path), model_home, "--backend", "whole")
+    server = start(make_site(tmp_path), model_home, tiny, "--backend", "whole")
     yield server
     server.process.kill()
     server.process.wait()
@@ -120,7 +139,7 @@ def ask(server: Server, path: str, **body: Any) -> Any:
 
 
 def complete(server: Server, prompt: str, **body: Any) -> Any:
-    return ask(server, "/completions", model=MODEL, prompt=prompt, **{"max_tokens": 24, "temperature": 0, **body})
+    return ask(server, "/completions", prompt=prompt, **{"max_tokens": 24, "temperature": 0, **body})
 
 
 def find_replica(server: Server) -> Any:
@@ -150,17 +169,19 @@ def wait_until(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_engine_answers_like_the_pipeline(whole: Server, tmp_path: Path, model_home: Path) -> None:
-    (tmp_path / "pipeline").mkdir()
-    pipeline = start(make_site(tmp_path / "pipeline"), model_home, "--backend", "mlx")
-    try:
-        for prompt, options in zip((*PROMPTS, PROMPTS[0]), OPTIONS, strict=True):
-            found, expected = (complete(each, prompt, **options) for each in (whole, pipeline))
-            assert found["choices"] == expected["choices"], options
-            found["usage"].pop("prompt_tokens_details"), expected["usage"].pop("prompt_tokens_details")
-            assert found["usage"] == expected["usage"], options
-    finally:
-        pipeline.end(signal.SIGTERM)
+def test_engine_answers_like_the_pipeline(tmp_path: Path, model_home: Path, tiny: Path) -> None:
+    answers = []
+    for backend in ("whole", "mlx"):
+        (folder := tmp_path / backend).mkdir()
+        server = start(make_site(folder), model_home, tiny, "--backend", backend)
+        try:
+            answers.append([complete(server, prompt, **options) for prompt, options in ASKED])
+        finally:
+            server.end(signal.SIGTERM)
+    for found, expected, (_, options) in zip(*answers, ASKED, strict=True):
+        assert found["choices"] == expected["choices"], options
+        found["usage"].pop("prompt_tokens_details"), expected["usage"].pop("prompt_tokens_details")
+        assert found["usage"] == expected["usage"], options
 
 
 def test_field_that_the_engine_lacks_is_refused_by_name(whole: Server) -> None:
@@ -174,7 +195,7 @@ def test_field_that_the_engine_lacks_is_refused_by_name(whole: Server) -> None:
 def test_killed_engine_ends_its_requests_and_is_started_again(whole: Server) -> None:
     before = find_engine(whole)
     [child] = list_children(whole)
-    body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 2000, "stream": True}).encode()
+    body = json.dumps({"model": TINY, "prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": True}).encode()
     request = urllib.request.Request(whole.url + "/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         answer.readline()
@@ -184,12 +205,12 @@ def test_killed_engine_ends_its_requests_and_is_started_again(whole: Server) -> 
     wait_until(lambda: find_replica(whole)["status"] == "ready")
     assert complete(whole, PROMPTS[0])["usage"]["completion_tokens"] == 24
     after = find_engine(whole)
-    assert (after["restarts"], after["layers"], after["backend"]) == (1, [0, 30], "whole")
+    assert (after["restarts"], after["layers"], after["backend"]) == (1, [0, NUM_LAYERS], "whole")
     assert after["pid"] != before["pid"]
     with urllib.request.urlopen(whole.url.removesuffix("/v1") + "/metrics", timeout=20) as answer:
         metrics = answer.read().decode()
-    assert f'parallax_stage_restarts_total{{model="{MODEL}",replica="0",stage="0"}} 1.0' in metrics
-    assert f'parallax_stage_losses_total{{model="{MODEL}",replica="0"}} 1.0' in metrics
+    assert f'parallax_stage_restarts_total{{model="{TINY}",replica="0",stage="0"}} 1.0' in metrics
+    assert f'parallax_stage_losses_total{{model="{TINY}",replica="0"}} 1.0' in metrics
     wait_until(lambda: is_gone(child))
     assert whole.end(signal.SIGTERM) < END_TIMEOUT_S
     assert whole.process.returncode == 0

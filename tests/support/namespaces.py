@@ -126,9 +126,11 @@ class Machine:
         return f"r-{self.name}"[:15]
 
     def move_in(self, models: Path) -> None:
-        """Make its home, with the models."""
+        """Make its home, with the models, and with what is cached of them beside them."""
         (self.home / "tmp").mkdir(parents=True)
         (self.home / "models").symlink_to(models)
+        if (cached := models.with_name("cache")).is_dir():
+            (self.home / "cache").symlink_to(cached)
 
     def ip(self, *command: str) -> None:
         """Configure its network."""

@@ -11,13 +11,13 @@ from parallax_core.testing.checks.subject import StageSubject
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class StageInput:
     """The input of a stage for a sequence: tokens, and hidden tensors unless it starts with layer 0."""
 
     tokens: tuple[int, ...]
     hidden: tuple[Tensor, ...]
 
-    def swap(self, index: int, other: Given) -> Given:
+    def swap(self, index: int, other: StageInput) -> StageInput:
         """Return a copy with the token of ``other`` at one position."""
         if not self.hidden:
             return replace(self, tokens=(*self.tokens[:index], other.tokens[index], *self.tokens[index + 1 :]))
@@ -65,14 +65,14 @@ class WindowChecks(StageSubject):
         last = len(first.tokens) - 1
         return {last - index: self._take(chain, first.swap(index, second)) != expected for index in range(last + 1)}
 
-    def _give(self, layer: int, tokens: tuple[int, ...]) -> Given:
+    def _give(self, layer: int, tokens: tuple[int, ...]) -> StageInput:
         """Return the output of the layers before ``layer`` for tokens."""
         if not layer:
-            return Given(tokens, ())
+            return StageInput(tokens, ())
         with Chain([self.open_stage(LayerRange(0, layer))]) as chain:
-            return Given(tokens, chain.step(chain.row(chain.open(), tokens)).tensors)
+            return StageInput(tokens, chain.step(chain.row(chain.open(), tokens)).tensors)
 
-    def _take(self, chain: Chain, given: Given) -> object:
+    def _take(self, chain: Chain, given: StageInput) -> object:
         """Return the layer's output for the last token: hidden states, or the drawn token."""
         seq = chain.open()
         draw = Draw(len(given.tokens) - 1, 1, 8 if chain.can_score else -1)

@@ -11,7 +11,7 @@ from parallax_core.api import TokenLogprob
 REASONS: Mapping[str, Any] = {"stop": "stop", "length": "length", "abort": "error"}
 
 
-class Cutter:
+class AnswerTrimmer:
     """The chunks of one answer, cut after its first stop id.
 
     SGLang ends an answer at the end-of-sequence tokens of the model, or it ignores them together with all stop ids. If

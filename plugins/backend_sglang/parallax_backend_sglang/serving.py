@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from parallax_backend_sglang import compat
-from parallax_backend_sglang.chunks import Cutter, list_options
+from parallax_backend_sglang.chunks import AnswerTrimmer, list_options
 from parallax_backend_sglang.frames import (
     Chunk,
     Chunks,
@@ -94,13 +94,13 @@ class EngineServer:
 
     async def _generate(self, asked: Generate) -> None:
         number = asked.number
-        cutter = Cutter(asked, self._eos)
+        trimmer = AnswerTrimmer(asked, self._eos)
         try:
             if number in self._stopped:
                 return
             stream = await self._engine.async_generate(
                 input_ids=list(asked.prompt),
-                sampling_params=cutter.sampling,
+                sampling_params=trimmer.sampling,
                 stream=True,
                 rid=name_request(number),
                 **list_options(asked.options),
@@ -109,9 +109,9 @@ class EngineServer:
                 async for found in stream:
                     if number in self._stopped:  # it may have been stopped before SGLang knew it
                         compat.abort(self._engine, name_request(number))
-                    elif (chunk := cutter.cut(found)) is not None:
+                    elif (chunk := trimmer.cut(found)) is not None:
                         self._put(chunk)
-                        if cutter.is_over:
+                        if trimmer.is_over:
                             self._stop(number)
         except Exception as error:  # noqa: BLE001 -- the client has to know any error
             self._put(Chunk(number=number, ended="error", message=f"SGLang: {error}"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parallax_backend_sglang.chunks import Cutter, list_options
+from parallax_backend_sglang.chunks import AnswerTrimmer, list_options
 from parallax_backend_sglang.fields import list_sampling
 from parallax_backend_sglang.frames import Chunk, Generate
 from parallax_core.api import Request, RequestId, Sampling
@@ -15,8 +15,8 @@ EOS = frozenset({2})
 PLAIN = {"priority": 0, "salt": "", "adapter": "", "logprobs": None, "prompt_logprobs": None}
 
 
-def make_cutter(*stop_ids: int, **options: Any) -> Cutter:
-    return Cutter(Generate(7, (1, 2, 3), {"max_new_tokens": 5}, {**PLAIN, **options}, stop_ids), EOS)
+def make_trimmer(*stop_ids: int, **options: Any) -> AnswerTrimmer:
+    return AnswerTrimmer(Generate(7, (1, 2, 3), {"max_new_tokens": 5}, {**PLAIN, **options}, stop_ids), EOS)
 
 
 def give(*tokens: int, finish: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
@@ -24,33 +24,33 @@ def give(*tokens: int, finish: dict[str, Any] | None = None, **meta: Any) -> dic
 
 
 def test_stop_ids_that_hold_the_models_are_left_to_sglang() -> None:
-    assert make_cutter(9, 2).sampling == {"max_new_tokens": 5, "stop_token_ids": [2, 9]}
+    assert make_trimmer(9, 2).sampling == {"max_new_tokens": 5, "stop_token_ids": [2, 9]}
 
 
 @pytest.mark.parametrize("stop_ids", [(), (9,)])
 def test_end_of_sequence_is_ignored_unless_it_is_a_stop_id(stop_ids: tuple[int, ...]) -> None:
-    assert make_cutter(*stop_ids).sampling == {"max_new_tokens": 5, "ignore_eos": True}
+    assert make_trimmer(*stop_ids).sampling == {"max_new_tokens": 5, "ignore_eos": True}
 
 
 def test_answer_is_cut_after_a_stop_id_that_sglang_does_not_know() -> None:
-    cutter = make_cutter(9)
-    assert cutter.cut(give(2, 4)) == Chunk(number=7, tokens=(2, 4))
-    assert cutter.cut(give(5, 9, 6)) == Chunk(number=7, tokens=(5, 9), ended="stop")
-    assert cutter.is_over
-    assert cutter.cut(give(6)) is None
+    trimmer = make_trimmer(9)
+    assert trimmer.cut(give(2, 4)) == Chunk(number=7, tokens=(2, 4))
+    assert trimmer.cut(give(5, 9, 6)) == Chunk(number=7, tokens=(5, 9), ended="stop")
+    assert trimmer.is_over
+    assert trimmer.cut(give(6)) is None
 
 
 def test_end_that_sglang_finds_is_that_of_the_answer() -> None:
-    assert make_cutter(2).cut(give(5, 2, finish={"type": "stop", "matched": 2})) == Chunk(
+    assert make_trimmer(2).cut(give(5, 2, finish={"type": "stop", "matched": 2})) == Chunk(
         number=7, tokens=(5, 2), ended="stop"
     )
-    assert make_cutter().cut(give(5, finish={"type": "length", "length": 1})) == Chunk(
+    assert make_trimmer().cut(give(5, finish={"type": "length", "length": 1})) == Chunk(
         number=7, tokens=(5,), ended="length"
     )
 
 
 def test_abort_by_sglang_is_an_error_and_repeats_no_token() -> None:
-    found = make_cutter().cut(give(5, finish={"type": "abort", "message": "out of memory"}))
+    found = make_trimmer().cut(give(5, finish={"type": "abort", "message": "out of memory"}))
     assert found == Chunk(number=7, ended="error", message="out of memory")
 
 
@@ -61,8 +61,8 @@ def test_logprobs_are_those_of_the_tokens_with_as_many_best_ones_as_asked_for() 
         "input_token_logprobs": [(None, 1, None), (-2.0, 2, None), (-4.0, 3, None)],
         "input_top_logprobs": [None, [(-1.0, 6, None), (-2.0, 2, None)], [(-1.5, 3, None), (-4.0, 5, None)]],
     }
-    cutter = make_cutter(9, logprobs=1, prompt_logprobs=2)
-    chunk = cutter.cut(give(4, 9, 5, **meta))
+    trimmer = make_trimmer(9, logprobs=1, prompt_logprobs=2)
+    chunk = trimmer.cut(give(4, 9, 5, **meta))
     assert chunk is not None
     assert [(each.token, each.logprob, each.top) for each in chunk.logprobs] == [
         (4, -0.5, ((4, -0.5),)),
@@ -72,7 +72,7 @@ def test_logprobs_are_those_of_the_tokens_with_as_many_best_ones_as_asked_for() 
         (2, -2.0, ((6, -1.0), (2, -2.0))),
         (3, -4.0, ((3, -1.5), (5, -4.0))),
     ]
-    again = make_cutter(logprobs=None, prompt_logprobs=0)
+    again = make_trimmer(logprobs=None, prompt_logprobs=0)
     first, second = again.cut(give(4, **meta)), again.cut(give(4, **meta))
     assert first is not None
     assert second is not None

@@ -15,19 +15,20 @@ from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.mlp import GatedMlp
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
 from parallax_backend_torch.rope import Rope, make_rope
-from parallax_backend_torch.step import SlotMapping, Slots, Spot, Step
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.step import LayerCache, SlotMapping, Slots, Step
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
 __all__ = [
     "FULL",
     "SLIDING",
     "Attention",
+    "CacheSpec",
     "Config",
     "GatedMlp",
     "Heads",
-    "Kept",
     "Layer",
+    "LayerCache",
     "Look",
     "Model",
     "Norm",
@@ -38,7 +39,6 @@ __all__ = [
     "Shape",
     "SlotMapping",
     "Slots",
-    "Spot",
     "Step",
     "Weights",
     "attend",

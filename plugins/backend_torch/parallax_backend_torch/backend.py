@@ -17,7 +17,7 @@ from parallax_backend_torch.malloc import load_leanly
 from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
 from parallax_backend_torch.settings import TorchSettings
-from parallax_backend_torch.store import Kept, keep_as
+from parallax_backend_torch.store import CacheSpec, keep_as
 from parallax_backend_torch.weights import Selection, Weights, open_file
 from parallax_core.api import (
     LeasedStage,
@@ -130,7 +130,7 @@ def _open_weights(plan: StagePlan, shape: Shape) -> Loading:
     return Loading(plan, shape, selection, Weights(file, factory))
 
 
-def _keep_layers(loading: Loading, runner: Runner, kept: Sequence[Kept]) -> LoadedLayers:
+def _keep_layers(loading: Loading, runner: Runner, kept: Sequence[CacheSpec]) -> LoadedLayers:
     """Return loaded layers without their files, and measure the memory that is left."""
     plan, selection, factory = loading.plan, loading.selection, loading.weights.factory
     return LoadedLayers(

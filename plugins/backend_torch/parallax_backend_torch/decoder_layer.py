@@ -18,7 +18,7 @@ from parallax_backend_torch.kernels.layer import FusedLayer, FusedLayers, Recipe
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer
 from parallax_backend_torch.model import Layer
 from parallax_backend_torch.rope import Rope
-from parallax_backend_torch.step import SlotMapping, Spot, Step
+from parallax_backend_torch.step import LayerCache, SlotMapping, Step
 from parallax_backend_torch.weights import Weights
 
 
@@ -32,9 +32,9 @@ class PlainLayer:
     mixer: Mixer
     is_steady: ClassVar[bool] = True
 
-    def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the hidden states after the layer."""
-        hidden = self.attention(self.attention_norm(hidden), hidden, step, spot)
+        hidden = self.attention(self.attention_norm(hidden), hidden, step, cache)
         return self.mixer(self.mixer_norm(hidden), hidden)
 
 
@@ -45,9 +45,9 @@ class WholeLayer:
     fused: FusedLayer
     rope: Rope
 
-    def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the hidden states after the layer."""
-        return Joined([self])(hidden, step, [spot])
+        return Joined([self])(hidden, step, [cache])
 
 
 class Joined:
@@ -56,12 +56,12 @@ class Joined:
     def __init__(self, layers: Sequence[WholeLayer]) -> None:
         self._fused, self._rope = FusedLayers([layer.fused for layer in layers]), layers[0].rope
 
-    def __call__(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
-        """Return the hidden states after the last layer; ``spots`` has one spot for each."""
-        places = spots[0].places
+    def __call__(self, hidden: torch.Tensor, step: Step, caches: Sequence[LayerCache]) -> torch.Tensor:
+        """Return the hidden states after the last layer; ``caches`` has one for each."""
+        places = caches[0].places
         assert isinstance(places, SlotMapping)
         place = StepPositions(places.rows, places.slots, *step.find_angles(self._rope))
-        return self._fused.run(hidden, [Pool(*spot.kept) for spot in spots], place)
+        return self._fused.run(hidden, [Pool(*cache.kept) for cache in caches], place)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -70,23 +70,25 @@ class Alone:
 
     layer: Layer
 
-    def __call__(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, step: Step, caches: Sequence[LayerCache]) -> torch.Tensor:
         """Return the hidden states after the layer."""
-        return self.layer(hidden, step, spots[0])
+        return self.layer(hidden, step, caches[0])
 
 
-def join_layers(layers: Sequence[Layer], spots: Sequence[Spot]) -> list[tuple[slice, Joined | DeviceLayers | Alone]]:
-    """Return the layers of a stage, joined to as few calls as possible, each with the slice of its spots.
+def join_layers(
+    layers: Sequence[Layer], caches: Sequence[LayerCache]
+) -> list[tuple[slice, Joined | DeviceLayers | Alone]]:
+    """Return the layers of a stage, joined to as few calls as possible, each with the slice of its caches.
 
     Args:
         layers: the layers in order.
-        spots: those of any step; layers that share places in one step do so in every step.
+        caches: those of any step; layers that share places in one step do so in every step.
     """
 
     def find_key(index: int) -> object:
         layer = layers[index]
         if isinstance(layer, WholeLayer):
-            return layer.rope, id(spots[index].places)
+            return layer.rope, id(caches[index].places)
         return (isinstance(layer, PlainLayer) and find_kernels(layer)) or index
 
     joined: list[tuple[slice, Joined | DeviceLayers | Alone]] = []

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.delta_rule import Tokens, run_sequence, run_single
-from parallax_backend_torch.step import Line, Slots, Spot, Step
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.step import FlatBatch, LayerCache, Slots, Step
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
 EPS = 1e-6
@@ -41,9 +41,9 @@ class NetSizes:
         """The channels of the convolution."""
         return sum(self.parts[:3])
 
-    def keep(self) -> Kept:
+    def keep(self) -> CacheSpec:
         """Return the state of a layer: the last inputs of the convolution, and a matrix for each head."""
-        return Kept("state", ((self.kernel - 1, self.channels), (self.num_values, self.key, self.value)))
+        return CacheSpec("state", ((self.kernel - 1, self.channels), (self.num_values, self.key, self.value)))
 
 
 class DeltaNet:
@@ -69,13 +69,13 @@ class DeltaNet:
         self._norm = Norm(weights.read_vector("norm.weight"), eps)
         self._back = weights.make_linear("out_proj")
 
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:  # noqa: ARG002 -- of attention
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:  # noqa: ARG002 -- of attention
         """Return the output plus ``residual``: [tokens, width of the model]."""
-        sizes, places = self._sizes, spot.places
+        sizes, places = self._sizes, cache.places
         assert isinstance(places, Slots)
         mixed = self._into.apply(x)
         inputs, gates, betas, decays = mixed.float().split((sizes.channels, *sizes.parts[3:]), dim=1)
-        query, key, value = self._convolve(inputs, places, spot.kept[0]).split(sizes.parts[:3], dim=1)
+        query, key, value = self._convolve(inputs, places, cache.kept[0]).split(sizes.parts[:3], dim=1)
         tokens = Tokens(
             self._spread(query) * sizes.key**-0.5,
             self._spread(key),
@@ -83,7 +83,7 @@ class DeltaNet:
             self._decay * functional.softplus(decays + self._shift),
             betas.sigmoid(),
         )
-        found = self._norm(run_rows(tokens, places, spot.kept[1]))
+        found = self._norm(run_rows(tokens, places, cache.kept[1]))
         found = found * functional.silu(gates.unflatten(1, (sizes.num_values, -1)))
         return self._back.apply(found.flatten(1).to(x.dtype), residual)
 
@@ -95,13 +95,13 @@ class DeltaNet:
 
     def _convolve(self, inputs: torch.Tensor, places: Slots, kept: torch.Tensor) -> torch.Tensor:
         """Return the convolution of each token with those before, [tokens, channels], and keep the last inputs."""
-        seen, line = self._sizes.kernel - 1, places.line
+        seen, flat = self._sizes.kernel - 1, places.flat
         before = torch.where(places.is_old[:, None, None], kept[places.slots], 0.0)
-        at, starts = place_inputs(line, seen)
+        at, starts = place_inputs(flat, seen)
         long = inputs.new_empty((len(inputs) + len(before) * seen, inputs.shape[1]))
         long[at] = inputs
         long[starts] = before
-        ends = torch.tensor(line.counts, device=inputs.device)[:, None]
+        ends = torch.tensor(flat.counts, device=inputs.device)[:, None]
         places.put(kept, long[starts + ends])
         found = long[at] * self._kernel[seen]
         for back in range(1, seen + 1):
@@ -109,16 +109,16 @@ class DeltaNet:
         return functional.silu(found)
 
 
-def place_inputs(line: Line, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
+def place_inputs(flat: FlatBatch, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the indices of tokens when each row is preceded by ``seen`` earlier inputs.
 
     Returns:
         The index of each token, int64 of shape [tokens], and of each earlier input, int64 of shape [rows, seen].
     """
-    counts = torch.tensor(line.counts)
-    at = torch.arange(sum(line.counts)) + (line.number + 1) * seen
+    counts = torch.tensor(flat.counts)
+    at = torch.arange(sum(flat.counts)) + (flat.number + 1) * seen
     starts = counts.cumsum(0) - counts + torch.arange(len(counts)) * seen
-    return at.to(line.device), (starts[:, None] + torch.arange(seen)).to(line.device)
+    return at.to(flat.device), (starts[:, None] + torch.arange(seen)).to(flat.device)
 
 
 def run_rows(tokens: Tokens, places: Slots, kept: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ def run_rows(tokens: Tokens, places: Slots, kept: torch.Tensor) -> torch.Tensor:
     states = torch.where(places.is_old[:, None, None, None], kept[places.slots], 0.0)
     out, start = torch.empty_like(tokens.value), 0
     singles, rows = [], []
-    for row, count in enumerate(places.line.counts):
+    for row, count in enumerate(places.flat.counts):
         if count == 1:
             singles.append(start)
             rows.append(row)

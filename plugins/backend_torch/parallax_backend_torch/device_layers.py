@@ -13,7 +13,7 @@ from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.heads import Attention
 from parallax_backend_torch.layer_factory import DeviceLinear
 from parallax_backend_torch.mlp import GatedMlp
-from parallax_backend_torch.step import Spot, Step
+from parallax_backend_torch.step import LayerCache, Step
 
 if TYPE_CHECKING:
     from parallax_backend_torch.decoder_layer import PlainLayer
@@ -45,22 +45,22 @@ class DeviceLayers:
             Products(*(matrix.few_rows for matrix in _list_matrices(layer) if matrix.few_rows)) for layer in layers
         ]
 
-    def __call__(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
-        """Return the hidden states after the last layer; ``spots`` has one spot for each."""
+    def __call__(self, hidden: torch.Tensor, step: Step, caches: Sequence[LayerCache]) -> torch.Tensor:
+        """Return the hidden states after the last layer; ``caches`` has one for each."""
         if 0 < len(hidden) <= self._kernels.MOST_ROWS:
-            return self._run_few(hidden, step, spots)
-        for layer, spot in zip(self._layers, spots, strict=True):
-            hidden = layer(hidden, step, spot)
+            return self._run_few(hidden, step, caches)
+        for layer, cache in zip(self._layers, caches, strict=True):
+            hidden = layer(hidden, step, cache)
         return hidden
 
-    def _run_few(self, hidden: torch.Tensor, step: Step, spots: Sequence[Spot]) -> torch.Tensor:
+    def _run_few(self, hidden: torch.Tensor, step: Step, caches: Sequence[LayerCache]) -> torch.Tensor:
         stream = self._kernels.begin_stream(hidden, self._layers[0].attention_norm)
         following = [*(layer.attention_norm for layer in self._layers[1:]), None]
-        for layer, products, spot, norm in zip(self._layers, self._products, spots, following, strict=True):
+        for layer, products, cache, norm in zip(self._layers, self._products, caches, following, strict=True):
             attention, mixer = layer.attention, layer.mixer
             assert isinstance(attention, Attention)
             assert isinstance(mixer, GatedMlp)
-            found = attention.look(products.into.apply(stream), step, spot)
+            found = attention.look(products.into.apply(stream), step, cache)
             stream = products.back.extend(found, stream.hidden, layer.mixer_norm)
             gated = products.up.apply_gated(stream, mixer.gate)
             if norm is None:

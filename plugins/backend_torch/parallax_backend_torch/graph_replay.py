@@ -15,7 +15,7 @@ import torch
 
 from parallax_backend_torch.cuda_graph import Graph, prepare_graphs
 from parallax_backend_torch.network import Network, Runner
-from parallax_backend_torch.step import Step, make_spots
+from parallax_backend_torch.step import Step, make_caches
 from parallax_backend_torch.step_upload import Extent, StepUpload, open_step_upload
 from parallax_backend_torch.store import Store
 from parallax_core.api import PagePool, PoolInfo, Row
@@ -107,7 +107,7 @@ class Replays:
 
     def _run_layers(self, extent: Extent, words: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
         opened = open_step_upload(words, [extent], self._pools)
-        step = Step(opened.tokens, opened.positions, make_spots(self._store, opened.grids))
+        step = Step(opened.tokens, opened.positions, make_caches(self._store, opened.grids))
         found = self.network.run_layers(step, hidden)
         self._is_padded = any(grid.is_padded for grid in opened.grids)
         return found

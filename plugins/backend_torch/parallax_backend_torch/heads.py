@@ -11,8 +11,8 @@ from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.rope import Rope
-from parallax_backend_torch.step import SlotMapping, Spot, Step
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.step import LayerCache, SlotMapping, Step
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
 
@@ -25,10 +25,10 @@ class Heads:
     """The number of heads of keys, and of values."""
     width: int
 
-    def keep(self, window: int = 0) -> Kept:
+    def keep(self, window: int = 0) -> CacheSpec:
         """Return the cache of a layer."""
         shape = self.keys, self.width
-        return Kept("window" if window else "full", (shape, shape), window)
+        return CacheSpec("window" if window else "full", (shape, shape), window)
 
 
 def read_heads(config: Config) -> Heads:
@@ -83,17 +83,17 @@ class Attention:
         if weights.has("sinks"):
             self.rule = replace(self.rule, sinks=weights.read_vector("sinks"))
 
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width of the model]."""
-        return self.back.apply(self.look(self.into.apply(x), step, spot), residual)
+        return self.back.apply(self.look(self.into.apply(x), step, cache), residual)
 
-    def look(self, mixed: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
+    def look(self, mixed: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the results of all heads, [tokens, heads * width], from ``mixed``, the product with `into`."""
-        heads, places = self.heads, spot.places
+        heads, places = self.heads, cache.places
         assert isinstance(places, SlotMapping)
         mixed = mixed.unflatten(1, (-1, heads.width))
         queries, keys, values, gates = mixed.split((heads.queries, heads.keys, heads.keys, self.gates), dim=1)
-        angles, pool = step.find_angles(self.rope), Pool(*spot.kept)
+        angles, pool = step.find_angles(self.rope), Pool(*cache.kept)
         if not self.gates and place_heads(mixed, self.norms, angles, pool, places.slots):
             return attend(queries, pool, places, self.rule).flatten(1)
         if self.norms:

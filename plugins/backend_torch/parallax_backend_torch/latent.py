@@ -13,8 +13,8 @@ import torch
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.rope import Rope
-from parallax_backend_torch.step import SlotMapping, Spot, Step
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.step import LayerCache, SlotMapping, Step
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
 
@@ -29,9 +29,9 @@ class LatentSizes:
     rotated: int
     value: int
 
-    def keep(self) -> Kept:
+    def keep(self) -> CacheSpec:
         """Return the cache of a layer."""
-        return Kept("latent", ((1, self.latent + self.rotated),))
+        return CacheSpec("latent", ((1, self.latent + self.rotated),))
 
 
 class LatentAttention:
@@ -67,9 +67,9 @@ class LatentAttention:
         self._keys, self._values = (weights.keep_stack(part) for part in (keys, values.transpose(1, 2)))
         self._back = weights.make_linear("o_proj")
 
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width of the model]."""
-        sizes, places, angles = self._sizes, spot.places, step.find_angles(self._rope)
+        sizes, places, angles = self._sizes, cache.places, step.find_angles(self._rope)
         assert isinstance(places, SlotMapping)
         if self._narrow is not None and self._narrow_norm is not None:
             heads = self._query.apply(self._narrow_norm(self._narrow.apply(x)))
@@ -81,7 +81,7 @@ class LatentAttention:
         kept = torch.cat([self._norm(latent), key], dim=-1)[:, None]
         rotate_tail(query, sizes.rotated, angles)
         rotate_tail(kept, sizes.rotated, angles)
-        pool = Pool(spot.kept[0], spot.kept[0])
+        pool = Pool(cache.kept[0], cache.kept[0])
         store(pool, kept, kept, places)
         found = attend(query, pool, places, self._rule)[..., : sizes.latent]
         return self._back.apply(multiply_heads(found, self._values).flatten(1), residual)

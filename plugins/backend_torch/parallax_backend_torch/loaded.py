@@ -14,7 +14,7 @@ from parallax_backend_torch.model import Shape
 from parallax_backend_torch.network import Runner
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.stage import StageParts, TorchStage
-from parallax_backend_torch.store import Kept, Store, list_sizes
+from parallax_backend_torch.store import CacheSpec, Store, list_sizes
 from parallax_backend_torch.weights import Selection, TensorSizes
 from parallax_core.api import (
     LayerRange,
@@ -49,7 +49,7 @@ class LoadedLayers:
     factory: LayerFactory
     sizes: TensorSizes
     runner: Runner
-    kept: Sequence[Kept]
+    kept: Sequence[CacheSpec]
     """The cache of each layer."""
     parts: Mapping[str, str]
     """See `StageInfo.weights_parts`."""
@@ -106,7 +106,7 @@ class LoadedLayers:
     def _select(self, layers: LayerRange) -> Selection:
         return replace(self.selection, layers=layers)
 
-    def _list_kept(self, layers: LayerRange) -> Sequence[Kept]:
+    def _list_kept(self, layers: LayerRange) -> Sequence[CacheSpec]:
         first = self.selection.layers.start
         return self.kept[layers.start - first : layers.stop - first]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from parallax_backend_torch.kernels.linear import Gate
-from parallax_backend_torch.step import Spot, Step
+from parallax_backend_torch.step import LayerCache, Step
 from parallax_backend_torch.weights import Weights
 
 
@@ -21,7 +21,7 @@ class Mixer(Protocol):
 class Looker(Protocol):
     """The part of a layer that combines tokens: attention or a delta net."""
 
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, spot: Spot) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width]."""
 
 

@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 
 from parallax_backend_torch.config import FULL, SLIDING, Config
-from parallax_backend_torch.step import Spot, Step
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.step import LayerCache, Step
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 from parallax_core.api import Unsupported
 
@@ -37,13 +37,13 @@ class Shape:
 class Layer(Protocol):
     """One layer, or a part of one."""
 
-    def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the hidden states after the layer, [tokens, width], without changing ``hidden``.
 
         Args:
             hidden: the hidden states of all tokens of the step, [tokens, width].
             step: the inputs of all layers.
-            spot: the cache of this layer, to which it adds the step's tokens.
+            cache: the cache of this layer, to which it adds the step's tokens.
         """
 
 
@@ -64,7 +64,7 @@ class Model(Protocol):
 
     shape: Shape
 
-    def keep_layer(self, index: int) -> Kept:
+    def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of the layer with this index."""
 
     def build_layer(self, index: int, weights: Weights) -> Layer:

@@ -125,9 +125,9 @@ class Network:
     def run_layers(self, step: Step, hidden: torch.Tensor | None) -> torch.Tensor:
         """Return the hidden states after the last layer of the stage, [tokens, width]."""
         hidden = self._ends.embed(step.tokens) if hidden is None else hidden
-        self._joined = self._joined or join_layers(self._layers, step.spots)
+        self._joined = self._joined or join_layers(self._layers, step.caches)
         for part, layers in self._joined:
-            hidden = layers(hidden, step, step.spots[part])
+            hidden = layers(hidden, step, step.caches[part])
         return hidden
 
     def finish(self, hidden: torch.Tensor, picks: Picks) -> RunResult:

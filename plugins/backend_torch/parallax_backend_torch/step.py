@@ -19,7 +19,7 @@ Angles = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(eq=False)
-class Line:
+class FlatBatch:
     """The tokens of all rows, concatenated; tensors are on the device of the model unless stated otherwise."""
 
     counts: list[int]
@@ -46,13 +46,13 @@ class SlotMapping:
     """The slots of a step's tokens in one pool of keys and values: made once, for all its layers.
 
     Args:
-        line: the tokens of the step.
+        flat: the tokens of the step.
         pool: the pool, after pages were taken for the rows.
         rows: the rows of the step.
     """
 
-    def __init__(self, line: Line, pool: PagePool, rows: Sequence[Row]) -> None:
-        self.line = line
+    def __init__(self, flat: FlatBatch, pool: PagePool, rows: Sequence[Row]) -> None:
+        self.flat = flat
         self.window = pool.info.window
         words, offsets, slots, size = array("i"), array("i"), array("q"), pool.info.page_size
         for row in rows:
@@ -62,10 +62,10 @@ class SlotMapping:
             places = range(row.start, row.start + len(row.tokens))
             slots.extend([pages[place // size - first] * size + place % size for place in places])
         tables, begins = upload(words), upload(offsets)
-        starts, counts = (upload(array("i", each)) for each in (line.starts, line.counts))
+        starts, counts = (upload(array("i", each)) for each in (flat.starts, flat.counts))
         self.rows = attention.Rows(tables, begins, starts, counts, size)
         """The page tables, on the CPU."""
-        self.slots = upload(slots).to(line.device)
+        self.slots = upload(slots).to(flat.device)
         """The slots of the new tokens, int64 of shape [tokens]."""
 
 
@@ -73,16 +73,16 @@ class Slots:
     """The states of a step's rows in one pool of states: read during the step, and written after it succeeded.
 
     Args:
-        line: the tokens of the step.
+        flat: the tokens of the step.
         pool: the pool, after pages were taken for the rows.
         rows: the rows of the step.
     """
 
-    def __init__(self, line: Line, pool: PagePool, rows: Sequence[Row]) -> None:
-        self.line = line
-        self.slots = torch.tensor([pool.pages(row.seq)[1][0] for row in rows]).to(line.device)
+    def __init__(self, flat: FlatBatch, pool: PagePool, rows: Sequence[Row]) -> None:
+        self.flat = flat
+        self.slots = torch.tensor([pool.pages(row.seq)[1][0] for row in rows]).to(flat.device)
         """The slot of each row, int64 of shape [rows]."""
-        self.is_old = torch.tensor([start > 0 for start in line.starts]).to(line.device)
+        self.is_old = torch.tensor([start > 0 for start in flat.starts]).to(flat.device)
         """Whether a row has a state from an earlier step, bool of shape [rows]."""
         self._put: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -98,8 +98,8 @@ class Slots:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Spot:
-    """The cache of one layer, and the slots of a step's rows in it."""
+class LayerCache:
+    """The cache tensors of one layer, and the slots of a step's rows in it."""
 
     kept: Sequence[torch.Tensor]
     """The tensors of the cache, each of shape [slots, ...]."""
@@ -114,7 +114,7 @@ class Step:
     """Token ids, int64 of shape [tokens]."""
     positions: torch.Tensor
     """int64 of shape [tokens]."""
-    spots: Sequence[Spot]
+    caches: Sequence[LayerCache]
     """One for each layer of the stage."""
     angles: dict[Rope, Angles] = field(default_factory=dict)
 
@@ -126,42 +126,42 @@ class Step:
 
     def commit(self) -> None:
         """Write the new states of all layers, which a failed step must not change."""
-        for spot in self.spots:
-            if isinstance(spot.places, Slots):
-                spot.places.commit()
+        for cache in self.caches:
+            if isinstance(cache.places, Slots):
+                cache.places.commit()
 
 
-def make_line(rows: Sequence[Row], device: torch.device) -> Line:
+def flatten_rows(rows: Sequence[Row], device: torch.device) -> FlatBatch:
     """Return the tokens of ``rows``, concatenated."""
-    return Line([len(row.tokens) for row in rows], [row.start for row in rows], device)
+    return FlatBatch([len(row.tokens) for row in rows], [row.start for row in rows], device)
 
 
 def make_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> Step:
     """Return ``rows``, for which pages were taken, as a step on a CPU."""
-    line = make_line(rows, store.device)
-    places = find_places(line, pools, rows)
-    return Step(*read_tokens(line, rows), make_spots(store, places))
+    flat = flatten_rows(rows, store.device)
+    places = find_places(flat, pools, rows)
+    return Step(*read_tokens(flat, rows), make_caches(store, places))
 
 
-def make_spots(store: Store, places: Sequence[SlotMapping | Slots]) -> list[Spot]:
+def make_caches(store: Store, places: Sequence[SlotMapping | Slots]) -> list[LayerCache]:
     """Return the cache of each layer, with the slots in its pool."""
-    return [Spot(kept, places[pool]) for kept, pool in zip(store.tensors, store.pools, strict=True)]
+    return [LayerCache(kept, places[pool]) for kept, pool in zip(store.tensors, store.pools, strict=True)]
 
 
-def find_places(line: Line, pools: Sequence[PagePool], rows: Sequence[Row]) -> list[SlotMapping | Slots]:
+def find_places(flat: FlatBatch, pools: Sequence[PagePool], rows: Sequence[Row]) -> list[SlotMapping | Slots]:
     """Return the slots of ``rows`` in each pool, after pages were taken for them."""
-    return [Slots(line, pool, rows) if pool.info.kind == "state" else SlotMapping(line, pool, rows) for pool in pools]
+    return [Slots(flat, pool, rows) if pool.info.kind == "state" else SlotMapping(flat, pool, rows) for pool in pools]
 
 
-def read_tokens(line: Line, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+def read_tokens(flat: FlatBatch, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the token ids and positions of all rows, int64 of shape [tokens] each."""
     words = array("q")
     for row in rows:
         words.extend(row.tokens)
-    positions = line.index
+    positions = flat.index
     if any(row.positions for row in rows):
         given = array("q")
         for row in rows:
             given.extend(row.positions or range(row.start, row.start + len(row.tokens)))
         positions = upload(given)
-    return upload(words).to(line.device), positions.to(line.device)
+    return upload(words).to(flat.device), positions.to(flat.device)

@@ -12,7 +12,7 @@ from struct import pack
 import torch
 
 from parallax_backend_torch.page_grid import Grid, Table
-from parallax_backend_torch.step import Slots, Step, make_line, make_spots
+from parallax_backend_torch.step import Slots, Step, flatten_rows, make_caches
 from parallax_backend_torch.store import Store
 from parallax_core.api import PagePool, PoolInfo, Row
 from parallax_sampling_torch.tensors import send
@@ -121,9 +121,9 @@ def send_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> S
     extents = step_upload.measure()
     sent = send(step_upload.write(extents), store.device)
     opened = open_step_upload(sent, extents, [pool.info for pool in paged])
-    grids, line = iter(opened.grids), make_line(rows, store.device)
-    places = [Slots(line, pool, rows) if pool.info.kind == "state" else next(grids) for pool in pools]
-    return Step(opened.tokens, opened.positions, make_spots(store, places))
+    grids, flat = iter(opened.grids), flatten_rows(rows, store.device)
+    places = [Slots(flat, pool, rows) if pool.info.kind == "state" else next(grids) for pool in pools]
+    return Step(opened.tokens, opened.positions, make_caches(store, places))
 
 
 def list_groups(rows: Sequence[Row]) -> list[list[Row]]:

@@ -14,8 +14,8 @@ PoolKey = tuple[PoolKind, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The cache of one layer."""
+class CacheSpec:
+    """Describes the cache of one layer."""
 
     kind: PoolKind
     shapes: tuple[tuple[int, ...], ...]
@@ -43,7 +43,7 @@ class Kept:
         return sum(math.prod(shape) * int(dtype.itemsize) for shape, dtype in self.tensors)
 
 
-def keep_as(kept: Kept, dtype: torch.dtype) -> Kept:
+def keep_as(kept: CacheSpec, dtype: torch.dtype) -> CacheSpec:
     """Return the cache of a layer with keys and values of a dtype; a state stays as it is.
 
     Raises:
@@ -57,7 +57,7 @@ def keep_as(kept: Kept, dtype: torch.dtype) -> Kept:
     return replace(kept, dtype=dtype)
 
 
-def list_sizes(layers: Sequence[Kept]) -> dict[PoolKey, int]:
+def list_sizes(layers: Sequence[CacheSpec]) -> dict[PoolKey, int]:
     """Return the bytes of a token, or of a state, in each pool."""
     sizes: dict[PoolKey, int] = {}
     for kept in layers:
@@ -74,7 +74,7 @@ class Store:
         device: the device of the tensors.
     """
 
-    def __init__(self, layers: Sequence[Kept], infos: Sequence[PoolInfo], device: torch.device) -> None:
+    def __init__(self, layers: Sequence[CacheSpec], infos: Sequence[PoolInfo], device: torch.device) -> None:
         self.device = device
         numbers = {(info.kind, info.window): number for number, info in enumerate(infos)}
         self.pools = [numbers[kept.pool] for kept in layers]

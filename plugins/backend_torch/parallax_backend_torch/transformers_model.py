@@ -21,7 +21,7 @@ from parallax_backend_torch.model import Shape
 from parallax_backend_torch.model_slice import Output, Product, Section, StopAfterLayer, fill_model, sketch_model
 from parallax_backend_torch.network import RunResult
 from parallax_backend_torch.step import SlotMapping, Step
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Selection, Weights
 from parallax_core.api import Unsupported
 from parallax_sampling_torch.outputs import Picks
@@ -59,11 +59,11 @@ class Paged:
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Answer as `Attender` says."""
-        spot = self.step.spots[call.layer - self.first]
-        assert isinstance(spot.places, SlotMapping)
-        pool = Pool(*spot.kept)
-        store(pool, call.key, call.value, spot.places)
-        return attend(call.query, pool, spot.places, make_rule(call))
+        cache = self.step.caches[call.layer - self.first]
+        assert isinstance(cache.places, SlotMapping)
+        pool = Pool(*cache.kept)
+        store(pool, call.key, call.value, cache.places)
+        return attend(call.query, pool, cache.places, make_rule(call))
 
 
 class Generic:
@@ -94,7 +94,7 @@ class Generic:
         part._selection = selection  # noqa: SLF001 -- of a copy of itself
         return part
 
-    def try_layers(self) -> list[Kept]:
+    def try_layers(self) -> list[CacheSpec]:
         """Run a few tokens, and return the cache of each layer.
 
         Raises:
@@ -161,7 +161,7 @@ class Generic:
         assert self._normed.seen is not None, "the norm was run"
         return RunResult(states=picks.add_up(self._head.seen, self._normed.seen), logits=out.logits[0].float())
 
-    def _keep_call(self, call: AttentionCall) -> Kept:
+    def _keep_call(self, call: AttentionCall) -> CacheSpec:
         """Return the cache of a layer, after checking its sliding window against config.json."""
         config = self._model.config.get_text_config()
         kinds = getattr(config, "layer_types", None)
@@ -172,7 +172,7 @@ class Generic:
         if call.key.shape != call.value.shape:
             raise Unsupported("keys and values of this model differ in width", "choose another backend")
         shape = tuple(call.key.shape[1:])
-        return Kept("window" if call.window else "full", (shape, shape), call.window)
+        return CacheSpec("window" if call.window else "full", (shape, shape), call.window)
 
 
 def make_rule(call: AttentionCall) -> Rule:

@@ -21,7 +21,7 @@ from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.backend import BackendConformance
 from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.lease import LeaseChecks
-from parallax_core.testing.checks.window import Given
+from parallax_core.testing.checks.window import StageInput
 from parallax_core.testing.stage import StageConformance
 from tests.support.checkpoints import LAYERS, save_family
 
@@ -177,7 +177,7 @@ class TestGptOss(Tiny):
 
     kind = "gpt_oss"
 
-    def _take(self, chain: Chain, given: Given) -> object:
+    def _take(self, chain: Chain, given: StageInput) -> object:
         found: Any = super()._take(chain, given)
         return Near(array("f", found[0]).tolist())
 

@@ -14,7 +14,7 @@ from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.kernels import library
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule, attend, quantize_heads, store
 from parallax_backend_torch.settings import TorchSettings
-from parallax_backend_torch.store import Kept, keep_as
+from parallax_backend_torch.store import CacheSpec, keep_as
 from parallax_core.api import StagePlan, Unsupported
 from tests.support.checkpoints import save_family
 
@@ -203,7 +203,7 @@ def test_twice_as_much_context_fits_as_in_bfloat16(folder: Path, monkeypatch: py
 
 
 def test_bytes_of_a_token_count_its_scales() -> None:
-    kept = Kept("full", ((3, 64), (3, 64)))
+    kept = CacheSpec("full", ((3, 64), (3, 64)))
     assert [keep_as(kept, dtype).num_bytes for dtype in (torch.float32, torch.bfloat16, torch.int8)] == [1536, 768, 396]
 
 

@@ -13,7 +13,7 @@ from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.network import Network
 from parallax_backend_torch.stage import TorchStage
 from parallax_backend_torch.step import Step
-from parallax_backend_torch.store import Kept, Store, list_sizes
+from parallax_backend_torch.store import CacheSpec, Store, list_sizes
 from parallax_core.api import (
     BackendFailed,
     Copy,
@@ -33,9 +33,9 @@ from parallax_core.api import (
 )
 from tests.support.checkpoints import save_family
 
-FULL = Kept("full", ((2, 8), (2, 8)))
-WINDOW = Kept("window", ((2, 8), (2, 8)), 8)
-STATE = Kept("state", ((3, 4), (2, 8, 8)))
+FULL = CacheSpec("full", ((2, 8), (2, 8)))
+WINDOW = CacheSpec("window", ((2, 8), (2, 8)), 8)
+STATE = CacheSpec("state", ((3, 4), (2, 8, 8)))
 
 
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))

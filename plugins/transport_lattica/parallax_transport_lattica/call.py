@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import cache
 
 from parallax_core.api import ParallaxError, PeerLost
 from parallax_transport_lattica.address import LatticaEndpoint, write_multiaddr
@@ -22,17 +23,16 @@ STUN = (
 )
 
 
-class _Told:
-    """Whether the log has the note about public servers."""
-
-    is_told = False
-
-
 def tell_of_stun(process: PeerProcess) -> None:
     """Say once that a process may ask public servers; on Linux it cannot."""
-    if process.has_udp and not _Told.is_told:
-        _Told.is_told = True
-        logger.warning(STUN)
+    if process.has_udp:
+        warn_of_stun()
+
+
+@cache
+def warn_of_stun() -> None:
+    """Log the note about public servers, once in a process."""
+    logger.warning(STUN)
 
 
 async def find_ip(place: LatticaEndpoint) -> IpAddress:

@@ -77,10 +77,8 @@ def test_udp_is_refused_and_the_rest_is_not() -> None:
     assert done.stdout == "fine\n"
 
 
-def test_questions_to_public_servers_are_told_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(call_module._Told, "is_told", False)
+def test_questions_to_public_servers_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    call_module.warn_of_stun.cache_clear()
     process = PeerProcess.__new__(PeerProcess)
     for has_udp in (False, True, True):
         process.has_udp = has_udp

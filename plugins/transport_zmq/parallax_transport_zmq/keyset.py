@@ -25,8 +25,8 @@ SETTLED_NS = 100_000_000
 """Nanoseconds after a change of a folder in which a further one may have the same time."""
 OWN, KNOWN, REMOVED = "own", "known", "removed"
 
-Stamp = tuple[int, ...]
-Stamps = dict[str, Stamp]
+FileState = tuple[int, ...]
+FileStates = dict[str, FileState]
 """Files by path."""
 
 
@@ -61,11 +61,11 @@ class KeyFolder:
         self._folders = (folder, folder / OWN, folder / KNOWN, folder / REMOVED)
         self._age_s, self._clock = age_s, clock
         self._set: KeySet | None = None
-        self._stamps: tuple[Stamp, ...] | None = None
+        self._stamps: tuple[FileState, ...] | None = None
         """Of the folders when they were read; None: they may have changed since."""
-        self._kinds: tuple[Stamps, Stamps, Stamps] = ({}, {}, {})
+        self._kinds: tuple[FileStates, FileStates, FileStates] = ({}, {}, {})
         """The files that were read: own, known and removed."""
-        self._read: dict[str, tuple[Stamp, Key | None]] = {}
+        self._read: dict[str, tuple[FileState, Key | None]] = {}
         """The keys of files, by path, and the stamps of these when they were read."""
         self._is_settled = False
         """Whether a further change would change the stamps."""
@@ -129,7 +129,7 @@ class KeyFolder:
             return self._read_files(*kinds)
         return self._set
 
-    def _read_files(self, own: Stamps, known: Stamps, removed: Stamps) -> KeySet:
+    def _read_files(self, own: FileStates, known: FileStates, removed: FileStates) -> KeySet:
         before, self._read = self._read, {}
         for path, stamp in {**own, **known}.items():
             entry = before.get(path)
@@ -169,9 +169,9 @@ def _read_removal(path: Path) -> tuple[bytes, str] | None:
     return key, ""
 
 
-def _list_files(folder: Path, suffix: str) -> Stamps:
+def _list_files(folder: Path, suffix: str) -> FileStates:
     """Return the files of a folder in the order of names, each with values that change with its content or rights."""
-    found: Stamps = {}
+    found: FileStates = {}
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):  # removed meanwhile
@@ -180,7 +180,7 @@ def _list_files(folder: Path, suffix: str) -> Stamps:
     return dict(sorted(found.items()))
 
 
-def _stamp_folder(folder: Path) -> Stamp:
+def _stamp_folder(folder: Path) -> FileState:
     """Return values that change with a folder, its mtime in nanoseconds first; empty without a folder."""
     try:
         return _read_stamp(folder.stat())
@@ -188,11 +188,11 @@ def _stamp_folder(folder: Path) -> Stamp:
         return ()
 
 
-def _read_stamp(seen: os.stat_result) -> Stamp:
+def _read_stamp(seen: os.stat_result) -> FileState:
     return (seen.st_ctime_ns, seen.st_size, seen.st_ino, seen.st_mode, seen.st_uid)
 
 
-def _is_settled(stamps: tuple[Stamp, ...]) -> bool:
+def _is_settled(stamps: tuple[FileState, ...]) -> bool:
     """Return whether a further change of one of these folders would give it another time."""
     now = time.time_ns()
     return all(now - stamp[0] > SETTLED_NS for stamp in stamps if stamp)

@@ -1,4 +1,4 @@
-"""One end of a link: credit, frame order, heartbeats, closing. A `Line` carries its messages."""
+"""One end of a link: credit, frame order, heartbeats, closing. A `LinkSender` carries its messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Peer:
     """What the kernel knows of its connection; None: it is not asked."""
 
 
-class Line(Protocol):
+class LinkSender(Protocol):
     """Carries the messages of a link."""
 
     def post_threadsafe(self, message: Data) -> None:
@@ -61,10 +61,10 @@ class Line(Protocol):
 class ZmqLink:
     """One end of a link; see `parallax_core.api.Link`, `Guarded` and `MonitoredOnDemand`."""
 
-    def __init__(self, plan: TransportPlan, line: Line, peer: Peer, limits: FrameLimits | None = None) -> None:
+    def __init__(self, plan: TransportPlan, sender: LinkSender, peer: Peer, limits: FrameLimits | None = None) -> None:
         """Begin a link to ``peer``, which may send frames up to ``limits`` until it is admitted."""
         self._plan = plan
-        self._line = line
+        self._sender = sender
         self._peer = peer
         self._limits = limits or plan.limits
         self._credit = min(peer.credit, plan.credit)  # neither end buffers more than its credit
@@ -223,7 +223,7 @@ class ZmqLink:
             return
         self._pace.posted = now
         try:
-            self._line.post_threadsafe(self._pace.pack())
+            self._sender.post_threadsafe(self._pace.pack())
         except ConnectionError:  # the loop will notice
             return
         finally:
@@ -234,7 +234,7 @@ class ZmqLink:
         if self._lost or not self._posting.acquire(blocking=False):
             return
         try:
-            self._line.post_threadsafe(pack_reason(Kind.BYE, reason))
+            self._sender.post_threadsafe(pack_reason(Kind.BYE, reason))
             self._lost = reason
             self._loop.call_soon_threadsafe(self._lose, reason)
         except (ConnectionError, RuntimeError):  # the peer is gone, or the loop is closed
@@ -255,7 +255,7 @@ class ZmqLink:
             self._over.set()
             self._lose(reason)
             self._parcel = None
-            self._line.hang_up()
+            self._sender.hang_up()
 
     def _set_monitor(self, tell: Callable[[], None] | None) -> None:
         self._tell, self._pace.is_monitored = tell, tell is not None
@@ -323,7 +323,7 @@ class ZmqLink:
         try:
             with self._posting:
                 for message in messages:
-                    self._line.post(message)
+                    self._sender.post(message)
         except ConnectionError:
             self.finish("the connection broke")
 

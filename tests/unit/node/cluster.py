@@ -40,7 +40,7 @@ from parallax_core.node.worker.lease_session import LeaseSession
 from parallax_core.node.worker.leases import NodeLeases
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession
-from parallax_core.testing.liar import LiarTransport, Plot
+from parallax_core.testing.liar import LiarTransport, LiePlan
 from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.membership import Assign, Join
@@ -78,9 +78,9 @@ def step_slowly(stage: ToyStage, batch: StageBatch) -> StageOutput:
 class Node:
     """A node that joins a head, and joins again whenever the head is lost, until it is killed."""
 
-    def __init__(self, name: str, plot: Plot | None = None, backends: tuple[str, ...] = (BACKEND,)) -> None:
+    def __init__(self, name: str, lies: LiePlan | None = None, backends: tuple[str, ...] = (BACKEND,)) -> None:
         self.name = name
-        self.transport = LiarTransport(InProcessTransport(TransportPlan(node=name, listen="inprocess://")), plot)
+        self.transport = LiarTransport(InProcessTransport(TransportPlan(node=name, listen="inprocess://")), lies)
         self.loads: list[Assign] = []
         """The assignments it was given."""
         self.losses: list[PeerLost] = []

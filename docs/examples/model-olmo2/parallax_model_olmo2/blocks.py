@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import torch
 
 from parallax_backend_torch.api import (
+    CacheSpec,
     Config,
     GatedMlp,
     Heads,
-    Kept,
+    LayerCache,
     Norm,
     Pool,
     Rope,
     Rule,
     SlotMapping,
-    Spot,
     Step,
     Weights,
     attend,
@@ -40,7 +40,7 @@ class Attention:
         self.into, self.back = weights.make_linear("q_proj", "k_proj", "v_proj"), weights.make_linear("o_proj")
         self.query_norm, self.key_norm = (Norm(weights.read_vector(f"{name}_norm.weight"), eps) for name in "qk")
 
-    def __call__(self, x: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return what attention gives: [tokens, width of the model]."""
         keys_width = self.heads.keys * self.heads.width
         mixed = self.into.apply(x).split((self.heads.queries * self.heads.width, keys_width, keys_width), dim=1)
@@ -48,7 +48,7 @@ class Attention:
         angles = step.find_angles(self.rope)
         rotate(queries, angles)
         rotate(keys, angles)
-        pool, places = Pool(*spot.kept), spot.places
+        pool, places = Pool(*cache.kept), cache.places
         assert isinstance(places, SlotMapping)
         store(pool, keys, values, places)
         return self.back.apply(attend(queries, pool, places, self.rule).flatten(1))
@@ -66,9 +66,9 @@ class Layer:
     mlp: GatedMlp
     mlp_norm: Norm
 
-    def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the hidden states after the layer."""
-        hidden = hidden + self.attention_norm(self.attention(hidden, step, spot))
+        hidden = hidden + self.attention_norm(self.attention(hidden, step, cache))
         return hidden + self.mlp_norm(self.mlp(hidden, None))
 
 
@@ -81,7 +81,7 @@ class Olmo2:
         self._heads = read_heads(config)
         self._rope = make_rope(config, self._heads.width)
 
-    def keep_layer(self, index: int) -> Kept:  # noqa: ARG002 -- every layer is alike
+    def keep_layer(self, index: int) -> CacheSpec:  # noqa: ARG002 -- every layer is alike
         """Return what a layer remembers: keys and values."""
         return self._heads.keep()
 

@@ -13,7 +13,7 @@ from parallax_backend_torch.latent import LatentAttention, LatentSizes
 from parallax_backend_torch.mlp import GatedMlp, Mixer
 from parallax_backend_torch.model import check_choice, read_shape
 from parallax_backend_torch.rope import make_rope, read_rope, scale_magnitude
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 from parallax_core.api import Unsupported
 
@@ -65,7 +65,7 @@ class DeepseekV3:
         self._scale = find_scale(config, self._sizes)
         self._first_sparse = config.size("first_k_dense_replace", 0)
 
-    def keep_layer(self, index: int) -> Kept:  # noqa: ARG002 -- every layer is alike
+    def keep_layer(self, index: int) -> CacheSpec:  # noqa: ARG002 -- every layer is alike
         """Return the cache of a layer: a latent, and the part of a key with rope."""
         return self._sizes.keep()
 

@@ -13,8 +13,8 @@ from parallax_backend_torch.heads import Attention, Look, read_heads
 from parallax_backend_torch.mlp import GatedMlp
 from parallax_backend_torch.model import check_choice, read_shape, read_windows
 from parallax_backend_torch.rope import Rope, make_rope
-from parallax_backend_torch.step import Spot, Step
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.step import LayerCache, Step
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 from parallax_core.api import Unsupported
 
@@ -33,10 +33,10 @@ class Gemma3Layer:
     """In the order of `NORMS`."""
     is_steady: ClassVar[bool] = True
 
-    def __call__(self, hidden: torch.Tensor, step: Step, spot: Spot) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the hidden states after the layer."""
         before, after, before_mixer, after_mixer = self.norms
-        hidden = hidden + after(self.attention(before(hidden), None, step, spot))
+        hidden = hidden + after(self.attention(before(hidden), None, step, cache))
         return hidden + after_mixer(self.mixer(before_mixer(hidden), None))
 
 
@@ -58,7 +58,7 @@ class Gemma3:
         self._scale = config.count("query_pre_attn_scalar", default=256) ** -0.5
         self._soft_cap = config.number("attn_logit_softcapping", 0.0)
 
-    def keep_layer(self, index: int) -> Kept:
+    def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values."""
         return self._heads.keep(self._windows[index])
 

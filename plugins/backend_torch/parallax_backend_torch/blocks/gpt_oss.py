@@ -15,7 +15,7 @@ from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import read_shape, read_windows
 from parallax_backend_torch.mxfp4 import widen_blocks
 from parallax_backend_torch.rope import make_rope
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
 
@@ -48,7 +48,7 @@ class GptOss:
         self._num_chosen = config.count("num_experts_per_tok", "experts_per_token")
         self._clamps = config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)
 
-    def keep_layer(self, index: int) -> Kept:
+    def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values."""
         return self._heads.keep(self._windows[index])
 

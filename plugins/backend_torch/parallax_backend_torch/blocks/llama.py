@@ -8,7 +8,7 @@ from parallax_backend_torch.heads import Attention, Look, read_heads
 from parallax_backend_torch.mlp import GatedMlp
 from parallax_backend_torch.model import check_choice, read_shape
 from parallax_backend_torch.rope import make_rope
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
 
@@ -21,7 +21,7 @@ class Llama:
         self._heads = read_heads(config)
         self._rope = make_rope(config, self._heads.width)
 
-    def keep_layer(self, index: int) -> Kept:  # noqa: ARG002 -- every layer is alike
+    def keep_layer(self, index: int) -> CacheSpec:  # noqa: ARG002 -- every layer is alike
         """Return the cache of a layer: keys and values."""
         return self._heads.keep()
 

@@ -8,7 +8,7 @@ from parallax_backend_torch.heads import Attention, Look, read_heads
 from parallax_backend_torch.mlp import GatedMlp
 from parallax_backend_torch.model import check_choice, read_shape, read_windows
 from parallax_backend_torch.rope import make_rope
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
 
@@ -22,7 +22,7 @@ class Qwen2:
         self._rope = make_rope(config, self._heads.width)
         self._windows = find_windows(config)
 
-    def keep_layer(self, index: int) -> Kept:
+    def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values."""
         return self._heads.keep(self._windows[index])
 

@@ -16,7 +16,7 @@ from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.mlp import GatedMlp, Mixer
 from parallax_backend_torch.model import check_choice, read_shape
 from parallax_backend_torch.rope import make_rope
-from parallax_backend_torch.store import Kept
+from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
 LINEAR = "linear_attention"
@@ -54,7 +54,7 @@ class Qwen3Next:
             kernel=config.count("linear_conv_kernel_dim"),
         )
 
-    def keep_layer(self, index: int) -> Kept:
+    def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values, or a state."""
         return self._heads.keep() if self._kinds[index] == FULL else self._sizes.keep()
 

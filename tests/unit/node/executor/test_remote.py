@@ -19,7 +19,7 @@ from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.worker import loaded_stage
 from parallax_core.testing.fault import Fault, FaultStage
-from parallax_core.testing.liar import OF_ANSWERS, Lie, Plot
+from parallax_core.testing.liar import OF_ANSWERS, Lie, LiePlan
 from parallax_core.testing.node import open_toy, open_toy_layers
 from parallax_core.testing.toy import Toy
 from parallax_core.wire.membership import Assign
@@ -205,21 +205,21 @@ async def test_nodes_without_the_backend_are_left_alone() -> None:
 @pytest.mark.parametrize("after", [0, 5])
 async def test_stage_that_lies_is_found_out(lie: Lie, after: int) -> None:
     liar = 2 if lie in OF_ANSWERS else 1
-    nodes = [Node(name, Plot(lie, after) if stage == liar else None) for stage, name in enumerate(NAMES)]
+    nodes = [Node(name, LiePlan(lie, after) if stage == liar else None) for stage, name in enumerate(NAMES)]
     reasons: list[str] = []
     async with (
         open_registry() as registry,
         joined(registry, *nodes),
         running(make_executor(registry), reasons.append) as engine,
     ):
-        nodes[liar].transport.plot = None
+        nodes[liar].transport.plan = None
         await check_answer(engine, length=30)
         assert "is lost" in reasons[0]
         await check_answer(engine)
 
 
 async def test_stage_that_floods_its_head_harms_nobody() -> None:
-    nodes = [Node(name, Plot("flood", 2) if name == "cellar" else None) for name in NAMES]
+    nodes = [Node(name, LiePlan("flood", 2) if name == "cellar" else None) for name in NAMES]
     async with open_registry() as registry, joined(registry, *nodes), running(make_executor(registry)) as engine:
         await check_answer(engine)
 
