@@ -47,7 +47,7 @@ def check_decoder(tokenizer: Tokenizer) -> None:
 
 
 def list_parts(tokenizer: Tokenizer) -> list[DecoderPart]:
-    """Return the decoder of a tokenizer and those that it consists of; none if it has none."""
+    """Return the decoder of a tokenizer, if any, and its parts."""
     return [] if tokenizer.decoder is None else list(_walk(json.loads(tokenizer.decoder.__getstate__())))
 
 
