@@ -28,6 +28,7 @@ from typing import Any
 import pluggy
 
 from parallax_core.contracts.backend import BackendSpec
+from parallax_core.contracts.deployment import DeploymentSpec
 from parallax_core.contracts.dialect import DialectSpec
 from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
@@ -106,6 +107,16 @@ def parallax_register_dialects() -> Iterable[DialectSpec]:  # type: ignore[empty
     Return one spec per API. Its bodies are read in processes of their own, and turned into requests to the engine; its
     routes write the answers. `parallax_core.api.dialect` has what they need. An API whose requests can be forwarded to
     routes of another is simpler by `parallax_extend_server`.
+    """
+
+
+@hookspec
+def parallax_register_deployments() -> Iterable[DeploymentSpec]:  # type: ignore[empty-body]
+    """Offer kinds of deployments: where the nodes of a server come from, and how a worker finds its server.
+
+    Return one spec per kind, such as one that starts nodes as jobs of Slurm or as actors of Ray. Users write its name
+    as ``deployment`` in ``[serve]`` or ``[worker]``. Test it with its kit,
+    `parallax_core.testing.deployment.DeploymentConformance`.
     """
 
 

@@ -34,6 +34,14 @@ from parallax_core.checkpoint.weights_version import identify_weights
 from parallax_core.config.home import cache_folder, keys_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, Opens, StagePlan
 from parallax_core.contracts.capability import Capability
+from parallax_core.contracts.deployment import (
+    DeploymentSpec,
+    Launch,
+    ServerPlan,
+    ServerRequest,
+    WantedNodes,
+    WorkerRequest,
+)
 from parallax_core.contracts.device import DeviceBenchmark, DeviceMemory, DevicePlan, DeviceSpeed, DType
 from parallax_core.contracts.dialect import BodySpec, Dialect, DialectSpec, ErrorForm
 from parallax_core.contracts.discovery import MOST_ANSWER_BYTES, MOST_QUESTION_BYTES, Discovery, FindAnswer
@@ -398,6 +406,13 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Dialect",
     "DialectSpec",
     "ErrorForm",
+    # Kinds of deployments
+    "DeploymentSpec",
+    "Launch",
+    "ServerPlan",
+    "ServerRequest",
+    "WantedNodes",
+    "WorkerRequest",
     # Events, and routes of the HTTP server
     "EngineReady",
     "Event",

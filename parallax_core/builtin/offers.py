@@ -1,11 +1,14 @@
-"""The built-in policies and configuration sections, as the built-in plugin offers them."""
+"""The policies, sources, transports, deployments and configuration sections that the built-in plugin offers."""
 
 from __future__ import annotations
 
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.deployment import DeploymentSpec
 from parallax_core.contracts.dialect import BodySpec, DialectSpec
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.contracts.setting import SettingsSpec
+from parallax_core.contracts.source import SourceSpec
+from parallax_core.contracts.transport import TransportSpec
 
 CLUSTER = "parallax_core.cluster.placement"
 """The package of the placement policies, which use its cost model; a `Ref` imports it only when one is asked for."""
@@ -121,6 +124,31 @@ DIALECTS = (
                 read=Ref(f"{SERVER}.responses.request:read_compact"),
             ),
         },
+    ),
+)
+
+SOURCES = (
+    SourceSpec(
+        name="file",
+        summary="a model folder on this machine",
+        factory=Ref("parallax_core.builtin.local:LocalSource"),
+        takes_paths=True,
+    ),
+)
+
+TRANSPORTS = (
+    TransportSpec(
+        name="inprocess",
+        summary="nodes of one process",
+        factory=Ref("parallax_core.builtin.inprocess:InProcessTransport"),
+    ),
+)
+
+DEPLOYMENTS = (
+    DeploymentSpec(
+        name="fixed",
+        summary="stages that the user chose, on this machine or on those that join",
+        plan=Ref("parallax_core.deploy.kinds:plan_fixed"),
     ),
 )
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import DialectSpec, Finding, PolicySpec, Ref, SettingsSpec, SourceSpec, TransportSpec, hookimpl
+from parallax_core.api import (
+    DeploymentSpec,
+    DialectSpec,
+    Finding,
+    PolicySpec,
+    SettingsSpec,
+    SourceSpec,
+    TransportSpec,
+    hookimpl,
+)
 
 
 @hookimpl
 def parallax_register_sources() -> Iterable[SourceSpec]:
     """Offer local folders."""
-    return [
-        SourceSpec(
-            name="file",
-            summary="a model folder on this machine",
-            factory=Ref("parallax_core.builtin.local:LocalSource"),
-            takes_paths=True,
-        ),
-    ]
+    from parallax_core.builtin.offers import SOURCES
+
+    return SOURCES
 
 
 @hookimpl
@@ -31,13 +35,17 @@ def parallax_register_policies() -> Iterable[PolicySpec]:
 @hookimpl
 def parallax_register_transports() -> Iterable[TransportSpec]:
     """Offer the transport between nodes of one process."""
-    return [
-        TransportSpec(
-            name="inprocess",
-            summary="nodes of one process",
-            factory=Ref("parallax_core.builtin.inprocess:InProcessTransport"),
-        )
-    ]
+    from parallax_core.builtin.offers import TRANSPORTS
+
+    return TRANSPORTS
+
+
+@hookimpl
+def parallax_register_deployments() -> Iterable[DeploymentSpec]:
+    """Offer stages that the user chose."""
+    from parallax_core.builtin.offers import DEPLOYMENTS
+
+    return DEPLOYMENTS
 
 
 @hookimpl

@@ -10,12 +10,14 @@ from functools import partial
 from parallax_core.base.errors import UsageError
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
+from parallax_core.cli.join_view import JoinScreen
 from parallax_core.cli.option import from_section
 from parallax_core.cli.screen import open_display
 from parallax_core.cli.tell import tell
-from parallax_core.cli.worker import HeadAccess, run_worker
+from parallax_core.cli.worker import run_worker
 from parallax_core.config.config import Config
 from parallax_core.config.join import JoinSettings
+from parallax_core.deploy.head_access import HeadAccess
 from parallax_core.deploy.joined import list_joined
 from parallax_core.deploy.joining import Joiner, check_where
 from parallax_core.deploy.memory_claim import MemoryClaim
@@ -61,7 +63,7 @@ def join(settings: JoinSettings, config: Config) -> None:
     claim = MemoryClaim(worker.memory_bytes)
     access = HeadAccess(joiner.find_key(joined), api, seek, claim=claim)
     with open_display("join", verbose=settings.verbose) as display:
-        run_worker(worker, config, access, display)
+        run_worker(config, worker, access, JoinScreen(display))
 
 
 def _asks_for_code(where: str) -> bool:

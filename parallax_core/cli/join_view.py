@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
-from parallax_core.cli.progress import describe
+from parallax_core.cli.progress import Display, describe
+from parallax_core.cli.screen import watching
 from parallax_core.contracts.progress import Progress, Unit
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession
@@ -84,6 +86,21 @@ class JoinView:
         then, before = self._counted or (now, tokens)
         self._counted = now, tokens
         return max(0, tokens - before) / (now - then) if now > then else 0.0
+
+
+class JoinScreen:
+    """Shows on a display what a machine loads and does; a `WorkerView`."""
+
+    def __init__(self, display: Display) -> None:
+        self._display, self._loads = display, LoadWatch()
+
+    def watch(self, open_model: Callable[[A, Progress], T]) -> Callable[[A, Progress], T]:
+        """Return ``open_model``, whose calls are noted."""
+        return self._loads.watch(open_model)
+
+    def watching(self, place: HeadPlace, session: WorkerSession) -> AbstractAsyncContextManager[None]:
+        """Return a context in which a session is shown."""
+        return watching(self._display, JoinView(place, session, self._loads).look)
 
 
 def describe_layers(assign: Assign | AssignEngine) -> str:

@@ -24,7 +24,6 @@ from parallax_core.cli.option import from_section
 from parallax_core.cli.pip_hint import localize_here
 from parallax_core.cli.progress import Display, make_display
 from parallax_core.cli.screen import Look, watching
-from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
@@ -32,9 +31,8 @@ from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.deploy.backend_options import prepare_plugins
-from parallax_core.deploy.cluster import ClusterPlan
-from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine
-from parallax_core.deploy.found import FoundPlan, read_serve_plan
+from parallax_core.deploy.deployment import Deployment, ReplicaEngine
+from parallax_core.deploy.kinds import ServePlan, read_serve_plan
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.node.events.delivery import EventBus
 from parallax_core.node.whole_model.engine import TextEngine
@@ -51,9 +49,6 @@ AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 
 MakeLook = Callable[["ServedModels", "ModelChanges"], Look]
 """Returns what looks at a server, for the terminal."""
-
-ServePlan = DeploymentPlan | ClusterPlan | FoundPlan
-"""What is served: stages that the user chose, machines that join, or nodes that announce their layers."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +73,6 @@ def serve(settings: ServeSettings, config: Config) -> None:
 
     parallax serve org/model --host 0.0.0.0 --api-key-file keys --set max_waiting=100
     """
-    for code in settings.find:
-        read_code(code)
     run_service(settings, config, partial(read_serve_plan, settings), find_contacts(settings))
 
 

@@ -9,58 +9,58 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from parallax_core.base import log
-from parallax_core.base.errors import PeerLost, UsageError
 from parallax_core.base.ids import is_further
 from parallax_core.base.machine import Machine
 from parallax_core.base.processes import end_children_of_orphan, end_with_parent
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
-from parallax_core.cli.join_view import JoinView, LoadWatch
 from parallax_core.cli.option import from_section
-from parallax_core.cli.progress import Display
-from parallax_core.cli.screen import watching
 from parallax_core.cli.worker_record import recorded
-from parallax_core.cluster.membership.calls import LayerOffer
-from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.config import Config
 from parallax_core.config.home import keys_folder, known_terms_file
-from parallax_core.config.worker import WorkerSettings, name_node
+from parallax_core.config.worker import WorkerSettings
+from parallax_core.contracts.deployment import WorkerRequest
+from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.transport import Transport
-from parallax_core.deploy.announced import make_announced
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.further_nodes import drop_port, make_further_command
-from parallax_core.deploy.memory_claim import MemoryClaim
+from parallax_core.deploy.head_access import HeadAccess, WorkRequest
+from parallax_core.deploy.kinds import FIXED, FOUND, call
 from parallax_core.deploy.node_reports import make_reporter
 from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.deploy.relays import make_offer
 from parallax_core.deploy.stage_opener import StageOpener, make_opener
 from parallax_core.node.profile.link_prober import LinkProber
+from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.node.worker.lease_session import LeaseSession
 from parallax_core.node.worker.leases import NodeLeases
-from parallax_core.node.worker.rejoin import HeadPlace, SeekHead, serve_again
+from parallax_core.node.worker.rejoin import HeadPlace, serve_again
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.shared_layers import SharedLayers
-from parallax_core.node.worker.stop import run_until_signal, serve_until_signal
+from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.forwarder import ApiForwarder, find_api_url
-from parallax_core.wire.membership import Join
+from parallax_core.wire.engine import AssignEngine
+from parallax_core.wire.membership import Assign, Join
 
 SHUTDOWN_S = 0.5
 """Seconds that plugins have to shut down."""
-TRIES_OF_ANNOUNCED = 4
-"""Attempts of a node that was called to join its head again, before it announces itself to all once more."""
+
+A = TypeVar("A", Assign, AssignEngine)
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -85,42 +85,31 @@ def worker(settings: WorkerSettings, config: Config) -> None:
 
     Off loopback both machines need keys: see `parallax keys --help`.
     """
+    name = settings.deployment or (FOUND if settings.announce or settings.layers or settings.model else FIXED)
+    plugins = PluginHost.prepare(config) if name != FIXED else PluginHost([])
+    offer = plugins.deployments().get(name) if name != FIXED else None
     if not settings.supervised:  # else its server has said so
-        for code in settings.announce:
-            read_code(code)
         seeks = bool(settings.announce) and settings.discovery
         tell_contacts(Contacts(links=True, seeks=seeks), offline=settings.offline, verbose=settings.verbose)
-    if settings.announce or settings.layers or settings.model:
-        run_announced(settings, config)
-        return
-    if not settings.connect:
-        raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
-    keys = {settings.head: bytes.fromhex(settings.trust_head)} if settings.trust_head else {}
-    claim = MemoryClaim(settings.memory_bytes) if settings.as_joined else None
-    named = replace(settings, node=settings.node or name_node(os.getpid()))
-    run_worker(named, config, HeadAccess(keys, claim=claim))
+    request: WorkerRequest = WorkRequest(settings, plugins, partial(run_worker, config))
+    if offer is not None and offer.spec.work is not None:
+        call(offer, offer.spec.work, request)
+    else:
+        request.run()
 
 
-@dataclass(frozen=True, slots=True)
-class HeadAccess:
-    """What a worker that has joined by a code knows of its head."""
+class WorkerView(Protocol):
+    """Shows what a worker loads and does."""
 
-    keys: Mapping[str, bytes] = field(default_factory=dict)
-    """The keys of heads to trust, by name."""
-    api: socket.socket | None = None
-    """Where clients of this machine are served, by forwarding to the head; None: nowhere."""
-    seek: SeekHead | None = None
-    """Finds the head if it is not where it was; None: it is not looked for."""
-    fixed: LayerOffer | None = None
-    """The only layers that the node runs; None: it runs any."""
-    claim: MemoryClaim | None = None
-    """That to the memory of this machine; None: its workers have what they are given, or all."""
+    def watch(self, open_model: Callable[[A, Progress], T]) -> Callable[[A, Progress], T]:
+        """Return a function that opens stages or engines, whose calls are shown."""
+
+    def watching(self, place: HeadPlace, session: WorkerSession) -> AbstractAsyncContextManager[None]:
+        """Return a context in which a session is shown."""
 
 
-def run_worker(
-    settings: WorkerSettings, config: Config, access: HeadAccess = HeadAccess(), display: Display | None = None
-) -> None:
-    """Run stages as the node that ``settings`` name until this process is told to end; ``display`` shows that."""
+def run_worker(config: Config, settings: WorkerSettings, access: HeadAccess, view: WorkerView | None = None) -> None:
+    """Run stages as the node that ``settings`` name until this process is told to end; ``view`` shows that."""
     node = settings.node or ""
     log.configure(verbose=settings.verbose, node=node)
     parent = os.getppid()
@@ -130,35 +119,11 @@ def run_worker(
     plugins = prepare_plugins(settings, config)
     try:
         with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node, access.api):  # the normal way to end it
-            asyncio.run(_work(WorkerPlan(settings, node, plugins, config.file, access), display))
+            asyncio.run(_work(WorkerPlan(settings, node, plugins, config.file, access), view))
     finally:
         plugins.shutdown(SHUTDOWN_S)
         if settings.supervised:
             end_children_of_orphan(parent)
-
-
-def run_announced(settings: WorkerSettings, config: Config) -> None:
-    """Announce the layers that ``settings`` name, and run them for one head after another, until told to end.
-
-    Raises:
-        UsageError: if settings contradict each other.
-        ParallaxError: if a backend, the transport or the model is unknown, or no rendezvous can be reached at first.
-    """
-    log.configure(verbose=settings.verbose)
-    announced = make_announced(settings, PluginHost.discover(config))
-    while True:
-        logger.info("announcing layers %d-%d of %s", announced.offer.start, announced.offer.stop, announced.offer.model)
-        if (head := asyncio.run(run_until_signal(announced.await_head()))) is None:
-            return
-        node, keys = f"{head.machine}/{os.getpid()}", announced.codes.joiner.find_key(head)
-        given = replace(settings, connect=head.address, node=node, transport=head.transport)
-        try:
-            run_worker(given, config, HeadAccess(keys, fixed=announced.offer))
-        except PeerLost as error:
-            logger.warning("the server that called is lost: %s", error.message)
-            announced.shun(head.head)
-        else:
-            return
 
 
 def _recorded(settings: WorkerSettings, node: str, api: socket.socket | None) -> AbstractContextManager[None]:
@@ -178,7 +143,7 @@ class WorkerPlan:
     access: HeadAccess
 
 
-async def _work(plan: WorkerPlan, display: Display | None) -> None:
+async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     settings, node, plugins = plan.settings, plan.node, plan.plugins
     opener = make_opener(settings, plugins)
     opener.claim = plan.access.claim
@@ -191,8 +156,7 @@ async def _work(plan: WorkerPlan, display: Display | None) -> None:
     reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
     if plan.access.claim is not None:
         reporter.find_limit = plan.access.claim.find_limit
-    loads = LoadWatch()
-    session = WorkerSession(paths, node, loads.watch(opener.open_stage), loads.watch(opener.open_engine), reporter)
+    session = _open_session(paths, plan, opener, reporter, view)
     place = HeadPlace(settings.connect, settings.head, node)
     join = _describe_node(plan, transport, opener)
     session.leases = NodeLeases(node, LeaseMaker(plan, keys, session.layers, place, join))
@@ -202,11 +166,21 @@ async def _work(plan: WorkerPlan, display: Display | None) -> None:
     if not settings.supervised:
         session.terms = HeadTerms(settings.connect, keys, known_terms_file())
     try:
-        async with _forwarding(plan, place, transport), watching(display, JoinView(place, session, loads).look):
+        shown = view.watching(place, session) if view is not None else contextlib.nullcontext()
+        async with _forwarding(plan, place, transport), shown:
             await serve_until_signal(session, _serve(plan, place, session, join), settings.drain)
     finally:
         await session.close()
         await transport.stop()
+
+
+def _open_session(
+    paths: RelayPaths, plan: WorkerPlan, opener: StageOpener, reporter: NodeReporter, view: WorkerView | None
+) -> WorkerSession:
+    if view is None:
+        return WorkerSession(paths, plan.node, opener.open_stage, opener.open_engine, reporter)
+    opens = view.watch(opener.open_stage), view.watch(opener.open_engine)
+    return WorkerSession(paths, plan.node, *opens, reporter)
 
 
 def _warm_up(settings: WorkerSettings, opener: StageOpener) -> None:
@@ -222,7 +196,8 @@ def _describe_node(plan: WorkerPlan, transport: Transport, opener: StageOpener) 
     join = Join(transport.address, opener.names, host, os.getpid(), memory=memory, place=place)
     if (fixed := plan.access.fixed) is None:
         return join
-    return msgspec.structs.replace(join, model=fixed.model, start=fixed.start, stop=fixed.stop, is_fixed=True)
+    layers = fixed.layers
+    return msgspec.structs.replace(join, model=fixed.model, start=layers.start, stop=layers.stop, is_fixed=True)
 
 
 def _make_further(plan: WorkerPlan, place: HeadPlace, keys: Mapping[str, bytes], node: str) -> list[str]:
@@ -273,8 +248,7 @@ async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, joi
     if plan.settings.supervised and not plan.settings.as_joined:
         serving = asyncio.create_task(session.serve(place.address, place.head, join))
     else:
-        tries = TRIES_OF_ANNOUNCED if plan.access.fixed is not None else None
-        serving = asyncio.create_task(serve_again(session, place, join, plan.access.seek, tries))
+        serving = asyncio.create_task(serve_again(session, place, join, plan.access.seek, plan.access.tries))
     watching = asyncio.create_task(session.leases.watch())
     try:
         await asyncio.wait([serving, watching], return_when=asyncio.FIRST_COMPLETED)

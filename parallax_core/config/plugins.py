@@ -10,7 +10,9 @@ from msgspec import Meta
 
 from parallax_core.contracts.policy import PolicyKind
 
-OfferKind = Literal["backend", "model", "source", "transport", "parser", "dialect", PolicyKind, "settings", "command"]
+OfferKind = Literal[
+    "backend", "model", "source", "transport", "parser", "dialect", "deployment", PolicyKind, "settings", "command"
+]
 """The kinds of named things that plugins offer."""
 
 

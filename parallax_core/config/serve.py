@@ -76,6 +76,13 @@ class ServeSettings(ServerSettings):
         ),
         STAGES,
     ] = ()
+    deployment: Annotated[
+        str,
+        Meta(
+            description="The kind of deployment, of those that `parallax plugins` lists; by default what suits.",
+            extra={"metavar": "NAME", "advanced": True},
+        ),
+    ] = ""
     python: Annotated[
         tuple[str, ...],
         Meta(

@@ -94,6 +94,13 @@ class WorkerSettings(NodeSettings):
     discovery: Annotated[
         bool, Meta(description="With --announce: look on the local network, too, for the server of the code.")
     ] = True
+    deployment: Annotated[
+        str,
+        Meta(
+            description="The kind of deployment, of those that `parallax plugins` lists; by default what suits.",
+            extra={"metavar": "NAME", "advanced": True},
+        ),
+    ] = ""
     connect: Annotated[
         str,
         Meta(

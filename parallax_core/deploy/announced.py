@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base import log
+from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
 from parallax_core.base.ids import name_machine
 from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.cluster.membership.calls import LayerOffer, find_calls, find_offers, read_call
 from parallax_core.config.worker import WorkerSettings, name_node
+from parallax_core.contracts.deployment import WorkerRequest
+from parallax_core.contracts.stage import LayerRange
+from parallax_core.deploy.head_access import HeadAccess, WorkRequest
 from parallax_core.deploy.joined import JoinedHead
 from parallax_core.deploy.rendezvous import RendezvousCodes, read_codes
 from parallax_core.deploy.stage_opener import name_offered, read_layers
 from parallax_core.models.backends import find_backends
 from parallax_core.models.catalog import Catalog
+from parallax_core.node.membership.joined_node import HeldLayers
 from parallax_core.node.membership.rendezvous_client import Announcer, RendezvousClient
 from parallax_core.node.versions import own_versions
+from parallax_core.node.worker.stop import run_until_signal
 from parallax_core.plugins.host import PluginHost
 from parallax_core.wire.versions import write_versions
 
@@ -31,6 +38,8 @@ logger = logging.getLogger(__name__)
 SHUN_S = 20.0
 """Seconds for which a head is not tried again that did not admit this node, or was lost."""
 LOOK_S = 1.0
+TRIES = 4
+"""Attempts of a node that was called to join its head again, before it announces itself to all once more."""
 
 
 @dataclass(slots=True)
@@ -116,3 +125,30 @@ def make_announced(settings: WorkerSettings, plugins: PluginHost) -> AnnouncedNo
     offer = LayerOffer(name_offered(Catalog(plugins), settings.model), layers.start, layers.stop)
     codes.find_near()
     return AnnouncedNode(codes, offer, codes.make_announcer())
+
+
+def work(request: WorkerRequest) -> None:
+    """Announce the layers that settings name, and run them for one head after another, until told to end.
+
+    Raises:
+        UsageError: if settings contradict each other.
+        ParallaxError: if a backend, the transport or the model is unknown, or no rendezvous can be reached at first.
+    """
+    assert isinstance(request, WorkRequest), "core made it"
+    log.configure(verbose=request.settings.verbose)
+    announced = make_announced(request.settings, request.plugins)
+    offer = announced.offer
+    held = HeldLayers(offer.model, LayerRange(offer.start, offer.stop))
+    while True:
+        logger.info("announcing layers %d-%d of %s", offer.start, offer.stop, offer.model)
+        if (head := asyncio.run(run_until_signal(announced.await_head()))) is None:
+            return
+        node, keys = f"{head.machine}/{os.getpid()}", announced.codes.joiner.find_key(head)
+        given = replace(request.settings, connect=head.address, node=node, transport=head.transport)
+        try:
+            request.run_worker(given, HeadAccess(keys, fixed=held, tries=TRIES))
+        except PeerLost as error:
+            logger.warning("the server that called is lost: %s", error.message)
+            announced.shun(head.head)
+        else:
+            return

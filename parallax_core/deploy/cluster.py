@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.ids import HEAD
@@ -19,16 +19,23 @@ from parallax_core.cluster.placement.demand import measure_demand
 from parallax_core.cluster.rebalancing.rest import MoveRules
 from parallax_core.config.home import plan_file
 from parallax_core.config.run import RunSettings
+from parallax_core.config.server import ServerSettings
+from parallax_core.contracts.deployment import ServerRequest
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.joining import ListeningHead
 from parallax_core.contracts.placement import ModelDemand, PlacementPolicy, ServingGoal
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.status import PlanStatus
 from parallax_core.contracts.transport import TransportSpec
-from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, read_plan
+from parallax_core.deploy.additions import Additions
+from parallax_core.deploy.code_admission import CodeAdmission
+from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
+from parallax_core.deploy.fixed import FixedPlan, read_plan
 from parallax_core.deploy.join_codes import find_method, get_method, try_code_of
 from parallax_core.deploy.joined_model import JoinedModel
+from parallax_core.deploy.kinds import ServeRequest
+from parallax_core.deploy.services import ServiceMaker
 from parallax_core.deploy.succession import ToldState, check_taken_over, followed, open_own_term
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
@@ -45,9 +52,6 @@ from parallax_core.node.membership.standbys import Standbys
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
-
-if TYPE_CHECKING:
-    from parallax_core.deploy.services import ServiceMaker
 
 HOUR_S = 3600.0
 
@@ -208,7 +212,7 @@ class ClusterPlan:
 
     settings: RunSettings
     plugins: PluginHost
-    deployment: DeploymentPlan
+    deployment: FixedPlan
     policy: PlacementPolicy
     shows_code: bool = True
     """Whether clients that may see the cluster are shown the join code."""
@@ -236,7 +240,7 @@ class ClusterPlan:
         return self.deployment.address
 
     def prepare(self, private: Path, progress: Progress = silent) -> Deployment:
-        """Fetch the model's description, and return its deployment; see `DeploymentPlan.prepare`."""
+        """Fetch the model's description, and return its deployment; see `FixedPlan.prepare`."""
         return self.deployment.prepare(private, progress)
 
     def form(self, deployment: Deployment, maker: ServiceMaker) -> JoinedCluster:
@@ -298,6 +302,15 @@ class ClusterPlan:
         return self.deployment.stages.transport
 
 
+def plan(request: ServerRequest) -> ClusterPlan:
+    """Return the plan of a server whose layers are planned, for the settings of ``[serve]`` and ``[run]``."""
+    assert isinstance(request, ServeRequest), "core made it"
+    settings, run = request.settings, request.plugins.read_section(RunSettings)
+    shared = {field.name: getattr(settings, field.name) for field in fields(ServerSettings)}
+    given = {name: value for name in ("listen", "backend", "transport") if (value := getattr(settings, name))}
+    return read_cluster_plan(replace(run, **shared, **given), request.plugins)
+
+
 def read_cluster_plan(settings: RunSettings, plugins: PluginHost) -> ClusterPlan:
     """Return the plan that ``settings`` ask for, creating this machine's key if needed.
 
@@ -309,7 +322,7 @@ def read_cluster_plan(settings: RunSettings, plugins: PluginHost) -> ClusterPlan
             coordinator has taken over.
     """
     check_taken_over(settings)
-    deployment = read_plan(settings.as_serve(), plugins)
+    deployment = read_plan(settings.as_serve(), plugins, Additions(admission=CodeAdmission()))
     policy = make_placement(plugins, settings.placement)
     if (method := find_method(deployment.stages.transport)) is not None:
         method.prepare(HEAD)

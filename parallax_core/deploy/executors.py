@@ -12,32 +12,24 @@ from pathlib import Path
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
-from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import StagePlace
-from parallax_core.config.home import cluster_file
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
-from parallax_core.contracts.joining import Admission, Enrolling, MachineKeys
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
+from parallax_core.deploy.additions import NodeAdmission
 from parallax_core.deploy.backend_options import FLAG, BackendOptions
-from parallax_core.deploy.join_codes import find_method
-from parallax_core.deploy.relays import make_relay
-from parallax_core.deploy.succession import adopt_machines
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.executor.base import Executor
 from parallax_core.node.executor.load_clock import LoadClock
 from parallax_core.node.executor.local import LocalExecutor
-from parallax_core.node.executor.rebalance import RebalancingExecutor
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
-from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.membership.rendezvous import RendezvousServer
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.membership.supply import NodeSupply
@@ -94,8 +86,8 @@ class RemoteStages:
     """Seconds of silence that never count as the loss of a stage."""
     weights: WeightsCheck = field(default_factory=WeightsCheck)
     """Shared by all replicas."""
-    layer_costs: LayerCosts | None = None
-    """The costs by which layers are balanced over stages, by measured speed and memory; None: they are not balanced."""
+    balance: Callable[[RemoteExecutor], Executor] | None = None
+    """Returns an executor that moves layers between its stages; None: each keeps those with which it begins."""
     spares: SparePool | None = None
     """The spare nodes of all replicas; None without spares."""
 
@@ -104,7 +96,7 @@ class RemoteStages:
         assignments = [self.assign(rank, stage, place, options) for stage, place in enumerate(places)]
         supply = NodeSupply(self.registry, self.supervisor, self.spares)
         executor = RemoteExecutor(assignments, supply, self.plan.progress, self.weights)
-        return RebalancingExecutor(executor, self.layer_costs) if self.layer_costs else executor
+        return self.balance(executor) if self.balance is not None else executor
 
     def assign(self, rank: int, stage: int, place: StagePlace, options: PipelineOptions) -> StageAssignment:
         """Return the assignment of a stage of a replica."""
@@ -182,11 +174,11 @@ class WorkerLauncher:
 
 
 def make_registry(
-    settings: ServeSettings, offer: Offer[TransportSpec], folder: Path, admission: Admission | None = None
+    settings: ServeSettings, offer: Offer[TransportSpec], folder: Path, admission: NodeAdmission | None = None
 ) -> NodeRegistry:
     """Return the head's node registry, which listens at ``--listen``, or else at an address in ``folder``.
 
-    Machines that are not known yet are admitted by ``admission``; None: by the join codes of this machine.
+    Machines join by keys that were exchanged, and as ``admission`` says.
 
     Raises:
         UsageError: if the transport has no addresses for nodes of one machine.
@@ -196,16 +188,9 @@ def make_registry(
     plan = TransportPlan(node=HEAD, listen=listen, timeout_s=timeout_s, strangers=STRANGERS)
     command = "parallax worker" if (name := offer.spec.name) == USUAL else f"parallax worker --transport {name}"
     transport = offer.load(offer.spec.factory)(plan)
-    if settings.listen and isinstance(transport, Enrolling):
-        transport.enrol_by(admission or CodeStore(cluster_file()))
     registry = NodeRegistry(transport, HEAD, command, measures_links=settings.listen is not None)
-    registry.relays.server = make_relay(settings, registry.has)
-    if settings.listen:
-        registry.services["rendezvous"] = RendezvousServer().serve
-        keys: object = find_method(offer)
-        if isinstance(keys, MachineKeys):
-            adopt_machines(keys)
-            registry.keys = keys
+    if admission is not None:
+        admission.equip(registry, transport, offer, settings)
     return registry
 
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
@@ -15,16 +14,22 @@ from parallax_core.base.tasks import WatchedWork
 from parallax_core.cluster.cover_plan import CoverPlanner
 from parallax_core.config.home import cluster_file
 from parallax_core.config.serve import ServeSettings
+from parallax_core.contracts.deployment import ServerRequest
 from parallax_core.contracts.joining import ListeningHead
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.status import PlanStatus
+from parallax_core.deploy.additions import Additions
 from parallax_core.deploy.cluster import measure_model
-from parallax_core.deploy.deployment import Deployment, DeploymentPlan, ReplicaEngine, read_plan
-from parallax_core.deploy.executors import RemoteStages, make_registry
+from parallax_core.deploy.code_admission import CodeAdmission
+from parallax_core.deploy.deployment import Deployment, ReplicaEngine
+from parallax_core.deploy.executors import RemoteStages
+from parallax_core.deploy.fixed import FixedPlan, read_plan
 from parallax_core.deploy.joined_model import JoinedModel
+from parallax_core.deploy.kinds import ServeRequest
 from parallax_core.deploy.node_finder import NodeFinder, admit_members, check_head
 from parallax_core.deploy.node_transport import choose_listen
 from parallax_core.deploy.rendezvous import RendezvousCodes, read_codes
+from parallax_core.deploy.services import ServiceMaker
 from parallax_core.deploy.stage_opener import name_offered
 from parallax_core.models.catalog import Catalog
 from parallax_core.node.coordinator.fixed_profiles import FixedProfiles
@@ -32,9 +37,6 @@ from parallax_core.node.coordinator.node_pool import NodePool
 from parallax_core.node.coordinator.rooms import MachineRooms
 from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.plugins.host import PluginHost
-
-if TYPE_CHECKING:
-    from parallax_core.deploy.services import ServiceMaker
 
 
 class FoundNodes:
@@ -95,7 +97,7 @@ class FoundPlan:
     """The settings of `parallax serve --find`, checked as far as they can be before the model is on this machine."""
 
     plugins: PluginHost
-    deployment: DeploymentPlan
+    deployment: FixedPlan
     codes: RendezvousCodes
 
     place = "on nodes that announce its layers"
@@ -115,10 +117,8 @@ class FoundPlan:
         return self.deployment.address
 
     def prepare(self, private: Path, progress: Progress = silent) -> Deployment:
-        """Fetch the model's description, and return its deployment; see `DeploymentPlan.prepare`."""
-        admission = admit_members(self.codes, CodeStore(cluster_file()))
-        registry = make_registry(self.deployment.settings, self.deployment.stages.transport, private, admission)
-        return self.deployment.prepare(private, progress, registry)
+        """Fetch the model's description, and return its deployment; see `FixedPlan.prepare`."""
+        return self.deployment.prepare(private, progress)
 
     def form(self, deployment: Deployment, maker: ServiceMaker) -> FoundNodes:
         """Return the nodes that serve ``deployment``; ``maker`` makes its service.
@@ -129,14 +129,10 @@ class FoundPlan:
         return FoundNodes(deployment, self, maker)
 
 
-def read_serve_plan(settings: ServeSettings, plugins: PluginHost) -> DeploymentPlan | FoundPlan:
-    """Return the plan that ``settings`` of `parallax serve` ask for.
-
-    Raises:
-        UsageError: if settings contradict each other.
-        ParallaxError: if something is not installed or cannot run here, or no rendezvous can be reached.
-    """
-    return read_found_plan(settings, plugins) if settings.find else read_plan(settings, plugins)
+def plan(request: ServerRequest) -> FoundPlan:
+    """Return the plan of a server that finds its nodes; see `read_found_plan`."""
+    assert isinstance(request, ServeRequest), "core made it"
+    return read_found_plan(request.settings, request.plugins)
 
 
 def read_found_plan(settings: ServeSettings, plugins: PluginHost) -> FoundPlan:
@@ -144,7 +140,7 @@ def read_found_plan(settings: ServeSettings, plugins: PluginHost) -> FoundPlan:
 
     Raises:
         UsageError: if settings contradict each other.
-        ParallaxError: as `read_serve_plan` does.
+        ParallaxError: if something is not installed or cannot run here, or no rendezvous can be reached.
     """
     for name in ("stages", "layers", "data_parallel", "spares", "device", "python"):
         if getattr(settings, name) != getattr(ServeSettings(), name):
@@ -157,4 +153,5 @@ def read_found_plan(settings: ServeSettings, plugins: PluginHost) -> FoundPlan:
     codes.method.prepare(HEAD)
     listen = choose_listen(plugins.transports().get(codes.transport), settings.listen, codes.find_near(), HEAD)
     given = replace(settings, transport=codes.transport, listen=listen)
-    return FoundPlan(plugins=plugins, deployment=read_plan(given, plugins), codes=codes)
+    additions = Additions(admission=CodeAdmission(admit_members(codes, CodeStore(cluster_file()))))
+    return FoundPlan(plugins=plugins, deployment=read_plan(given, plugins, additions), codes=codes)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parallax_core.base.errors import SHUTTING_DOWN, ParallaxError
 from parallax_core.base.faults import describe_error
@@ -20,6 +20,7 @@ from parallax_core.contracts.placement import PlacedStage
 from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.executors import RemoteStages
+from parallax_core.deploy.services import ServiceMaker
 from parallax_core.node.coordinator.coordinator import Coordinator, Describe
 from parallax_core.node.coordinator.pipelines import PlannedPipeline
 from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
@@ -29,9 +30,6 @@ from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
-
-if TYPE_CHECKING:
-    from parallax_core.deploy.services import ServiceMaker
 
 logger = logging.getLogger(__name__)
 

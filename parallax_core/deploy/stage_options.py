@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any
 from parallax_core.base.errors import UsageError
 from parallax_core.base.files import read_object
 from parallax_core.checkpoint.weights_version import state_weights
-from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.transport import TransportSpec
+from parallax_core.deploy.additions import NOTHING, Additions
 from parallax_core.deploy.backend_options import BackendOptions, collect_options, read_backend_options
 from parallax_core.deploy.engines import EngineWorkers, find_engine_backend
 from parallax_core.deploy.executors import (
@@ -30,6 +31,8 @@ from parallax_core.deploy.executors import (
 from parallax_core.deploy.interpreter import find_engine_pythons, read_pythons
 from parallax_core.deploy.layer_weights import cost_layers, place_layers
 from parallax_core.models.backends import choose_backend, find_backends, probe
+from parallax_core.node.executor.base import Executor
+from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import WeightsCheck
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.spares import SparePool
@@ -113,6 +116,7 @@ class StageOptions:
     """The options of backends that were given on the command line."""
     engine: str = ""
     """The backend whose engine serves the whole model; empty: stages do."""
+    added: Additions = NOTHING
 
     def place_layers(self, config: dict[str, Any]) -> ParallelConfig:
         """Return the layers of each stage; see `deploy.layer_weights.place_layers`."""
@@ -125,9 +129,10 @@ class StageOptions:
     @property
     def place(self) -> str:
         """Where stages are computed, as far as that is known before the model is here, such as ``with mlx on cpu``."""
+        kept = "; each stage keeps its layers" if self._is_uneven() and self.added.balance is None else ""
         if self.settings.listen is not None:
-            return "on machines that join"
-        return f"with {' and '.join(self._describe(name) for name in dict.fromkeys(self.backends))}"
+            return f"on machines that join{kept}"
+        return f"with {' and '.join(self._describe(name) for name in dict.fromkeys(self.backends))}{kept}"
 
     @property
     def peer_timeout(self) -> float:
@@ -163,7 +168,7 @@ class StageOptions:
         backends = tuple(
             offer.spec.name if offer and is_here else name for offer, name in zip(offers, self.backends, strict=True)
         )
-        registry = registry or make_registry(settings, self.transport, private)
+        registry = registry or make_registry(settings, self.transport, private, self.added.admission)
         num_stages = self.parallel.num_stages * self.parallel.data_parallel
         num_here = num_stages + settings.spares if is_here else 1  # they share the memory
         launcher = self._make_launcher(registry, private, backends) if is_here else None
@@ -178,16 +183,18 @@ class StageOptions:
             heartbeat_s=min(1.0, self.peer_timeout / 2),
             min_peer_timeout=settings.min_peer_timeout,
             weights=weights,
-            layer_costs=self._cost_layers(config, plan.dtype),
+            balance=self._make_balance(config, plan.dtype),
             spares=SparePool(settings.spares, registry, supervisor, weights) if settings.spares else None,
         )
         return EngineWorkers(workers=stages) if self.engine else stages
 
-    def _cost_layers(self, config: dict[str, Any], dtype: DType) -> LayerCosts | None:
-        """Return the layers' costs if layers are to be balanced by measurement."""
-        if not self._is_uneven():
+    def _make_balance(self, config: dict[str, Any], dtype: DType) -> Callable[[RemoteExecutor], Executor] | None:
+        """Return what balances layers by measurement, if they are to be."""
+        balance = self.added.balance
+        if balance is None or not self._is_uneven():
             return None
-        return cost_layers(self.plugins, config, dtype)
+        costs = cost_layers(self.plugins, config, dtype)
+        return lambda executor: balance(executor, costs)
 
     def _make_launcher(self, registry: NodeRegistry, private: Path, backends: tuple[str, ...]) -> WorkerLauncher:
         forwarded = collect_options(self.plugins, self.pythons, self.given)
@@ -226,7 +233,7 @@ class StageOptions:
         return offers[0] if name else choose_backend(self.plugins, offers, config)
 
 
-def read_stage_options(settings: ServeSettings, plugins: PluginHost) -> StageOptions:
+def read_stage_options(settings: ServeSettings, plugins: PluginHost, added: Additions = NOTHING) -> StageOptions:
     """Return the options that concern stages, checked.
 
     Raises:
@@ -249,6 +256,7 @@ def read_stage_options(settings: ServeSettings, plugins: PluginHost) -> StageOpt
         pythons=pythons,
         given=read_backend_options(settings, plugins),
         engine=engine,
+        added=added,
     )
 
 

@@ -137,9 +137,11 @@ def _find_problem(point: EntryPoint, distribution: str) -> tuple[str, str] | Non
 
 
 def _list_versions(point: EntryPoint) -> list[str]:
-    """Return the plugin API versions stated for a plugin's module, or for a command's whole distribution."""
+    """Return the plugin API versions stated for a plugin's module or its package, or for a command's distribution."""
     found = [each for each in (point.dist.entry_points if point.dist else ()) if each.group == API_GROUP]
-    return sorted({each.name for each in found if point.group != GROUP or each.value == point.value})
+    return sorted(
+        {each.name for each in found if point.group != GROUP or f"{point.value}.".startswith(f"{each.value}.")}
+    )
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -17,6 +17,7 @@ from parallax_core.config.config import Config
 from parallax_core.config.plugins import PluginSettings
 from parallax_core.config.schema import list_keys
 from parallax_core.contracts.backend import BackendSpec
+from parallax_core.contracts.deployment import DeploymentSpec
 from parallax_core.contracts.dialect import Dialect, DialectSpec
 from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
@@ -34,6 +35,7 @@ from parallax_core.plugins.registry import Offer, PluginKind, Registry, Spec
 from parallax_core.plugins.sections import PluginConfig, check_sections, find_section
 
 S = TypeVar("S", bound=Spec)
+T = TypeVar("T")
 H = TypeVar("H", bound=HttpSurface)
 
 OpenDialect = Callable[[Any, Any], Dialect]
@@ -122,6 +124,10 @@ class PluginHost:
         """Return the API dialects offered by plugins."""
         return self._registry("parallax_register_dialects", DialectSpec, PluginKind("API dialect", "dialect"))
 
+    def deployments(self) -> Registry[DeploymentSpec]:
+        """Return the kinds of deployments offered by plugins."""
+        return self._registry("parallax_register_deployments", DeploymentSpec, PluginKind("deployment", "deployment"))
+
     def settings(self) -> Registry[SettingsSpec]:
         """Return the sections of the configuration declared by plugins."""
         return self._registry("parallax_register_settings", SettingsSpec, PluginKind("section", "settings"))
@@ -147,6 +153,14 @@ class PluginHost:
             return {}
         found = self._read_settings().section(offer.load(offer.spec.options))
         return {name: getattr(found, name) for name in list_keys(type(found))}
+
+    def read_section(self, schema: type[T]) -> T:
+        """Return a section of the configuration as it is configured here.
+
+        Raises:
+            ParallaxError: if no plugin declares it, or a value in it is invalid.
+        """
+        return self._read_settings().section(schema)
 
     def find_section(self, offer: Offer[BackendSpec]) -> str:
         """Return the section of the configuration that holds the options of a backend; empty for one without any.
@@ -260,6 +274,7 @@ class PluginHost:
             "transports": self.transports(),
             "parsers": self.parsers(),
             "dialects": self.dialects(),
+            "deployments": self.deployments(),
             **{kind: self.policies(kind) for kind in get_args(PolicyKind)},
             "settings": self.settings(),
         }

@@ -20,11 +20,33 @@ class Damage(NamedTuple):
     words: str
 
 
-NUMPY, OLMO2, RUSH, TCP = (
-    f"parallax_{name}" for name in ("backend_numpy", "model_olmo2", "policy_rush", "transport_tcp")
+NUMPY, COMMAND, OLMO2, RUSH, TCP = (
+    f"parallax_{name}"
+    for name in ("backend_numpy", "deployment_command", "model_olmo2", "policy_rush", "transport_tcp")
 )
 
 DAMAGES = {
+    "nodes run on after their server": Damage(
+        f"{COMMAND}/launch.py",
+        "    with contextlib.suppress(ProcessLookupError):  # it has ended\n        process.terminate()\n    try:",
+        "    return\n    try:",
+        "test_launcher_starts_each_node_and_ends_it",
+        "nodes run after their server",
+    ),
+    "a node fewer is started": Damage(
+        f"{COMMAND}/launch.py",
+        "range(nodes.num_nodes)]",
+        "range(nodes.num_nodes - 1)]",
+        "test_launcher_starts_each_node_and_ends_it",
+        "3 nodes are wanted",
+    ),
+    "nodes have no address to join": Damage(
+        f"{COMMAND}/launch.py",
+        ", listen=listen)",
+        ")",
+        "test_launcher_has_a_server_that_listens",
+        "a server that does not listen",
+    ),
     "angles of a chunk begin at 0": Damage(
         f"{NUMPY}/llama.py",
         "places = np.arange(len(slots) - len(x), len(slots))",
@@ -159,6 +181,6 @@ def test_kit_finds_what_was_damaged(damage: Damage, tmp_path: Path) -> None:
 
 def test_every_example_is_damaged_in_three_ways_at_least() -> None:
     damaged = [damage.file.partition("/")[0] for damage in DAMAGES.values()]
-    assert set(damaged) == {NUMPY, OLMO2, RUSH, TCP}
+    assert set(damaged) == {NUMPY, COMMAND, OLMO2, RUSH, TCP}
     assert len(EXAMPLES) == len(set(damaged))
     assert min(map(damaged.count, damaged)) > 2

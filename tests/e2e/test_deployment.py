@@ -8,7 +8,7 @@ from parallax_core.api import Request, RequestId, Sampling
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
 from parallax_core.deploy.backend_options import prepare_plugins
-from parallax_core.deploy.deployment import read_plan
+from parallax_core.deploy.fixed import read_plan
 from parallax_core.plugins.host import PluginHost
 
 

@@ -61,6 +61,7 @@ def test_every_package_is_loaded_and_offers_something(
     assert {found[name]["state"] for name in ours} == {"loaded"}
     offers = {name: dict(found[name]["offers"]) for name in ours}
     assert offers["parallax-backend-numpy"] == {"backends": ["numpy"]}
+    assert offers["parallax-deployment-command"] == {"deployments": ["command"], "settings": ["command"]}
     assert offers["parallax-policy-rush"] == {"batching": ["rush"]}
     assert offers["parallax-source-my-thing"] == {"sources": ["my-thing"]}
     assert offers["parallax-parser-my-thing"] == {"parsers": ["my-thing"]}

@@ -32,6 +32,7 @@ VALUES: dict[str, Any] = {
     "device": ["gpu:0", "gpu:1"],
     "listen": "tcp://127.0.0.1:0",
     "find": ["code", "other"],
+    "deployment": "slurm",
     "python": ["torch=/usr/bin/python"],
     "relay_rate": 2.5,
     "relay_quota": 3.5,

@@ -142,7 +142,7 @@ def test_workers_get_the_options_of_their_backend(abacus: Site) -> None:
     del abacus
     settings = serve("abacus.beads=4", "abacus.wood=ash", backend="abacus,bare", stages=2)
     stages = read_stage_options(settings, prepare_plugins(settings, Config()))
-    assert stages.place == "with abacus on wood and bare on wood"
+    assert stages.place == "with abacus on wood and bare on wood; each stage keeps its layers"
     registry = NodeRegistry(InProcessTransport(TransportPlan(node=HEAD, listen="inprocess://head")), HEAD)
     launch: WorkerLauncher = stages._make_launcher(registry, Path("/x"), stages.backends)
     first, second = launch.make_command("worker/0/0"), launch.make_command("worker/0/1")

@@ -16,8 +16,9 @@ from parallax_core.cli.serve import _log_limits
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.progress import silent
-from parallax_core.deploy.deployment import Deployment, plan_stages, read_limits, read_target
+from parallax_core.deploy.deployment import Deployment
 from parallax_core.deploy.executors import LocalStages
+from parallax_core.deploy.fixed import plan_stages, read_limits, read_target
 from parallax_core.engine.limits import Limits
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.discovery import PluginRecord

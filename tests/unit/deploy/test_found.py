@@ -13,8 +13,9 @@ from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.cluster.membership.join_code import JoinCode, read_code, write_code
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
-from parallax_core.deploy.deployment import DeploymentPlan
-from parallax_core.deploy.found import FoundPlan, read_serve_plan
+from parallax_core.deploy.fixed import FixedPlan
+from parallax_core.deploy.found import FoundPlan
+from parallax_core.deploy.kinds import ServePlan, read_serve_plan
 from parallax_core.plugins.host import PluginHost
 from tests.unit.deploy.local_rendezvous import at_home, hosting
 from tests.unit.node.cluster import soon
@@ -22,7 +23,7 @@ from tests.unit.node.cluster import soon
 CODE = write_code(JoinCode(transport="zmq", secret=bytes(16), head=b"k" * 32 + b"127.0.0.1:1"))
 
 
-def read(**given: Any) -> DeploymentPlan | FoundPlan:
+def read(**given: Any) -> ServePlan:
     return read_serve_plan(ServeSettings(**{"model": "hf:org/model", **given}), PluginHost.prepare(Config()))
 
 
@@ -36,12 +37,13 @@ async def test_server_that_finds_its_nodes_listens_near_the_rendezvous(tmp_path:
             assert (plan.model, plan.address) == ("hf:org/model", ("127.0.0.1", 7))
             assert plan.codes.secrets == (ClusterSecret(read_code(code).secret),)
             given = await soon(asyncio.to_thread(read, find=(code,), listen="tcp://10.0.0.5:1", transport="zmq"))
-            assert given.deployment.settings.listen == "tcp://10.0.0.5:1"  # type: ignore[union-attr]
+            assert isinstance(given, FoundPlan)
+            assert given.deployment.settings.listen == "tcp://10.0.0.5:1"
 
 
 def test_without_codes_the_user_chooses_the_stages(tmp_path: Path) -> None:
     with at_home(tmp_path):
-        assert isinstance(read(stages=2), DeploymentPlan)
+        assert isinstance(read(stages=2), FixedPlan)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from parallax_core.contracts.joining import MachineKeys
 from parallax_core.contracts.placement import PlacedStage, StageLease
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.transport import NodeRole
+from parallax_core.deploy.code_admission import CodeAdmission
 from parallax_core.deploy.executors import make_registry
 from parallax_core.deploy.join_codes import get_method
 from parallax_core.deploy.succession import (
@@ -84,7 +85,7 @@ def take_over(state: StandbyState) -> MachineKeys:
     """Have this machine be the server of a cluster that it has taken over, and return its keys."""
     TermStore(term_file()).keep(state)
     listening = ServeSettings(model="m", listen="tcp://127.0.0.1:0")
-    make_registry(listening, PluginHost.discover(Config()).transports().get("zmq"), Path())
+    make_registry(listening, PluginHost.discover(Config()).transports().get("zmq"), Path(), CodeAdmission())
     return get_keys()
 
 

@@ -1,0 +1,1 @@
+"""A kind of deployment whose nodes a command starts."""

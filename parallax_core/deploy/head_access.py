@@ -1,0 +1,65 @@
+"""What a worker knows of its head, and the worker that a kind of deployment runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from parallax_core.base.errors import UsageError
+from parallax_core.config.worker import WorkerSettings, name_node
+from parallax_core.deploy.memory_claim import MemoryClaim
+from parallax_core.node.membership.joined_node import HeldLayers
+from parallax_core.node.worker.rejoin import SeekHead
+from parallax_core.plugins.host import PluginHost
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadAccess:
+    """What a worker knows of its head."""
+
+    keys: Mapping[str, bytes] = field(default_factory=dict)
+    """The keys of heads to trust, by name."""
+    api: socket.socket | None = None
+    """Where clients of this machine are served, by forwarding to the head; None: nowhere."""
+    seek: SeekHead | None = None
+    """Finds the head if it is not where it was; None: it is not looked for."""
+    fixed: HeldLayers | None = None
+    """The only layers that the node runs; None: it runs any."""
+    claim: MemoryClaim | None = None
+    """That to the memory of this machine; None: its workers have what they are given, or all."""
+    tries: int | None = None
+    """How often it tries to join the head again after a loss; None: for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequest:
+    """A worker that is about to start; a `WorkerRequest`."""
+
+    settings: WorkerSettings
+    plugins: PluginHost
+    run_worker: Callable[[WorkerSettings, HeadAccess], None]
+
+    def read_section(self, schema: type[T]) -> T:
+        """Return a section of the configuration; see `PluginHost.read_section`."""
+        return self.plugins.read_section(schema)
+
+    def run(self, *, keys: Mapping[str, bytes] | None = None, tries: int | None = None, **changed: object) -> None:
+        """Run the worker; see `WorkerRequest.run`."""
+        try:
+            settings = replace(self.settings, **changed)  # type: ignore[arg-type]  # of the types of the fields
+        except TypeError as error:
+            raise UsageError(
+                f"there is no such setting in [worker]: {error}", "`parallax config` lists them"
+            ) from error
+        if not settings.connect:
+            raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
+        if keys is None:
+            keys = {settings.head: bytes.fromhex(settings.trust_head)} if settings.trust_head else {}
+        claim = MemoryClaim(settings.memory_bytes) if settings.as_joined else None
+        named = replace(settings, node=settings.node or name_node(os.getpid()))
+        self.run_worker(named, HeadAccess(keys, claim=claim, tries=tries))
