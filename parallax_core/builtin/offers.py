@@ -1,4 +1,4 @@
-"""The policies, sources, transports, deployments and configuration sections that the built-in plugin offers."""
+"""The built-in plugin's policies, sources, transports, deployments and configuration sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of deployments: how a server gets the engines that serve its model, and how a worker finds its server.
+"""Kinds of deployments: how a server gets its engines, and how a worker finds its server.
 
 Core has one kind, ``fixed``: the stages that the user chose. Others come from plugins, by
 `parallax_register_deployments`: their machines join, are found, or are started by a launcher such as Slurm or Ray.
@@ -104,7 +104,7 @@ class DeploymentSpec:
     summary: str
     """One line for ``parallax plugins``."""
     plan: Ref[Callable[[ServerRequest], ServerPlan]] | None = None
-    """Plans a server; None: the kind has none of its own."""
+    """Plans a server; None: the kind plans no server."""
     selects: Ref[Callable[[Any], bool]] | None = None
     """Whether a server whose settings, the first argument, name no kind is of this one; None: never.
 

@@ -24,12 +24,12 @@ class NodeAdmission(Protocol):
     def equip(
         self, registry: NodeRegistry, transport: Transport, offer: Offer[TransportSpec], settings: ServeSettings
     ) -> None:
-        """Have a head, which does not listen yet, admit machines and serve their links."""
+        """Make a head that does not listen yet admit machines and serve their links."""
 
     def listening(
         self, registry: NodeRegistry, offer: Offer[TransportSpec], settings: ServeSettings
     ) -> AbstractAsyncContextManager[ListeningHead | None]:
-        """Return a context in which machines find a head that listens; it yields what codes say of it.
+        """Return a context in which machines find a listening head; it yields the head's entry for codes.
 
         None: no other machine reaches it.
         """

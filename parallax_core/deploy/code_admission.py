@@ -36,7 +36,7 @@ class CodeAdmission:
     def equip(
         self, registry: NodeRegistry, transport: Transport, offer: Offer[TransportSpec], settings: ServeSettings
     ) -> None:
-        """Have a head admit machines, relay between them and be their rendezvous; see `NodeAdmission.equip`."""
+        """Make a head admit machines, relay between them and be their rendezvous; see `NodeAdmission.equip`."""
         registry.relays.server = make_relay(settings, registry.has)
         if not settings.listen:
             return
@@ -68,7 +68,7 @@ def selects(settings: ServeSettings) -> bool:
 
 
 def plan(request: ServerRequest) -> FixedPlan:
-    """Return the plan of a server whose stages the user chose, which machines join by codes.
+    """Return the plan of a server with stages chosen by the user, for machines that join by codes.
 
     Layers move from slow stages to fast ones if the user has not assigned them.
     """

@@ -50,7 +50,7 @@ class Deployment:
     topology: ParallelConfig
     routing: RoutingPolicy
     listening: Listening | None = None
-    """Has other machines find the head once it listens; None: none joins."""
+    """Lets other machines find the head once it listens; None: no machine joins."""
     parser: OutputParser | None = None
     """The parser of the model's outputs; None: its text is not parsed."""
     advice: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Deployment:
 
     @asynccontextmanager
     async def nodes_joining(self) -> AsyncIterator[ListeningHead | None]:
-        """Have nodes join, if there are any but this; yields where other machines may join by a code."""
+        """Accept nodes within this context, if any may join; yields where machines join by a code."""
         registry, listening = self.registry, None
         try:
             async with AsyncExitStack() as stack:

@@ -62,7 +62,7 @@ class FixedReplicas:
 
     @asynccontextmanager
     async def running(self, listening: ListeningHead | None) -> AsyncIterator[None]:
-        """Have the nodes run that a launcher starts; the service has all replicas."""
+        """Run the nodes of a launcher within this context; the service has all replicas."""
         del listening
         async with self._launch():
             yield

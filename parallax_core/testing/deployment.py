@@ -1,4 +1,4 @@
-"""The kit for kinds of deployments: their plans, what selects them, and the nodes that a launcher starts.
+"""The kit for kinds of deployments: their plans, their selection, and the nodes of a launcher.
 
 Subclass it in a test module under a name that begins with ``Test``, and give the spec. Nodes are stood in for by small
 programs of this machine.
@@ -87,7 +87,7 @@ class DeploymentConformance:
         return self.spec.plan.load()(request), request.plans
 
     def find_launch(self) -> Launch | None:
-        """Return the launcher of the kind; None: it has none."""
+        """Return the launcher of the kind, or None."""
         return next((each.launch for each in self.make_plan()[1] if each.launch is not None), None)
 
     def test_plan_says_what_is_served_and_where(self) -> None:
