@@ -3,7 +3,7 @@
     sudo python -m labs.nat_lab --out benchmarks/results/nat-lab.json
 
 Machines are network namespaces; home routers are others, with rules of nftables (`labs.routers`). Each kind of
-network is proved by a probe first, and ``parallax doctor --network`` has to name it. Then a server with a public
+network is proved by a probe first, and ``parallax network`` has to name it. Then a server with a public
 address runs ``parallax run --relay``, and two machines join it by a code, one on each network of a pair: neither has
 room for the whole model, so that an answer takes both. Recorded is whether the answer is that of the whole model, and
 by which connections the machines were linked, as the kernel lists them:
@@ -168,7 +168,7 @@ def answer_whole(folder: Path, models: Path) -> str:
 
 
 def prove_networks(folder: Path, models: Path) -> dict[str, Any]:
-    """Return how each kind of network behaves, and what `parallax doctor --network` says of it."""
+    """Return how each kind of network behaves, and what `parallax network` says of it."""
     with network(folder, models, "server", *EXPECTED) as (server, *machines):
         attach_server(server)
         named = dict(zip(EXPECTED, machines, strict=True))
@@ -183,7 +183,7 @@ def prove_networks(folder: Path, models: Path) -> dict[str, Any]:
 
 
 def ask_doctor(machine: Machine, code: str, expected: str) -> dict[str, Any]:
-    """Return what `parallax doctor --network` says on a machine that has not joined yet, and whether that is right."""
+    """Return what `parallax network` says on a machine that has not joined yet, and whether that is right."""
     environment = ("env", "https_proxy=http://192.0.2.1:3128") if expected == "proxy" else ()
     command = (PARALLAX, "doctor", "--network", "--json", "--ask", code)
     with machine.running(*command, before=environment) as process:

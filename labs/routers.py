@@ -219,7 +219,7 @@ DOCTOR_SAYS = {
     "walled": "proxy",
     **{kind: kind for kind in ("open", "cone", "symmetric", "no-udp")},
 }
-"""What `parallax doctor --network` calls each; on the walled one, a proxy is set in the environment."""
+"""What `parallax network` calls each; on the walled one, a proxy is set in the environment."""
 
 
 def prove_all(machines: dict[str, Machine], server: Machine) -> dict[str, Any]:

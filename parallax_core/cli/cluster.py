@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parallax_core.cli.lazy import lazy_app
+from parallax_core.api.cli import lazy_app
 
 HERE = "parallax_core.cli"
 

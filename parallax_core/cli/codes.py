@@ -8,14 +8,12 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.cli.command import new_app
-from parallax_core.cli.table import print_table
+from parallax_core.api.cli import PluginHost, new_app, print_table
 from parallax_core.cluster.membership.code_rules import CodeRecord, describe_left, describe_state
 from parallax_core.cluster.membership.join_code import shorten_code
 from parallax_core.config.home import cluster_file
 from parallax_core.deploy.join_codes import make_code
 from parallax_core.node.membership.code_store import CodeStore, write_time
-from parallax_core.plugins.host import PluginHost
 
 HOUR_S = 3600.0
 

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.base.errors import ParallaxError
 from parallax_core.cli.command import new_app
+from parallax_core.cli.old_commands import run_moved
 from parallax_core.cli.option import ConfigFile
 from parallax_core.cli.pip_hint import localize_here
 from parallax_core.cli.plugins import describe_plugins
@@ -36,37 +37,21 @@ def doctor(
             "--strict-plugins", help="End with one error that names every plugin that is broken or incompatible."
         ),
     ] = False,
-    network: Annotated[
-        bool,
-        typer.Option("--network", help="Check this machine's network instead: its kind, and which ports to open."),
-    ] = False,
-    ask: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --network: ask this server; may be repeated. By default those that this machine has joined.",
-            metavar="CODE|ADDRESS|HOST:PORT",
-        ),
-    ] = None,
+    network: Annotated[bool, typer.Option("--network", hidden=True)] = False,
+    ask: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     config: ConfigFile = None,
 ) -> None:
     """Check this machine and this installation, and suggest a remedy for each problem.
 
-    With --network it asks servers from which address they see this machine: those of its clusters, or those that you
-    name, and nobody else.
-
-    Exits with 1 when something is broken, or no server is reached.
+    Exits with 1 when something is broken.
     """
+    if network or ask:
+        words = [word for server in ask or [] for word in ("--ask", server)]
+        run_moved("doctor --network", "network", [*words, *(["--json"] if as_json else [])])
+        return
     loaded = Config.load(config)
     host = PluginHost.discover(loaded)
-    if ask and not network:
-        raise UsageError("--ask is for --network", "add it: parallax doctor --network --ask SERVER")
-    if network:
-        from parallax_core.cli.network import check_network
-
-        if not check_network(host, ask or [], as_json=as_json):
-            raise typer.Exit(1)
-        return
     is_fine = _report(loaded, host, as_json=as_json)
     if strict_plugins:
         host.require_all()

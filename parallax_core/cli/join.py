@@ -7,22 +7,17 @@ import os
 import sys
 from functools import partial
 
+from parallax_core.api.cli import Config, PluginHost, from_section, new_app, open_display, tell
 from parallax_core.base.errors import UsageError
-from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.join_view import JoinScreen
-from parallax_core.cli.option import from_section
-from parallax_core.cli.screen import open_display
-from parallax_core.cli.tell import tell
 from parallax_core.cli.worker import run_worker
-from parallax_core.config.config import Config
 from parallax_core.config.join import JoinSettings
 from parallax_core.deploy.head_access import HeadAccess
 from parallax_core.deploy.joined import list_joined
 from parallax_core.deploy.joining import Joiner, check_where
 from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.models.backends import find_backends
-from parallax_core.plugins.host import PluginHost
 from parallax_core.server.forwarder import bind_api, find_api_url
 
 STANDARD_INPUT = "-"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
-from parallax_core.cli.progress import Display, describe
-from parallax_core.cli.screen import watching
+from parallax_core.api.cli import Display, watching
+from parallax_core.api.cli import describe_progress as describe
 from parallax_core.contracts.progress import Progress, Unit
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from parallax_core.api.cli import new_app
 from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.cli.command import new_app
 from parallax_core.cli.worker_record import WorkerRecord, find_workers
 
 app = new_app()

@@ -9,11 +9,8 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.cli.client import Client
-from parallax_core.cli.command import new_app
-from parallax_core.cli.server_url import UrlOption, find_url
+from parallax_core.api.cli import Client, UrlOption, align, find_url, new_app
 from parallax_core.cli.status import TIMEOUT_S, Cluster
-from parallax_core.cli.table import align
 from parallax_core.cluster.placement.idle import name_some
 from parallax_core.pages.budget import format_bytes
 

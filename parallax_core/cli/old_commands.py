@@ -29,6 +29,7 @@ OWNERS = {
     "cluster": "parallax-cluster",
     "join": "parallax-cluster",
     "keys": "parallax-transport-zmq",
+    "network": "parallax-netcheck",
     "nodes": "parallax-cluster",
     "run": "parallax-cluster",
     "simulate": "parallax-simulate",
@@ -65,6 +66,22 @@ def _announce(command: Any, name: str, options: list[str]) -> Any:  # noqa: ANN4
 
     command.make_context = announce
     return command
+
+
+def run_moved(old: str, name: str, arguments: list[str]) -> None:
+    """Run the command that an option of another has become, after a hint on standard error.
+
+    Raises:
+        UsageError: if its distribution is not installed.
+    """
+    from parallax_core.cli import load_command
+
+    command = load_command(name)
+    if command is None:
+        refuse_missing(name)
+    print(f"hint: `parallax {old}` is now `parallax {name}`", file=sys.stderr)
+    with command.make_context(name, arguments) as context:
+        command.invoke(context)
 
 
 def refuse_missing(name: str) -> None:

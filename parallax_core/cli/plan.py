@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
+from parallax_core.api.cli import Client, PluginHost, UrlOption, find_url, new_app
 from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.cli.client import Client
-from parallax_core.cli.command import new_app
 from parallax_core.cli.live_cluster import read_live_cluster
 from parallax_core.cli.plan_inputs import measure_model, read_nodes, refuse_model
 from parallax_core.cli.plan_view import Plan, describe_plan, render_plans
-from parallax_core.cli.server_url import UrlOption, find_url
 from parallax_core.cli.status import TIMEOUT_S
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.idle import explain_idle
@@ -28,7 +26,6 @@ from parallax_core.contracts.placement import (
     ServingGoal,
 )
 from parallax_core.node.coordinator.placement_guard import make_placement
-from parallax_core.plugins.host import PluginHost
 
 app = new_app()
 

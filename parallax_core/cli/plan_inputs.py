@@ -7,15 +7,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from parallax_core.api.cli import PluginHost, make_display
 from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.cli.progress import make_display
 from parallax_core.cluster.layer_plan import describe_unreachable, lacks_links
 from parallax_core.cluster.placement.demand import measure_demand
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.placement.shortage import describe_shortage
 from parallax_core.contracts.placement import ModelDemand, PlacementProblem
 from parallax_core.models.weight_size import measure_weight, read_model
-from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import divert_output
 
 

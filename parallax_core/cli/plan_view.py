@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from parallax_core.cli.table import align
+from parallax_core.api.cli import align
 from parallax_core.cluster.placement.demand import weigh_layers
 from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem
 from parallax_core.pages.budget import format_bytes

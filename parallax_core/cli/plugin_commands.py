@@ -12,12 +12,16 @@ from parallax_core.cli.lazy import load_app
 from parallax_core.cli.module_summary import read_summary
 
 if TYPE_CHECKING:
+    from parallax_core.contracts.joining import JoinCodes
     from parallax_core.plugins.discovery import PluginRecord
 
 GROUP = "parallax.commands"
 """The entry-point group; one below it, such as ``parallax.commands.my_tools``, names a heading of its own."""
 HEADING = "Commands of plugins"
 """The heading of commands without one of their own."""
+
+CODES = "parallax.join_codes"
+"""The entry-point group of a function that returns `JoinCodes`; the distribution that forms clusters has one."""
 
 Points = Mapping[str, Sequence[EntryPoint]]
 
@@ -131,13 +135,11 @@ def _guard(command: Any, record: PluginRecord) -> Any:  # noqa: ANN401 -- the ty
     from typer.exceptions import TyperException
 
     from parallax_core.base.errors import ParallaxError
-    from parallax_core.config.home import cluster_file
-    from parallax_core.node.membership.code_store import CodeStore
 
     invoke = command.invoke
 
     def run(ctx: Any) -> Any:  # noqa: ANN401 -- the type is private to typer
-        ctx.obj = CodeStore(cluster_file())
+        ctx.obj = open_codes()
         try:
             return invoke(ctx)
         except (ParallaxError, TyperException, typer.Exit, typer.Abort, BrokenPipeError):
@@ -147,6 +149,13 @@ def _guard(command: Any, record: PluginRecord) -> Any:  # noqa: ANN401 -- the ty
 
     command.invoke = run
     return command
+
+
+def open_codes() -> JoinCodes | None:
+    """Return the join codes of this machine's heads; None: no installed distribution makes any."""
+    points = sorted(entry_points(group=CODES), key=_name_distribution)
+    codes: JoinCodes | None = points[0].load()() if points else None
+    return codes
 
 
 def _blame(record: PluginRecord, error: Exception) -> BrokenPlugin:

@@ -8,15 +8,14 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from parallax_core.api.cli import PluginHost, new_app
 from parallax_core.base.errors import UsageError
-from parallax_core.cli.command import new_app
 from parallax_core.cluster.placement.nodes_file import describe_node
 from parallax_core.contracts.device import DevicePlan, DType
 from parallax_core.contracts.placement import NodeProfile
 from parallax_core.models.backends import find_backends
 from parallax_core.node.profile.device import measure_machine
 from parallax_core.pages.budget import format_bytes
-from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import divert_output
 
 app = new_app()

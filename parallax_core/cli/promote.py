@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from parallax_core.api.cli import new_app
 from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.command import new_app
 from parallax_core.deploy.standby import PROMOTION, find_standby
 from parallax_core.deploy.succession import find_promotion_hint
 

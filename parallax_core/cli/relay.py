@@ -8,16 +8,13 @@ import sys
 from collections.abc import Coroutine
 from functools import partial
 
+from parallax_core.api.cli import Config, PluginHost, from_section, new_app, tell
 from parallax_core.base import log
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import HEAD
 from parallax_core.base.taskgroup import FailFastGroup
-from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
-from parallax_core.cli.option import from_section
 from parallax_core.cli.rendezvous import print_ready
-from parallax_core.cli.tell import tell
-from parallax_core.config.config import Config
 from parallax_core.config.relay import RelayCommandSettings
 from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.contracts.transport import Transport
@@ -30,7 +27,6 @@ from parallax_core.deploy.rendezvous_host import host_rendezvous
 from parallax_core.node.relay.host import RelayHost
 from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.worker.stop import run_until_signal
-from parallax_core.plugins.host import PluginHost
 from parallax_core.wire.profile import Peer
 
 app = new_app()

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from parallax_core.api.cli import Config, PluginHost, from_section, new_app, tell
 from parallax_core.base import log
-from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
-from parallax_core.cli.option import from_section
-from parallax_core.cli.tell import tell
-from parallax_core.config.config import Config
 from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.deploy.rendezvous_host import host_rendezvous
 from parallax_core.node.worker.stop import run_until_signal
-from parallax_core.plugins.host import PluginHost
 
 app = new_app()
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from parallax_core.api.cli import Config, Look, PluginHost, from_section, new_app, open_display
 from parallax_core.base import log
 from parallax_core.base.errors import UsageError
-from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
-from parallax_core.cli.option import from_section
-from parallax_core.cli.screen import Look, open_display
 from parallax_core.cli.serve import ServeDisplay, run_service
-from parallax_core.config.config import Config
 from parallax_core.config.run import RunSettings
 from parallax_core.deploy.cluster import read_cluster_plan
 from parallax_core.deploy.joining import check_where
 from parallax_core.deploy.standby import wait_for_promotion
-from parallax_core.plugins.host import PluginHost
 
 if TYPE_CHECKING:
     from parallax_core.server.model_changes import ModelChanges

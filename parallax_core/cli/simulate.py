@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from parallax_core.api.cli import PluginHost, make_display, new_app
 from parallax_core.base.errors import UsageError
-from parallax_core.cli.command import new_app
 from parallax_core.cli.plan_inputs import measure_model, read_nodes, refuse_model
-from parallax_core.cli.progress import make_display
 from parallax_core.cli.simulate_processes import choose_processes, open_groups
 from parallax_core.cli.simulate_view import render_report
 from parallax_core.cluster.placement.estimate import PlacementEstimator
@@ -27,7 +26,6 @@ from parallax_core.engine.options import HeadOptions
 from parallax_core.node.coordinator.placement_guard import make_placement
 from parallax_core.node.policy.guard import BatchingGuard, RoutingGuard
 from parallax_core.node.policy.parse import make_policy
-from parallax_core.plugins.host import PluginHost
 
 app = new_app()
 

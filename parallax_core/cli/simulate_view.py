@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from parallax_core.cli.table import align
+from parallax_core.api.cli import align
 from parallax_core.cluster.simulate.report import PERCENTILES, SimulationReport
 from parallax_core.contracts.placement import Estimate
 

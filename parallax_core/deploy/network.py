@@ -1,4 +1,4 @@
-"""STUN servers: which ones `parallax doctor --network` asks, and the one a head runs."""
+"""STUN servers: which ones `parallax network` asks, and the one a head runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from parallax_core.base.errors import ParallaxError, UsageError
@@ -14,13 +15,24 @@ from parallax_core.config.network_options import STUN_PORT
 from parallax_core.deploy.join_codes import get_method
 from parallax_core.deploy.joined import list_joined
 from parallax_core.node.network.responder import answering
-from parallax_core.node.network.survey import Asked
 from parallax_core.plugins.host import PluginHost
 
 MOST_ASKED = 8
 """The most servers that are asked."""
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A server to ask."""
+
+    host: str
+    """A name or an IP address."""
+    port: int = STUN_PORT
+    """Where it tells addresses, over UDP and TCP; one of Parallax also at the next port."""
+    cluster: str = ""
+    """The address where its cluster listens; empty: it is not known to have one."""
 
 
 @contextmanager
@@ -37,7 +49,7 @@ def telling_addresses(places: Sequence[str], port: int) -> Iterator[None]:
             try:
                 stack.enter_context(answering(_resolve(host), port))
             except (ParallaxError, OSError) as error:  # machines can join all the same
-                logger.warning("`parallax doctor --network` cannot ask this server: %s", error)
+                logger.warning("`parallax network` cannot ask this server: %s", error)
         yield
 
 

@@ -42,6 +42,7 @@ OTHERS = {"torch", "openai", "ollama"}
 INSTALLED = {
     "parallax-core",
     "parallax-models",
+    "parallax-netcheck",
     "parallax-source-hub",
     "parallax-source-pypi",
     "parallax-standard",

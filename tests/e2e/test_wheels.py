@@ -80,6 +80,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-core",
         "parallax-backend-mlx",
         "parallax-models",
+        "parallax-netcheck",
         "parallax-server-ollama",
         "parallax-source-hub",
         "parallax-source-pypi",

@@ -54,7 +54,7 @@ def write_sentences(report: Mapping[str, Any]) -> list[str]:
     return [
         f"Pairs that gave the answer of the whole model, in both orders of joining: {served}. From the moment",
         f"when both had loaded their layers, linking them took {report['worst_links_s']:g} s at most, {where}.",
-        f"`parallax doctor --network` named {len(networks) - len(wrong)} of {len(networks)} kinds of networks rightly.",
+        f"`parallax network` named {len(networks) - len(wrong)} of {len(networks)} kinds of networks rightly.",
         "",
         "What punching could do was measured without Parallax, by TCP connections that both machines open at the same",
         f"time (tries that got through): {', '.join(tries)}.",

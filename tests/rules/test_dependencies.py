@@ -26,6 +26,7 @@ NOT_IMPORTED = {
     "scipy-openblas32": "a library for MLX, loaded by its path",
     "parallax-models": "describes the models that are served",
     "parallax-core": "what parallax-standard completes",
+    "parallax-netcheck": "has the command that checks a network",
     "parallax-source-hub": "fetches models of the hub",
     "parallax-source-pypi": "makes the default model available",
     "parallax-standard": "depends on what each installation has",

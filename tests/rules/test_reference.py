@@ -25,6 +25,8 @@ CLI = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
 
 ALSO = {"parallax cluster join", "parallax cluster nodes", "parallax cluster run"}
 """Commands that are on the page without that word."""
+ON_PAGE = {"parallax-core", "parallax-netcheck"}
+"""The distributions whose commands the page describes."""
 MOST_COMMANDS = 13
 """Of core and of the cluster, listed by ``parallax --help``; plugins' have a heading of their own."""
 MOST_OPTIONS = {"parallax serve": 30}
@@ -53,9 +55,9 @@ def every_command() -> Iterator[tuple[str, Any]]:
 
 
 def find_owned() -> list[str]:
-    """Return the commands that core's own distribution offers by entry points."""
+    """Return the commands of the distributions that are on the page."""
     points = {name: points[0] for name, points in find_commands().items()}
-    return [name for name, point in points.items() if point.dist is not None and point.dist.name == "parallax-core"]
+    return [name for name, point in points.items() if point.dist is not None and point.dist.name in ON_PAGE]
 
 
 def list_options(command: Any) -> set[str]:

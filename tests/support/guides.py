@@ -97,8 +97,8 @@ AT_HOME = (
     end("mini"),
     Step("mini", "parallax cluster relay CODE", until="joined|relays"),
     end("mini"),
-    Step("mini", "parallax doctor --network", shows="accepts connections"),
-    Step("mini", "parallax doctor --network --ask", shows="accepts connections"),
+    Step("mini", "parallax network", shows="accepts connections"),
+    Step("mini", "parallax network --ask", shows="accepts connections"),
     end("desk"),
 )
 MODELS = (

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.cluster.membership.code_rules import CodeRecord, describe_left, describe_state, find_obstacle
+from parallax_core.config.home import cluster_file
 from parallax_core.contracts.joining import ListeningHead
 from parallax_core.node.membership.database import open_database, write_database
 from parallax_core.node.versions import check_machine
@@ -40,6 +41,11 @@ SETTLED_NS = 100_000_000
 CODE_COLUMNS = (
     "proof, created, expires, most_uses, is_revoked, (SELECT COUNT(*) FROM code_use u WHERE u.proof = code.proof)"
 )
+
+
+def open_store() -> CodeStore:
+    """Return the codes of this user's heads, as the entry point of ``parallax.join_codes``."""
+    return CodeStore(cluster_file())
 
 
 class CodeStore:

@@ -1,4 +1,4 @@
-"""What ``parallax doctor --network`` says."""
+"""Say what the network of this machine lets through, and what to open."""
 
 from __future__ import annotations
 
@@ -7,26 +7,42 @@ import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Annotated
 
-from parallax_core.cluster.network import NetworkReport, judge_network
-from parallax_core.deploy.network import list_asked
-from parallax_core.node.network.survey import Asked, survey_network
-from parallax_core.plugins.host import PluginHost
+import typer
+
+from parallax_core.api.cli import Config, ConfigFile, PluginHost, new_app
+from parallax_core.deploy.network import Asked, list_asked
+from parallax_netcheck.judgement import NetworkReport, judge_network
+from parallax_netcheck.survey import survey_network
 
 WIDTH = 110
 
+app = new_app()
 
-def check_network(plugins: PluginHost, words: Sequence[str], *, as_json: bool) -> bool:
-    """Print what the network of this machine is; return whether servers are reached, as far as any were asked.
 
-    Raises:
-        UsageError: if ``words`` do not name servers.
-        ParallaxError: if the transport of a code is not installed.
+@app.command()
+def network(
+    ask: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Ask this server; may be repeated. By default those that this machine has joined.",
+            metavar="CODE|ADDRESS|HOST:PORT",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002 -- a flag
+    config: ConfigFile = None,
+) -> None:
+    """Say what the network of this machine is, what works over it, and what to open.
+
+    It asks servers from which address they see this machine: those of its clusters, or those that you name, and nobody
+    else. Exits with 1 if no server is reached.
     """
-    asked = list_asked(words, plugins)
+    asked = list_asked(ask or [], PluginHost.discover(Config.load(config)))
     report = judge_network(survey_network(asked, os.environ))
-    print(json.dumps(describe_json(report, asked), indent=2) if as_json else describe_text(report, asked))
-    return report.kind not in {"unreachable", "proxy"}
+    typer.echo(json.dumps(describe_json(report, asked), indent=2) if as_json else describe_text(report, asked))
+    if report.kind in {"unreachable", "proxy"}:
+        raise typer.Exit(1)
 
 
 def describe_json(report: NetworkReport, asked: Sequence[Asked]) -> dict[str, object]:

@@ -133,7 +133,7 @@ FORWARD = (
     "To be reached, have the router forward a TCP port to this machine, and say so: "
     "`parallax join CODE --listen 'lattica://0.0.0.0:4012?at=ADDRESS:4012'` in a cluster over lattica."
 )
-ASK = "Name servers that tell addresses: `parallax doctor --network --ask CODE`, or HOST:PORT of a STUN server."
+ASK = "Name servers that tell addresses: `parallax network --ask CODE`, or HOST:PORT of a STUN server."
 TEXTS: dict[Kind, _Text] = {
     "open": _Text(summary="open: others reach this machine at its own address", works=(SERVES,)),
     "dial-out": _Text(

@@ -10,28 +10,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from parallax_core.cluster.network import NetworkFacts, ServerView
-from parallax_core.config.network_options import STUN_PORT
-from parallax_core.node.network.client import UdpAsker, ask_by_tcp, can_connect
+from parallax_core.deploy.network import Asked
 from parallax_core.wire.stun import HostPort, StunAnswer
+from parallax_netcheck.client import UdpAsker, ask_by_tcp, can_connect
+from parallax_netcheck.judgement import NetworkFacts, ServerView
 
 FAR_IPV6 = "2001:db8::1"
 """An address reserved for documentation (RFC 3849)."""
+ANY_PORT = 9
+"""A port of that address; nothing is sent there."""
 LAST_PORT = 65535
 PROXIES = ("https_proxy", "http_proxy", "all_proxy")
 """Variables of the environment that name a proxy, also in capitals."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A server to ask."""
-
-    host: str
-    """A name or an IP address."""
-    port: int = STUN_PORT
-    """Where it tells addresses, over UDP and TCP; one of Parallax also at the next port."""
-    cluster: str = ""
-    """The address where its cluster listens; empty: it is not known to have one."""
 
 
 def survey_network(servers: Sequence[Asked], environment: Mapping[str, str]) -> NetworkFacts:
@@ -44,7 +34,7 @@ def survey_network(servers: Sequence[Asked], environment: Mapping[str, str]) -> 
     own = [part.own for part in parts if part.own]
     return NetworkFacts(
         own=tuple(dict.fromkeys(own)),
-        has_ipv6=bool(_find_source(socket.AF_INET6, (FAR_IPV6, STUN_PORT))),
+        has_ipv6=bool(_find_source(socket.AF_INET6, (FAR_IPV6, ANY_PORT))),
         proxy=find_proxy(environment),
         views=tuple(view for part in parts for view in part.views),
         clusters={each.cluster: part.accepts for each, part in zip(servers, parts, strict=True) if each.cluster},

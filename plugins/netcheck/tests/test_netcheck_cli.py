@@ -1,4 +1,4 @@
-"""``parallax doctor --network``, against servers of this machine."""
+"""``parallax network``, against servers of this machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from parallax_core.cli.doctor import app
 from parallax_core.node.network.responder import answering
-from parallax_core.plugins.discovery import DISABLED_VARIABLE
-from tests.unit.node.network.test_responder import HOST, find_ports
+from parallax_netcheck.cli import app
+from tests.support.ports import HOST, find_ports
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_text_says_what_the_network_is_and_whom_was_asked() -> None:
     port = find_ports()
     with answering(HOST, port):
-        ran = CliRunner().invoke(app, ["--network", "--ask", f"{HOST}:{port}"])
+        ran = CliRunner().invoke(app, ["--ask", f"{HOST}:{port}"])
     assert ran.exit_code == 0
     assert f"network: open: others reach this machine at its own address, seen at {HOST}\n" in ran.output
     assert f"asked: {HOST}:{port}\n" in ran.output
@@ -35,13 +34,13 @@ def test_text_says_what_the_network_is_and_whom_was_asked() -> None:
 def test_json_has_the_same() -> None:
     port = find_ports()
     with answering(HOST, port):
-        ran = CliRunner().invoke(app, ["--network", "--json", "--ask", f"{HOST}:{port}"])
+        ran = CliRunner().invoke(app, ["--json", "--ask", f"{HOST}:{port}"])
     found = json.loads(ran.output)["network"]
     assert (found["kind"], found["address"], found["asked"]) == ("open", HOST, [f"{HOST}:{port}"])
 
 
 def test_without_a_server_it_says_what_it_cannot_know() -> None:
-    ran = CliRunner().invoke(app, ["--network"])
+    ran = CliRunner().invoke(app, [])
     assert ran.exit_code == 0
     assert "asked: no server, since this machine has joined none" in ran.output
     assert "cannot be known from here" in ran.output
@@ -49,13 +48,6 @@ def test_without_a_server_it_says_what_it_cannot_know() -> None:
 
 
 def test_exit_status_tells_that_no_server_is_reached() -> None:
-    ran = CliRunner().invoke(app, ["--network", "--ask", f"tcp://{HOST}:9"])
+    ran = CliRunner().invoke(app, ["--ask", f"tcp://{HOST}:9"])
     assert ran.exit_code == 1
     assert "no server was reached" in ran.output
-
-
-def test_findings_are_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(DISABLED_VARIABLE, "mlx,torch,sglang,vllm")  # which take seconds to import
-    found = json.loads(CliRunner().invoke(app, ["--json"]).output)["findings"]
-    assert {"topic", "status", "message", "remedy"} == set(found[0])
-    assert any(each["topic"] == "machine" for each in found)

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
-from parallax_core.node.network.client import TRIES, UdpAsker, ask_by_tcp, can_connect
 from parallax_core.wire.stun import answer_request
+from parallax_netcheck.client import TRIES, UdpAsker, ask_by_tcp, can_connect
 
 HOST = "127.0.0.1"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.cluster.network import TEXTS, Kind, NetworkFacts, ServerView, find_kind, judge_network
+from parallax_netcheck.judgement import TEXTS, Kind, NetworkFacts, ServerView, find_kind, judge_network
 
 OWN = "192.168.1.2"
 PUBLIC = "203.0.113.9"

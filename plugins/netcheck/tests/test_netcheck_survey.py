@@ -6,12 +6,13 @@ import socket
 
 import pytest
 
-from parallax_core.cluster.network import find_kind
-from parallax_core.node.network.client import UdpAsker
+from parallax_core.deploy.network import Asked
 from parallax_core.node.network.responder import answering
-from parallax_core.node.network.survey import LAST_PORT, Asked, find_proxy, survey_network
 from parallax_core.wire.stun import HostPort, StunAnswer
-from tests.unit.node.network.test_responder import HOST, find_ports
+from parallax_netcheck.client import UdpAsker
+from parallax_netcheck.judgement import find_kind
+from parallax_netcheck.survey import LAST_PORT, find_proxy, survey_network
+from tests.support.ports import HOST, find_ports
 
 
 def test_server_of_parallax_is_asked_at_both_ports_over_udp_and_tcp() -> None:

@@ -1,4 +1,4 @@
-"""Whom `parallax doctor --network` asks, and where a server tells addresses."""
+"""Whom `parallax network` asks, and where a server tells addresses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from parallax_core.config.config import Config
 from parallax_core.config.network_options import STUN_PORT
 from parallax_core.deploy.join_codes import get_method
 from parallax_core.deploy.joined import JoinedHead
-from parallax_core.deploy.network import list_asked, telling_addresses
-from parallax_core.node.network.client import UdpAsker
-from parallax_core.node.network.survey import Asked
+from parallax_core.deploy.network import Asked, list_asked, telling_addresses
 from parallax_core.plugins.host import PluginHost
-from tests.unit.node.network.test_responder import HOST, find_ports
+from parallax_netcheck.client import UdpAsker
+from tests.support.ports import HOST, find_ports
 
 
 @pytest.fixture

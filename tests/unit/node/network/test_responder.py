@@ -13,23 +13,10 @@ import pytest
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.node.network import responder
-from parallax_core.node.network.client import UdpAsker, ask_by_tcp
 from parallax_core.node.network.responder import MOST_CONNECTED, MOST_PER_SECOND, Pace, Responder, answering, bind
 from parallax_core.wire.stun import StunAnswer, make_request
-
-HOST = "127.0.0.1"
-
-
-def find_ports() -> int:
-    """Return a free port whose next one is free, too."""
-    while True:
-        with socket.create_server((HOST, 0)) as first:
-            port: int = first.getsockname()[1]
-            try:
-                bind(socket.SOCK_STREAM, HOST, port + 1).close()
-            except (OSError, OverflowError):
-                continue
-            return port
+from parallax_netcheck.client import UdpAsker, ask_by_tcp
+from tests.support.ports import HOST, find_ports
 
 
 @pytest.fixture
@@ -146,7 +133,7 @@ def test_ports_are_free_afterwards() -> None:
 def test_port_that_cannot_be_used_is_an_error(port: int) -> None:
     with pytest.raises(ParallaxError, match="cannot be used") as raised, answering(HOST, port):
         pass
-    assert "--stun-port" in raised.value.hint
+    assert "--set stun_port=" in raised.value.hint
 
 
 def test_port_of_another_program_is_an_error() -> None:

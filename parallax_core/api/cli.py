@@ -1,0 +1,38 @@
+"""What a command of a plugin uses: options from settings, tables, progress, and a client of running servers."""
+
+from parallax_core.cli.client import Client, HttpReply
+from parallax_core.cli.command import new_app
+from parallax_core.cli.lazy import lazy_app
+from parallax_core.cli.option import ConfigFile, from_section
+from parallax_core.cli.progress import Display, make_display
+from parallax_core.cli.progress import describe as describe_progress
+from parallax_core.cli.screen import Look, open_display, watching
+from parallax_core.cli.server_url import UrlOption, find_url
+from parallax_core.cli.table import align, print_table
+from parallax_core.cli.tell import tell
+from parallax_core.config.config import Config
+from parallax_core.config.marks import ADVANCED
+from parallax_core.plugins.host import PluginHost
+
+__all__ = [
+    "ADVANCED",
+    "Client",
+    "Config",
+    "ConfigFile",
+    "Display",
+    "HttpReply",
+    "Look",
+    "PluginHost",
+    "UrlOption",
+    "align",
+    "describe_progress",
+    "find_url",
+    "from_section",
+    "lazy_app",
+    "make_display",
+    "new_app",
+    "open_display",
+    "print_table",
+    "tell",
+    "watching",
+]

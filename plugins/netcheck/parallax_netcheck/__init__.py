@@ -1,0 +1,1 @@
+"""Says what the network of a machine lets through."""
