@@ -48,7 +48,7 @@ class MoveRest:
         self._until = now + self.rules.rest_s * 2 ** (self._num_moves - 1)
 
     def end(self) -> None:
-        """Let layers move now, as somebody asks for it, whatever moved before and even if they are held."""
+        """Allow a move of layers now, on request, shortly after another or even if layers are held."""
         self._num_moves, self._until, self._is_asked = 0, 0.0, True
 
     def note_plan(self) -> None:

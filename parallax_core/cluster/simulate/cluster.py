@@ -83,7 +83,7 @@ class ClusterSimulation:
         Args:
             groups: of the pipelines; together they have all ranks from 0 on. The figures are the same for any groups.
             policy: chooses a pipeline for each request.
-            churn: losses; None: there are none.
+            churn: losses; None: no losses.
             has_prefixes: whether prompts share beginnings, which the router then keeps account of.
         """
         self._groups = groups
@@ -104,7 +104,7 @@ class ClusterSimulation:
         self.num_losses = 0
 
     def run(self, trace: Sequence[Arrival], progress: Progress = silent) -> None:
-        """Let all requests of a trace, in order of time, arrive and end; ``progress`` learns how many have arrived."""
+        """Run all requests of a trace, in order of time; ``progress`` gets the number that has arrived."""
         every = max(1, len(trace) // REPORTS)
         for number, arrival in enumerate(trace):
             if number % every == 0:
@@ -145,7 +145,7 @@ class ClusterSimulation:
                 self._lose(at)
 
     def _advance(self, until: float, *, is_routing: bool = False) -> None:
-        """Let the pipelines compute what happens up to ``until``."""
+        """Advance the pipelines to ``until``."""
         for group in self._groups:
             group.start(until, is_routing=is_routing)
         for group in self._groups:

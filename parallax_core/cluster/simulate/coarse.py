@@ -144,7 +144,7 @@ class CoarsePipeline:
             self._end_rounds()
 
     def _end_rounds(self) -> None:
-        """Let steps be planned one by one again."""
+        """Plan steps one by one again."""
         if self._rounds is None:
             return
         self._rounds.end()

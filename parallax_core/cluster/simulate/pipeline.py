@@ -84,7 +84,7 @@ class SimulatedPipeline(Protocol):
         """Accept a request; raises Overloaded if too many wait."""
 
     def advance(self, now: float) -> list[DrawnTokens]:
-        """Let the time pass up to ``now``, and return the tokens of that time."""
+        """Advance the time to ``now``, and return the tokens of that time."""
 
 
 class PipelineModel:

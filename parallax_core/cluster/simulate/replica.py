@@ -70,7 +70,7 @@ class SimulatedReplica:
         return [old + new for old, new in zip(self._busy_s, self._pipeline.busy_s, strict=True)]
 
     def wake(self, at: float) -> bool:
-        """Let the time pass; return whether there were tokens."""
+        """Advance the time; return whether there were tokens."""
         told = self._pipeline.advance(at)
         for drawn in told:
             self._note(drawn)

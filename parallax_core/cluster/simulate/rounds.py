@@ -26,7 +26,7 @@ class Rounds:
     """
 
     def __init__(self, path: StepPath, steps: Sequence[RepeatedStep], number: int) -> None:
-        """Let steps depart ``number`` times again, each when it has returned."""
+        """Repeat the steps ``number`` times, each when it has returned."""
         self._path, self._period, self._num_returned = path, len(steps), 0
         passages = self._passages = [step.passage for step in steps]
         for _ in range(number):
@@ -55,5 +55,5 @@ class Rounds:
             yield later
 
     def end(self) -> None:
-        """Let no further step depart."""
+        """Stop further steps from departing."""
         self._path.rewind(self._passages[self._num_returned + self._period - 1])

@@ -63,5 +63,5 @@ class StepPath:
         return Passage(now, seconds, at + model.back_s, carried, computed)
 
     def rewind(self, passage: Passage) -> None:
-        """Let this step be the last one that has departed."""
+        """Make this step the last one that has departed."""
         self._link_free_at, self._free_at = passage.carried, passage.computed

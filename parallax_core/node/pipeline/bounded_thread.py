@@ -72,7 +72,7 @@ class BoundedThread:
         return running
 
     def close(self) -> None:
-        """Let the thread end."""
+        """End the thread."""
         if self._thread is not None:
             self._thread.close()
             self._thread = None

@@ -70,7 +70,7 @@ class StageThread:
         return 0.0
 
     def close(self) -> None:
-        """Let the thread end after the calls already made; do not wait for it."""
+        """End the thread after the calls already made; do not wait for it."""
         self._calls.put(None)
 
     def _run(self) -> None:

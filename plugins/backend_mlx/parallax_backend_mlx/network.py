@@ -112,7 +112,7 @@ class Network:
             hidden: the output of the previous stage, shape [rows, columns, width]; None if there is no previous stage.
             cache: as long as that of `make_cache`, and with the interface of its entries; entries of this network are
                 advanced at once. Other entries of the same kinds are not read.
-            wanted: the tokens with outputs; None if there are none. Ignored without the last layer.
+            wanted: the tokens with outputs; None without outputs. Ignored without the last layer.
 
         Returns:
             Logits of shape [outputs, vocab_size]; without the last layer, hidden states of shape [rows, columns,

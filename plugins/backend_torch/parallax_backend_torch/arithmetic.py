@@ -66,7 +66,7 @@ def place_heads(
 
     Args:
         mixed: the queries, keys and values of each token, [tokens, heads, width].
-        norms: the norms of queries and of keys; empty: there are none.
+        norms: the norms of queries and of keys; empty without norms.
         angles: the cosines and sines of each token.
         pool: keys and values of a layer.
         slots: the slots of the tokens.

@@ -29,7 +29,7 @@ def place_heads(
         angles: the cosines and sines of each token, float32 of shape [tokens, half] each, contiguous.
         pool: keys and values, [slots, kv_heads, width] each, contiguous and of the dtype of ``mixed``.
         slots: the slot of each token, int64 of shape [tokens].
-        norms: the norms of queries and of keys; empty: there are none.
+        norms: the norms of queries and of keys; empty without norms.
     """
     (cos, sin), (keys, values) = angles, pool
     (tokens, heads, width), kv_heads, half = mixed.shape, keys.shape[1], cos.shape[1]

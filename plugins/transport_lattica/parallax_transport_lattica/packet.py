@@ -72,7 +72,7 @@ class Packet:
         """Read a packet.
 
         Raises:
-            BadPacket: if it is none, of another version, or too large.
+            BadPacket: if it is not a packet, of another version, or too large.
         """
         if not _HEAD.size <= len(data) <= _HEAD.size + MOST_CONTENT:
             raise BadPacket(f"{len(data)} bytes")
@@ -89,7 +89,7 @@ def read_peer(content: bytes) -> str:
     """Return the id of a peer in the content of an `OPEN`.
 
     Raises:
-        BadPacket: if it is none.
+        BadPacket: if it is not a packet.
     """
     text = content.decode("ascii", errors="replace")
     if not 0 < len(content) <= MOST_PEER_BYTES or not text.isascii() or not text.isalnum():

@@ -137,7 +137,7 @@ class ListeningPeer:
             self._say(alive=True)
 
     async def close(self) -> None:
-        """Let streams end for a moment, and leave the network."""
+        """Wait a moment for streams to end, and leave the network."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
                 await self._tunnel.drain()
@@ -174,7 +174,7 @@ class CallingPeer:
         await self._is_over.wait()
 
     async def close(self) -> None:
-        """Let streams end for a moment, and leave the network."""
+        """Wait a moment for streams to end, and leave the network."""
         if self._open:
             await asyncio.wait(self._open, timeout=GOODBYE_S)
         self._network.close()

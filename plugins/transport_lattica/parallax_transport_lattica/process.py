@@ -71,7 +71,7 @@ class PeerProcess:
         return self._reading is None or self._reading.done()
 
     async def end(self) -> None:
-        """Let it end its streams, and kill it if that takes too long."""
+        """Make it end its streams, and kill it if that takes too long."""
         await self._process.end(END_S, GONE_S)
         await self._clean()
 

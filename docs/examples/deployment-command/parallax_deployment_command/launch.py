@@ -41,7 +41,7 @@ def write_command(options: CommandOptions, number: int, command: tuple[str, ...]
 
 @asynccontextmanager
 async def launch(options: CommandOptions, nodes: WantedNodes) -> AsyncIterator[None]:
-    """Have the nodes run while a server does."""
+    """Run the nodes while a server runs."""
     commands = [write_command(options, number, nodes.command) for number in range(nodes.num_nodes)]
     tasks = [asyncio.create_task(_keep(options, command)) for command in commands]
     try:
