@@ -13,7 +13,8 @@ from benchmarks.clients import OFFICIAL, run_checks
 from tests.e2e.conftest import ROOT, Server
 
 
-@pytest.mark.parametrize("clients", [OFFICIAL[:1], pytest.param(OFFICIAL[1:], marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("clients", [OFFICIAL[:1], OFFICIAL[1:]])
 def test_official_clients_get_all_they_ask_for(
     clients: tuple[str, ...], model_home: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def list_workers(server: Server) -> dict[str, int]:
     return {each["node"]: each["pid"] for each in Client(server.url).cluster()["nodes"]}
 
 
+@pytest.mark.nightly
 def test_switch_loses_no_request_and_leaves_no_process(home: Path, tiny: Path, tmp_path: Path) -> None:
     with serving(home, tmp_path / "log", "--memory", "2") as (server, _):
         right = text_of(server, MODEL)

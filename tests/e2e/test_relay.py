@@ -89,6 +89,7 @@ def read_whole(server: Server, length: int) -> str:
         return str(reply.choices[0].message.content)
 
 
+@pytest.mark.nightly
 def test_three_stages_over_a_relay_equal_the_whole(server: Server, model_home: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
         head, *others = stack.enter_context(machines(model_home, tmp_path / "net", "head", "one", "two", "three"))

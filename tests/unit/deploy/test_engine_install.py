@@ -82,6 +82,7 @@ def test_environment_has_the_engine_and_parallax(tmp_path: Path, monkeypatch: py
     assert find_environment("toy") is None
 
 
+@pytest.mark.nightly
 def test_environment_that_cannot_be_imported_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copier: str
 ) -> None:
