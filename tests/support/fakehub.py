@@ -44,6 +44,8 @@ class Fault:
     pause_s: float = 0
     """Seconds to wait between chunks of 16 KiB."""
     ignore_range: bool = False
+    stated_size: str = ""
+    """The size of the file that the answer to a range states, if it is not the right one."""
     times: int = 1
 
 
@@ -203,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = "" if fault.ignore_range else self.headers.get("Range", "")
         first, _, last = wanted.removeprefix("bytes=").partition("-")
         start, end = int(first or 0), min(int(last or len(content)), len(content) - 1)
-        ranges = {"Content-Range": f"bytes {start}-{end}/{len(content)}"} if wanted else {}
+        ranges = {"Content-Range": f"bytes {start}-{end}/{fault.stated_size or len(content)}"} if wanted else {}
         self.send_response(206 if wanted else 200)
         for key, value in {**ranges, "Content-Length": str(end + 1 - start), "ETag": '"e"'}.items():
             self.send_header(key, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parallax_core.api import ParallaxError, Unit, silent
+from parallax_source_hub import model_download
 from parallax_source_hub.source import HubSource
 from tests.support.fakehub import FakeHub, Fault
 from tests.support.tinyhub import MODEL, NAME, WEIGHTS, contents
@@ -25,6 +26,37 @@ def test_a_server_without_ranges_starts_the_file_over(hub: FakeHub, source: HubS
     hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=100_000)]
     hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", ignore_range=True)]
     assert contents(source.fetch(NAME, silent).path) == MODEL
+
+
+def test_a_server_need_not_say_how_large_the_file_of_a_range_is(hub: FakeHub, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=100_000)]
+    hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", stated_size="*")]
+    assert contents(source.fetch(NAME, silent).path) == MODEL
+
+
+def test_a_range_of_a_file_of_another_size_is_refused(hub: FakeHub, source: HubSource) -> None:
+    hub.add(NAME, MODEL)
+    hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", cut_after=100_000)]
+    hub.faults += [Fault("model.safetensors"), Fault("model.safetensors", stated_size="300001")]
+    with pytest.raises(ParallaxError, match="has 300001 bytes on the server, but is listed with 300000"):
+        source.fetch(NAME, silent)
+
+
+@pytest.mark.parametrize(("quiet_bytes", "is_told"), [(len(WEIGHTS), False), (len(WEIGHTS) - 1, True)])
+def test_checks_are_told_only_where_they_take_long(
+    hub: FakeHub, source: HubSource, monkeypatch: pytest.MonkeyPatch, quiet_bytes: int, *, is_told: bool
+) -> None:
+    monkeypatch.setattr(model_download, "QUIET_BYTES", quiet_bytes)
+    hub.add(NAME, MODEL)
+    tasks = set()
+
+    def report(task: str, done: int, total: int | None, unit: Unit = "bytes") -> None:
+        del done, total, unit
+        tasks.add(task)
+
+    source.fetch(NAME, report)
+    assert (f"check {NAME}" in tasks) == is_told
 
 
 def test_transfers_are_tried_again_until_the_pauses_are_used_up(hub: FakeHub, source: HubSource) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import types
@@ -14,17 +15,19 @@ from parallax_core.api import BackendSpec, ModelFolder, Ref, Request, RequestId,
 from parallax_core.builtin.routing import RoundRobin
 from parallax_core.cli.serve import _log_limits
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
+from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.progress import silent
 from parallax_core.deploy.deployment import Deployment
 from parallax_core.deploy.executors import LocalStages
-from parallax_core.deploy.fixed import plan_stages, read_limits, read_target
+from parallax_core.deploy.fixed import plan_stages, read_limits, read_plan, read_target
 from parallax_core.engine.limits import Limits
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.testing.toy import Toy
+from tests.unit.tinymodel import write_model
 
 TOY = Toy(layers=("full", "full", "window"))
 
@@ -127,3 +130,32 @@ async def test_limits_are_told_once_the_stages_are_there(tmp_path: Path, caplog:
     assert caplog.messages == [
         "limits of a replica max_running=4 max_waiting=256 max_batch_tokens=8, of a stage memory_fraction=0.25"
     ]
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a model of four layers, whose weights are empty."""
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "four"
+    folder.mkdir()
+    write_model(folder)
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
+    kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5, "vocab_size": 257}
+    further = {"num_key_value_heads": 2, "max_position_embeddings": 512}
+    (folder / "config.json").write_text(json.dumps(kind | sizes | further))
+    return folder
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_deployment_is_what_its_plan_asks_for(model: Path, tmp_path: Path, listen: str | None) -> None:
+    settings = ServeSettings(model=str(model), backend="mlx", stages=2, max_running=3, listen=listen, insecure=True)
+    plan = read_plan(settings, PluginHost.prepare(Config()))
+    found = plan.prepare(tmp_path)
+    assert (found.model_id, found.folder, found.topology.num_stages) == ("four", model, 2)
+    assert found.listen == ((listen,) if listen else ())
+    assert found.noted_transport is (plan.stages.transport if listen else None)
+    assert found.pipeline.limits.max_running == 3
+    assert found.pipeline.grammars is found.text.grammars
+    assert found.routing is plan.routing
+    assert found.text.encode("a") == (ord("a") - ord("!"),)

@@ -54,6 +54,26 @@ def test_costs_follow_a_machine_that_gets_slower() -> None:
     assert costs.predict(StepSize(6, 3000)) == pytest.approx(3 * LAW(StepSize(6, 3000)), rel=0.1)
 
 
+CONTEXTS = (1000, 64_000, 4000, 256_000, 16_000)
+
+
+def test_cost_of_the_context_of_decodes_is_learnt_apart_from_that_of_decodes() -> None:
+    costs = StepCosts()
+    for _ in range(20):
+        for context in CONTEXTS:
+            costs.note(StepSize(4, context), LAW(StepSize(4, context)))
+    for context in (2000, 200_000):
+        assert costs.predict(StepSize(4, context)) == pytest.approx(LAW(StepSize(4, context)), rel=0.1)
+
+
+def test_context_costs_nothing_where_longer_ones_take_less() -> None:
+    costs = StepCosts()
+    for _ in range(20):
+        for context in CONTEXTS:
+            costs.note(StepSize(4, context), 0.02 - context * 1e-8)
+    assert costs.predict(StepSize(4, 10**6)) == costs.predict(StepSize(4)) == pytest.approx(0.02, rel=0.15)
+
+
 def test_step_that_takes_far_longer_hardly_counts() -> None:
     costs = StepCosts()
     costs.note(StepSize(4), 30.0)

@@ -93,6 +93,11 @@ def test_bound_of_a_row_is_not_below_what_is_written(made: tuple[Row, int]) -> N
     assert measure(row) <= bound
 
 
+def test_bound_of_a_row_holds_for_more_tokens_than_a_short_prefix_counts() -> None:
+    row = Row(SeqId(LARGEST), LARGEST, (LARGEST,) * 2**16)
+    assert measure(row) <= ROW + len(row.tokens) * TOKEN
+
+
 @st.composite
 def make_answers(draw: st.DrawFn) -> tuple[Answer, int]:
     """Return an answer as a stage gives them, and its bound."""
