@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -76,6 +76,19 @@ class SequenceCache:
     def num_requests(self) -> int:
         """The number of requests with an answer on the stages."""
         return len(self._requests)
+
+    @property
+    def has_edits(self) -> bool:
+        """Whether there are edits for the next step."""
+        return bool(self._edits)
+
+    def check(self, live: Iterable[Sequence]) -> None:
+        """Check that what the stages hold is one of ``live`` or stored, and found by its tokens; for tests."""
+        self.ledger.check()
+        assert self.running == {each.seq: each for each in live if each.seq is not None}
+        assert set(self._specs) == {*self.running, *self.stored}
+        assert set(self._unpublished) == set(self._coming) <= set(self.running)
+        assert set(self.stored.index) - set(self.running) == set(self.stored)
 
     def take_edits(self) -> tuple[Edit, ...]:
         """Return the edits made since the last call, in order, and reset the budget for the next step."""

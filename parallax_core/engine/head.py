@@ -276,9 +276,19 @@ class Head:
         deltas, self._deltas = self._deltas, []
         return deltas
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no step is on its way, and none has to be: the stages hold what the head says they do."""
+        return not (self._in_flight or self._cache.has_edits)
+
     def check(self) -> None:
-        """Check the ledger's invariants; for tests."""
-        self._ledger.check()
+        """Check that what is counted and queued is what there is; for tests.
+
+        Raises:
+            AssertionError: if it is not.
+        """
+        self._cache.check(live := self._list_live())
+        self._readiness.check(live, self._cache.running)
 
     def _begin_epoch(self, stages: Listing[StageInfo]) -> None:
         self._stages = tuple(stages)

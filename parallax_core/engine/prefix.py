@@ -60,6 +60,9 @@ class PrefixIndex:
     def __contains__(self, seq: object) -> bool:
         return seq in self._ends
 
+    def __iter__(self) -> Iterator[SeqId]:
+        return iter(self._ends)
+
     def insert(self, space: Hashable, key: bytes, seq: SeqId) -> None:
         """Store ``seq``, whose tokens are ``key``.
 

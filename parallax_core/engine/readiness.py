@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from parallax_core.base.ids import SeqId
 from parallax_core.contracts.policy import QueueView
 from parallax_core.engine.pending_mask import PendingMask
 from parallax_core.engine.sequence import Sequence
@@ -109,6 +110,16 @@ class Readiness:
         if not self._quick or self._held_since is None:
             return 0.0
         return max(0.0, self._held_since + self._hold_s - now)
+
+    def check(self, live: Iterable[Sequence], running: Collection[SeqId]) -> None:
+        """Check that each of ``live``, and nothing else, is ready, being drawn or in need of a mask; for tests."""
+        live = list(live)
+        able = [each for each in live if each.can_draw]
+        assert set(self._ready) == {each for each in able if not each.is_drawing}
+        assert set(self._pending) == {each for each in live if not (each.is_drawing or each.can_draw)}
+        since = [each.ready_since for each in self._ready]
+        assert since == sorted(since), "who has been ready longest is not first"
+        self._waiting.check([each for each in able if each.is_waiting], running)
 
     def _ask(self, sequence: Sequence, now: float | None) -> None:
         if sequence in self._pending:

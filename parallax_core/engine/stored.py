@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 from parallax_core.base.ids import SeqId
 from parallax_core.contracts.engine import Pin
@@ -34,6 +34,13 @@ class StoredPrefixes:
 
     def __contains__(self, seq: object) -> bool:
         return seq in self._stored
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __iter__(self) -> Iterator[SeqId]:
+        """Yield the stored sequences, the least recently used first."""
+        return iter(self._stored)
 
     def keep(self, space: Hashable, key: bytes, seq: SeqId) -> None:
         """Count a sequence as stored."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from parallax_core.base.ids import SeqId
 from parallax_core.engine.priority import PriorityQueue
@@ -64,6 +64,12 @@ class WaitingQueue:
         while followers and (found := followers.first()):
             self._free(found[1], followers)
 
+    def check(self, waiting: Collection[Sequence], running: Collection[SeqId]) -> None:
+        """Check that exactly ``waiting`` are here, and that those they follow are ``running``; for tests."""
+        assert len(self) == len(waiting)
+        assert all(each in self._queue or each in self._sources for each in waiting)
+        assert all(source in running for source in self._sources.values())
+
     def _free(self, sequence: Sequence, followers: PriorityQueue[Sequence]) -> None:
         followers.discard(sequence)
         del self._sources[sequence]
@@ -81,6 +87,9 @@ class ReadyList:
 
     def __len__(self) -> int:
         return len(self._ready)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._ready)
 
     @property
     def oldest(self) -> Sequence | None:

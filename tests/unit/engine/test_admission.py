@@ -179,8 +179,8 @@ def test_running_sequences_are_never_in_the_way_of_an_eviction() -> None:
         replica.ask([number] * 3, 9)
     replica.step()
     cache = replica.head._cache
-    assert len(cache.stored._stored) == 2
-    assert not cache.stored._stored.keys() & {answer.seq for answer in list_running(replica)}
+    assert len(cache.stored) == 2
+    assert not set(cache.stored) & {answer.seq for answer in list_running(replica)}
 
 
 def list_running(replica: Replica) -> list[Any]:

@@ -163,7 +163,7 @@ def test_every_request_ends_with_its_tokens_among_pins(traffic: Any, num_stages:
         replica.ask([kind, *range(length)], most, pin=pin, n=1 + (most % 5 == 0))
         for _ in range(steps):
             replica.step()
-            held = [found for seq in cache.stored._stored if (found := cache.stored.pins.find(seq))]
+            held = [found for seq in cache.stored if (found := cache.stored.pins.find(seq))]
             assert len(held) == len(cache.stored.pins), "only stored sequences are pinned"
             assert sum(pin.length for pin in held) <= capacity * TOTAL_SHARE
             for number in range(3):

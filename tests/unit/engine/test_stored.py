@@ -10,10 +10,10 @@ def test_pinned_sequences_are_passed_over_and_put_behind() -> None:
     for number, pin in enumerate((Pin(300.0), None, None)):
         replica.ask([number, *range(8)], 2, pin=pin)
         replica.run()
-    pinned, first, second = stored._stored
+    pinned, first, second = stored
     assert stored.find_oldest(None) == first
     assert stored.find_oldest(first) == second
-    assert list(stored._stored) == [first, second, pinned]
+    assert list(stored) == [first, second, pinned]
     stored.drop(first)
     assert stored.find_oldest(second) == second, "there is no other"
     stored.drop(second)

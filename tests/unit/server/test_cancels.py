@@ -59,12 +59,12 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind() -> None:
         await until(lambda: len(asyncio.all_tasks()) <= usual)
         head = engine._head
         assert head is not None
-        await until(lambda: not head._in_flight)
-        assert not head._requests
+        await until(lambda: head.is_settled)
+        assert head.stats().running == head.stats().waiting == 0
         head.check()
         drop_stored(head)
         engine._driver.wake()  # type: ignore[union-attr]
-        await until(lambda: not head._cache._edits and not head._in_flight)
+        await until(lambda: head.is_settled)
         assert all(pool.used == 0 for stats in engine.stats() for pool in stats.pools)
         assert all(memory.pool.num_free == memory.pool.info.num_pages for memory in server.site.stage.layers.memories)
         assert await server.answers()
