@@ -147,15 +147,12 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
-def test_deployment_is_what_its_plan_asks_for(model: Path, tmp_path: Path, listen: str | None) -> None:
-    settings = ServeSettings(model=str(model), backend="mlx", stages=2, max_running=3, listen=listen, insecure=True)
+def test_deployment_is_what_its_plan_asks_for(model: Path, tmp_path: Path) -> None:
+    settings = ServeSettings(model=str(model), backend="mlx", stages=2, max_running=3)
     plan = read_plan(settings, PluginHost.prepare(Config()))
     found = plan.prepare(tmp_path)
     assert (found.model_id, found.folder, found.topology.num_stages) == ("four", model, 2)
-    assert found.listen == ((listen,) if listen else ())
-    assert found.noted_transport is (plan.stages.transport if listen else None)
     assert found.pipeline.limits.max_running == 3
     assert found.pipeline.grammars is found.text.grammars
-    assert found.routing is plan.routing
+    assert (found.routing, found.listening) == (plan.routing, None)
     assert found.text.encode("a") == (ord("a") - ord("!"),)
