@@ -1,4 +1,4 @@
-"""What a command of a plugin uses: options from settings, tables, progress, and a client of running servers."""
+"""Tools for plugins' commands: options from settings, tables, progress, a client of running servers."""
 
 from parallax_core.cli.client import Client, HttpReply
 from parallax_core.cli.command import new_app

@@ -1,4 +1,4 @@
-"""Say what the network of this machine lets through, and what to open."""
+"""Check the network of this machine, and which ports to open."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def network(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002 -- a flag
     config: ConfigFile = None,
 ) -> None:
-    """Say what the network of this machine is, what works over it, and what to open.
+    """Check the network of this machine: its kind, its uses, and which ports to open.
 
-    It asks servers from which address they see this machine: those of its clusters, or those that you name, and nobody
-    else. Exits with 1 if no server is reached.
+    It asks servers from which address they see this machine: those of its clusters, or those that you name, and no
+    others. Exits with 1 if no server is reached.
     """
     asked = list_asked(ask or [], PluginHost.discover(Config.load(config)))
     report = judge_network(survey_network(asked, os.environ))
