@@ -10,9 +10,6 @@ from parallax_core.contracts.setting import SettingsSpec
 from parallax_core.contracts.source import SourceSpec
 from parallax_core.contracts.transport import TransportSpec
 
-CLUSTER = "parallax_core.cluster.placement"
-"""The package of the placement policies, which use its cost model; a `Ref` imports it only when one is asked for."""
-
 
 def _offer(kind: PolicyKind, name: str, factory: str, summary: str) -> PolicySpec:
     return PolicySpec(name=name, kind=kind, summary=summary, factory=Ref(f"parallax_core.builtin.{kind}:{factory}"))
@@ -35,24 +32,6 @@ POLICIES = (
         kind="routing",
         summary="the replica with the least expected finish, by measured speed, load and cached prompt",
         factory=Ref("parallax_core.cluster.routing.policy:LeastFinishTime"),
-    ),
-    PolicySpec(
-        name="search",
-        kind="placement",
-        summary="the placement with the best predicted speed, found by local search",
-        factory=Ref(f"{CLUSTER}.policy:SearchPlacement"),
-    ),
-    PolicySpec(
-        name="greedy",
-        kind="placement",
-        summary="pipelines of the largest nodes first, layers by FLOPs; to compare with",
-        factory=Ref(f"{CLUSTER}.baselines:GreedyPlacement"),
-    ),
-    PolicySpec(
-        name="water-filling",
-        kind="placement",
-        summary="the most pipelines of the fewest stages, layers by FLOPs; to compare with",
-        factory=Ref(f"{CLUSTER}.baselines:WaterFillingPlacement"),
     ),
 )
 
@@ -159,29 +138,9 @@ SETTINGS = (
         schema=Ref("parallax_core.config.serve:ServeSettings"),
     ),
     SettingsSpec(
-        name="run",
-        summary="the options of parallax run",
-        schema=Ref("parallax_core.config.run:RunSettings"),
-    ),
-    SettingsSpec(
         name="worker",
         summary="the options of parallax worker",
         schema=Ref("parallax_core.config.worker:WorkerSettings"),
-    ),
-    SettingsSpec(
-        name="join",
-        summary="the options of parallax join",
-        schema=Ref("parallax_core.config.join:JoinSettings"),
-    ),
-    SettingsSpec(
-        name="relay",
-        summary="the options of parallax cluster relay",
-        schema=Ref("parallax_core.config.relay:RelayCommandSettings"),
-    ),
-    SettingsSpec(
-        name="rendezvous",
-        summary="the options of parallax cluster rendezvous",
-        schema=Ref("parallax_core.config.rendezvous:RendezvousSettings"),
     ),
     SettingsSpec(
         name="plugins",

@@ -30,6 +30,7 @@ from parallax_core.cluster.placement.baselines import GreedyPlacement, WaterFill
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
+from parallax_core.deploy.cluster_offers import POLICIES as OF_CLUSTER
 from parallax_core.node.coordinator.placement_guard import PlacementGuard
 from parallax_core.testing.placement import PlacementConformance
 from parallax_core.testing.policy import (
@@ -113,7 +114,7 @@ class TestWaterFillingPlacement(PlacementConformance):
 def test_every_policy_of_core_is_held_to_its_contract() -> None:
     kits = [kit for name, kit in globals().items() if name.startswith("Test")]
     held = {type(cast("type[PolicyConformance[Any]]", kit).policy) for kit in kits}
-    assert {spec.factory.load() for spec in POLICIES} == held
+    assert {spec.factory.load() for spec in (*POLICIES, *OF_CLUSTER)} == held
 
 
 def fails(kit: type[PolicyConformance[Any]], policy: type[object], **changes: object) -> set[str]:

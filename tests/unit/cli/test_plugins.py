@@ -33,7 +33,7 @@ TYPES = {"string": str, "object": dict, "list of strings": list}
 def test_plugins_lists_every_kind_of_thing_core_offers(capsys: pytest.CaptureFixture[str]) -> None:
     plugins(as_json=True)
     [core] = [each for each in json.loads(capsys.readouterr().out) if each["name"] == "core"]
-    assert core["offers"]["sources"] == ["file", "hf"]
+    assert core["offers"]["sources"] == ["file"]
     assert core["offers"]["transports"] == ["inprocess"]
     assert core["offers"]["batching"] == ["work-conserving", "immediate", "size", "delay", "size-or-delay"]
     assert core["offers"]["preemption"] == ["lowest-priority", "newest-first", "none"]
@@ -49,7 +49,7 @@ def test_plugins_writes_a_line_for_each_kind(capsys: pytest.CaptureFixture[str])
     plugins(as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["NAME", "DISTRIBUTION", "VERSION", "STATE", "OFFERS"]
-    assert any(line.startswith("core ") and line.endswith("sources: file, hf") for line in lines)
+    assert any(line.startswith("core ") and line.endswith("sources: file") for line in lines)
     assert "transports: inprocess" in [line.strip() for line in lines]
 
 

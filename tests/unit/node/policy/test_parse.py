@@ -9,6 +9,7 @@ from parallax_core.api import PolicySpec, QueueView, Ref, UnknownName, hookimpl
 from parallax_core.base.errors import BrokenPlugin, UsageError
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay
 from parallax_core.builtin.offers import POLICIES
+from parallax_core.deploy.cluster_offers import POLICIES as OF_CLUSTER
 from parallax_core.node.coordinator.placement_guard import make_placement
 from parallax_core.node.policy.guard import BatchingGuard, PolicyGuard, PreemptionGuard, RoutingGuard
 from parallax_core.node.policy.parse import make_policy, read_policy
@@ -69,7 +70,7 @@ def test_policy_is_made_as_it_is_written(host: PluginHost, text: str, policy: An
     assert read_policy(host, "batching", text) == policy
 
 
-@pytest.mark.parametrize("spec", POLICIES, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [*POLICIES, *OF_CLUSTER], ids=lambda spec: spec.name)
 def test_every_policy_of_core_can_be_made_and_is_guarded(host: PluginHost, spec: PolicySpec) -> None:
     if spec.kind == "placement":
         assert isinstance(make_placement(host, spec.name).policy, spec.factory.load())

@@ -1,0 +1,72 @@
+"""The kinds of deployments, placement policies and configuration sections that the plugin of clusters offers."""
+
+from __future__ import annotations
+
+from parallax_core.api import DeploymentSpec, PolicySpec, Ref, SettingsSpec
+
+CLUSTER = "parallax_core.cluster.placement"
+"""The package of the placement policies, which use its cost model; a `Ref` imports it only when one is asked for."""
+
+DEPLOYMENTS = (
+    DeploymentSpec(
+        name="joined",
+        summary="stages that the user chose, on machines that join by codes; layers move by measured speed",
+        plan=Ref("parallax_core.deploy.code_admission:plan"),
+        selects=Ref("parallax_core.deploy.code_admission:selects"),
+    ),
+    DeploymentSpec(
+        name="found",
+        summary="layers that nodes announce, as with --find and --announce",
+        plan=Ref("parallax_core.deploy.found:plan"),
+        work=Ref("parallax_core.deploy.announced:work"),
+    ),
+    DeploymentSpec(
+        name="planned",
+        summary="layers that a planner gives to the machines that join, as `parallax run` does",
+        plan=Ref("parallax_core.deploy.cluster:plan"),
+    ),
+)
+
+POLICIES = (
+    PolicySpec(
+        name="search",
+        kind="placement",
+        summary="the placement with the best predicted speed, found by local search",
+        factory=Ref(f"{CLUSTER}.policy:SearchPlacement"),
+    ),
+    PolicySpec(
+        name="greedy",
+        kind="placement",
+        summary="pipelines of the largest nodes first, layers by FLOPs; to compare with",
+        factory=Ref(f"{CLUSTER}.baselines:GreedyPlacement"),
+    ),
+    PolicySpec(
+        name="water-filling",
+        kind="placement",
+        summary="the most pipelines of the fewest stages, layers by FLOPs; to compare with",
+        factory=Ref(f"{CLUSTER}.baselines:WaterFillingPlacement"),
+    ),
+)
+
+SETTINGS = (
+    SettingsSpec(
+        name="run",
+        summary="the options of parallax run",
+        schema=Ref("parallax_core.config.run:RunSettings"),
+    ),
+    SettingsSpec(
+        name="join",
+        summary="the options of parallax join",
+        schema=Ref("parallax_core.config.join:JoinSettings"),
+    ),
+    SettingsSpec(
+        name="relay",
+        summary="the options of parallax cluster relay",
+        schema=Ref("parallax_core.config.relay:RelayCommandSettings"),
+    ),
+    SettingsSpec(
+        name="rendezvous",
+        summary="the options of parallax cluster rendezvous",
+        schema=Ref("parallax_core.config.rendezvous:RendezvousSettings"),
+    ),
+)
