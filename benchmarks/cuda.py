@@ -146,9 +146,8 @@ def measure_limits(device: str, layers: int, size: int = SIZE, copied: int = COP
     )
 
 
-def list_tensors(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def list_tensors(layers: int, config: Mapping[str, Any] = CONFIG) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the names and shapes of the model's tensors."""
-    config = CONFIG
     width, wide = config["hidden_size"], config["intermediate_size"]
     inner, shared = (config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
     yield "model.embed_tokens.weight", (config["vocab_size"], width)
@@ -169,11 +168,11 @@ def list_tensors(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "lm_head.weight", (config["vocab_size"], width)
 
 
-def make_model(folder: Path, layers: int, device: str) -> None:
+def make_model(folder: Path, layers: int, device: str, config: Mapping[str, Any] = CONFIG) -> None:
     """Write a model with random weights to ``folder``, in files of a layer each."""
     random = torch.Generator(device).manual_seed(0)
     files: dict[str, dict[str, torch.Tensor]] = {}
-    for name, shape in list_tensors(layers):
+    for name, shape in list_tensors(layers, config):
         drawn = torch.randn(shape, generator=random, device=device, dtype=torch.bfloat16) / shape[-1] ** 0.5
         weight = torch.ones(shape, dtype=torch.bfloat16) if len(shape) == 1 else drawn.cpu()
         part = name.split(".")[2] if ".layers." in name else "ends"
@@ -182,7 +181,7 @@ def make_model(folder: Path, layers: int, device: str) -> None:
         save_file(tensors, folder / file, {"format": "pt"})
     index = {name: file for file, tensors in files.items() for name in tensors}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    (folder / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": layers}))
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
 
 
 class Ours:

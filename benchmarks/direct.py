@@ -1,7 +1,8 @@
-"""Calls a generation library directly and times it; runs in the library's own virtual environment, for `peer_torch`.
+"""Calls a generation library directly and times it; runs in the library's own virtual environment, for `peers`.
 
     PYTHON benchmarks/direct.py transformers FOLDER DTYPE THREADS
     PYTHON benchmarks/direct.py llama FILE DTYPE THREADS [CONTEXT]
+    PYTHON benchmarks/direct.py quantize SOURCE FORMAT TARGET
 
 The first line of output describes the library. Then, for each line of input, ``{"prompts": [[id, ...], ...], "tokens":
 n}``, it generates ``n`` greedy tokens after all prompts together, ignoring end-of-text tokens, and writes a JSON list
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TextIO
 
 Generate = Callable[[list[list[int]], int], list[float]]
@@ -67,6 +69,22 @@ def open_llama(file: str, _dtype: str, threads: int, context: int) -> Generate:
     return generate
 
 
+def write_format(source: Path, target: Path, name: str) -> None:
+    """Write ``source`` with llama.cpp's quantizer in a format such as Q4_0 to ``target``, which appears once whole.
+
+    Eight bits keep its weights almost as they are; four in another format round them again, which costs quality only.
+    """
+    llama_cpp: Any = importlib.import_module("llama_cpp")
+    settings = llama_cpp.llama_model_quantize_default_params()
+    settings.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{name}")
+    settings.allow_requantize = True
+    partial = target.with_suffix(".part")
+    if status := llama_cpp.llama_model_quantize(str(source).encode(), str(partial).encode(), settings):
+        message = f"llama.cpp could not write {source.name} in {name}: status {status}"
+        raise RuntimeError(message)
+    partial.rename(target)
+
+
 OPENERS = {"transformers": open_transformers, "llama": open_llama}
 PACKAGES = {"transformers": ("transformers", "torch"), "llama": ("llama-cpp-python",)}
 
@@ -81,6 +99,9 @@ def answer_lines(generate: Generate, requests: TextIO, output: TextIO) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Load the library, describe it, and serve requests."""
     kind, path, dtype, threads, *context = arguments
+    if kind == "quantize":
+        write_format(Path(path), Path(threads), dtype)
+        return
     # Libraries print to stderr, so that their text does not mix with the answers.
     output, sys.stdout = sys.stdout, sys.stderr
     generate = OPENERS[kind](path, dtype, int(threads), int(context[0] if context else 2048))

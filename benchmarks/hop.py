@@ -7,58 +7,137 @@ goes from the head through all of them and back, with float32 hidden states of w
 with it runs `raw`: a message of the same size there and back between two processes, by blocking calls of pyzmq, without
 checks and without the encryption that links over TCP have; for `lattica`, over TCP. A hop is one of the four transfers
 of a step; its cost, in milliseconds, is a quarter of the step's time without the compute time the stages report, less
-half a raw round trip. The goal is that of links without a tunnel.
-The report also has the bytes of a row in the header of a step, at a short and a long context; and the time to
-convert hidden states of 32 rows of 4,096 numbers from each dtype to each other, in turns with `torch`: the minimum of
-many calls, in milliseconds, and their ratio.
+half a raw round trip. The goal is that of links without a tunnel. (`labs.relayed_hop` has frames over a relay.)
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import dataclasses
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from itertools import permutations
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 import zmq
 
-from benchmarks.fleet import FleetPlan, fleet
 from benchmarks.record import describe_run, write_report
-from parallax_core.api import Draw, Edit, Epoch, Open, Row, Sampling, SeqId, SequenceSpec, StageLost, Tensor
-from parallax_core.contracts.tensor import FLOATS
-from parallax_core.node.dtypes import convert
+from parallax_core.api import (
+    Draw,
+    Edit,
+    Epoch,
+    LayerRange,
+    Open,
+    PeerLost,
+    PoolInfo,
+    Row,
+    Sampling,
+    SeqId,
+    SequenceSpec,
+    Stage,
+    StageLost,
+    Tensor,
+    TensorSpec,
+    Transport,
+    TransportPlan,
+)
+from parallax_core.contracts.progress import Progress
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.executor.remote import RemoteExecutor
+from parallax_core.node.membership.assignment import StageAssignment
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.supervisor import WorkerSupervisor
+from parallax_core.node.membership.supply import NodeSupply
+from parallax_core.node.worker.session import WorkerSession
+from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.codec import encode
+from parallax_core.wire.membership import Assign, Join
 from parallax_core.wire.messages import Failure, Result, Step
+from parallax_transport_lattica.transport import LatticaTransport
+from parallax_transport_zmq.address import place_local
+from parallax_transport_zmq.transport import ZmqTransport
 
-BATCHES = (1, 8, 64)
-ROADS = ("ipc", "tcp", "lattica")
-WIDTH = 576
-NUM_STAGES = 3
-TURNS = 5
-STEPS = 200
-"""Steps of one turn."""
-WARM_UP = 20
+BATCHES, ROADS = (1, 8, 64), ("ipc", "tcp", "lattica")
+WIDTH, NUM_STAGES = 576, 3
+TURNS, STEPS, WARM_UP = 5, 200, 20
+"""Turns, steps of each, and steps before them."""
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
-GOAL_MS = 0.5
-CONVERTED, CONVERT_GOAL_MS = (32, 4096), 1.0
-CALLS = 100
+GOAL_MS, TIMEOUT_S = 0.5, 10.0
+ECHO = """
+import sys, zmq
+socket = zmq.Context().socket(zmq.ROUTER)
+socket.bind(sys.argv[1])
+while True:
+    parts = socket.recv_multipart(copy=False)
+    socket.send_multipart(parts, copy=False)
+"""
+
+
+def make_transport(node: str, listen: str) -> Transport:
+    """Return the transport of the address at which a node listens."""
+    plan = TransportPlan(node=node, listen=listen, timeout_s=TIMEOUT_S)
+    return (LatticaTransport if listen.startswith("lattica:") else ZmqTransport)(plan)
+
+
+def place(road: str, folder: Path, node: str) -> str:
+    """Return the listening address of a node."""
+    return place_local(folder, node) if road == "ipc" else f"{road}://127.0.0.1:0"
+
+
+@asynccontextmanager
+async def open_stages(road: str, folder: Path) -> AsyncIterator[RemoteExecutor]:
+    """Start the stages, and yield their executor; ``folder`` holds keys and sockets."""
+    os.environ["PARALLAX_HOME"] = str(folder)
+    registry = NodeRegistry(make_transport("head", place(road, folder, "head")), "head")
+    await registry.start()
+
+    def command(node: str) -> list[str]:
+        return [sys.executable, "-m", "benchmarks.hop", "--node", node, registry.address, place(road, folder, node)]
+
+    roles = [
+        StageAssignment(stage=index, layers=LayerRange(index, index + 1), model="sleep", node=f"stage-{index}")
+        for index in range(NUM_STAGES)
+    ]
+    executor = RemoteExecutor(roles, NodeSupply(registry, WorkerSupervisor(command)))
+    try:
+        await executor.open()
+        yield executor
+    finally:
+        await executor.close()
+        await registry.stop()
+
+
+def open_sleeper(assign: Assign, _: Progress) -> Stage:
+    """Open a stage that takes no time."""
+    info, spec = describe_sleeper(LayerRange(assign.start, assign.stop), NUM_STAGES), TensorSpec(WIDTH, "float32")
+    takes, gives = ((spec,) if tensors else () for tensors in (info.takes, info.gives))
+    pools = (PoolInfo(kind="full", page_size=16, num_pages=100_000),)
+    return SleepStage(dataclasses.replace(info, takes=takes, gives=gives, pools=pools), lambda _: 0.0)
+
+
+async def run_node(node: str, connect: str, listen: str) -> None:
+    """Run a node until the head is gone."""
+    transport = make_transport(node, listen)
+    await transport.start()
+    member = WorkerSession(transport, node, open_sleeper)
+    with contextlib.suppress(PeerLost):
+        await member.serve(connect, "head", Join(transport.address, ("sleep",), "here", os.getpid()))
+    await member.close()
+    await transport.stop()
 
 
 class Runner:
     """Sends steps with ``num_rows`` rows, and waits for the results."""
 
     def __init__(self, executor: RemoteExecutor, num_rows: int, epoch: int) -> None:
-        self._executor = executor
-        self._num_rows = num_rows
-        self._epoch = Epoch(epoch)
+        self._executor, self._num_rows, self._epoch = executor, num_rows, Epoch(epoch)
         self._step = 0
 
     async def run(self) -> tuple[float, float]:
@@ -96,22 +175,6 @@ def count_bytes(num_rows: int) -> int:
     return encode(Step(LEASE, Epoch(0), 1, (), make_rows(num_rows, 100), (hidden,))).num_bytes
 
 
-def count_row_bytes(start: int) -> float:
-    """Return the bytes that each additional row takes in the header of a step."""
-    one, many = (len(encode(Step(LEASE, Epoch(0), 1, (), make_rows(count, start))).header) for count in (1, 65))
-    return (many - one) / 64
-
-
-ECHO = """
-import sys, zmq
-socket = zmq.Context().socket(zmq.ROUTER)
-socket.bind(sys.argv[1])
-while True:
-    parts = socket.recv_multipart(copy=False)
-    socket.send_multipart(parts, copy=False)
-"""
-
-
 class RawSocket:
     """Makes round trips with pyzmq alone."""
 
@@ -143,90 +206,61 @@ def pick(times: list[float], share: float) -> float:
     return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
-async def measure_road(road: str, folder: Path, port: int) -> list[dict[str, Any]]:
-    """Measure all batch sizes over ``ipc``, ``tcp`` or ``lattica``."""
-    rows = []
-    async with fleet(FleetPlan(seconds=(0.0,) * NUM_STAGES, road=road, width=WIDTH), folder) as executor:
-        await executor.open()
-        raw = RawSocket(road, folder, port)
-        try:
-            for number, batch in enumerate(BATCHES):
-                rows.append(await measure(Runner(executor, batch, number), raw, batch))
-                print(road, rows[-1], flush=True)
-        finally:
-            raw.close()
-    return [{"road": road, **row} for row in rows]
-
-
-async def measure(runner: Runner, raw: RawSocket, batch: int) -> dict[str, Any]:
+async def measure(runner: Runner, raw: RawSocket, batch: int, turns: int) -> dict[str, Any]:
     """Measure steps of one size, in turns with raw round trips of the same size."""
-    payload = bytes(count_bytes(batch))
-    steps: list[float] = []
-    bare: list[float] = []
-    trips: list[float] = []
+    payload, steps, bare, trips = bytes(count_bytes(batch)), list[float](), list[float](), list[float]()
     for _ in range(WARM_UP):
         await runner.run()
         raw.run(payload)
-    for _ in range(TURNS):
+    for _ in range(turns):
         for _ in range(STEPS):
             took, computed = await runner.run()
             steps.append(took)
             bare.append(took - computed)
         trips += [raw.run(payload) for _ in range(STEPS)]
     hops = NUM_STAGES + 1
-    return {
-        "rows": batch,
-        "bytes": len(payload),
-        "step_p50_ms": round(pick(steps, 0.5), 3),
-        "raw_p50_ms": round(pick(trips, 0.5), 3),
-        "hop_cost_p50_ms": round(pick(bare, 0.5) / hops - pick(trips, 0.5) / 2, 3),
+    figures = {
+        "step_p50_ms": pick(steps, 0.5),
+        "raw_p50_ms": pick(trips, 0.5),
+        "hop_cost_p50_ms": pick(bare, 0.5) / hops - pick(trips, 0.5) / 2,
         "goal_ms": GOAL_MS,
-        "hop_p99_ms": round(pick(bare, 0.99) / hops, 3),
-        "raw_p99_ms": round(pick(trips, 0.99), 3),
-        "p99_ratio": round(pick(bare, 0.99) / hops / pick(trips, 0.99), 2),
+        "hop_p99_ms": pick(bare, 0.99) / hops,
+        "raw_p99_ms": pick(trips, 0.99),
+        "p99_ratio": pick(bare, 0.99) / hops / pick(trips, 0.99),
     }
+    return {"rows": batch, "bytes": len(payload), **{name: round(each, 3) for name, each in figures.items()}}
 
 
-def measure_conversions() -> list[dict[str, Any]]:
-    """Measure the conversion between each pair of dtypes, on one thread."""
-    torch.set_num_threads(1)
+async def measure_road(road: str, folder: Path, port: int, turns: int) -> list[dict[str, Any]]:
+    """Measure all batch sizes over ``ipc``, ``tcp`` or ``lattica``."""
     rows = []
-    for here, there in permutations(sorted(FLOATS), 2):
-        given = torch.randn(CONVERTED).to(getattr(torch, here))
-        tensor = Tensor(here, CONVERTED, given.view(torch.uint8).numpy().tobytes())
-        ours, theirs = [], []
-        for _ in range(CALLS):
-            begun = time.perf_counter()
-            convert(tensor, there)
-            middle = time.perf_counter()
-            given.to(getattr(torch, there))
-            ours.append(middle - begun)
-            theirs.append(time.perf_counter() - middle)
-        took, torch_took = 1000 * min(ours), 1000 * min(theirs)
-        times = {"ms": round(took, 3), "torch_ms": round(torch_took, 3), "ratio": round(took / torch_took, 1)}
-        rows.append({"from": here, "to": there, **times, "goal_ms": CONVERT_GOAL_MS})
-        print("convert", rows[-1], flush=True)
+    async with open_stages(road, folder) as executor:
+        raw = RawSocket(road, folder, port)
+        try:
+            for number, batch in enumerate(BATCHES):
+                rows.append({"road": road, **await measure(Runner(executor, batch, number), raw, batch, turns)})
+                print(rows[-1], flush=True)
+        finally:
+            raw.close()
     return rows
 
 
 def main() -> None:
     """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--roads", nargs="+", choices=ROADS, default=ROADS)
+    parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--out", type=Path)
-    out = parser.parse_args().out
+    parser.add_argument("--node", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.node:
+        asyncio.run(run_node(*options.node))
+        return
     found: list[dict[str, Any]] = []
-    for number, road in enumerate(ROADS):
+    for number, road in enumerate(options.roads):
         with tempfile.TemporaryDirectory(prefix="hop-") as name:
-            found += asyncio.run(measure_road(road, Path(name), 45870 + number))
-    sizes = {f"context of {start}": count_row_bytes(start) for start in (100, 100_000)}
-    print(sizes)
-    measured = {
-        "hops": found,
-        "header_bytes_per_row": sizes,
-        "conversions": measure_conversions(),
-    }
-    report = {**measured, **describe_run(["benchmarks.hop"], ["numpy", "pyzmq", "torch"])}
-    write_report(out, report)
+            found += asyncio.run(measure_road(road, Path(name), 45870 + number, options.turns))
+    write_report(options.out, {"hops": found, **describe_run(["benchmarks.hop"], ["numpy", "pyzmq"])})
 
 
 if __name__ == "__main__":

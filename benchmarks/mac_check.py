@@ -2,8 +2,8 @@
 
     python -m benchmarks.mac_check MODEL_FOLDER --out build/mac-check.md
 
-It runs the kernel on Metal against the gathered computation, the tests of the backend, token parity with mlx-lm, and
-the speed beside mlx-lm in one process and over HTTP. Each part runs in a process of its own, so that one that fails
+It runs the kernel on Metal against the gathered computation, the tests of the backend, token parity with transformers,
+and the speed beside `mlx_lm.server`. Each part runs in a process of its own, so that one that fails
 leaves the others; nothing is sent anywhere. On a machine without Metal it runs too, and says so.
 """
 
@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 TIMEOUT_S = 1800
@@ -41,43 +40,30 @@ sys.exit(any(found.values()))
 """
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of the report, and the arguments of Python that print it."""
-
-    title: str
-    arguments: Sequence[str]
-
-
-def list_parts(model: Path) -> dict[str, Part]:
-    """Return the parts by name."""
-    folder = str(model)
-    return {
-        "machine": Part("The machine", ["-c", MACHINE]),
-        "kernel": Part("The kernel on Metal", ["-c", KERNEL]),
-        "tests": Part("Tests of the backend", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "plugins/backend_mlx"]),
-        "parity": Part(
-            "Tokens beside mlx-lm", ["-m", "benchmarks.parity", folder, "--prompts", "20", "--tokens", "64"]
-        ),
-        "batching": Part("Speed beside mlx-lm, in one process", ["-P", "benchmarks/backend_mlx.py", folder]),
-        "server": Part("Speed beside mlx_lm.server", ["-m", "benchmarks.peer_mlx", folder]),
-        "start": Part("Time to start", ["-m", "benchmarks.start", folder, "--backends", "mlx"]),
-    }
+PARTS: dict[str, tuple[str, Sequence[str]]] = {
+    "machine": ("The machine", ["-c", MACHINE]),
+    "kernel": ("The kernel on Metal", ["-c", KERNEL]),
+    "tests": ("Tests of the backend", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "plugins/backend_mlx"]),
+    "parity": ("Tokens beside transformers", ["-m", "benchmarks.parity", "stage", "--model", "{}"]),
+    "server": ("Speed beside mlx_lm.server", ["-m", "benchmarks.peers", "mlx", "--model", "{}"]),
+    "start": ("Time to start", ["-m", "benchmarks.start", "--model", "{}", "--backends", "mlx", "--small"]),
+}
+"""The title of each part of the report, and the arguments of Python that print it; ``{}`` is the model."""
 
 
-def run_part(part: Part) -> str:
+def run_part(title: str, arguments: Sequence[str]) -> str:
     """Run a part, and return its section of the report."""
-    print(f"running: {part.title} ...", file=sys.stderr, flush=True)
+    print(f"running: {title} ...", file=sys.stderr, flush=True)
     begun = time.perf_counter()
     try:
         done = subprocess.run(
-            [sys.executable, *part.arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            [sys.executable, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
         state, lines = f"exit code {done.returncode}", (done.stdout + done.stderr).splitlines()
     except subprocess.TimeoutExpired:
         state, lines = f"no end within {TIMEOUT_S} s", []
     shown = "\n".join(line[:300] for line in lines[-LAST_LINES:])
-    return f"## {part.title}: {state}, {time.perf_counter() - begun:.0f} s\n\n```\n{shown}\n```\n"
+    return f"## {title}: {state}, {time.perf_counter() - begun:.0f} s\n\n```\n{shown}\n```\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,8 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", help="run only these parts")
     parser.add_argument("--out", type=Path, help="where to write the report")
     options = parser.parse_args(arguments)
-    parts = list_parts(options.model)
-    sections = [run_part(part) for name, part in parts.items() if not options.only or name in options.only]
+    sections = [
+        run_part(title, [word.replace("{}", str(options.model)) if word == "{}" else word for word in words])
+        for name, (title, words) in PARTS.items()
+        if not options.only or name in options.only
+    ]
     report = "\n".join(["# Report of `make mac-check`\n", *sections])
     print(report)
     if options.out is not None:

@@ -1,50 +1,56 @@
-"""The two sides of a comparison: servers behind HTTP and libraries called directly; only one side runs at a time.
+"""The sides of a comparison: servers behind HTTP and libraries called directly; only one side runs at a time.
 
-Each side is its own process group, which is stopped by a signal while it is not its turn: a server that spins while it
-waits would take CPU time from the other.
+Each side is its own process group, which is stopped by a signal while it is not its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
+from benchmarks.servers import cluster, running
 from parallax_bench.client import Target, send_requests
 from parallax_bench.request import BenchRequest
 from parallax_bench.summary import percentile, summarize
+from tests.support.namespaces import Process
+from tests.support.zmq_nodes import find_tcp_port
 
 START_TIMEOUT_S = 300
-OK = 200
-MOST_CACHED = 0.1
-"""The largest share of prompt tokens that may come from the prefix cache by chance."""
 Figures = dict[str, float]
 
 
+@dataclass(frozen=True)
+class Request:
+    """A prompt as tokens, the tokens of its answer, and further fields of the API."""
+
+    prompt: Sequence[int]
+    tokens: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Side(Protocol):
-    """One of the two sides of a comparison."""
+    """One of the sides of a comparison."""
 
     about: Mapping[str, Any]
     """Its description: versions, threads, dtype."""
     group: int
     """Its process group."""
 
-    def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> Figures:
-        """Generate ``tokens`` greedy tokens after each prompt, all at once, past any end-of-text; return the figures.
+    def generate(self, requests: Sequence[Request], at_once: int) -> Figures:
+        """Generate greedy tokens after each prompt, so many at the same time, past any end-of-text.
 
         ``tokens_per_s`` counts the tokens of all answers, from the first request to the end of the last answer;
         ``ttft_ms`` and ``itl_ms`` are medians of the time to the first token and of the time between tokens, and
@@ -56,21 +62,22 @@ class HttpSide:
     """A server behind HTTP."""
 
     def __init__(self, url: str, model: str, group: int, about: Mapping[str, Any]) -> None:
-        self.target, self.group, self.about = Target(url=url, model=model), group, about
+        self._target = Target(url=url, model=model)
+        self.group, self.about = group, about
 
-    def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> Figures:
+    def generate(self, requests: Sequence[Request], at_once: int) -> Figures:
         """Send the requests over HTTP; see `Side.generate`."""
         tasks = [
-            BenchRequest(route="/v1/completions", body={"prompt": list(prompt), "max_tokens": tokens})
-            for prompt in prompts
+            BenchRequest(
+                route="/v1/completions", body={"prompt": list(each.prompt), "max_tokens": each.tokens, **each.fields}
+            )
+            for each in requests
         ]
-        outcomes = asyncio.run(send_requests(self.target, tasks, [0.0] * len(tasks), 0, lambda _: None))
+        outcomes = asyncio.run(send_requests(self._target, tasks, [0.0] * len(tasks), at_once, lambda _: None))
         found = summarize(outcomes, {})
-        wanted = tokens * len(prompts)
-        cached = found.cached_tokens / max(found.prompt_tokens, 1)
-        if found.errors or found.ttft_ms is None or found.output_tokens != wanted or cached > MOST_CACHED:
-            message = f"got {found.output_tokens} of {wanted} tokens, {cached:.0%} cached: {found.errors}"
-            raise RuntimeError(message)
+        wanted = sum(each.tokens for each in requests)
+        if found.errors or found.ttft_ms is None or found.output_tokens != wanted:
+            raise RuntimeError(f"got {found.output_tokens} of {wanted} tokens: {found.errors}")
         figures = {"tokens_per_s": found.output_tokens_per_s, "ttft_ms": found.ttft_ms.p50}
         return figures if found.itl_ms is None else {**figures, "itl_ms": found.itl_ms.p50, "itl_p99": found.itl_ms.p99}
 
@@ -84,9 +91,11 @@ class DirectSide:
         self._input, self._output, self.group = process.stdin, process.stdout, process.pid
         self.about = self._read()
 
-    def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> Figures:
-        """Have the process call the library; see `Side.generate`."""
-        print(json.dumps({"prompts": list(map(list, prompts)), "tokens": tokens}), file=self._input, flush=True)
+    def generate(self, requests: Sequence[Request], at_once: int) -> Figures:
+        """Have the process call the library with all prompts in one batch; see `Side.generate`."""
+        assert at_once == len(requests), "there is one batch"
+        prompts, tokens = [list(each.prompt) for each in requests], requests[0].tokens
+        print(json.dumps({"prompts": prompts, "tokens": tokens}), file=self._input, flush=True)
         times = self._read()
         figures = {"tokens_per_s": len(prompts) * tokens / times[-1], "ttft_ms": 1000 * times[0]}
         gaps = sorted(1000 * (after - before) for before, after in pairwise(times))
@@ -99,7 +108,7 @@ class DirectSide:
         return json.loads(line)
 
 
-@contextlib.contextmanager
+@contextmanager
 def run_turn(side: Side) -> Iterator[None]:
     """Resume a side, and stop it again at the end."""
     os.killpg(side.group, signal.SIGCONT)
@@ -109,87 +118,58 @@ def run_turn(side: Side) -> Iterator[None]:
         os.killpg(side.group, signal.SIGSTOP)
 
 
-@contextlib.contextmanager
+@contextmanager
 def serve(
     command: Sequence[str], model: str, variables: Mapping[str, str], about: Mapping[str, Any]
 ) -> Iterator[HttpSide]:
     """Run a server by its command without the port; ``model`` is the name by which it serves its model."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = int(sock.getsockname()[1])
+    port = find_tcp_port()
     url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile() as log, _exiting_on_sigterm():
-        process = subprocess.Popen(
-            [*command, "--port", str(port)],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **variables},
-            start_new_session=True,
-        )
-        with _ending(process):
-            _wait_for(f"{url}/health", process, log)
-            yield HttpSide(url, model, process.pid, {**about, **_read_device(url)})
+    with running([*command, "--port", str(port)], variables=variables) as process:
+        try:
+            wait_for(url, process)
+            yield HttpSide(url, model, process.popen.pid, {**about, **read_device(url)})
+        finally:
+            os.killpg(process.popen.pid, signal.SIGCONT)
 
 
-@contextlib.contextmanager
+def wait_for(url: str, process: Process) -> None:
+    """Wait until a server is healthy, or lists its models if it has no such route."""
+    until = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < until and process.popen.poll() is None:
+        status = read_status(f"{url}/health")
+        if status == 200 or (status == 404 and read_status(f"{url}/v1/models") == 200):
+            return
+        time.sleep(0.3)
+    said = "\n".join(line for _, line in process.lines[-40:])
+    raise RuntimeError(f"no server answers at {url}: {said}")
+
+
+def read_status(url: str) -> int:
+    """Return the status of an answer, 0 if there is none."""
+    try:
+        with urllib.request.urlopen(url) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def read_device(url: str) -> dict[str, str]:
+    """Return the device that ``parallax serve`` reports; empty for other servers."""
+    with suppress(OSError, KeyError, ValueError):
+        return {"device": cluster(url)["replicas"][0]["stages"][0]["device"]}
+    return {}
+
+
+@contextmanager
 def call_directly(python: str, *arguments: str) -> Iterator[DirectSide]:
     """Run ``direct.py`` with the interpreter of another virtual environment."""
-    script = str(Path(__file__).with_name("direct.py"))
-    command = [python, "-P", script, *arguments]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    with _exiting_on_sigterm(), process, _ending(process):
-        yield DirectSide(process)
-
-
-@contextlib.contextmanager
-def _exiting_on_sigterm() -> Iterator[None]:
-    """Exit cleanly on SIGTERM, so that the processes started here end too."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _ending(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """End the group of a process at the end, even if it is stopped."""
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-                os.killpg(process.pid, signal.SIGCONT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(15)
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    until = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < until and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:
-            if response.status == OK:
-                return
-        time.sleep(0.3)
-    log.seek(0)
-    raise RuntimeError(f"no server answers at {url}: {log.read()[-2000:].decode(errors='replace')}")
-
-
-def _read_device(url: str) -> dict[str, str]:
-    """Return the device that ``parallax serve`` reports; empty for other servers."""
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v1/cluster") as response:
-        [replica] = json.load(response)["replicas"]
-        return {"device": replica["stages"][0]["device"]}
-    return {}
+    command = [python, "-P", str(Path(__file__).with_name("direct.py")), *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield DirectSide(process)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -18,10 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.backends import BACKENDS
+from benchmarks.parity import open_backend
 from benchmarks.record import describe_run, write_report
 from parallax_core.api import (
     Draw,
@@ -167,28 +168,20 @@ async def measure(open_stage: Callable[[], Stage], works: dict[str, Work], turns
     }
 
 
-def open_backend(name: str, folder: Path) -> Stage:
-    """Open the whole model on a backend."""
-    module, _, attribute = BACKENDS[name].partition(":")
-    backend = getattr(__import__(module, fromlist=[attribute]), attribute)()
-    stage: Stage = backend.open_stage(StagePlan(model=folder, memory_fraction=0.05))
-    return stage
-
-
 def main(arguments: Sequence[str]) -> None:
     """Measure each stage, print the gains, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="the folder of a model")
-    parser.add_argument("--stages", nargs="+", default=["sleep", *BACKENDS], choices=["sleep", *BACKENDS])
+    parser.add_argument("--stages", nargs="+", default=["sleep", "mlx", "torch"], choices=["sleep", "mlx", "torch"])
     parser.add_argument("--turns", type=int, default=5, help="measured turns of each mode")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--chunk", type=int, default=64, help="tokens of a chunk")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
     works = {"prompt": make_prompt(given.prompt, given.chunk), "decodes": make_decodes(16)}
-    found = {}
+    found, plan = {}, StagePlan(model=given.model, memory_fraction=0.05)
     for name in given.stages:
-        opener = Accelerator if name == "sleep" else lambda name=name: open_backend(name, given.model)
+        opener = Accelerator if name == "sleep" else partial(open_backend, name, plan)
         found[name] = asyncio.run(measure(opener, works, given.turns))
         for work, ways in found[name].items():
             shown = ", ".join(

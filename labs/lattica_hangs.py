@@ -30,7 +30,7 @@ from typing import Any
 
 from labs.movement import Watched
 from benchmarks.record import describe_run, write_report
-from benchmarks.slow_links import find_port
+from tests.support.zmq_nodes import find_tcp_port as find_port
 from parallax_transport_zmq.keyring import Keyring
 
 STILL_S = 10.0

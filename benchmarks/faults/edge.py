@@ -35,6 +35,8 @@ RESET = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which closing resets the connection."""
 OPENINGS = ("hello there", "hello you", "once upon a time there was a fox, and ", "the fox and the dragon ")
 GRAMMARS = ("[a-m ,]{20,200}", "([a-z]{1,9} ){3,40}", "(fox|dragon)( (and|or) (fox|dragon)){0,30}", "[a-z .,?]*")
+AMBIGUOUS = 'start: a\na: a a | "x" | "y" | " "'
+"""A grammar whose masks take longer with every token."""
 MIB = 2**20
 BODY = 15 * MIB
 """A little less than the largest body that a server takes."""
@@ -91,7 +93,8 @@ class Target:
 
     def complete(self, prompt: object, **fields: Any) -> bytes:
         """Return the bytes of a request for a completion."""
-        body = {"model": self.model, "prompt": prompt, "ignore_eos": True, "temperature": 0, **fields}
+        plain = {} if "structured_outputs" in fields else {"ignore_eos": True}
+        body = {"model": self.model, "prompt": prompt, "temperature": 0, **plain, **fields}
         return post(json.dumps(body), "/v1/completions")
 
     async def until_idle(self) -> float:
@@ -399,6 +402,9 @@ def list_attacks(target: Target) -> dict[str, list[bytes]]:
         ],
         "300 other prompts": [target.complete([1000 + number] * 200, max_tokens=1) for number in range(300)],
         "100 ordinary streams": [stream] * 100,
+        "128 answers under an ambiguous grammar": [
+            target.complete("Go on.", n=128, max_tokens=60, min_tokens=60, structured_outputs={"grammar": AMBIGUOUS})
+        ],
     }
 
 

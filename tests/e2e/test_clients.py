@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clients import OFFICIAL, run_checks
+from benchmarks.clients.__main__ import OFFICIAL, run_checks
 from tests.e2e.conftest import ROOT, Server
 
 
@@ -21,7 +21,7 @@ def test_official_clients_get_all_they_ask_for(
     monkeypatch.setenv("PARALLAX_HOME", str(model_home))
     reports = run_checks(model_folder, list(clients))
     assert [report["client"] for report in reports] == list(clients)
-    assert all(report["passed"] >= 6 for report in reports)
+    assert all(report["passed"] >= 5 for report in reports)
     assert [report["failures"] for report in reports] == [{}] * len(clients)
 
 

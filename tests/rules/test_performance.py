@@ -14,7 +14,7 @@ from tests.rules.performancepage import (
     Line,
     list_ratios,
     read_lines,
-    read_torch,
+    read_report,
     write_losses,
     write_page,
     write_row,
@@ -67,7 +67,7 @@ def test_rivals_have_their_versions_and_llama_has_the_format_of_its_file() -> No
         "float32 against SGLang: 8": compare({"dtype": "float32", "sglang": "2.0", "torch": "3.0"}),
         "int8 against our bfloat16: 1": compare({"dtype": "bfloat16"}),
     }
-    assert write_losses(list_ratios(list(read_torch({"parts": parts}))))[2:] == [
+    assert write_losses(list_ratios(list(read_report({"parts": parts}))))[2:] == [
         "- SGLang 2.0, float32, 8 requests, avx2: time between tokens, 0.50",
         "- llama.cpp 1.0, int4 and Q4_0, 1 request, avx2: time between tokens, 0.50",
     ]

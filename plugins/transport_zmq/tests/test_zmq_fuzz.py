@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import zmq
 
-from benchmarks.links import TALK, damage, run_fuzz
 from parallax_transport_zmq.link import ZmqLink
+from tests.support.link_fuzz import TALK, damage, run_fuzz
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("count", [600, pytest.param(3000, marks=pytest.mark.nightly)])
 def test_ill_messages_harm_nobody(count: int) -> None:
-    command = [sys.executable, "-m", "benchmarks.links", "--messages", str(count), "--seed", "7"]
+    command = [sys.executable, "-m", "tests.support.link_fuzz", "--messages", str(count), "--seed", "7"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=300, check=False)
     print(done.stdout)
     outcome = json.loads(done.stdout)  # of a process of its own, since its memory is measured

@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar
 import msgspec
 import pytest
 
-from benchmarks.wire import KINDS
 from parallax_core.api import Frame
 from parallax_core.contracts.service_message import RESERVED, TAGS_OF_ONE, ServiceMessage, service_tag
 from parallax_core.wire.codec import CORE_TAGS, VERSION_BYTE, decode, encode, index_kinds
 from parallax_core.wire.errors import BadFrame, UnknownMessage
 from parallax_core.wire.versions import find_tag
+from tests.unit.wire.damage import KINDS
 
 
 class Note(ServiceMessage, frozen=True, tag=service_tag("notes", 3)):

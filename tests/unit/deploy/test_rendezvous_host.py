@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.wire import KINDS
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import HEAD
@@ -22,6 +21,7 @@ from parallax_core.wire.membership import Join, Refusal
 from parallax_core.wire.profile import Peer
 from tests.unit.deploy.local_rendezvous import at_home, hosting
 from tests.unit.node.cluster import soon
+from tests.unit.wire.damage import KINDS
 
 
 async def test_rendezvous_has_no_work_for_a_machine_that_joins(tmp_path: Path) -> None:

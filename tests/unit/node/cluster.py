@@ -11,7 +11,6 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from benchmarks.wire import KINDS
 from parallax_core.api import (
     Delta,
     Finish,
@@ -45,6 +44,7 @@ from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.membership import Assign, Join
 from parallax_core.wire.profile import Peer, Peers
+from tests.unit.wire.damage import KINDS
 
 T = TypeVar("T")
 

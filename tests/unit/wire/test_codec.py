@@ -6,12 +6,12 @@ from typing import get_args
 import pytest
 from hypothesis import given
 
-from benchmarks.wire import KINDS, make_step
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.transport import Frame, FrameLimits
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import CoreMessage, Mask, Message, Result, Step
+from tests.unit.wire.damage import KINDS, make_step
 from tests.unit.wire.make_golden_frames import EPOCH, LEASE, SAMPLES, read_golden
 from tests.unit.wire.strategies import messages
 

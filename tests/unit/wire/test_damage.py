@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from benchmarks.wire import LIES, classify_frame, damage_frames, decode_any, make_step, read_damaged, walk_lists
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.stage import Drawn, Row
 from parallax_core.contracts.transport import Frame
 from parallax_core.wire.codec import VERSION_BYTE, encode
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.header import Header, TensorEntry
+from tests.unit.wire.damage import LIES, classify_frame, damage_frames, decode_any, make_step, read_damaged, walk_lists
 from tests.unit.wire.make_golden_frames import SAMPLES
 
 FUZZED = 20_000

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.wire import decode_any
 from parallax_core.api import Frame
 from parallax_core.base.errors import ParallaxError
 from parallax_core.wire.codec import encode
@@ -22,6 +21,7 @@ from parallax_core.wire.profile import (
     StoredLayers,
     check_report,
 )
+from tests.unit.wire.damage import decode_any
 
 DEVICE: dict[str, Any] = {
     "memory": 10**9,

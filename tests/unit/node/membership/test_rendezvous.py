@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from benchmarks.wire import KINDS
 from parallax_core.api import Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.membership.announcement import Body, ClusterSecret, read_announcement
@@ -23,6 +22,7 @@ from parallax_core.wire.codec import encode
 from parallax_core.wire.membership import Join
 from parallax_core.wire.rendezvous import MOST_ANNOUNCEMENT_BYTES, Announced, Follow
 from tests.unit.node.cluster import open_registry, soon, until
+from tests.unit.wire.damage import KINDS
 
 SECRET, KEY = ClusterSecret(b"s" * 16), SigningKey(b"k" * 32)
 TOPIC, OTHER_TOPIC = SECRET.derive_topic(b"one"), SECRET.derive_topic(b"other")

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.wire import KINDS
 from parallax_core.api import TransportPlan
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.builtin.inprocess import InProcessTransport
@@ -32,6 +31,7 @@ from parallax_core.wire.profile import Peer
 from parallax_core.wire.succession import ClusterState, Succession
 from tests.unit.cluster.membership.terms import OLD, ONE, STRANGER, TWO, Machine, forge
 from tests.unit.node.cluster import Node, open_registry, soon, until
+from tests.unit.wire.damage import KINDS
 
 STATE = StandbyState(cluster=b"c", term=1, model="toy")
 

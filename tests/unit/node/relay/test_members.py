@@ -8,7 +8,6 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.wire import KINDS
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import STRANGERS, Channel
@@ -21,6 +20,7 @@ from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.messages import Message, Purpose
 from parallax_core.wire.relay import PickUp, Reach, Reached, Ring
 from tests.unit.node.cluster import soon, until
+from tests.unit.wire.damage import KINDS
 from tests.unit.wire.strategies import membership
 
 NAMES = ("a", "b")

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from benchmarks.wire import KINDS
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
@@ -25,6 +24,7 @@ from parallax_core.wire.messages import Message, Purpose
 from parallax_core.wire.profile import Peer
 from parallax_core.wire.relay import OfferRelay, RelayPlace, Relays, RelayUser, RelayUsers
 from tests.unit.node.cluster import call, open_registry, soon, until
+from tests.unit.wire.damage import KINDS
 
 PURPOSES: tuple[Purpose, ...] = ("relay", "stream")
 KEYLESS = Join("inprocess://nowhere", (BACKEND,), "here", 0)

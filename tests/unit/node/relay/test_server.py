@@ -7,7 +7,6 @@ from itertools import count
 
 import pytest
 
-from benchmarks.wire import KINDS
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
@@ -20,6 +19,7 @@ from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.messages import Message, Purpose
 from parallax_core.wire.relay import NotReached, PickUp, Reach, Reached, Ring
 from tests.unit.node.cluster import Node, joined, open_registry, soon, until
+from tests.unit.wire.damage import KINDS
 
 PURPOSES: tuple[Purpose, ...] = ("relay", "stream")
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from benchmarks.wire import KINDS
 from parallax_core.api import Epoch, LayerRange, ParallaxError, Progress, Stage, TransportPlan, Unsupported
 from parallax_core.base.errors import StageHung
 from parallax_core.builtin.inprocess import InProcessTransport
@@ -28,6 +27,7 @@ from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Load
 from parallax_core.wire.messages import Heartbeat, Message, Result, Step
 from tests.unit.node.cluster import MODEL, TOY, soon, until
 from tests.unit.node.worker.test_session import make_step
+from tests.unit.wire.damage import KINDS
 
 ALL = LayerRange(0, len(TOY.layers))
 JOIN = Join("inprocess://of the node", ("toy",), "here", 7, model="other", start=1, stop=2, memory=5)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from benchmarks.wire import KINDS
 from parallax_core.api import (
     Epoch,
     LayerRange,
@@ -39,6 +38,7 @@ from parallax_core.testing.toy import GREEDY
 from parallax_core.wire.membership import Assign, Hop, Join, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
 from tests.unit.node.cluster import MODEL, Node, soon, until
+from tests.unit.wire.damage import KINDS
 
 MIDDLE = StageAssignment(stage=1, layers=LayerRange(1, 2), model=MODEL, heartbeat_s=10.0)
 

@@ -1,6 +1,6 @@
 """Fuzzes the links of a node: nothing that strangers or malicious peers send may harm the node or its other peers.
 
-    python -m benchmarks.links --messages 10000 --out benchmarks/results/link-fuzz.json
+    python -m tests.support.link_fuzz --messages 10000 --out benchmarks/results/link-fuzz.json
 
 A node listens, and serves one good link without a pause. Meanwhile attackers connect: half of them begin with a valid
 greeting, and some do not speak ZeroMQ at all. They send messages of a real conversation that are truncated, spliced,
@@ -265,7 +265,12 @@ async def start_attack(address: str, count: int, seed: int) -> None:
     """
     while count > 0:
         options = {"--attack": address, "--messages": str(count), "--seed": str(seed)}
-        command = (sys.executable, "-m", "benchmarks.links", *(word for pair in options.items() for word in pair))
+        command = (
+            sys.executable,
+            "-m",
+            "tests.support.link_fuzz",
+            *(word for pair in options.items() for word in pair),
+        )
         process = await asyncio.create_subprocess_exec(*command, cwd=Path(__file__).parents[1], stdout=PIPE)
         try:
             printed, _ = await process.communicate()
@@ -322,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = {
         **asdict(outcome),
         "faults": outcome.find_faults(),
-        **describe_run(["benchmarks.links", "--messages", str(options.messages)], ["pyzmq"]),
+        **describe_run(["tests.support.link_fuzz", "--messages", str(options.messages)], ["pyzmq"]),
     }
     print(json.dumps(found, indent=2))
     write_report(options.out, found)

@@ -1,35 +1,27 @@
-"""Measures the time and size of frames, and fuzzes the reader with damaged frames.
+"""Damages frames and reads them: ``python -m tests.unit.wire.damage --frames 1000000 --out FILE``.
 
-    python benchmarks/wire.py
-    python benchmarks/wire.py --fuzz 1000000 --out benchmarks/results/wire-fuzz.json
-
-The first command prints the microseconds to encode and decode one decode step. The second reads damaged frames: random
-bytes, and golden frames that are truncated, spliced, have flipped bits, or hold misplaced values. Each must be refused
-with `BadFrame` or `WireVersionMismatch`, or be a message that survives encoding and decoding unchanged; anything else
-ends the run with a traceback that shows the frame.
+Damaged frames are random bytes, and golden frames that are truncated, spliced, have flipped bits, or hold misplaced
+values. Each must be refused with `BadFrame` or `WireVersionMismatch`, or be a message that survives encoding and
+decoding unchanged; anything else ends the run with a traceback that shows the frame.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import random
 import resource
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from benchmarks.record import describe_run, write_report
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.contracts.stage import Draw, Row
@@ -39,8 +31,7 @@ from parallax_core.wire.codec import WIRE_VERSION, decode, encode, index_kinds
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message, Step
 
-ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests" / "unit" / "wire" / "golden_frames.json"
+GOLDEN = Path(__file__).with_name("golden_frames.json")
 KINDS = index_kinds(
     kind
     for module in (further, profile, relay, rendezvous, succession)
@@ -48,7 +39,6 @@ KINDS = index_kinds(
     if isinstance(kind, type) and issubclass(kind, ServiceMessage) and kind is not ServiceMessage
 )
 """The messages of our own services."""
-ROW_COUNTS = (1, 32, 256)
 MOST_RANDOM_BYTES = 4096
 ODD_VALUES: tuple[Any, ...] = (
     *(0, 1, 7, -1, 2**31, 2**53 - 1, 2**53, 2**64 - 1, -(2**63), 0.5, inf, nan, True, None),
@@ -220,24 +210,6 @@ def classify_frame(frame: Frame) -> str:
     return "messages"
 
 
-def time_step(rows: int, rounds: int) -> dict[str, float]:
-    """Return the time to encode and decode a decode step, and the size of its header."""
-    step = make_step(rows)
-    samples = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        decode(encode(step))
-        samples.append(1e6 * (time.perf_counter() - began))
-    deciles = statistics.quantiles(samples, n=10)
-    size = len(encode(step).header) / rows
-    return {
-        "rows": rows,
-        "median_us": round(deciles[4], 1),
-        "p90_us": round(deciles[8], 1),
-        "row_bytes": round(size, 1),
-    }
-
-
 def measure_peak() -> float:
     """Return the peak memory of this process, in MiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -260,35 +232,17 @@ def run_fuzz(count: int, seed: int) -> dict[str, Any]:
     }
 
 
-def describe_run() -> dict[str, Any]:
-    """Return the facts needed to interpret and reproduce the figures."""
-    command = ["git", "rev-parse", "HEAD"]
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    return {
-        "wire_version": WIRE_VERSION,
-        "commit": commit,
-        "command": " ".join(["python", "benchmarks/wire.py", *sys.argv[1:]]),
-        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
-        "versions": {"python": platform.python_version(), "msgspec": metadata.version("msgspec")},
-    }
-
-
 def main() -> None:
-    """Measure or fuzz, print, and write the report."""
+    """Read damaged frames, print, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fuzz", type=int, metavar="FRAMES", help="read this number of damaged frames")
+    parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=2000, help="number of measurements of each step")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     given = parser.parse_args()
-    if given.fuzz:
-        found = run_fuzz(given.fuzz, given.seed)
-    else:
-        found = {"steps": [time_step(rows, given.rounds) for rows in ROW_COUNTS]}
-    text = json.dumps(found | describe_run(), indent=2)
-    print(text)
-    if given.out:
-        given.out.write_text(text + "\n", encoding="utf-8")
+    command = ["tests.unit.wire.damage", "--frames", str(given.frames)]
+    found = run_fuzz(given.frames, given.seed) | {"wire_version": WIRE_VERSION} | describe_run(command, ["msgspec"])
+    print(json.dumps(found, indent=2))
+    write_report(given.out, found)
 
 
 if __name__ == "__main__":
