@@ -1,1 +1,1 @@
-"""Helpers to write a backend: a stage of arithmetic on single rows, leases, checks of a plan."""
+"""Helpers to write a backend: a stage of single rows, leases, checks of a plan. No contracts."""

@@ -1,1 +1,1 @@
-"""Decisions about a cluster, as pure functions without sockets or clocks. Effects are in `node`."""
+"""Decisions about a cluster, as pure functions: no socket, clock or thread. Effects are in `node`."""

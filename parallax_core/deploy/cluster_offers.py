@@ -1,4 +1,4 @@
-"""The kinds of deployments, placement policies and configuration sections that the plugin of clusters offers."""
+"""The deployments, placement policies and configuration sections of the plugin for clusters."""
 
 from __future__ import annotations
 

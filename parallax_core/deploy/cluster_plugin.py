@@ -17,7 +17,7 @@ def parallax_register_deployments() -> Iterable[DeploymentSpec]:
 
 @hookimpl
 def parallax_register_policies() -> Iterable[PolicySpec]:
-    """Offer policies for which node gets which layers."""
+    """Offer policies that place layers on nodes."""
     from parallax_core.deploy.cluster_offers import POLICIES
 
     return POLICIES

@@ -82,7 +82,7 @@ class Deployment:
         return [describe_node(each) for each in joined if not is_lease(each.name)]
 
     def share_api(self, serve: ServeLink) -> None:
-        """Answer client requests that joined nodes forward with ``serve``; no effect without a registry."""
+        """Answer requests of joined nodes' clients with ``serve``; no effect without a registry."""
         if self.registry is not None:
             self.registry.services["api"] = serve
 

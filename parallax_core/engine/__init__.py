@@ -1,1 +1,1 @@
-"""Decides what one replica computes next: requests, batching, pages, text. No clocks or threads."""
+"""Decides a replica's next step: requests, batching, pages, text. No clock, thread, file or socket."""

@@ -282,7 +282,7 @@ class Head:
         return not (self._in_flight or self._cache.has_edits)
 
     def check(self) -> None:
-        """Check that what is counted and queued is what there is; for tests.
+        """Check that counters and queues agree with the requests; for tests.
 
         Raises:
             AssertionError: if it is not.

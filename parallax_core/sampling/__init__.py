@@ -1,1 +1,1 @@
-"""The draw: every backend gives the same token for the same logits, seed and position."""
+"""The draw: each backend gives the same token for equal logits, seed and position. Uses no framework."""

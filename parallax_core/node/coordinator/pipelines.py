@@ -81,7 +81,7 @@ class PlannedPipelines:
         return self._rollout.pending
 
     def begin(self, planned: Mapping[int, Stages], nodes: Collection[str], now: float) -> None:
-        """Start to move the pipelines to ``planned`` by `advance`, using no nodes but ``nodes``."""
+        """Set ``planned`` as the goal of `advance`, which may use ``nodes`` only."""
         current = self.current
         broken = [rank for rank, stages in current.items() if any(stage.node not in nodes for stage in stages)]
         self._rollout = Rollout(current, planned, broken, now)

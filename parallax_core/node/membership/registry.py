@@ -122,7 +122,7 @@ class NodeRegistry:
         return name in self._joined
 
     def get(self, name: str) -> JoinedNode | None:
-        """Return the joined node called ``name``, or None; it is not known to be gone."""
+        """Return the joined node called ``name``; None if unknown, or known to be gone."""
         return self._joined.get(name)
 
     async def start(self) -> None:
@@ -172,7 +172,7 @@ class NodeRegistry:
             self._matcher.remove_request(request)
 
     def give_back(self, node: JoinedNode, *, is_shared: bool = False) -> None:
-        """Return a node that was handed out to those that wait; it keeps its loaded layers.
+        """Put a node that was handed out back among the waiting ones; it keeps its loaded layers.
 
         It may still report steps, and loses its links to its neighbours as these get other stages. A lease is released,
         so that others get its share of the memory, and so is the stage of a node whose leases are wanted. One that has
