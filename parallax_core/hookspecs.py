@@ -71,10 +71,10 @@ def parallax_register_sources() -> Iterable[SourceSpec]:  # type: ignore[empty-b
 
 @hookspec
 def parallax_register_policies() -> Iterable[PolicySpec]:  # type: ignore[empty-body]
-    """Offer policies for batching, preemption, routing and placement.
+    """Offer policies for batching, scheduling, preemption, routing and placement.
 
-    They decide when a step begins, which request is preempted, which replica gets a request, and which node holds which
-    layers.
+    They decide when a step begins, whose prompts are computed first, which request is preempted, which replica gets a
+    request, and which node holds which layers.
 
     ``PolicySpec.kind`` is the kind of decision; a name must be unique only within its kind. Users write the name with
     options after it: ``--set batching=size-or-delay:size=8,delay_s=0.02``. The options are the fields of the dataclass

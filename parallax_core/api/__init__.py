@@ -116,9 +116,13 @@ from parallax_core.contracts.policy import (
     PolicyKind,
     PolicySpec,
     PreemptionPolicy,
+    PromptShare,
+    PromptView,
     QueueView,
     ReplicaView,
     RoutingPolicy,
+    SchedulingPolicy,
+    SchedulingView,
 )
 from parallax_core.contracts.progress import Progress, Unit, silent
 from parallax_core.contracts.sample import Sampling
@@ -366,9 +370,13 @@ __all__ = [  # noqa: RUF022 -- in groups
     "PolicyKind",
     "PolicySpec",
     "PreemptionPolicy",
+    "PromptShare",
+    "PromptView",
     "QueueView",
     "ReplicaView",
     "RoutingPolicy",
+    "SchedulingPolicy",
+    "SchedulingView",
     # Placement policies
     "ClusterProfile",
     "DeviceProfile",

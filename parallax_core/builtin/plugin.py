@@ -26,7 +26,7 @@ def parallax_register_sources() -> Iterable[SourceSpec]:
 
 @hookimpl
 def parallax_register_policies() -> Iterable[PolicySpec]:
-    """Offer policies for batching, preemption and routing."""
+    """Offer policies for batching, scheduling, preemption and routing."""
     from parallax_core.builtin.offers import POLICIES
 
     return POLICIES

@@ -68,6 +68,11 @@ class ServerTuning(RelaySettings):
         ),
         ADVANCED,
     ] = "work-conserving"
+    scheduling: Annotated[
+        str,
+        Meta(description="The policy that chooses whose prompts are computed first.", extra={"metavar": "POLICY"}),
+        ADVANCED,
+    ] = "priority"
     preemption: Annotated[
         str,
         Meta(

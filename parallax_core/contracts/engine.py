@@ -78,7 +78,8 @@ class Request:
     shown_tokens: frozenset[int] = frozenset()
     """Special tokens that the text of the answer keeps; other special tokens give no text."""
     client: bytes = b""
-    """The client that sent it: clients take turns in slow work, such as masks of tokens. Empty: not known."""
+    """The client that sent it: clients take turns in slow work, such as masks of tokens, and in scheduling policies.
+    The server sets a digest of the API key, never the key, or else the address. Empty: not known."""
     pin: Pin | None = None
     """Keep the KV of the prompt from being evicted; None: it is kept as long as nothing else needs its memory."""
     pooling: Pooling | None = None

@@ -8,8 +8,8 @@ policy, not of a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
 
 from parallax_core.base.ids import RequestId
 from parallax_core.base.refs import Ref
@@ -33,6 +33,70 @@ class BatchingPolicy(Protocol):
 
     def wait_s(self, queue: QueueView) -> float:
         """Return 0 to begin a step now, or the seconds after which to ask again; an event may cause an earlier call."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptView:
+    """An answer to a request, as a scheduling policy sees it."""
+
+    index: int
+    """Its number in the view, from 0, by which a `PromptShare` names it."""
+    remaining: int
+    """Prompt tokens that could be in the step: those to compute before its next token. 0: it has none, or decodes.
+
+    A preempted answer also computes the tokens of its output again."""
+    num_prompt: int
+    """The number of tokens in its prompt."""
+    cached: int
+    """The leading tokens whose KV is reused; of a waiting one, those found when it was first shown."""
+    num_output: int
+    """The number of tokens drawn so far."""
+    age_s: float
+    """Seconds since the request arrived."""
+    begun_s: float
+    """Seconds since its first step; 0: it has had none."""
+    priority: int
+    """Lower is more urgent."""
+    client: bytes = field(repr=False)
+    """See `Request.client`: never an API key, only a digest of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulingView:
+    """The prompts that could have tokens in the next step; its decodes are chosen already."""
+
+    max_tokens: int
+    """The most prompt tokens for which the step has room, at least 1; memory may allow less."""
+    num_places: int
+    """The places that are free for waiting answers."""
+    running: tuple[PromptView, ...]
+    """The answers that are on the stages: those with prompt tokens to compute, then the others, each by rank."""
+    waiting: tuple[PromptView, ...]
+    """The answers that wait to be admitted, by rank: urgency with ageing, then arrival."""
+
+
+class PromptShare(NamedTuple):
+    """Gives a prompt tokens of the next step."""
+
+    prompt: int
+    """The `PromptView.index` of the prompt."""
+    tokens: int
+    """The number of tokens, from 0 to `PromptView.remaining`."""
+
+
+class SchedulingPolicy(Protocol):
+    """Chooses whose prompts are computed in the next step, and how many tokens of each."""
+
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        """Return a list or tuple of shares, the first served first; each names another prompt of the view.
+
+        Prompts that it does not name come after those, in the order of the view. What the shares leave of the step is
+        given to the prompts in the same order, so a policy holds nothing back. A waiting prompt that does not fit into
+        the memory lets no later one be admitted.
+
+        Starving a prompt is an error: that of the highest rank must not wait for more than 64 prompts of lower rank and
+        more than 30 seconds while these get more than 64 times its tokens.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +159,8 @@ class RoutingPolicy(Protocol):
         """Return the rank of one of ``replicas``, which are in order of rank and at least one."""
 
 
-PolicyKind = Literal["batching", "preemption", "routing", "placement"]
-Policy = BatchingPolicy | PreemptionPolicy | RoutingPolicy | PlacementPolicy
+PolicyKind = Literal["batching", "scheduling", "preemption", "routing", "placement"]
+Policy = BatchingPolicy | SchedulingPolicy | PreemptionPolicy | RoutingPolicy | PlacementPolicy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from parallax_core.node.whole_model.host import EngineAssignment, EngineHost
 from parallax_core.node.whole_model.remote import RemoteEngine
 from parallax_core.plugins.host import PluginHost
 
-OF_STAGES = ("batching", "preemption", "min_peer_timeout", "spares")
+OF_STAGES = ("batching", "scheduling", "preemption", "min_peer_timeout", "spares")
 """The settings that only concern core's own scheduling, or stages and the links between them."""
 
 

@@ -174,6 +174,7 @@ def read_plan(settings: ServeSettings, plugins: PluginHost, added: Additions = N
     pipeline = PipelineOptions(
         limits=read_limits(settings),
         batching=make_policy(plugins, "batching", settings.batching),
+        scheduling=make_policy(plugins, "scheduling", settings.scheduling),
         preemption=make_policy(plugins, "preemption", settings.preemption),
         target_itl_s=read_target(settings),
         backlog=UnreadOutput(settings.max_unread * 2**20),

@@ -23,6 +23,11 @@ MOST_EVICTED = 1024
 SHORT = 512
 """Tokens per counted eviction: a longer stored sequence counts as several."""
 
+MOST_LOOKED_UP = 2**18
+"""The most tokens of waiting sequences looked up for one step; more would block the process for too long."""
+LOOK_UP = 512
+"""The fixed cost of a look-up, counted in tokens."""
+
 Space = Callable[[Sequence], Hashable]
 """Returns what must be equal, besides the tokens, for one sequence to reuse the KV of another."""
 
@@ -329,6 +334,11 @@ class SequenceCache:
                 self._specs[dst] = spec or self._specs[src]
             case Drop(seq):
                 del self._specs[seq]
+
+
+def count_look_up(sequence: Sequence) -> int:
+    """Return what looking up a sequence costs, see `MOST_LOOKED_UP`."""
+    return LOOK_UP + sequence.num_tokens
 
 
 def _has_room(sequence: Sequence, match: Match | None, claim: PageClaim) -> bool:

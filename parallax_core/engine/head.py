@@ -22,6 +22,7 @@ from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.pacing import Pacer
 from parallax_core.engine.pending_mask import PendingMask
 from parallax_core.engine.priority import PriorityQueue
+from parallax_core.engine.prompt_order import PromptOrder
 from parallax_core.engine.readiness import Readiness
 from parallax_core.engine.replay import Replay
 from parallax_core.engine.request import RequestState, find_last
@@ -36,9 +37,9 @@ from parallax_core.engine.waiting import WaitingQueue
 class Head:
     """Continuous batching with chunked prefill over paged memory; depends only on the calls and times given.
 
-    The most urgent requests come first, decodes before prefills. Pages are taken step by step; when they run out,
-    stored prefixes are dropped, then a policy chooses requests to preempt, which are computed again later. So a request
-    that fits alone always ends. `take_deltas` returns what the requests produced.
+    Decodes come before prefills, the most urgent first; a policy puts prefills in order. Pages are taken step by step;
+    when they run out, stored prefixes are dropped, then a policy chooses requests to preempt, which are computed again
+    later. So a request that fits alone always ends. `take_deltas` returns what the requests produced.
 
     (Continuous batching: Orca, OSDI 2022. Paged memory and recomputation: vLLM, SOSP 2023. Chunked prefill mixed with
     decodes: Sarathi-Serve, OSDI 2024.)
@@ -51,6 +52,7 @@ class Head:
         self._requests: dict[RequestId, RequestState] = {}
         self._deadlines: PriorityQueue[RequestState] = PriorityQueue()
         self._readiness = Readiness()
+        self._order = PromptOrder(self._options.scheduling, self._options.note_scheduling_fault)
         self._num_accepted = 0
         self._deltas: list[tuple[RequestId, Delta]] = []
         self._counters = EngineCounters()
@@ -317,7 +319,7 @@ class Head:
         """Plan a step; with several stages, with a share of the decodes, so that every stage has a step to compute."""
         limits, share = self.limits, -(-max(len(self._cache.running), 1) // len(self._stages))
         room = StepBudget(max_tokens=limits.max_batch_tokens, max_decodes=share, max_running=limits.max_running)
-        scheduler = Scheduler(self._cache, self._options.preemption, self._pacer, now)
+        scheduler = Scheduler(self._cache, self._order, self._options.preemption, self._pacer, now)
         chosen = scheduler.choose(room)
         self._counters.preemptions += scheduler.num_preempted
         return chosen

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.preemption import LowestPriority
-from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy
+from parallax_core.builtin.scheduling import PriorityOrder
+from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, SchedulingPolicy
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.timing import Timer, stand_still
+
+
+def ignore(fault: str) -> None:
+    """Note nothing."""
+    del fault
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +25,10 @@ class HeadOptions:
     limits: Limits = field(default_factory=Limits)
     batching: BatchingPolicy = field(default_factory=WorkConserving)
     """Decides when a step begins."""
+    scheduling: SchedulingPolicy = field(default_factory=PriorityOrder)
+    """Chooses whose prompts are in the step. Its answers must be valid: see `SchedulingGuard`."""
+    note_scheduling_fault: Callable[[str], None] = ignore
+    """Called with what that policy does wrong although each answer is valid."""
     preemption: PreemptionPolicy = field(default_factory=LowestPriority)
     """Chooses the request to preempt when memory runs out."""
     target_itl_s: float | None = None

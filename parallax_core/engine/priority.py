@@ -50,3 +50,12 @@ class PriorityQueue(Generic[T]):
                 return key, member
             heappop(self._heap)
         return None
+
+    def list_first(self, count: int) -> list[T]:
+        """Return the first ``count`` members, in order."""
+        taken: list[tuple[Any, int, T]] = []
+        while len(taken) < count and self.first() is not None:
+            taken.append(heappop(self._heap))
+        for entry in taken:
+            heappush(self._heap, entry)
+        return [member for _, _, member in taken]

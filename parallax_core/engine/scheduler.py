@@ -1,4 +1,4 @@
-"""Chooses the sequences of the next step and the number of tokens of each."""
+"""Makes the next step legal: pages, places and budgets for the sequences that policies put in order."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from parallax_core.contracts.policy import PreemptionPolicy
-from parallax_core.engine.cache import SequenceCache
+from parallax_core.engine.cache import MOST_LOOKED_UP, SequenceCache, count_look_up
 from parallax_core.engine.ledger import PageClaim
 from parallax_core.engine.pacing import Pacer, PromptBudget, StreamLoad
+from parallax_core.engine.prompt_order import PromptOrder, StepPrompts
 from parallax_core.engine.sequence import Sequence
 from parallax_core.engine.step_cost import StepCosts, StepSize
 from parallax_core.engine.victims import Victims
 
 RANK = attrgetter("rank")
-MOST_LOOKED_UP = 2**18
-"""The most tokens of waiting sequences looked up for one step; more would block the process for too long."""
-LOOK_UP = 512
-"""The fixed cost of a look-up, counted in tokens."""
 MOST_BEGUN = 512
 """The most additional answers (of requests with n > 1) begun by one step; more would block the process."""
 
@@ -35,11 +32,15 @@ class StepBudget:
 class Scheduler:
     """Plans one step: claims pages, makes room, and admits waiting sequences.
 
-    Sequences are ranked by urgency, then by arrival. No sequence takes a page from one of higher rank.
+    Sequences are ranked by urgency, then by arrival. No sequence takes a page from one of higher rank. Prompts are
+    served in the order of a policy.
     """
 
-    def __init__(self, cache: SequenceCache, preemption: PreemptionPolicy, pacer: Pacer, now: float) -> None:
+    def __init__(
+        self, cache: SequenceCache, order: PromptOrder, preemption: PreemptionPolicy, pacer: Pacer, now: float
+    ) -> None:
         self._cache = cache
+        self._order = order
         self._pacer = pacer
         self._ledger = cache.ledger
         self._budget = cache.budget
@@ -58,6 +59,11 @@ class Scheduler:
         """The number of prompt tokens chosen."""
         self._is_short = False
         """Whether a running sequence has prompt tokens that are not in the step."""
+        self._is_ordered = False
+        """Whether the policy was asked."""
+        self._num_looked_up = 0
+        self._is_full = False
+        """Whether a waiting sequence has not fitted, so that no other is admitted."""
 
     def choose(self, room: StepBudget) -> dict[Sequence, int]:
         """Return the number of tokens of each sequence in the step; decodes first, so that no stream stalls."""
@@ -70,15 +76,41 @@ class Scheduler:
         for sequence in decodes:
             if budget and sequence.is_ready and len(self._chosen) < room.max_decodes:
                 budget -= self._take(sequence, claim, budget)
-        prefills = [one for one in running if one.num_missing != 1]
+        prefills = [one for one in running if one.is_ready and one.num_missing != 1]
         if prefills or self._waiting.first() is not None:
             self._prompts = self._pacer.make_budget(self._measure_decodes(), self._measure_load(room))
-        for sequence in prefills:
-            if budget and sequence.is_ready:
-                budget -= self._take(sequence, claim, budget)
-        self._admit(claim, budget, room)
+            self._serve(prefills, claim, budget, room)
+        self._order.note(self._chosen, self._now)
         self._note_prompts(room)
         return self._chosen
+
+    def _serve(self, prefills: list[Sequence], claim: PageClaim, budget: int, room: StepBudget) -> None:
+        """Serve prompts in the order of the policy, then those on the stages, then waiting ones, each by rank."""
+        budget -= self._serve_ordered(prefills, claim, budget, room)
+        for sequence in prefills:
+            if budget and sequence.is_ready and sequence not in self._chosen:
+                budget -= self._take(sequence, claim, budget)
+        if self._waiting.first() is not None:
+            self._park_slow()
+            if not self._is_ordered:
+                budget -= self._serve_ordered([], claim, budget, room)
+            self._admit(claim, budget, room)
+
+    def _serve_ordered(self, prefills: list[Sequence], claim: PageClaim, budget: int, room: StepBudget) -> int:
+        """Serve the prompts that the policy names; return their tokens."""
+        num_places = max(0, room.max_running - len(self._cache.running))
+        if not (budget and (prefills or num_places)) or not (most := self._prompts.limit(0, budget)):
+            return 0
+        self._is_ordered = True
+        prompts, left = StepPrompts(most, num_places, prefills, self._ranked), budget
+        for sequence, tokens in self._order.ask(prompts, self._cache, self._now):
+            if not (count := min(tokens, left)) or sequence in self._chosen:
+                continue
+            if sequence.seq is not None:
+                left -= self._take(sequence, claim, count) if sequence.is_ready else 0
+            elif self._has_place(room):
+                left -= self._begin(sequence, claim, count)
+        return budget - left
 
     def _measure_decodes(self) -> StepSize:
         size = StepSize()
@@ -107,24 +139,32 @@ class Scheduler:
                     self._cache.keep(source, claim)
 
     def _admit(self, claim: PageClaim, budget: int, room: StepBudget) -> None:
-        """Admit waiting sequences until one does not fit; those that wait for slow masks make room."""
-        if self._waiting.first() is not None:
-            for each in self._ranked:
-                if each.seq is not None and each.awaits_slow_mask:
-                    self._cache.park(each)
-        num_looked_up = 0
-        while budget and len(self._cache.running) < room.max_running and num_looked_up < MOST_LOOKED_UP:
-            sequence = self._waiting.first()
-            if sequence is None or self._prompts.is_spent:
-                break
-            num_looked_up += LOOK_UP + sequence.num_tokens
-            found = self._cache.find(sequence)
-            if found.coming is not None:
-                self._waiting.follow(sequence, found.coming.seq, found.coming.length)
-            elif self._cache.admit(sequence, found, claim):
-                budget -= self._take(sequence, claim, budget)
-            else:
-                break
+        """Admit waiting sequences by rank until one does not fit."""
+        while budget and self._has_place(room) and (sequence := self._waiting.first()) is not None:
+            budget -= self._begin(sequence, claim, budget)
+
+    def _has_place(self, room: StepBudget) -> bool:
+        """Return whether a waiting sequence may be admitted."""
+        may_look_up = self._num_looked_up < MOST_LOOKED_UP and not self._is_full
+        return may_look_up and len(self._cache.running) < room.max_running and not self._prompts.is_spent
+
+    def _park_slow(self) -> None:
+        """Let the running sequences that wait for slow masks make room for waiting ones."""
+        for each in self._ranked:
+            if each.seq is not None and each.awaits_slow_mask:
+                self._cache.park(each)
+
+    def _begin(self, sequence: Sequence, claim: PageClaim, most: int) -> int:
+        """Admit a waiting sequence with up to ``most`` tokens, or let it follow another; return its tokens."""
+        self._num_looked_up += count_look_up(sequence)
+        found = self._cache.find(sequence)
+        if found.coming is not None:
+            self._waiting.follow(sequence, found.coming.seq, found.coming.length)
+            return 0
+        if not self._cache.admit(sequence, found, claim):
+            self._is_full = True
+            return 0
+        return self._take(sequence, claim, most)
 
     def _take(self, sequence: Sequence, claim: PageClaim, budget: int) -> int:
         num_begun = sequence.num_begun

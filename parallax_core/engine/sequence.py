@@ -80,6 +80,8 @@ class Sequence:
     """The time at which it last became ready for a row, on the head's clock."""
     num_cached: int | None = None
     """The number of cached tokens when it was first admitted; None before that."""
+    num_found: int | None = None
+    """The number of cached tokens when it was shown to a scheduling policy as waiting; None: it was not."""
     request: Request = field(init=False)
     """The request that it answers."""
     num_prompt: int = field(init=False)

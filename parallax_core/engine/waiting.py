@@ -31,6 +31,7 @@ class WaitingQueue:
     def add(self, sequence: Sequence) -> None:
         """Add a sequence; one that already waits is left as it is."""
         if sequence not in self._queue and sequence not in self._sources:
+            sequence.num_found = None
             self._queue.add(sequence.rank, sequence)
 
     def discard(self, sequence: Sequence) -> None:
@@ -43,6 +44,10 @@ class WaitingQueue:
         """Return the sequence of the highest rank that follows no other, or None."""
         found = self._queue.first()
         return None if found is None else found[1]
+
+    def list_first(self, count: int) -> list[Sequence]:
+        """Return the ``count`` sequences of the highest ranks that follow no other, by rank."""
+        return self._queue.list_first(count)
 
     def follow(self, sequence: Sequence, source: SeqId, length: int) -> None:
         """Hold a sequence until ``source`` has ``length`` tokens or leaves the stages."""

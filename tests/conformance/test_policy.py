@@ -18,20 +18,25 @@ from parallax_core.api import (
     PlacedStage,
     Placement,
     PlacementProblem,
+    PromptShare,
+    PromptView,
     QueueView,
     ReplicaView,
     RequestId,
+    SchedulingView,
 )
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
 from parallax_core.builtin.offers import POLICIES
 from parallax_core.builtin.preemption import LowestPriority, NewestFirst, NoPreemption
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
+from parallax_core.builtin.scheduling import FairByKey, PriorityOrder, ShortestFirst
 from parallax_core.cluster.placement.baselines import GreedyPlacement, WaterFillingPlacement
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.deploy.cluster_offers import POLICIES as OF_CLUSTER
 from parallax_core.node.coordinator.placement_guard import PlacementGuard
+from parallax_core.node.policy.guard import SchedulingGuard
 from parallax_core.testing.placement import PlacementConformance
 from parallax_core.testing.policy import (
     BatchingConformance,
@@ -39,6 +44,8 @@ from parallax_core.testing.policy import (
     PreemptionConformance,
     RoutingConformance,
 )
+from parallax_core.testing.scheduling import SchedulingConformance, serve_requests
+from parallax_core.testing.toy import Toy
 from tests.conformance.harness import find_failures, list_tests
 
 
@@ -60,6 +67,18 @@ class TestDelay(BatchingConformance):
 class TestSizeOrDelay(BatchingConformance):
     policy = SizeOrDelay(size=2, delay_s=0.3)
     bound_s = 0.3
+
+
+class TestPriorityOrder(SchedulingConformance):
+    policy = PriorityOrder()
+
+
+class TestShortestFirst(SchedulingConformance):
+    policy = ShortestFirst(patience_s=3.0)
+
+
+class TestFairByKey(SchedulingConformance):
+    policy = FairByKey()
 
 
 class TestLowestPriority(PreemptionConformance):
@@ -201,6 +220,129 @@ def test_kit_catches_a_fault_of_batching(policy: type[object], changes: dict[str
     assert fails(BatchingConformance, policy, **changes) == expected
 
 
+ASKED = itertools.count()
+
+
+def list_prompts(view: SchedulingView) -> list[PromptView]:
+    return [each for each in (*view.running, *view.waiting) if each.remaining]
+
+
+@dataclasses.dataclass(frozen=True)
+class Raising:
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        raise LookupError("no prompt will do")
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaving:
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        raise SystemExit(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unknown:
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        return [PromptShare(len(view.running) + len(view.waiting), 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeating:
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        return 2 * [PromptShare(each.index, 1) for each in list_prompts(view)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Negative:
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        return [PromptShare(each.index, -1) for each in list_prompts(view)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Greedy:
+    """Gives more than is asked for."""
+
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        return [PromptShare(each.index, each.remaining + 1) for each in list_prompts(view)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lazy:
+    """Yields its shares."""
+
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        return cast("Sequence[PromptShare]", (PromptShare(each.index, 1) for each in list_prompts(view)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing:
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        return cast("Sequence[PromptShare]", None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Withholding:
+    """Names all prompts, and gives nothing to any."""
+
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        return [PromptShare(each.index, 0) for each in list_prompts(view)]
+
+
+@dataclasses.dataclass(frozen=True)
+class NewestPrompt:
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        prompts = sorted(list_prompts(view), key=lambda each: (each.age_s, -each.index))
+        return [PromptShare(each.index, each.remaining) for each in prompts]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trickling:
+    """Gives the oldest prompt, which comes last, a token a step."""
+
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        prompts = list_prompts(view)
+        shares = [PromptShare(each.index, each.remaining) for each in prompts[1:]]
+        return [*(PromptShare(each.index, 1) for each in prompts[:1]), *shares[::-1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shuffling:
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        prompts = list_prompts(view)
+        random.Random(next(ASKED)).shuffle(prompts)
+        return [PromptShare(each.index, each.remaining) for each in prompts]
+
+
+LEGAL, STARVES = "test_shares_are_those_of_prompts_in_the_view", "test_no_prompt_starves"
+SERVES = "test_requests_end_with_their_tokens"
+FAULTY_SCHEDULING: list[tuple[type[Any], set[str]]] = [
+    (Raising, {LEGAL, SERVES, SAME, "test_input_is_left_as_it_was"}),
+    (Unknown, {LEGAL, SERVES}),
+    (Repeating, {LEGAL, SERVES}),
+    (Negative, {LEGAL, SERVES}),
+    (Greedy, {LEGAL, SERVES}),
+    (Lazy, {LEGAL, SERVES, SAME}),
+    (Nothing, {LEGAL, SERVES}),
+    (NewestPrompt, {STARVES}),
+    (Shuffling, {SAME, STARVES}),
+    (Withholding, set()),
+]
+
+
+@pytest.mark.parametrize(("policy", "expected"), FAULTY_SCHEDULING)
+def test_kit_catches_a_fault_of_scheduling(policy: type[object], expected: set[str]) -> None:
+    assert fails(SchedulingConformance, policy) == expected
+
+
+@pytest.mark.parametrize("policy", [*(policy for policy, _ in FAULTY_SCHEDULING), Leaving, Trickling])
+def test_faulty_scheduling_changes_no_answer_and_is_reported_once(
+    policy: type[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    for request, tokens in serve_requests(SchedulingGuard(policy())):
+        assert tokens == Toy().continuation(request.prompt, 3)
+    is_valid = policy in {NewestPrompt, Shuffling, Trickling, Withholding}
+    assert [record.levelname for record in caplog.records] == ([] if is_valid else ["ERROR"])
+
+
 @dataclasses.dataclass(frozen=True)
 class Ghost:
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:
@@ -212,9 +354,6 @@ class Sorting:
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:
         cast("list[Holder]", holders).sort(key=lambda holder: holder.num_tokens)
         return holders[-1].id if holders else None
-
-
-ASKED = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,5 +433,12 @@ def test_every_test_of_the_kits_is_shown_to_catch_something() -> None:
     shown = {WAIT, FROZEN, SAME, BEGINS, LONGER, PLAIN, "test_work_conserving_policy_never_waits"}
     shown |= {"test_one_of_the_holders_gives_way_or_nobody", "test_one_of_the_replicas_is_chosen"}
     shown |= {"test_input_is_left_as_it_was", "test_any_sequence_will_do", "test_placement_is_valid"}
-    kits = (BatchingConformance, PreemptionConformance, RoutingConformance, PlacementConformance)
+    shown |= {LEGAL, STARVES, SERVES}
+    kits = (
+        BatchingConformance,
+        SchedulingConformance,
+        PreemptionConformance,
+        RoutingConformance,
+        PlacementConformance,
+    )
     assert {name for kit in kits for name in list_tests(kit)} == shown

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.inprocess import SCHEME, InProcessTransport
 from parallax_core.builtin.preemption import LowestPriority
+from parallax_core.builtin.scheduling import PriorityOrder
 from parallax_core.contracts.grammar import GrammarCompiler
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy
 from parallax_core.contracts.transport import Transport, TransportPlan
@@ -15,6 +16,7 @@ from parallax_core.engine.limits import Limits
 from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.timing import Timer
 from parallax_core.node.pipeline.unread import UnreadOutput
+from parallax_core.node.policy.guard import SchedulingGuard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +26,8 @@ class PipelineOptions:
     limits: Limits = field(default_factory=Limits)
     batching: BatchingPolicy = field(default_factory=WorkConserving)
     """Decides when a step begins."""
+    scheduling: SchedulingGuard = field(default_factory=lambda: SchedulingGuard(PriorityOrder()))
+    """Chooses whose prompts are in a step."""
     preemption: PreemptionPolicy = field(default_factory=LowestPriority)
     """Chooses the request to preempt when memory runs out."""
     target_itl_s: float | None = None
@@ -53,6 +57,8 @@ class PipelineOptions:
         return HeadOptions(
             limits=self.limits,
             batching=self.batching,
+            scheduling=self.scheduling,
+            note_scheduling_fault=self.scheduling.report,
             preemption=self.preemption,
             target_itl_s=self.target_itl_s,
             timer=timer,

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from parallax_core.base.ids import RequestId
 from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.builtin.scheduling import PriorityOrder
 from parallax_core.contracts.policy import (
     ArrivalView,
     BatchingPolicy,
     Holder,
     PreemptionPolicy,
+    PromptShare,
     QueueView,
     ReplicaView,
     RoutingPolicy,
+    SchedulingPolicy,
+    SchedulingView,
 )
 
 P = TypeVar("P")
 T = TypeVar("T")
+
+MOST_SHOWN = 200
+"""The most characters of a fault that the log shows."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +41,8 @@ class PolicyGuard(Generic[P]):
 
     def __init__(self, policy: P) -> None:
         self.policy = policy
-        self._reported = False
+        self.is_faulty = False
+        """Whether it has given an invalid answer."""
 
     def _call(self, decide: Callable[[], T], is_valid: Callable[[T], bool], default: Callable[[], T]) -> T:
         """Return the policy's answer if it is valid, else that of ``default``."""
@@ -43,12 +51,18 @@ class PolicyGuard(Generic[P]):
             if is_valid(answer):
                 return answer
             reason = f"answered {answer!r}"
-        except Exception as error:  # noqa: BLE001 -- a policy may raise anything, and must not end the engine
-            reason = f"raised {type(error).__name__}: {error}"
-        if not self._reported:
-            self._reported = True
-            logger.error("policy is faulty, a default decides policy=%r: it %s", self.policy, reason)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- a policy may raise anything, and must not end the engine
+            reason = _describe(error)
+        self.report(reason)
         return default()
+
+    def report(self, fault: str) -> None:
+        """Log the first fault of the policy; ``fault``: what it does wrong."""
+        if not self.is_faulty:
+            self.is_faulty = True
+            logger.error("policy is faulty, a default decides policy=%r: it %s", self.policy, fault[:MOST_SHOWN])
 
 
 class BatchingGuard(PolicyGuard[BatchingPolicy]):
@@ -57,6 +71,18 @@ class BatchingGuard(PolicyGuard[BatchingPolicy]):
     def wait_s(self, queue: QueueView) -> float:
         """Return the policy's answer, or 0."""
         return self._call(lambda: self.policy.wait_s(queue), _is_wait, lambda: 0.0)
+
+
+class SchedulingGuard(PolicyGuard[SchedulingPolicy]):
+    """Serves prompts by rank if the policy's shares are not those of prompts in the view."""
+
+    def order(self, view: SchedulingView) -> Sequence[PromptShare]:
+        """Return the policy's answer, or that of `PriorityOrder`."""
+        return self._call(
+            lambda: self.policy.order(view),
+            lambda shares: _are_shares(shares, view),
+            lambda: PriorityOrder().order(view),
+        )
 
 
 class PreemptionGuard(PolicyGuard[PreemptionPolicy]):
@@ -83,6 +109,31 @@ class RoutingGuard(PolicyGuard[RoutingPolicy]):
             offered.__contains__,
             lambda: LeastPendingTokens().choose(arrival, replicas),
         )
+
+
+def _are_shares(answer: object, view: SchedulingView) -> bool:
+    if type(answer) not in {list, tuple}:
+        return False
+    if not answer:
+        return True
+    remaining = {each.index: each.remaining for each in (*view.running, *view.waiting)}
+    for share in cast("Sequence[object]", answer):
+        match share:
+            case (int(index), int(tokens)) if type(index) is type(tokens) is int and index in remaining:
+                if not 0 <= tokens <= remaining.pop(index):
+                    return False
+            case _:
+                return False
+    return True
+
+
+def _describe(error: BaseException) -> str:
+    """Return what a policy raised; that too may raise when it is shown."""
+    name = type(error).__name__
+    try:
+        return f"raised {name}: {error}"
+    except Exception:  # noqa: BLE001 -- as above
+        return f"raised {name}"
 
 
 def _is_wait(answer: object) -> bool:

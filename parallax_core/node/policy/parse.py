@@ -18,17 +18,25 @@ from parallax_core.contracts.policy import (
     PolicySpec,
     PreemptionPolicy,
     RoutingPolicy,
+    SchedulingPolicy,
 )
-from parallax_core.node.policy.guard import BatchingGuard, PreemptionGuard, RoutingGuard
+from parallax_core.node.policy.guard import (
+    BatchingGuard,
+    PreemptionGuard,
+    RoutingGuard,
+    SchedulingGuard,
+)
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 
-GuardedKind = Literal["batching", "preemption", "routing"]
+GuardedKind = Literal["batching", "scheduling", "preemption", "routing"]
 """The kinds of policies that a replica and its router use."""
 
 
 @overload
 def make_policy(host: PluginHost, kind: Literal["batching"], text: str) -> BatchingPolicy: ...
+@overload
+def make_policy(host: PluginHost, kind: Literal["scheduling"], text: str) -> SchedulingGuard: ...
 @overload
 def make_policy(host: PluginHost, kind: Literal["preemption"], text: str) -> PreemptionPolicy: ...
 @overload
@@ -50,6 +58,8 @@ def make_policy(host: PluginHost, kind: GuardedKind, text: str) -> Policy:
     match kind:
         case "batching":
             return BatchingGuard(cast("BatchingPolicy", policy))
+        case "scheduling":
+            return SchedulingGuard(cast("SchedulingPolicy", policy))
         case "preemption":
             return PreemptionGuard(cast("PreemptionPolicy", policy))
         case "routing":

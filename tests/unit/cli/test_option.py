@@ -52,6 +52,7 @@ VALUES: dict[str, Any] = {
     "generation_config": "off",
     "parser": "none",
     "batching": "size",
+    "scheduling": "fair-by-key",
     "preemption": "none",
     "routing": "round-robin",
     "api_key_file": "keys",

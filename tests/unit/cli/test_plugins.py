@@ -36,6 +36,7 @@ def test_plugins_lists_every_kind_of_thing_core_offers(capsys: pytest.CaptureFix
     assert core["offers"]["sources"] == ["file"]
     assert core["offers"]["transports"] == ["inprocess"]
     assert core["offers"]["batching"] == ["work-conserving", "immediate", "size", "delay", "size-or-delay"]
+    assert core["offers"]["scheduling"] == ["priority", "shortest-first", "fair-by-key"]
     assert core["offers"]["preemption"] == ["lowest-priority", "newest-first", "none"]
     assert core["offers"]["routing"] == [
         "least-pending-tokens",

@@ -26,6 +26,7 @@ OPENS: dict[str, Any] = {
 }
 GIVEN: dict[str, dict[str, Any]] = {
     "batching": {"batching": "x"},
+    "scheduling": {"scheduling": "x"},
     "preemption": {"preemption": "x"},
     "min_peer_timeout": {"min_peer_timeout": 0.5},
     "spares": {"spares": 1},

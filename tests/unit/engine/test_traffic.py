@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,11 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from parallax_core.api import LayerRange, Request, RequestId, Sampling, SeqId, StageBatch, StageResult
 from parallax_core.builtin.preemption import LowestPriority, NewestFirst
+from parallax_core.builtin.scheduling import FairByKey, PriorityOrder, ShortestFirst
+from parallax_core.contracts.policy import SchedulingPolicy
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
+from parallax_core.node.policy.guard import SchedulingGuard
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
 from tests.support.grammars import STOP, SumCompiler, make_grammar
 from tests.support.heads import NOBODY, drop_stored
+from tests.unit.engine.faulty_scheduling import AnyOrder, Faulty
 from tests.unit.engine.replica import NUMBERS, Replica, expect_embedding, expect_logprobs, make_request, read_numbers
 
 CONTEXT = 15
@@ -74,6 +78,7 @@ def make_requests(draw: st.DrawFn) -> Request:
         logprobs=draw(st.sampled_from([None, None, 0, 2])),
         prompt_logprobs=draw(st.sampled_from([None, None, None, 0, 2])),
         salt=draw(st.sampled_from(["", "", "salt"])),
+        client=bytes([draw(st.integers(0, 2))]),
         pooling=pooling,
     )
 
@@ -88,7 +93,6 @@ def make_grammar_requests(draw: st.DrawFn) -> Request:
         sampling=draw(st.sampled_from(SAMPLINGS[:2])),
         stop_ids=frozenset({STOP}),
         logprobs=None,
-        client=bytes([draw(st.integers(0, 2))]),
     )
 
 
@@ -103,7 +107,10 @@ class Traffic(RuleBasedStateMachine):
             min_shared=st.integers(1, 5),
             header_bytes=st.sampled_from([1500, 2000, 2**22]),
         ),
-        preemption=st.sampled_from([NewestFirst(), LowestPriority()]),
+        policies=st.tuples(
+            st.sampled_from([NewestFirst(), LowestPriority()]),
+            st.sampled_from([PriorityOrder, lambda: ShortestFirst(patience_s=0.1), FairByKey, AnyOrder, Faulty]),
+        ),
         longest_row=st.sampled_from([0, 2, 3]),
         pace=st.sampled_from([(0.0, None), (0.001, None), (0.001, 1e-9), (0.001, 0.003)]),
     )
@@ -111,7 +118,7 @@ class Traffic(RuleBasedStateMachine):
         self,
         stages: list[ToyStage],
         limits: Limits,
-        preemption: NewestFirst | LowestPriority,
+        policies: tuple[NewestFirst | LowestPriority, Callable[[], SchedulingPolicy]],
         longest_row: int,
         pace: tuple[float, float | None],
     ) -> None:
@@ -121,7 +128,10 @@ class Traffic(RuleBasedStateMachine):
         token, and the target for the time between tokens.
         """
         token_s, target_s = pace
-        self.replica = Replica(*stages, limits=limits, preemption=preemption, target_itl_s=target_s)
+        preemption, scheduling = policies[0], SchedulingGuard(policies[1]())
+        self.replica = Replica(
+            *stages, limits=limits, preemption=preemption, scheduling=scheduling, target_itl_s=target_s
+        )
         self.replica.token_s = token_s
         self.live: set[RequestId] = set()
         self.results: deque[StageResult | None] = deque()

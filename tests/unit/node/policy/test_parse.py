@@ -11,7 +11,13 @@ from parallax_core.builtin.batching import Delay, Size, SizeOrDelay
 from parallax_core.builtin.offers import POLICIES
 from parallax_core.deploy.cluster_offers import POLICIES as OF_CLUSTER
 from parallax_core.node.coordinator.placement_guard import make_placement
-from parallax_core.node.policy.guard import BatchingGuard, PolicyGuard, PreemptionGuard, RoutingGuard
+from parallax_core.node.policy.guard import (
+    BatchingGuard,
+    PolicyGuard,
+    PreemptionGuard,
+    RoutingGuard,
+    SchedulingGuard,
+)
 from parallax_core.node.policy.parse import make_policy, read_policy
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -76,7 +82,12 @@ def test_every_policy_of_core_can_be_made_and_is_guarded(host: PluginHost, spec:
         assert isinstance(make_placement(host, spec.name).policy, spec.factory.load())
         return
     made = make_policy(host, spec.kind, spec.name)
-    guards = {"batching": BatchingGuard, "preemption": PreemptionGuard, "routing": RoutingGuard}
+    guards = {
+        "batching": BatchingGuard,
+        "scheduling": SchedulingGuard,
+        "preemption": PreemptionGuard,
+        "routing": RoutingGuard,
+    }
     assert type(made) is guards[spec.kind]
     assert isinstance(made, PolicyGuard)
     assert isinstance(made.policy, spec.factory.load())
