@@ -50,6 +50,11 @@ class IncomingLinks:
         self.relay: RelayServer | None = None
         """Forwards between others; None: this node is no relay."""
 
+    @property
+    def waiting(self) -> list[str]:
+        """The nodes whose links wait to be taken, the oldest first."""
+        return list(self._kept)
+
     @asynccontextmanager
     async def accepting(self) -> AsyncIterator[None]:
         """Accept links until the end of the context."""

@@ -275,7 +275,7 @@ async def test_requests_of_a_model_that_is_stopped_end_with_the_reason(cluster: 
     gate.set()
     await soon(stopping)
     assert (finish.reason, finish.message) == ("aborted", farewell)
-    await until(lambda: machine._session is not None and machine._session._stage.held is None)
+    await until(lambda: machine.session is not None and machine.session._stage.held is None)
     machine.open = open_toy
     other = await cluster.load("other")
     assert places(other) == {"a/1": (0, 3)}, "it gets the node that was left"
@@ -340,8 +340,8 @@ async def test_machine_in_two_pipelines_holds_its_layers_once_and_returns_all_me
     assert [node.name for node in cluster.pool.firsts] == ["hub/1", "one/1", "two/1"]
 
     assert [node.name for node in model.deployment.list_nodes()] == ["hub/1", "one/1", "two/1"]
-    assert hub._session is not None
-    layers = hub._session.layers
+    assert hub.session is not None
+    layers = hub.session.layers
     assert layers.loaded is not None
     await cluster.stop(model)
     await until(lambda: layers.loaded is None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
@@ -28,11 +28,15 @@ from parallax_core.api import (
     best,
     logprobs,
 )
+from parallax_core.engine.cache import SequenceCache
 from parallax_core.engine.head import Head
 from parallax_core.engine.inflight import PlannedStep
+from parallax_core.engine.ledger import Ledger
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.pending_mask import PendingMask
+from parallax_core.engine.request import RequestState
+from parallax_core.engine.waiting import WaitingQueue
 from parallax_core.testing.masks import GivenMasks
 from parallax_core.testing.paged import show_state
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
@@ -153,6 +157,26 @@ class Replica:
         self.deltas: dict[RequestId, list[Delta]] = {}
         self.masks: list[PendingMask] = []
         """Masks that answers wait for."""
+
+    @property
+    def cache(self) -> SequenceCache:
+        """What the stages hold by the head's account; what tests change in it would take long to come about."""
+        return self.head._cache
+
+    @property
+    def ledger(self) -> Ledger:
+        """The head's account of the stages' pages."""
+        return self.head._ledger
+
+    @property
+    def states(self) -> Mapping[RequestId, RequestState]:
+        """The requests that have not ended."""
+        return self.head._requests
+
+    @property
+    def queue(self) -> WaitingQueue:
+        """The answers that wait for the stages."""
+        return self.head._waiting
 
     def submit(self, request: Request, *, is_held: bool = False) -> RequestId:
         """Submit a request; if ``is_held``, its grammar is compiled later."""

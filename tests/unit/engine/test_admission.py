@@ -59,7 +59,7 @@ def test_edits_are_those_of_looking_again_after_every_eviction(
     kinds: tuple[PoolKind, ...], sizes: dict[str, Any], script: list[Any]
 ) -> None:
     replicas = [Replica(Toy(kinds).open(**sizes)) for _ in range(2)]
-    cache = replicas[1].head._cache
+    cache = replicas[1].cache
     cache.admit = lambda *given: admit_plainly(cache, *given)  # type: ignore[method-assign]
     for action in (*script, *["step"] * 40):
         if action == "step":
@@ -178,10 +178,10 @@ def test_running_sequences_are_never_in_the_way_of_an_eviction() -> None:
     for number in range(4):
         replica.ask([number] * 3, 9)
     replica.step()
-    cache = replica.head._cache
+    cache = replica.cache
     assert len(cache.stored) == 2
     assert not set(cache.stored) & {answer.seq for answer in list_running(replica)}
 
 
 def list_running(replica: Replica) -> list[Any]:
-    return [answer for state in replica.head._requests.values() for answer in state.running]
+    return [answer for state in replica.states.values() for answer in state.running]

@@ -207,7 +207,7 @@ def test_what_is_cached_is_counted_when_a_request_first_comes_to_the_stages() ->
     replica.step()
     second = replica.ask(range(8), 3)
     replica.step()
-    replica.head._cache.discard(replica.head._requests[first].answers[0])
+    replica.cache.discard(replica.states[first].answers[0])
     replica.run()
     assert len(replica.stage.forks) == 2
     assert (cached(replica, first), cached(replica, second)) == (0, 7)

@@ -285,7 +285,7 @@ def test_every_step_has_the_next_number_of_its_epoch_even_one_without_rows() -> 
         numbers.append(step.batch.step)
         replica.head.absorb(replica.compute(step), 0.0)
     replica.head.cancel(request_id)
-    replica.head._cache.evict(NOBODY)
+    replica.cache.evict(NOBODY)
     empty = replica.head.plan(0.0)
     assert empty is not None
     assert (empty.edits != (), empty.batch.rows) == (True, ())

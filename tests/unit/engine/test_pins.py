@@ -58,7 +58,7 @@ def test_pin_ends_when_its_time_has_passed() -> None:
 
 def test_next_turn_takes_the_place_of_the_pin_before_it() -> None:
     replica = make_replica()
-    pins = replica.head._cache.stored.pins
+    pins = replica.cache.stored.pins
     ask(replica, range(6), pin=Pin(3600.0, b"me"))
     replica.now += 10
     ask(replica, [*range(6), 50], pin=MINE)
@@ -75,7 +75,7 @@ def test_pin_that_is_asked_for_again_lasts_longer() -> None:
     ask(replica, range(12), pin=MINE)
     replica.now += 200
     ask(replica, range(12), pin=MINE)
-    assert len(replica.head._cache.stored.pins) == 1
+    assert len(replica.cache.stored.pins) == 1
     replica.now += 200
     crowd(replica)
     assert finish(replica, ask(replica, range(12))).cached_tokens == 11
@@ -94,7 +94,7 @@ def test_client_loses_its_pins_that_end_first() -> None:
     replica = make_replica(64)
     for number in range(12):
         assert finish(replica, ask(replica, [number, *range(10)], pin=MINE)).pinned_tokens == 11
-    pins = replica.head._cache.stored.pins
+    pins = replica.cache.stored.pins
     assert 0 < len(pins) < 12
     crowd(replica, 60)
     found = [finish(replica, ask(replica, [number, *range(10)])).cached_tokens for number in range(12)]
@@ -104,16 +104,16 @@ def test_client_loses_its_pins_that_end_first() -> None:
 
 def test_prompt_that_is_too_long_is_not_pinned() -> None:
     replica = make_replica()
-    length = int(replica.head._ledger.capacity * CLIENT_SHARE)
+    length = int(replica.ledger.capacity * CLIENT_SHARE)
     assert finish(replica, ask(replica, range(length), pin=MINE)).pinned_tokens == 0
-    assert len(replica.head._cache.stored.pins) == 0
+    assert len(replica.cache.stored.pins) == 0
 
 
 def test_request_that_is_alone_takes_the_memory_of_pins() -> None:
     replica = make_replica(16)
     for number in range(3):
         ask(replica, [90 + number, *range(8)], pin=Pin(300.0, bytes([number])))
-    assert len(replica.head._cache.stored.pins) > 1
+    assert len(replica.cache.stored.pins) > 1
     whole = replica.ask(list(range(60)), replica.head.max_length - 60)
     replica.run()
     assert replica.reason(whole) == "length"
@@ -123,7 +123,7 @@ def test_request_that_is_alone_takes_the_memory_of_pins() -> None:
 def test_request_that_grows_alone_takes_the_memory_of_pins() -> None:
     replica = make_replica(16)
     ask(replica, [9, *range(8)], pin=MINE)
-    assert len(replica.head._cache.stored.pins) == 1
+    assert len(replica.cache.stored.pins) == 1
     grown = replica.ask([70, 71], replica.head.max_length - 2)
     replica.run()
     assert replica.reason(grown) == "length"
@@ -141,7 +141,7 @@ def test_stages_that_are_lost_lose_their_pins() -> None:
     replica = make_replica()
     ask(replica, range(12), pin=MINE)
     replica.lose(TOY.open(num_pages=PAGES))
-    assert len(replica.head._cache.stored.pins) == 0
+    assert len(replica.cache.stored.pins) == 0
     assert finish(replica, ask(replica, range(12), pin=MINE)).pinned_tokens == 12
 
 
@@ -157,7 +157,7 @@ REQUESTS = st.tuples(
 @given(st.lists(st.tuples(REQUESTS, st.integers(0, 3)), max_size=30), st.integers(1, 2))
 def test_every_request_ends_with_its_tokens_among_pins(traffic: Any, num_stages: int) -> None:
     replica = make_replica(24, num_stages)
-    cache, capacity = replica.head._cache, replica.head._ledger.capacity
+    cache, capacity = replica.cache, replica.ledger.capacity
     for (kind, length, most, ttl_s, owner), steps in traffic:
         pin = None if ttl_s is None else Pin(ttl_s, bytes([owner]))
         replica.ask([kind, *range(length)], most, pin=pin, n=1 + (most % 5 == 0))

@@ -159,7 +159,7 @@ def test_failed_step_comes_again_with_the_same_masks() -> None:
     asked = [replica.ask((number, 2, 3), 6, **GRAMMAR) for number in range(2)]
     replica.step()
     replica.give_masks()
-    failed = replica.fail(replica.head._requests[asked[0]].answers[0].seq)  # type: ignore[arg-type]
+    failed = replica.fail(replica.states[asked[0]].answers[0].seq)  # type: ignore[arg-type]
     step = replica.head.plan(replica.now)
     assert step is not None
     assert [mask.bits for mask in step.masks] == [failed.masks[1].bits]

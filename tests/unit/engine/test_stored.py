@@ -6,7 +6,7 @@ from tests.unit.engine.replica import TOY, Replica
 
 def test_pinned_sequences_are_passed_over_and_put_behind() -> None:
     replica = Replica(TOY.open(num_pages=40))
-    stored = replica.head._cache.stored
+    stored = replica.cache.stored
     for number, pin in enumerate((Pin(300.0), None, None)):
         replica.ask([number, *range(8)], 2, pin=pin)
         replica.run()

@@ -217,7 +217,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        self.replica.head._cache.evict(NOBODY)
+        self.replica.cache.evict(NOBODY)
 
     @rule(wait_s=st.sampled_from([0.0, 0.05, 20.0]))
     def expire(self, wait_s: float) -> None:
@@ -226,7 +226,7 @@ class Traffic(RuleBasedStateMachine):
         self.settle()
 
     def shorten_rows(self) -> None:
-        cache = self.replica.head._cache
+        cache = self.replica.cache
         cache.interval = cache.interval or self.longest_row
 
     def lose_steps(self) -> None:
@@ -293,17 +293,17 @@ class Traffic(RuleBasedStateMachine):
                 memory.pool.check()
         if None in self.results:  # the stage is as before the step, and the head does not know it yet
             return
-        if not self.replica.head._cache.has_edits and self.replica.head.epoch == self.replica.chain.epoch:
-            assert self.replica.head._ledger.free == tuple(stage.free for stage in self.replica.stages)
+        if not self.replica.cache.has_edits and self.replica.head.epoch == self.replica.chain.epoch:
+            assert self.replica.ledger.free == tuple(stage.free for stage in self.replica.stages)
 
     @invariant()
     def what_is_counted_is_so(self) -> None:
         if not hasattr(self, "replica"):
             return
-        head = self.replica.head
+        head, states = self.replica.head, self.replica.states.values()
         head.check()
-        assert head.stats().running == sum(bool(state.running) for state in head._requests.values())
-        deadlines = [state.deadline for state in head._requests.values() if state.deadline is not None]
+        assert head.stats().running == sum(bool(state.running) for state in states)
+        deadlines = [state.deadline for state in states if state.deadline is not None]
         assert head.next_deadline() == min(deadlines, default=None)
         assert self.replica.chain.largest_header <= self.replica.head._wanted.header_bytes
 

@@ -205,11 +205,11 @@ def test_answers_of_requests_that_arrive_together_share_one_prompt() -> None:
 @pytest.mark.parametrize("end", ["cancel", "fail", "timeout", "preempt", "restart"])
 def test_who_waited_for_another_goes_on_when_that_one_does_not(end: str) -> None:
     replica = open_wide()
-    replica.head._cache.interval = 8  # rows end early, as they do where pages are short
+    replica.cache.interval = 8  # rows end early, as they do where pages are short
     first = replica.ask(PROMPT, 3, timeout_s=5.0 if end == "timeout" else None)
     others = [replica.ask(PROMPT, 3, sampling=LUCKY) for _ in range(6)]
     replica.step()
-    assert len(replica.head._waiting._sources) == 6
+    assert len(replica.queue._sources) == 6
     head = replica.head
     match end:
         case "cancel":
@@ -219,7 +219,7 @@ def test_who_waited_for_another_goes_on_when_that_one_does_not(end: str) -> None
         case "timeout":
             head.expire(6.0)
         case "preempt":
-            head._cache.discard(head._requests[first].answers[0])
+            replica.cache.discard(replica.states[first].answers[0])
         case "restart":
             head.restart()
     replica.run()
@@ -230,7 +230,7 @@ def test_who_waited_for_another_goes_on_when_that_one_does_not(end: str) -> None
 
 def test_more_urgent_request_waits_for_no_other() -> None:
     replica = open_wide()
-    replica.head._cache.interval = 8
+    replica.cache.interval = 8
     replica.ask(PROMPT, 3)
     replica.step()
     urgent = replica.ask(PROMPT, 3, priority=-1)
@@ -263,7 +263,7 @@ def test_where_sequences_cannot_go_back_nobody_waits_and_all_is_as_if_alone(kind
     for _ in range(10):
         replica.ask(PROMPT, 3, n=2, sampling=LUCKY)
     replica.step()
-    assert not replica.head._waiting._sources
+    assert not replica.queue._sources
     replica.run()
     replica.check_tokens()
 
@@ -296,12 +296,12 @@ def test_sequence_that_waits_for_another_waits_once_whatever_is_heard_of_it_mean
 
 def test_head_has_room_for_as_many_requests_as_it_says_whatever_waits_for_what() -> None:
     replica = open_wide()
-    replica.head._cache.interval = 8
+    replica.cache.interval = 8
     for _ in range(8):
         replica.ask(PROMPT, 3)
     replica.step()
     head: Head = replica.head
-    assert len(head._waiting) == 7
+    assert len(replica.queue) == 7
     assert (head.stats().running, head.stats().waiting) == (1, 7)
 
 

@@ -93,7 +93,7 @@ class Node:
         """The nodes to which the head has introduced it."""
         self._backends = backends
         self._address = ""
-        self._session: WorkerSession | None = None
+        self.session: WorkerSession | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def join(self, address: str, head: str = "head") -> Node:
@@ -112,8 +112,8 @@ class Node:
 
     def leave(self) -> None:
         """Ask the head to replace this node, which ends once it is released."""
-        assert self._session is not None
-        self._session.leave()
+        assert self.session is not None
+        self.session.leave()
 
     def open_stage(self, assign: Assign, progress: Progress) -> Stage:
         self.loads.append(assign)
@@ -134,7 +134,7 @@ class Node:
         return LeaseSession(transport, session.layers, HeadPlace(self._address, "head", name), join)
 
     async def _work(self, address: str, head: str) -> None:
-        self._session = session = self.make_session()
+        self.session = session = self.make_session()
         join = Join(self.transport.address, self._backends, "here", 0)
         try:
             while not session.is_leaving:
@@ -145,7 +145,7 @@ class Node:
                 except StageLost as error:
                     self.ends.append(error)
                     await session.close()
-                    self._session = session = self.make_session()
+                    self.session = session = self.make_session()
                 await asyncio.sleep(AGAIN_S)
             self.has_left.set()
         finally:

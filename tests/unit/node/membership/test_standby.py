@@ -245,8 +245,8 @@ async def join(bench: Bench, *names: str) -> list[Node]:
 async def test_nodes_are_told_of_the_term_and_of_standbys_that_come_later(home: Path) -> None:
     async with coordinating(home) as bench:
         [node] = await join(bench, "kitchen")
-        assert node._session is not None
-        node._session.terms = terms = HeadTerms("", {})
+        assert node.session is not None
+        node.session.terms = terms = HeadTerms("", {})
         channel = await call(bench)
         await channel.send(offer(ONE))
         await until(lambda: "inprocess://next" in terms.others)
@@ -261,8 +261,8 @@ async def test_nodes_that_have_joined_before_are_told_of_the_term(home: Path) ->
     async with open_registry() as registry:
         bench = Bench(registry, home)
         [node] = await join(bench, "kitchen")
-        assert node._session is not None
-        node._session.terms = terms = HeadTerms("inprocess://head", {})
+        assert node.session is not None
+        node.session.terms = terms = HeadTerms("inprocess://head", {})
         bench.standbys.start()
         await until(lambda: terms.others == ["inprocess://head"])
         await bench.standbys.stop()
@@ -273,8 +273,8 @@ async def test_standby_whose_key_is_taken_back_may_not_take_over(home: Path, mon
     monkeypatch.setattr(standbys, "BEAT_S", 0.02)
     async with coordinating(home) as bench:
         [node] = await join(bench, "kitchen")
-        assert node._session is not None
-        node._session.terms = terms = HeadTerms("", {})
+        assert node.session is not None
+        node.session.terms = terms = HeadTerms("", {})
         newer = bench.take_over()
         bench.standbys._tell_all()
         await until(lambda: terms._current is not None)
@@ -292,8 +292,8 @@ async def test_node_that_knows_a_newer_term_proves_it_and_leaves(home: Path) -> 
         terms = HeadTerms("", {})
         terms.note(Succession(write_proof(bench.take_over())))
         [node] = await join(bench, "kitchen")
-        assert node._session is not None
-        node._session.terms = terms
+        assert node.session is not None
+        node.session.terms = terms
         bench.standbys._tell_all()
         await until(lambda: bench.ends != [])
         assert "its term is 2" in bench.ends[0]
@@ -330,10 +330,10 @@ async def test_node_is_heard_once_on_a_link(home: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(OwnTerm, "hear", hear)
     async with coordinating(home) as bench:
         [node] = await join(bench, "kitchen")
-        assert node._session is not None
-        assert node._session._channel is not None
+        assert node.session is not None
+        assert node.session._channel is not None
         for number in range(20):
-            await node._session._channel.send(Succession(bytes([number])))
+            await node.session._channel.send(Succession(bytes([number])))
         await until(lambda: looked == [b"\0"])
         await asyncio.sleep(0.05)
         assert looked == [b"\0"]

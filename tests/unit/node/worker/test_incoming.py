@@ -49,14 +49,14 @@ async def test_link_that_measures_is_answered_and_not_taken() -> None:
         await soon(greet(channel, "near", "probe"))
         assert (await soon(probe_link(channel))).round_trip_s > 0
         await channel.close()
-        assert not links._kept
+        assert not links.waiting
 
 
 async def test_newest_link_of_a_node_counts() -> None:
     async with listening() as (links, address):
         first, second = await connect(address, "before"), await connect(address, "before")
         old = asyncio.create_task(greet(first, "before"))
-        await until(lambda: len(links._kept) == 1)
+        await until(lambda: len(links.waiting) == 1)
         new = asyncio.create_task(greet(second, "before"))
         with pytest.raises(PeerLost):
             await soon(old)
@@ -71,10 +71,10 @@ async def test_links_that_nobody_needs_are_bounded(monkeypatch: pytest.MonkeyPat
         greetings = []
         for name in "abc":
             greetings.append(asyncio.create_task(greet(await connect(address, name), name)))
-            await until(lambda name=name: name in links._kept)  # type: ignore[misc]
+            await until(lambda name=name: name in links.waiting)  # type: ignore[misc]
         with pytest.raises(PeerLost):
             await soon(greetings[0])
-        assert sorted(links._kept) == ["b", "c"]
+        assert sorted(links.waiting) == ["b", "c"]
         for greeting in greetings:
             greeting.cancel()
         await asyncio.gather(*greetings, return_exceptions=True)
@@ -87,7 +87,7 @@ async def greeting_as(links: IncomingLinks, address: str, *names: str) -> AsyncI
     try:
         for name in names:
             greetings.append(asyncio.create_task(greet(await connect(address, name), name)))
-            await until(lambda name=name: name in links._kept)  # type: ignore[misc]
+            await until(lambda name=name: name in links.waiting)  # type: ignore[misc]
         yield greetings
     finally:
         for greeting in greetings:
@@ -99,7 +99,7 @@ async def test_machine_with_many_names_displaces_its_own_links_alone() -> None:
     many = [f"m/{number}" for number in range(16)]
     async with listening() as (links, address), greeting_as(links, address, "before/7", *many) as greetings:
         assert not greetings[0].done()
-        assert list(links._kept) == ["before/7", *many[-module.MOST_OF_ONE :]]
+        assert links.waiting == ["before/7", *many[-module.MOST_OF_ONE :]]
         found, _ = await soon(links.take())
         assert found.peer == "before/7"
 
@@ -109,7 +109,7 @@ async def test_of_too_many_machines_the_one_with_most_links_loses_one(monkeypatc
     async with listening() as (links, address):
         names = ("before/7", "m/1", "m/2", "n/1", "o/1", "p/1")
         async with greeting_as(links, address, *names):
-            assert list(links._kept) == ["before/7", "m/2", "n/1", "o/1", "p/1"]
+            assert links.waiting == ["before/7", "m/2", "n/1", "o/1", "p/1"]
 
 
 async def test_machine_whose_nodes_say_nothing_keeps_no_other_out() -> None:
@@ -136,4 +136,4 @@ async def test_stranger_that_sends_garbage_is_hung_up_on(header: bytes) -> None:
             await soon(link.receive())
         channel = await connect(address, "near")
         await soon(greet(channel, "near", "probe"))
-        assert not links._kept
+        assert not links.waiting
