@@ -169,9 +169,10 @@ async def _run(
     options = replace(context.options, aliases=dict.fromkeys(context.options.served_names, deployment.model_id))
     drain, tracer = Drain(), OtelTracer(options.otlp_endpoint) if options.otlp_endpoint else None
     models = ServedModels(ServerMetrics(tracer), Quota(options), deployment.pipeline.backlog, options.aliases)
+    models.bodies = list_bodies(context.plugins)  # before services are made, whose readers take them
     replicas = plan.form(deployment, ServiceMaker(models, options, event_bus))
     models.list_waiting, models.list_nodes = deployment.list_waiting, deployment.list_nodes
-    models.find_plan, models.bodies = replicas.find_plan, list_bodies(context.plugins)
+    models.find_plan = replicas.find_plan
     models.add_loading(deployment.model_id, plan.model, replicas.first)
     changes = ModelChanges(models, replicas.host, on_demand=plan.loads_on_demand)
     changes.know(plan.known_models)
