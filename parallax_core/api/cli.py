@@ -1,5 +1,6 @@
 """Tools for plugins' commands: options from settings, tables, progress, a client of running servers."""
 
+from parallax_core.base.errors import UsageError
 from parallax_core.cli.client import Client, HttpReply
 from parallax_core.cli.command import new_app
 from parallax_core.cli.lazy import lazy_app
@@ -24,6 +25,7 @@ __all__ = [
     "Look",
     "PluginHost",
     "UrlOption",
+    "UsageError",
     "align",
     "describe_progress",
     "find_url",

@@ -43,6 +43,7 @@ INSTALLED = {
     "parallax-core",
     "parallax-models",
     "parallax-netcheck",
+    "parallax-simulate",
     "parallax-source-hub",
     "parallax-source-pypi",
     "parallax-standard",

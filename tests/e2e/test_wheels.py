@@ -82,6 +82,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-models",
         "parallax-netcheck",
         "parallax-server-ollama",
+        "parallax-simulate",
         "parallax-source-hub",
         "parallax-source-pypi",
         "parallax-transport-zmq",

@@ -27,6 +27,7 @@ NOT_IMPORTED = {
     "parallax-models": "describes the models that are served",
     "parallax-core": "what parallax-standard completes",
     "parallax-netcheck": "has the command that checks a network",
+    "parallax-simulate": "has the command that simulates a cluster",
     "parallax-source-hub": "fetches models of the hub",
     "parallax-source-pypi": "makes the default model available",
     "parallax-standard": "depends on what each installation has",

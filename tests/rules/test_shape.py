@@ -26,8 +26,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("parallax_core/cli/plan.py:plan", "lines"): "and each takes a line or three",
     ("parallax_core/cli/profile.py:profile", "arguments"): "the options of a command are its arguments",
     ("parallax_core/cli/served_models.py:switch", "arguments"): "the options of a command are its arguments",
-    ("parallax_core/cli/simulate.py:simulate", "arguments"): "the options of a command are its arguments",
-    ("parallax_core/cli/simulate.py:simulate", "lines"): "and each takes a line or three",
+    ("plugins/simulate/parallax_simulate/cli.py:simulate", "arguments"): "the options of a command are its arguments",
+    ("plugins/simulate/parallax_simulate/cli.py:simulate", "lines"): "and each takes a line or three",
     **{
         (f"plugins/backend_torch/parallax_backend_torch/triton_{name}", "arguments"): "tensors and sizes"
         for name in (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.simulate.report import SimulationReport
-from parallax_core.cluster.simulate.run import SimulationOptions, make_source, run_groups
-from parallax_core.cluster.simulate.trace import Arrival
 from parallax_core.contracts.placement import Placement
+from parallax_simulate.report import SimulationReport
+from parallax_simulate.run import SimulationOptions, make_source, run_groups
+from parallax_simulate.trace import Arrival
 
 
 def simulate(

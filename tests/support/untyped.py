@@ -47,6 +47,7 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax engines install": ENGINE,
         "parallax serve": ENGINE,
     },
+    "plugins/simulate/README.md": {"parallax simulate": HUB},
     "plugins/transport_zmq/README.md": {"parallax keys allow": "needs a key of another machine"},
 }
 """By page: how commands begin that no test and no walk types, and the reason."""

@@ -10,9 +10,9 @@ from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
-from parallax_core.cluster.simulate.pipeline import SimulatedPipeline, SimulatedRequest
-from parallax_core.cluster.simulate.trace import Arrival
 from parallax_core.contracts.placement import ServingGoal
+from parallax_simulate.pipeline import SimulatedPipeline, SimulatedRequest
+from parallax_simulate.trace import Arrival
 
 
 class Measured(NamedTuple):

@@ -10,7 +10,7 @@ from parallax_core.base.ids import name_machine
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.rebalancing.slowdown import USUAL, SlowdownEstimator, SlowdownRules
 from parallax_core.cluster.reports import limit_device
-from parallax_core.cluster.simulate.step_time import StageTime, list_windows, weigh_rows
+from parallax_core.cluster.step_time import StageTime, list_windows, weigh_rows
 from parallax_core.contracts.placement import (
     ClusterProfile,
     DeviceProfile,

@@ -10,22 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from parallax_core.api.cli import PluginHost, make_display, new_app
-from parallax_core.base.errors import UsageError
+from parallax_core.api import ClusterProfile, PlacementProblem, ServingGoal
+from parallax_core.api.cli import PluginHost, UsageError, make_display, new_app
+from parallax_core.api.simulation import BatchingGuard, HeadOptions, RoutingGuard, make_policy
 from parallax_core.cli.plan_inputs import measure_model, read_nodes, refuse_model
-from parallax_core.cli.simulate_processes import choose_processes, open_groups
-from parallax_core.cli.simulate_view import render_report
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.nodes_file import read_cluster
-from parallax_core.cluster.simulate.cluster import ChurnOptions
-from parallax_core.cluster.simulate.report import LatencyLimits
-from parallax_core.cluster.simulate.run import SimulationOptions, make_source, run_groups
-from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length, read_trace
-from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
-from parallax_core.engine.options import HeadOptions
 from parallax_core.node.coordinator.placement_guard import make_placement
-from parallax_core.node.policy.guard import BatchingGuard, RoutingGuard
-from parallax_core.node.policy.parse import make_policy
+from parallax_simulate.cluster import ChurnOptions
+from parallax_simulate.processes import choose_processes, open_groups
+from parallax_simulate.report import LatencyLimits
+from parallax_simulate.run import SimulationOptions, make_source, run_groups
+from parallax_simulate.trace import Arrival, TraceOptions, make_trace, parse_length, read_trace
+from parallax_simulate.view import render_report
 
 app = new_app()
 

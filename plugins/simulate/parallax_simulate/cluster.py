@@ -8,15 +8,12 @@ from heapq import heappop, heappush
 from math import inf
 from random import Random
 
-from parallax_core.cluster.routing.choices import list_choices
-from parallax_core.cluster.routing.load import ReplicaLoad
-from parallax_core.cluster.routing.prefix_index import ReplicaPrefixIndex, make_keys
-from parallax_core.cluster.simulate.group import ReplicaGroup
-from parallax_core.cluster.simulate.pipeline import SimulatedRequest
-from parallax_core.cluster.simulate.replica import ServedPart
-from parallax_core.cluster.simulate.trace import Arrival
-from parallax_core.contracts.policy import ArrivalView, ReplicaView, RoutingPolicy
-from parallax_core.contracts.progress import Progress, silent
+from parallax_core.api import ArrivalView, Progress, ReplicaView, RoutingPolicy, silent
+from parallax_core.api.simulation import ReplicaLoad, ReplicaPrefixIndex, list_choices, make_keys
+from parallax_simulate.group import ReplicaGroup
+from parallax_simulate.pipeline import SimulatedRequest
+from parallax_simulate.replica import ServedPart
+from parallax_simulate.trace import Arrival
 
 RETRY_S = 0.05
 """Seconds between attempts to route a request of a lost pipeline while no other has room."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from parallax_core.base.errors import InvalidRequest, Overloaded
-from parallax_core.cluster.simulate.coarse_plan import CoarseAnswer, CoarsePlanner, CoarseRow
-from parallax_core.cluster.simulate.pipeline import DrawnTokens, PipelineModel, SimulatedRequest
-from parallax_core.cluster.simulate.rounds import RepeatedStep, Rounds
-from parallax_core.cluster.simulate.step_path import Passage, StepPath
-from parallax_core.cluster.simulate.step_time import StepWork, count_attended
-from parallax_core.engine.limits import Limits
-from parallax_core.engine.stage_clock import FinishedStep
-from parallax_core.engine.step_cost import StepSize
+from parallax_core.api import InvalidRequest
+from parallax_core.api.simulation import FinishedStep, Limits, Overloaded, StepSize
+from parallax_core.cluster.step_time import StepWork, count_attended
+from parallax_simulate.coarse_plan import CoarseAnswer, CoarsePlanner, CoarseRow
+from parallax_simulate.pipeline import DrawnTokens, PipelineModel, SimulatedRequest
+from parallax_simulate.rounds import RepeatedStep, Rounds
+from parallax_simulate.step_path import Passage, StepPath
 
 MOST_ROUNDS = 16
 """The most steps of an answer that are one event."""

@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from parallax_core.contracts.stage import StageInfo
-from parallax_core.engine.limits import Limits, find_limits
-from parallax_core.engine.pacing import Pacer, PromptBudget, StreamLoad
-from parallax_core.engine.stage_clock import StageClock
-from parallax_core.engine.step_cost import StepSize
-from parallax_core.pages.budget import PAGE_SIZE
+from parallax_core.api import PAGE_SIZE, StageInfo
+from parallax_core.api.simulation import Limits, Pacer, PromptBudget, StageClock, StepSize, StreamLoad, find_limits
 
 
 @dataclass(eq=False, slots=True)

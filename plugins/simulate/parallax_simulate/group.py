@@ -7,9 +7,9 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Protocol
 
-from parallax_core.cluster.simulate.pipeline import SimulatedPipeline, SimulatedRequest
-from parallax_core.cluster.simulate.replica import ServedPart, SimulatedReplica
-from parallax_core.contracts.policy import ArrivalView, ReplicaView
+from parallax_core.api import ArrivalView, ReplicaView
+from parallax_simulate.pipeline import SimulatedPipeline, SimulatedRequest
+from parallax_simulate.replica import ServedPart, SimulatedReplica
 
 
 class ReplicaGroup(Protocol):

@@ -9,18 +9,25 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple, Protocol
 
-from parallax_core.base.ids import RequestId
+from parallax_core.api import (
+    Draw,
+    Drawn,
+    LayerRange,
+    PoolInfo,
+    PoolKind,
+    Request,
+    RequestId,
+    Room,
+    Sampling,
+    StageInfo,
+    StageResult,
+    plan_pools,
+)
+from parallax_core.api.simulation import Head, HeadOptions, PlannedStep
 from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.simulate.step_path import Passage, StepPath
-from parallax_core.cluster.simulate.step_time import StageTime, list_windows, weigh_rows
-from parallax_core.cluster.simulate.trace import Arrival
-from parallax_core.contracts.engine import Request
-from parallax_core.contracts.sample import Sampling
-from parallax_core.contracts.stage import Draw, Drawn, LayerRange, PoolInfo, PoolKind, StageInfo, StageResult
-from parallax_core.engine.head import Head
-from parallax_core.engine.inflight import PlannedStep
-from parallax_core.engine.options import HeadOptions
-from parallax_core.pages.budget import Room, plan_pools
+from parallax_core.cluster.step_time import StageTime, list_windows, weigh_rows
+from parallax_simulate.step_path import Passage, StepPath
+from parallax_simulate.trace import Arrival
 
 VOCAB_SIZE = 2**31 - 1
 OWN_TOKENS = 2**30 - 2**25

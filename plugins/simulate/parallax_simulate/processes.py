@@ -15,13 +15,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.base.machine import Machine
-from parallax_core.cluster.simulate.group import ReplicaGroup
-from parallax_core.cluster.simulate.pipeline import SimulatedRequest
-from parallax_core.cluster.simulate.replica import ServedPart
-from parallax_core.cluster.simulate.run import PipelineSource
-from parallax_core.contracts.policy import ArrivalView, ReplicaView
+from parallax_core.api import ArrivalView, Machine, ParallaxError, ReplicaView
+from parallax_core.api.cli import UsageError
+from parallax_simulate.group import ReplicaGroup
+from parallax_simulate.pipeline import SimulatedRequest
+from parallax_simulate.replica import ServedPart
+from parallax_simulate.run import PipelineSource
 
 MANY_REQUESTS = 5_000
 """Requests from which on a simulation uses several processes by default."""

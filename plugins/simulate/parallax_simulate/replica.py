@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from parallax_core.base.errors import InvalidRequest, Unavailable
-from parallax_core.cluster.routing.load import ReplicaLoad, RequestLoad
-from parallax_core.cluster.simulate.pipeline import DrawnTokens, SimulatedPipeline, SimulatedRequest
-from parallax_core.contracts.policy import ArrivalView, ReplicaView
+from parallax_core.api import ArrivalView, InvalidRequest, ReplicaView, Unavailable
+from parallax_core.api.simulation import ReplicaLoad, RequestLoad
+from parallax_simulate.pipeline import DrawnTokens, SimulatedPipeline, SimulatedRequest
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-from parallax_core.cluster.simulate.cluster import ClusterSimulation, RequestRecord
+from parallax_simulate.cluster import ClusterSimulation, RequestRecord
 
 PERCENTILES = (50, 90, 95, 99)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
-from parallax_core.cluster.simulate.step_path import Passage, StepPath
+from parallax_simulate.step_path import Passage, StepPath
 
 
 class RepeatedStep(NamedTuple):

@@ -6,19 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from parallax_core.base.errors import UsageError
+from parallax_core.api import Placement, PlacementProblem, Progress, RoutingPolicy, silent
+from parallax_core.api.cli import UsageError
+from parallax_core.api.simulation import HeadOptions
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.simulate.cluster import ChurnOptions, ClusterSimulation
-from parallax_core.cluster.simulate.coarse import CoarsePipeline
-from parallax_core.cluster.simulate.group import LocalGroup, ReplicaGroup
-from parallax_core.cluster.simulate.pipeline import ExactPipeline, PipelineModel, SimulatedPipeline
-from parallax_core.cluster.simulate.report import LatencyLimits, SimulationReport, make_report
-from parallax_core.cluster.simulate.trace import Arrival
-from parallax_core.contracts.placement import Placement, PlacementProblem
-from parallax_core.contracts.policy import RoutingPolicy
-from parallax_core.contracts.progress import Progress, silent
-from parallax_core.engine.options import HeadOptions
+from parallax_simulate.cluster import ChurnOptions, ClusterSimulation
+from parallax_simulate.coarse import CoarsePipeline
+from parallax_simulate.group import LocalGroup, ReplicaGroup
+from parallax_simulate.pipeline import ExactPipeline, PipelineModel, SimulatedPipeline
+from parallax_simulate.report import LatencyLimits, SimulationReport, make_report
+from parallax_simulate.trace import Arrival
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from parallax_core.cluster.simulate.step_time import StepWork
+from parallax_core.cluster.step_time import StepWork
 
 if TYPE_CHECKING:
-    from parallax_core.cluster.simulate.pipeline import PipelineModel
+    from parallax_simulate.pipeline import PipelineModel
 
 
 @dataclass(slots=True)

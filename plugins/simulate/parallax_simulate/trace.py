@@ -12,7 +12,7 @@ from math import isfinite
 from random import Random
 from typing import Any
 
-from parallax_core.base.errors import UsageError
+from parallax_core.api.cli import UsageError
 
 MOST_TOKENS = 10_000_000
 """The most tokens of a prompt, and of an answer."""

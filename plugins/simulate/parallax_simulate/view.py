@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from parallax_core.api import Estimate
 from parallax_core.api.cli import align
-from parallax_core.cluster.simulate.report import PERCENTILES, SimulationReport
-from parallax_core.contracts.placement import Estimate
+from parallax_simulate.report import PERCENTILES, SimulationReport
 
 COLUMNS = ("mean", *(f"p{each}" for each in PERCENTILES))
 

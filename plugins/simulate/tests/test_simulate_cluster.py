@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.routing.policy import LeastFinishTime
-from parallax_core.cluster.simulate.cluster import ChurnOptions, ClusterSimulation
-from parallax_core.cluster.simulate.group import LocalGroup
-from parallax_core.cluster.simulate.pipeline import ExactPipeline, PipelineModel
-from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
 from parallax_core.contracts.policy import RoutingPolicy
+from parallax_simulate.cluster import ChurnOptions, ClusterSimulation
+from parallax_simulate.group import LocalGroup
+from parallax_simulate.pipeline import ExactPipeline, PipelineModel
+from parallax_simulate.trace import Arrival, TraceOptions, make_trace, parse_length
 from tests.support.clusters import make_model, make_node
 
 

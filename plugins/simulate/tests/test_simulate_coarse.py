@@ -13,20 +13,20 @@ from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
-from parallax_core.cluster.simulate.cluster import ChurnOptions
-from parallax_core.cluster.simulate.coarse import CoarsePipeline
-from parallax_core.cluster.simulate.pipeline import (
+from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem, ServingGoal
+from parallax_core.contracts.policy import RoutingPolicy
+from parallax_core.engine.limits import Limits
+from parallax_simulate.cluster import ChurnOptions
+from parallax_simulate.coarse import CoarsePipeline
+from parallax_simulate.pipeline import (
     ExactPipeline,
     PipelineModel,
     SimulatedPipeline,
     SimulatedRequest,
 )
-from parallax_core.cluster.simulate.report import LatencyLimits, SimulationReport
-from parallax_core.cluster.simulate.run import SimulationOptions
-from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length
-from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem, ServingGoal
-from parallax_core.contracts.policy import RoutingPolicy
-from parallax_core.engine.limits import Limits
+from parallax_simulate.report import LatencyLimits, SimulationReport
+from parallax_simulate.run import SimulationOptions
+from parallax_simulate.trace import Arrival, TraceOptions, make_trace, parse_length
 from tests.support.clusters import make_model, make_node
 from tests.support.simulation import simulate
 

@@ -6,10 +6,10 @@ import pytest
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.simulate.pipeline import ExactPipeline, PipelineModel, SimulatedRequest
-from parallax_core.cluster.simulate.trace import Arrival
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
 from parallax_core.engine.options import HeadOptions
+from parallax_simulate.pipeline import ExactPipeline, PipelineModel, SimulatedRequest
+from parallax_simulate.trace import Arrival
 from tests.support.clusters import make_model, make_node
 
 

@@ -9,17 +9,17 @@ import pytest
 
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity
-from parallax_core.cli.simulate_processes import open_groups
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
-from parallax_core.cluster.simulate.cluster import ChurnOptions
-from parallax_core.cluster.simulate.report import SimulationReport
-from parallax_core.cluster.simulate.run import SimulationOptions, make_source, run_groups
-from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem
 from parallax_core.contracts.policy import QueueView, RoutingPolicy
 from parallax_core.engine.options import HeadOptions
+from parallax_simulate.cluster import ChurnOptions
+from parallax_simulate.processes import open_groups
+from parallax_simulate.report import SimulationReport
+from parallax_simulate.run import SimulationOptions, make_source, run_groups
+from parallax_simulate.trace import Arrival, TraceOptions, make_trace, parse_length
 from tests.support.clusters import make_model, make_node
 
 NODES = tuple(make_node(f"n{rank}", memory, 20, 100) for rank, memory in enumerate((40, 40, 40, 5, 6)))

@@ -5,10 +5,10 @@ import pytest
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.cluster.placement.policy import SearchPlacement
-from parallax_core.cluster.simulate.report import LatencyLimits, SimulationReport
-from parallax_core.cluster.simulate.run import SimulationOptions
-from parallax_core.cluster.simulate.trace import Arrival
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem
+from parallax_simulate.report import LatencyLimits, SimulationReport
+from parallax_simulate.run import SimulationOptions
+from parallax_simulate.trace import Arrival
 from tests.support.clusters import make_model, make_node
 from tests.support.simulation import simulate
 

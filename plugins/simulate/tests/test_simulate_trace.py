@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.base.errors import UsageError
-from parallax_core.cluster.simulate.trace import Arrival, TraceOptions, make_trace, parse_length, read_trace
+from parallax_simulate.trace import Arrival, TraceOptions, make_trace, parse_length, read_trace
 
 
 def options(rate: float = 5.0, burst: int = 1) -> TraceOptions:

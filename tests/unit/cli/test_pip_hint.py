@@ -35,7 +35,16 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
     shown = localize(HINT, ROOT, "/env/bin/python -m pip")
     needed = [
         f"{ROOT}/plugins/{each}"
-        for each in ("sampling_torch", "models", "netcheck", "source_hub", "source_pypi", "transport_zmq", "standard")
+        for each in (
+            "sampling_torch",
+            "models",
+            "netcheck",
+            "simulate",
+            "source_hub",
+            "source_pypi",
+            "transport_zmq",
+            "standard",
+        )
     ]
     pip, ours = "/env/bin/python -m pip", f"{' '.join(needed)} {ROOT}/plugins/backend_torch"
     there = "--index-url https://one.example"

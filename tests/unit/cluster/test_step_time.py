@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from parallax_core.base.ids import SeqId
 from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.simulate.step_time import StageTime, count_attended, list_windows, weigh_rows
+from parallax_core.cluster.step_time import StageTime, count_attended, list_windows, weigh_rows
 from parallax_core.contracts.stage import Draw, Row
 from tests.support.clusters import make_problem
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.paced_turns import MOST_STEP_TOKENS, NEARLY, PacedTurns
 from parallax_core.cluster.placement.stage_step import StageStep, count_groups
-from parallax_core.cluster.simulate.pipeline import ExactPipeline, PipelineModel
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, ModelDemand, PlacementProblem, ServingGoal
 from parallax_core.engine.pacing import RATIO
+from parallax_simulate.pipeline import ExactPipeline, PipelineModel
 from tests.support.clusters import GB, make_model, make_node
 from tests.support.users import Measured, measure_users
 

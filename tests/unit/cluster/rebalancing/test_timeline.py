@@ -18,7 +18,7 @@ from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.rebalancing.rollout import Rollout
 from parallax_core.cluster.rebalancing.watch import SlowdownWatch
-from parallax_core.cluster.simulate.step_time import StageTime, list_windows, weigh_rows
+from parallax_core.cluster.step_time import StageTime, list_windows, weigh_rows
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem, ServingGoal
 from tests.support.clusters import make_model, make_node
 

@@ -8,7 +8,7 @@ from parallax_core.api import Draw, Row, SeqId
 from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.rebalancing.slowdown import SlowdownRules
 from parallax_core.cluster.rebalancing.watch import GAP_S, KEPT_S, SlowdownWatch, describe_changes
-from parallax_core.cluster.simulate.step_time import StageTime, list_windows, weigh_rows
+from parallax_core.cluster.step_time import StageTime, list_windows, weigh_rows
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage, PlacementProblem
 from parallax_core.contracts.stage import LayerRange
 from tests.support.clusters import make_model, make_node
