@@ -13,7 +13,7 @@ from parallax_backend_torch.kernels.linear import pack
 from parallax_backend_torch.layer_factory import DeviceLinear
 from parallax_backend_torch.mxfp4 import widen_blocks
 from parallax_backend_torch.page_grid import Grid
-from parallax_backend_torch.step import SlotMapping, make_line
+from parallax_backend_torch.step import SlotMapping, flatten_rows
 from parallax_backend_torch.step_upload import StepUpload, open_step_upload
 from parallax_core.api import PagePool, PoolInfo, Row, SeqId
 from parallax_sampling_torch.tensors import upload
@@ -39,7 +39,7 @@ def make_places(window: int) -> tuple[SlotMapping, Grid, int]:
     extents = step_upload.measure()
     assert [(extent.rows, extent.tokens) for extent in extents] == [(1, 7), (2, 1), (1, 3)]
     [grid] = open_step_upload(upload(step_upload.write(extents)), extents, [info]).grids
-    return SlotMapping(make_line(rows, torch.device("cpu")), pool, rows), grid, info.num_pages * info.page_size
+    return SlotMapping(flatten_rows(rows, torch.device("cpu")), pool, rows), grid, info.num_pages * info.page_size
 
 
 RULES = {
