@@ -88,14 +88,18 @@ def worker(settings: WorkerSettings, config: Config) -> None:
     name = settings.deployment or (FOUND if settings.announce or settings.layers or settings.model else FIXED)
     plugins = PluginHost.prepare(config) if name != FIXED else PluginHost([])
     offer = plugins.deployments().get(name) if name != FIXED else None
-    if not settings.supervised:  # else its server has said so
-        seeks = bool(settings.announce) and settings.discovery
-        tell_contacts(Contacts(links=True, seeks=seeks), offline=settings.offline, verbose=settings.verbose)
-    request: WorkerRequest = WorkRequest(settings, plugins, partial(run_worker, config))
+    request: WorkerRequest = WorkRequest(settings, plugins, partial(run_worker, config), partial(_tell, settings))
     if offer is not None and offer.spec.work is not None:
         call(offer, offer.spec.work, request)
     else:
         request.run()
+
+
+def _tell(settings: WorkerSettings) -> None:
+    """Say what leaves this machine."""
+    if not settings.supervised:  # else its server has said so
+        seeks = bool(settings.announce) and settings.discovery
+        tell_contacts(Contacts(links=True, seeks=seeks), offline=settings.offline, verbose=settings.verbose)
 
 
 class WorkerView(Protocol):

@@ -17,6 +17,7 @@ from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
 from parallax_core.base.ids import name_machine
 from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.cluster.membership.calls import LayerOffer, find_calls, find_offers, read_call
+from parallax_core.cluster.membership.join_code import read_code
 from parallax_core.config.worker import WorkerSettings, name_node
 from parallax_core.contracts.deployment import WorkerRequest
 from parallax_core.contracts.stage import LayerRange
@@ -136,6 +137,9 @@ def work(request: WorkerRequest) -> None:
     """
     assert isinstance(request, WorkRequest), "core made it"
     log.configure(verbose=request.settings.verbose)
+    for code in request.settings.announce:
+        read_code(code)
+    request.tell()
     announced = make_announced(request.settings, request.plugins)
     offer = announced.offer
     held = HeldLayers(offer.model, LayerRange(offer.start, offer.stop))

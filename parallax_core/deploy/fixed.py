@@ -106,7 +106,7 @@ class FixedPlan:
 
     def form(self, deployment: Deployment, maker: ServiceMaker) -> FixedReplicas:
         """Return the replicas of a deployment, whose service ``maker`` makes."""
-        return FixedReplicas(deployment, maker, partial(self._launch, deployment))
+        return FixedReplicas(deployment, maker, partial(self.launch, deployment))
 
     def for_model(self, model: str) -> FixedPlan:
         """Return the same plan for another model, whose outputs are parsed as is usual for it."""
@@ -144,7 +144,8 @@ class FixedPlan:
             advice=collect_advice(offers),
         )
 
-    def _launch(self, deployment: Deployment) -> AbstractAsyncContextManager[None]:
+    def launch(self, deployment: Deployment) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the nodes of a deployment run that a launcher starts, if there is one."""
         launch, registry = self.added.launch, deployment.registry
         if launch is None or registry is None:
             return nullcontext()

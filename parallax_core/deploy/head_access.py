@@ -43,6 +43,8 @@ class WorkRequest:
     settings: WorkerSettings
     plugins: PluginHost
     run_worker: Callable[[WorkerSettings, HeadAccess], None]
+    tell: Callable[[], None] = lambda: None
+    """Says what leaves this machine by the worker; to be called once its settings are checked."""
 
     def read_section(self, schema: type[T]) -> T:
         """Return a section of the configuration; see `PluginHost.read_section`."""
@@ -62,4 +64,5 @@ class WorkRequest:
             keys = {settings.head: bytes.fromhex(settings.trust_head)} if settings.trust_head else {}
         claim = MemoryClaim(settings.memory_bytes) if settings.as_joined else None
         named = replace(settings, node=settings.node or name_node(os.getpid()))
+        self.tell()
         self.run_worker(named, HeadAccess(keys, claim=claim, tries=tries))
