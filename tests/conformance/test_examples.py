@@ -18,7 +18,14 @@ from parallax_core.testing.model import ModelConformance
 from tests.conformance.example import EXAMPLES, copy_example, run_pytest
 from tests.rules.test_shape import find_code
 
-SIZES = {"backend-numpy": 102, "deployment-command": 100, "model-olmo2": 80, "policy-rush": 40, "transport-tcp": 210}
+SIZES = {
+    "backend-numpy": 102,
+    "deployment-command": 100,
+    "model-olmo2": 80,
+    "policy-cached": 40,
+    "policy-rush": 40,
+    "transport-tcp": 210,
+}
 """The most lines of code of each package, without its tests, and without the layers that a model may bring."""
 BLOCKS = 80
 """The most lines of those."""

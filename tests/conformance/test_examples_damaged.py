@@ -20,9 +20,9 @@ class Damage(NamedTuple):
     words: str
 
 
-NUMPY, COMMAND, OLMO2, RUSH, TCP = (
+NUMPY, COMMAND, OLMO2, CACHED, RUSH, TCP = (
     f"parallax_{name}"
-    for name in ("backend_numpy", "deployment_command", "model_olmo2", "policy_rush", "transport_tcp")
+    for name in ("backend_numpy", "deployment_command", "model_olmo2", "policy_cached", "policy_rush", "transport_tcp")
 )
 
 DAMAGES = {
@@ -110,6 +110,27 @@ DAMAGES = {
         "test_waiting_longer_never_makes_the_wait_longer",
         "would wait",
     ),
+    "prompts wait for cached ones without end": Damage(
+        f"{CACHED}/policy.py",
+        "return 0.0 if prompt.age_s >= self.patience_s else ",
+        "return ",
+        "test_no_prompt_starves",
+        "starves prompts",
+    ),
+    "prompts that wait are named twice": Damage(
+        f"{CACHED}/policy.py",
+        "(*view.running, *view.waiting)",
+        "(*view.running, *view.waiting, *view.waiting)",
+        "test_shares_are_those_of_prompts_in_the_view",
+        "twice or not in the view",
+    ),
+    "a cached prompt is computed again": Damage(
+        f"{CACHED}/policy.py",
+        "PromptShare(each.index, each.remaining)",
+        "PromptShare(each.index, each.num_prompt)",
+        "test_shares_are_those_of_prompts_in_the_view",
+        "tokens to a prompt with",
+    ),
     "the bound is not kept": Damage(
         f"{RUSH}/policy.py",
         "min(self.most_s, self.gap_s * queue.num_ready)",
@@ -181,6 +202,6 @@ def test_kit_finds_what_was_damaged(damage: Damage, tmp_path: Path) -> None:
 
 def test_every_example_is_damaged_in_three_ways_at_least() -> None:
     damaged = [damage.file.partition("/")[0] for damage in DAMAGES.values()]
-    assert set(damaged) == {NUMPY, COMMAND, OLMO2, RUSH, TCP}
+    assert set(damaged) == {NUMPY, COMMAND, OLMO2, CACHED, RUSH, TCP}
     assert len(EXAMPLES) == len(set(damaged))
     assert min(map(damaged.count, damaged)) > 2

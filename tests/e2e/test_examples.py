@@ -62,6 +62,7 @@ def test_every_package_is_loaded_and_offers_something(
     offers = {name: dict(found[name]["offers"]) for name in ours}
     assert offers["parallax-backend-numpy"] == {"backends": ["numpy"]}
     assert offers["parallax-deployment-command"] == {"deployments": ["command"], "settings": ["command"]}
+    assert offers["parallax-policy-cached"] == {"scheduling": ["cached-first"]}
     assert offers["parallax-policy-rush"] == {"batching": ["rush"]}
     assert offers["parallax-source-my-thing"] == {"sources": ["my-thing"]}
     assert offers["parallax-parser-my-thing"] == {"parsers": ["my-thing"]}
@@ -86,8 +87,17 @@ def test_installed_package_passes_its_tests(
 
 @pytest.fixture
 def server(installed: Path, model_home: Path, tmp_path: Path) -> Iterator[str]:
-    """Serve the default model with the backend and the policy of the examples."""
-    chosen = ["--backend", "numpy", "--set", "batching=rush:gap_s=0.001", "--port", "0"]
+    """Serve the default model with the backend and the policies of the examples."""
+    chosen = [
+        "--backend",
+        "numpy",
+        "--set",
+        "batching=rush:gap_s=0.001",
+        "--set",
+        "scheduling=cached-first:patience_s=5",
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(
         [str(installed / "parallax"), "serve", *chosen],
         cwd=tmp_path,

@@ -41,7 +41,14 @@ ELSEWHERE = {
     "docs/tutorials/write-a-backend.md": "tests/e2e/test_tutorial.py",
     **{
         f"docs/examples/{name}/README.md": "tests/e2e/test_examples.py"
-        for name in ("backend-numpy", "deployment-command", "model-olmo2", "policy-rush", "transport-tcp")
+        for name in (
+            "backend-numpy",
+            "deployment-command",
+            "model-olmo2",
+            "policy-cached",
+            "policy-rush",
+            "transport-tcp",
+        )
     },
 }
 """By page: the test that runs its snippets."""

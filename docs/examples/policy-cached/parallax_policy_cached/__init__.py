@@ -1,0 +1,1 @@
+"""A scheduling policy that computes prompts first of which most is cached."""
