@@ -22,7 +22,6 @@ from parallax_core.engine.options import HeadOptions
 from parallax_core.engine.pacing import Pacer
 from parallax_core.engine.pending_mask import PendingMask
 from parallax_core.engine.priority import PriorityQueue
-from parallax_core.engine.prompt_order import PromptOrder
 from parallax_core.engine.readiness import Readiness
 from parallax_core.engine.replay import Replay
 from parallax_core.engine.request import RequestState, find_last
@@ -52,7 +51,7 @@ class Head:
         self._requests: dict[RequestId, RequestState] = {}
         self._deadlines: PriorityQueue[RequestState] = PriorityQueue()
         self._readiness = Readiness()
-        self._order = PromptOrder(self._options.scheduling, self._options.note_scheduling_fault)
+        self._order = self._options.make_order()
         self._num_accepted = 0
         self._deltas: list[tuple[RequestId, Delta]] = []
         self._counters = EngineCounters()
@@ -303,10 +302,9 @@ class Head:
         self.stage_clock.restart(self._stages[0].steps_ahead)
         self._pacer = Pacer(self.stage_clock, self._options.target_itl_s)
         self._ledger = Ledger(self._stages)
-        self._waiting = WaitingQueue(self._wanted.min_shared)
         budget = HeaderBudget(self._stages, self._wanted.header_bytes, self.limits.max_running)
-        self._cache = SequenceCache(self._ledger, budget, self._waiting, self._space)
-        self._readiness.begin_epoch(self._waiting, self._list_live())
+        self._cache = SequenceCache(self._ledger, budget, WaitingQueue(self._wanted.min_shared), self._space)
+        self._readiness.begin_epoch(self._cache.waiting, self._list_live())
 
     def _space(self, sequence: Sequence) -> Hashable:
         return sequence.request.adapter, self._versions, sequence.request.salt

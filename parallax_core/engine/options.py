@@ -10,6 +10,7 @@ from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.builtin.scheduling import PriorityOrder
 from parallax_core.contracts.policy import BatchingPolicy, PreemptionPolicy, SchedulingPolicy
 from parallax_core.engine.limits import Limits
+from parallax_core.engine.prompt_order import PromptOrder
 from parallax_core.engine.timing import Timer, stand_still
 
 
@@ -35,3 +36,7 @@ class HeadOptions:
     """The most seconds between two tokens of an answer for the sake of prompts; None: see `Pacer`; infinity: any."""
     timer: Timer = stand_still
     """Measures detokenizing, in seconds; the head has no clock of its own."""
+
+    def make_order(self) -> PromptOrder:
+        """Return the order of prompts, as the scheduling policy has it."""
+        return PromptOrder(self.scheduling, self.note_scheduling_fault)

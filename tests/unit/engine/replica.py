@@ -176,7 +176,7 @@ class Replica:
     @property
     def queue(self) -> WaitingQueue:
         """The answers that wait for the stages."""
-        return self.head._waiting
+        return self.head._cache.waiting
 
     def submit(self, request: Request, *, is_held: bool = False) -> RequestId:
         """Submit a request; if ``is_held``, its grammar is compiled later."""
