@@ -40,7 +40,7 @@ class ShortestFirst:
 
 @dataclass(frozen=True, slots=True)
 class FairByKey:
-    """Serve clients in turn, the one first that has been given nothing for longest, each with an equal share of a step.
+    """Serve clients in turn, the longest unserved first, each with an equal share of a step.
 
     A client is an API key, or without keys an address. Of each client, prompts come in the order of the view.
     """

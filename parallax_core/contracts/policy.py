@@ -42,7 +42,7 @@ class PromptView:
     index: int
     """Its number in the view, from 0, by which a `PromptShare` names it."""
     remaining: int
-    """Prompt tokens that could be in the step: those to compute before its next token. 0: it has none, or decodes.
+    """Prompt tokens that could be in the step, before its next token; 0 without any, or while it decodes.
 
     A preempted answer also computes the tokens of its output again."""
     num_prompt: int

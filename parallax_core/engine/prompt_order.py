@@ -89,7 +89,7 @@ class PromptViews:
 
 
 class LazyView(SchedulingView):
-    """A view of which only those parts are made at which the policy looks."""
+    """A view that makes each part when the policy first looks at it."""
 
     def __init__(self, views: PromptViews) -> None:
         vars(self).update(max_tokens=views.prompts.max_tokens, num_places=views.prompts.num_places, _views=views)
@@ -127,7 +127,7 @@ class PromptOrder:
     """The order in which prompts are served in one step after another: a policy's, or by rank if it starves one."""
 
     def __init__(self, policy: SchedulingPolicy, note_fault: Callable[[str], None]) -> None:
-        """Ask ``policy``, whose answers are valid; ``note_fault`` is called with what it does wrong beyond that."""
+        """Ask ``policy``, guarded against invalid answers; ``note_fault`` is called with its other faults."""
         self._policy = policy
         self._note_fault = note_fault
         self._first: Sequence | None = None

@@ -1,4 +1,4 @@
-"""The kit for scheduling policies. Subclass it under a name that begins with ``Test``, and give the policy."""
+"""The kit for scheduling policies. Subclass it as ``Test...``, and give the policy."""
 
 from __future__ import annotations
 
