@@ -73,40 +73,6 @@ DIALECTS = (
             "detokenize": _body("/detokenize", "request_models:DetokenizeRequest", "detokenize"),
         },
     ),
-    DialectSpec(
-        name="messages",
-        summary="Anthropic's Messages",
-        open=Ref(f"{SERVER}.message_dialect:open_dialect"),
-        bodies={
-            "messages": BodySpec(
-                path="/v1/messages",
-                schema=Ref(f"{SERVER}.message_models:MessagesRequest"),
-                read=Ref(f"{SERVER}.message_request:read_messages"),
-            ),
-            "count_tokens": BodySpec(
-                path="/v1/messages/count_tokens",
-                schema=Ref(f"{SERVER}.message_models:CountTokensRequest"),
-                read=Ref(f"{SERVER}.message_request:count_tokens"),
-            ),
-        },
-    ),
-    DialectSpec(
-        name="responses",
-        summary="OpenAI's Responses",
-        open=Ref(f"{SERVER}.responses.dialect:open_dialect"),
-        bodies={
-            "responses": BodySpec(
-                path="/v1/responses",
-                schema=Ref(f"{SERVER}.responses.body_models:ResponsesRequest"),
-                read=Ref(f"{SERVER}.responses.request:read_responses"),
-            ),
-            "compact": BodySpec(
-                path="/v1/responses/compact",
-                schema=Ref(f"{SERVER}.responses.body_models:CompactRequest"),
-                read=Ref(f"{SERVER}.responses.request:read_compact"),
-            ),
-        },
-    ),
 )
 
 SOURCES = (

@@ -40,6 +40,8 @@ HERE = "http://127.0.0.1:8000"
 OTHERS = {"torch", "openai", "ollama"}
 """What pages install besides the distributions of this project."""
 INSTALLED = {
+    "parallax-api-anthropic",
+    "parallax-api-responses",
     "parallax-core",
     "parallax-models",
     "parallax-netcheck",

@@ -24,6 +24,8 @@ NOT_IMPORTED = {
     "pip": "run as a program",
     "pytest": "run as a program, on the kits of parallax_core.testing",
     "scipy-openblas32": "a library for MLX, loaded by its path",
+    "parallax-api-anthropic": "routes of the server",
+    "parallax-api-responses": "routes of the server",
     "parallax-models": "describes the models that are served",
     "parallax-core": "what parallax-standard completes",
     "parallax-netcheck": "has the command that checks a network",

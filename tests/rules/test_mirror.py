@@ -29,8 +29,6 @@ SUBJECTS = {
         "server/contract",
         "server/nested_values",
         "server/ranges",
-        "server/responses/refusals",
-        "server/responses/tools",
         "server/tools",
     ),
     *("server/whole", "testing/reference", "wire/damage"),

@@ -6,19 +6,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from parallax_core.server.chat_messages import Parameters, Schema, ToolName
-from parallax_core.server.fields import (
+from parallax_core.api.bodies import (
     VARIANT,
     AnyStop,
     Copied,
     CountField,
+    Neutral,
+    Parameters,
+    Schema,
     ShareField,
     Strict,
     TextField,
+    Tolerant,
+    ToolName,
     Variables,
     refuse,
 )
-from parallax_core.server.neutral_fields import Neutral, Tolerant
 
 MAX_MESSAGE_TOOLS, MAX_STOP_SEQUENCES = 1024, 64
 """The most tools and stop sequences; Anthropic's API states no limit."""

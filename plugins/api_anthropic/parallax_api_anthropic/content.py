@@ -7,9 +7,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from parallax_core.contracts.parser import Content, Piece, Reasoning, ToolCall
-from parallax_core.server.answer_parsing import make_call_id
-from parallax_core.server.json_pieces import JsonObject
+from parallax_core.api import Content, Piece, Reasoning, ToolCall
+from parallax_core.api.bodies import JsonObject
+from parallax_core.api.dialect import make_call_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parallax_core.contracts.dialect import ErrorForm
-from parallax_core.server.json_pieces import JsonObject
-from parallax_core.server.message_replies import MessageErrorReply
+from parallax_api_anthropic.replies import MessageErrorReply
+from parallax_core.api import ErrorForm
+from parallax_core.api.bodies import JsonObject
 
 PATH = "/v1/messages"
 """The path of the Messages routes, with all paths below it."""

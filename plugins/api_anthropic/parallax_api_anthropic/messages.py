@@ -11,27 +11,32 @@ import fastapi
 import msgspec
 from fastapi.responses import Response
 
-from parallax_core.base.errors import InvalidRequest, ParallaxError
-from parallax_core.contracts.engine import Delta
-from parallax_core.contracts.parser import Piece, Reasoning
-from parallax_core.contracts.surface import needs_role
-from parallax_core.models.output_parser import OutputParser
-from parallax_core.server.answer_parsing import AnswerParsing, continues, read_text
-from parallax_core.server.body_messages import ParsedBody, ResponseForm
-from parallax_core.server.error_forms import find_request_id
-from parallax_core.server.errors import error_response
-from parallax_core.server.json_pieces import JsonObject, cut, to_json
-from parallax_core.server.json_response import respond
-from parallax_core.server.message_content import ContentPart, open_part, sign
-from parallax_core.server.message_errors import VERSION_HEADER, convert_error
-from parallax_core.server.message_models import LONGEST_PIN_S, CountTokensRequest, MessagesRequest
-from parallax_core.server.message_replies import MessageErrorReply, MessageEvent, MessageReply, TokenCountReply
-from parallax_core.server.message_request import KEEPS_BILLING_LINE
-from parallax_core.server.openapi import describe_body, describe_errors, describe_named_events
-from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, answer_whole
-from parallax_core.server.served_models import ServedModels
-from parallax_core.server.service import Service
-from parallax_core.server.sse import write_named
+from parallax_api_anthropic.body_models import LONGEST_PIN_S, CountTokensRequest, MessagesRequest
+from parallax_api_anthropic.content import ContentPart, open_part, sign
+from parallax_api_anthropic.errors import VERSION_HEADER, convert_error
+from parallax_api_anthropic.replies import MessageErrorReply, MessageEvent, MessageReply, TokenCountReply
+from parallax_api_anthropic.request import KEEPS_BILLING_LINE
+from parallax_core.api import Delta, InvalidRequest, ParallaxError, Piece, Reasoning, needs_role
+from parallax_core.api.bodies import JsonObject, ParsedBody, ResponseForm, cut, to_json
+from parallax_core.api.dialect import (
+    AnswerParsing,
+    OutputParser,
+    ResponseFlow,
+    ServedModels,
+    Service,
+    SseResponse,
+    TokenCounts,
+    answer_whole,
+    continues,
+    describe_body,
+    describe_errors,
+    describe_named_events,
+    error_response,
+    find_request_id,
+    read_text,
+    respond,
+    write_named,
+)
 
 VERSIONS = ("2023-06-01", "2026-10-21")
 """The versions of the API that are known here."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.server.response_models import ResponseModel
+from parallax_core.api import InvalidRequest
+from parallax_core.api.dialect import ResponseModel
 
 
 class Support(ResponseModel):

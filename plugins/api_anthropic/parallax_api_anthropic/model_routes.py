@@ -13,18 +13,16 @@ from starlette.datastructures import Headers
 from starlette.routing import Match
 from starlette.types import Scope
 
-from parallax_core.server.message_errors import VERSION_HEADER
-from parallax_core.server.message_model_list import (
+from parallax_api_anthropic.errors import VERSION_HEADER
+from parallax_api_anthropic.model_list import (
     MessageModelReply,
     MessageModelsReply,
     ModelPage,
     convert_model,
     list_models,
 )
-from parallax_core.server.message_replies import MessageErrorReply
-from parallax_core.server.model_routes import describe_model
-from parallax_core.server.openapi import describe_errors
-from parallax_core.server.served_models import ModelEntry, ServedModels
+from parallax_api_anthropic.replies import MessageErrorReply
+from parallax_core.api.dialect import ModelEntry, ServedModels, describe_errors, describe_model
 
 PAGE, LARGEST_PAGE = 20, 1000
 """The number of models of a page: by default, and the largest."""

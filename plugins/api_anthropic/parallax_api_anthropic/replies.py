@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from parallax_core.server.response_models import ResponseModel
+from parallax_core.api.dialect import ResponseModel
 
 MessageStop = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 

@@ -7,18 +7,26 @@ from typing import Any
 
 import msgspec
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.contracts.engine import Pin
-from parallax_core.models.chat_template import PromptEnding
-from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import BodyRequest, DirectAnswer, ParsedBody
-from parallax_core.server.body_reader import BodyReader, check_lengths, write_answer
-from parallax_core.server.capabilities import REASONING_SWITCHES
-from parallax_core.server.engine_request import parse_chat, read_conversation
-from parallax_core.server.message_models import CountTokensRequest, MessagesRequest, OutputFormat
-from parallax_core.server.message_turns import list_messages, make_choice, make_tool
-from parallax_core.server.request_models import ChatRequest
-from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFormat
+from parallax_api_anthropic.body_models import CountTokensRequest, MessagesRequest, OutputFormat
+from parallax_api_anthropic.turns import list_messages, make_choice, make_tool
+from parallax_core.api import InvalidRequest
+from parallax_core.api.bodies import (
+    REASONING_SWITCHES,
+    BodyReader,
+    BodyRequest,
+    ChatRequest,
+    DirectAnswer,
+    JsonSchemaFormat,
+    ModelTokenizer,
+    ParsedBody,
+    Pin,
+    PromptEnding,
+    ResponseFormat,
+    check_lengths,
+    parse_chat,
+    read_conversation,
+    write_answer,
+)
 
 FIELDS = {
     "continue_final_message": "messages",

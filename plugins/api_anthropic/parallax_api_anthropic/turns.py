@@ -6,17 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from parallax_core.server.chat_messages import (
-    CalledFunction,
-    ChatRequestMessage,
-    Function,
-    NamedFunction,
-    NamedTool,
-    RequestToolCall,
-    Tool,
-    ToolChoice,
-)
-from parallax_core.server.message_models import (
+from parallax_api_anthropic.body_models import (
     AnyPart,
     CountTokensRequest,
     MessagePart,
@@ -25,6 +15,16 @@ from parallax_core.server.message_models import (
     ThinkingPart,
     ToolResultPart,
     ToolUsePart,
+)
+from parallax_core.api.bodies import (
+    CalledFunction,
+    ChatRequestMessage,
+    Function,
+    NamedFunction,
+    NamedTool,
+    RequestToolCall,
+    Tool,
+    ToolChoice,
 )
 
 BILLING_LINE = "x-anthropic-billing-header:"

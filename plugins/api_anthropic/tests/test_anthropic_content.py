@@ -11,10 +11,10 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
+from parallax_api_anthropic.content import open_part, read_input, sign
+from parallax_api_anthropic.replies import MessageReply
 from parallax_core.contracts.parser import Content, Reasoning, ToolCall
 from parallax_core.server.answer_parsing import continues
-from parallax_core.server.message_content import open_part, read_input, sign
-from parallax_core.server.message_replies import MessageReply
 from tests.unit.server.scripted import ScriptedSite
 from tests.unit.server.sdkfields import list_missing
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.server.message_errors import convert_error
+from parallax_api_anthropic.errors import convert_error
 from tests.unit.server.letters import Site
 
 

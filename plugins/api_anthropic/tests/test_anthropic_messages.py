@@ -12,10 +12,10 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from parallax_api_anthropic.body_models import MessagesRequest
+from parallax_api_anthropic.messages import PING, VERSIONS
+from parallax_api_anthropic.replies import MessageErrorReply, MessageEvent, MessageReply, TokenCountReply
 from parallax_core.server.api_keys import ApiKeys
-from parallax_core.server.message_models import MessagesRequest
-from parallax_core.server.message_replies import MessageErrorReply, MessageEvent, MessageReply, TokenCountReply
-from parallax_core.server.messages import PING, VERSIONS
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import CACHE_BLOCK, SseResponse
 from parallax_core.server.response_models import ResponseModel

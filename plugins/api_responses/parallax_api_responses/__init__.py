@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: requests become chat requests. `server.response` gives the answers."""
+"""OpenAI's Responses API for Parallax: requests become chat requests."""

@@ -7,12 +7,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import count
 
-from parallax_core.base.errors import BackendFailed, ParallaxError
-from parallax_core.server.errors import error_response
-from parallax_core.server.json_pieces import JsonObject, to_json
-from parallax_core.server.response import ResponseFlow
-from parallax_core.server.responses.writer import ResponsesWriter
-from parallax_core.server.sse import write_named
+from parallax_api_responses.writer import ResponsesWriter
+from parallax_core.api import BackendFailed, ParallaxError
+from parallax_core.api.bodies import JsonObject, to_json
+from parallax_core.api.dialect import ResponseFlow, error_response, write_named
 
 Save = Callable[["BackgroundRun"], Awaitable[None]]
 

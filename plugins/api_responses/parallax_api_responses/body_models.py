@@ -6,23 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
-from parallax_core.server.chat_messages import Schema
-from parallax_core.server.fields import (
-    VARIANT,
-    ClientLabels,
-    CountField,
-    Identifier,
-    Labels,
-    Strict,
-    TextField,
-    Top,
-    Variables,
-    refuse,
-)
-from parallax_core.server.neutral_fields import Neutral, Tolerant
-from parallax_core.server.request_models import Sampled
-from parallax_core.server.responses.input_models import InputMessage, InputParts, find_type
-from parallax_core.server.responses.tool_models import (
+from parallax_api_responses.input_models import InputMessage, InputParts, find_type
+from parallax_api_responses.tool_models import (
     AllowedTools,
     AnyChoice,
     AnyTools,
@@ -31,7 +16,23 @@ from parallax_core.server.responses.tool_models import (
     check_tools,
     list_tools,
 )
-from parallax_core.server.structured_output import SchemaName
+from parallax_core.api.bodies import (
+    VARIANT,
+    ClientLabels,
+    CountField,
+    Identifier,
+    Labels,
+    Neutral,
+    Sampled,
+    Schema,
+    SchemaName,
+    Strict,
+    TextField,
+    Tolerant,
+    Top,
+    Variables,
+    refuse,
+)
 
 NEUTRAL_RESPONSES: Neutral = {
     "access_programs": (),

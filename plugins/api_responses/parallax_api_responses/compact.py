@@ -7,20 +7,16 @@ import secrets
 import fastapi
 from fastapi.responses import Response
 
-from parallax_core.base.errors import BackendFailed
-from parallax_core.contracts.surface import needs_role
-from parallax_core.server.json_pieces import JsonObject, cut, to_json
-from parallax_core.server.json_response import respond
-from parallax_core.server.openapi import describe_body, describe_errors
-from parallax_core.server.response import ResponseFlow, answer_whole
-from parallax_core.server.responses.body_models import CompactRequest
-from parallax_core.server.responses.keeper import ResponseKeeper
-from parallax_core.server.responses.output_parts import OutputMessage
-from parallax_core.server.responses.reasoning_code import encode_text
-from parallax_core.server.responses.replies import CompactedReply
-from parallax_core.server.responses.route import make_writer, read_kept
-from parallax_core.server.responses.writer import PREFIX, ResponsesWriter
-from parallax_core.server.served_models import ServedModels
+from parallax_api_responses.body_models import CompactRequest
+from parallax_api_responses.keeper import ResponseKeeper
+from parallax_api_responses.output_parts import OutputMessage
+from parallax_api_responses.reasoning_code import encode_text
+from parallax_api_responses.replies import CompactedReply
+from parallax_api_responses.route import make_writer, read_kept
+from parallax_api_responses.writer import PREFIX, ResponsesWriter
+from parallax_core.api import BackendFailed, needs_role
+from parallax_core.api.bodies import JsonObject, cut, to_json
+from parallax_core.api.dialect import ResponseFlow, ServedModels, answer_whole, describe_body, describe_errors, respond
 
 
 def make_router(models: ServedModels, keeper: ResponseKeeper) -> fastapi.APIRouter:

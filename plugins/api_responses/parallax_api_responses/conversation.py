@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parallax_core.server.chat_messages import CalledFunction, ChatRequestMessage, Function, RequestToolCall, Tool
-from parallax_core.server.responses.body_models import ResponsesRequest
-from parallax_core.server.responses.input_models import (
+from parallax_api_responses.body_models import ResponsesRequest
+from parallax_api_responses.input_models import (
     InputCall,
     InputCompaction,
     InputCustomCall,
@@ -18,8 +17,9 @@ from parallax_core.server.responses.input_models import (
     InputResult,
     PartReference,
 )
-from parallax_core.server.responses.reasoning_code import decode_text
-from parallax_core.server.responses.tool_models import CustomTool, GrammarFormat, PlacedTool, join_names
+from parallax_api_responses.reasoning_code import decode_text
+from parallax_api_responses.tool_models import CustomTool, GrammarFormat, PlacedTool, join_names
+from parallax_core.api.bodies import CalledFunction, ChatRequestMessage, Function, RequestToolCall, Tool
 
 ARGUMENT = "input"
 """The only argument of the function that stands for a custom tool: the tool's input."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import get_args
 
-from parallax_core.contracts.dialect import Dialect
-from parallax_core.server.options import ServerOptions
-from parallax_core.server.responses import compact, kept_routes, route
-from parallax_core.server.responses.keeper import make_keeper
-from parallax_core.server.responses.replies import AnyResponseEvent
-from parallax_core.server.served_models import ServedModels
+from parallax_api_responses import compact, kept_routes, route
+from parallax_api_responses.keeper import make_keeper
+from parallax_api_responses.replies import AnyResponseEvent
+from parallax_core.api import Dialect
+from parallax_core.api.dialect import ServedModels, ServerOptions
 
 
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parallax_core.server.json_pieces import JsonObject
-from parallax_core.server.responses.writer import PREFIX
+from parallax_api_responses.writer import PREFIX
+from parallax_core.api.bodies import JsonObject
 
 KINDS = {
     "message": "msg",

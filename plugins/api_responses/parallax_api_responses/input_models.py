@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.server.fields import VARIANT, Copied, Strict, TextField
-from parallax_core.server.neutral_fields import Neutral, Tolerant
+from parallax_core.api import InvalidRequest
+from parallax_core.api.bodies import VARIANT, Copied, Neutral, Strict, TextField, Tolerant
 
 MAX_INPUT = 100_000
 """The most parts of an input."""

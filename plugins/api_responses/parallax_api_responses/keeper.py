@@ -9,20 +9,16 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from parallax_core.base.disk import FaultLog, is_full
-from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
-from parallax_core.node.pipeline.unread import UnreadOutput
-from parallax_core.server.body_messages import UnknownPart
-from parallax_core.server.json_pieces import JsonObject, to_json
-from parallax_core.server.options import ServerOptions
-from parallax_core.server.response import ResponseFlow
-from parallax_core.server.responses.background import BackgroundRun
-from parallax_core.server.responses.kept_events import BLOCK
-from parallax_core.server.responses.kept_reading import KeptReading
-from parallax_core.server.responses.part_list import find_response, list_items
-from parallax_core.server.responses.plan import KeptHistory, WantedHistory
-from parallax_core.server.responses.store import LargeHistory, ResponseStore, StoredResponse
-from parallax_core.server.responses.writer import ResponsesWriter
+from parallax_api_responses.background import BackgroundRun
+from parallax_api_responses.kept_events import BLOCK
+from parallax_api_responses.kept_reading import KeptReading
+from parallax_api_responses.part_list import find_response, list_items
+from parallax_api_responses.plan import KeptHistory, WantedHistory
+from parallax_api_responses.store import LargeHistory, ResponseStore, StoredResponse
+from parallax_api_responses.writer import ResponsesWriter
+from parallax_core.api import InvalidRequest, ParallaxError
+from parallax_core.api.bodies import JsonObject, UnknownPart, to_json
+from parallax_core.api.dialect import FaultLog, Overloaded, ResponseFlow, ServerOptions, UnreadOutput, is_full
 
 logger = logging.getLogger(__name__)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from parallax_core.base.errors import Overloaded, ParallaxError
-from parallax_core.node.pipeline.unread import UnreadOutput
-from parallax_core.server.json_pieces import to_json
-from parallax_core.server.responses.writer import find_code
-from parallax_core.server.sse import write_named
+from parallax_api_responses.writer import find_code
+from parallax_core.api import ParallaxError
+from parallax_core.api.bodies import to_json
+from parallax_core.api.dialect import Overloaded, UnreadOutput, write_named
 
 
 class KeptReading:

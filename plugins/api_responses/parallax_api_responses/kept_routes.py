@@ -11,19 +11,15 @@ import msgspec
 from fastapi import Depends, Query
 from fastapi.responses import Response
 
-from parallax_core.base.errors import InvalidRequest, UnknownName
-from parallax_core.contracts.surface import needs_role
-from parallax_core.server.json_pieces import JsonObject, cut, to_json
-from parallax_core.server.json_response import respond
-from parallax_core.server.openapi import describe_errors
-from parallax_core.server.response import SseResponse, WholeResponse
-from parallax_core.server.responses.body_models import Included
-from parallax_core.server.responses.input_list import list_input
-from parallax_core.server.responses.keeper import ResponseKeeper
-from parallax_core.server.responses.replies import DeletedReply, InputListReply, ResponsesReply
-from parallax_core.server.responses.route import EVENTS
-from parallax_core.server.responses.store import StoredResponse
-from parallax_core.server.served_models import ServedModels
+from parallax_api_responses.body_models import Included
+from parallax_api_responses.input_list import list_input
+from parallax_api_responses.keeper import ResponseKeeper
+from parallax_api_responses.replies import DeletedReply, InputListReply, ResponsesReply
+from parallax_api_responses.route import EVENTS
+from parallax_api_responses.store import StoredResponse
+from parallax_core.api import InvalidRequest, UnknownName, needs_role
+from parallax_core.api.bodies import JsonObject, cut, to_json
+from parallax_core.api.dialect import ServedModels, SseResponse, WholeResponse, describe_errors, respond
 
 PATH = "/v1/responses/{response_id}"
 ERRORS = describe_errors(400, 401, 403, 404, 429)

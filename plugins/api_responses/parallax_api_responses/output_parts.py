@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from parallax_core.contracts.parser import Content, Piece, Reasoning, ToolCall
-from parallax_core.server.json_pieces import JsonObject
-from parallax_core.server.responses.custom_input import CustomInput
-from parallax_core.server.responses.input_models import PartStatus
-from parallax_core.server.responses.plan import ToolOrigin
-from parallax_core.server.responses.reasoning_code import encode_text
+from parallax_api_responses.custom_input import CustomInput
+from parallax_api_responses.input_models import PartStatus
+from parallax_api_responses.plan import ToolOrigin
+from parallax_api_responses.reasoning_code import encode_text
+from parallax_core.api import Content, Piece, Reasoning, ToolCall
+from parallax_core.api.bodies import JsonObject
 
 
 @dataclass(slots=True, kw_only=True)

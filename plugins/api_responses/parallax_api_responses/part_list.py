@@ -6,10 +6,10 @@ import re
 
 import msgspec
 
-from parallax_core.server.json_pieces import JsonObject
-from parallax_core.server.responses.input_list import list_input
-from parallax_core.server.responses.store import StoredResponse
-from parallax_core.server.responses.writer import PREFIX
+from parallax_api_responses.input_list import list_input
+from parallax_api_responses.store import StoredResponse
+from parallax_api_responses.writer import PREFIX
+from parallax_core.api.bodies import JsonObject
 
 ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{48})i?[0-9a-f]{4,}")
 """The id of an item of the output, or with an ``i`` of the input, of the response that the group names."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from parallax_core.base.errors import InvalidRequest
+from parallax_core.api import InvalidRequest
 
 MARK = "parallax1."
 """The beginning of every text encoded here."""

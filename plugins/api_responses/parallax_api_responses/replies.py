@@ -6,8 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from parallax_core.server.response_models import ResponseModel
-from parallax_core.server.responses.input_models import PartStatus
+from parallax_api_responses.input_models import PartStatus
+from parallax_core.api.dialect import ResponseModel
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 

@@ -7,31 +7,29 @@ from typing import Any
 import msgspec
 from pydantic import TypeAdapter
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.server.body_messages import BodyRequest, MoreNeeded, ParsedBody
-from parallax_core.server.body_reader import BodyReader, check_lengths
-from parallax_core.server.chat_messages import NamedFunction, NamedTool
-from parallax_core.server.engine_request import read_chat
-from parallax_core.server.json_pieces import JsonObject, to_json
-from parallax_core.server.request_models import ChatRequest, Sampled
-from parallax_core.server.responses.body_models import (
-    ENCRYPTED,
-    LOGPROBS,
-    CompactRequest,
-    ResponsesRequest,
-    SchemaFormat,
+from parallax_api_responses.body_models import ENCRYPTED, LOGPROBS, CompactRequest, ResponsesRequest, SchemaFormat
+from parallax_api_responses.conversation import ConversationPart, list_input, list_messages, make_tools
+from parallax_api_responses.input_models import InputParts, PartReference, list_references
+from parallax_api_responses.plan import KeptHistory, ResponsePlan, ToolOrigin, WantedHistory
+from parallax_api_responses.tool_models import CustomTool, FunctionTool, GrammarFormat, NamespaceTool, PlacedTool
+from parallax_core.api import InvalidRequest
+from parallax_core.api.bodies import (
+    BodyReader,
+    BodyRequest,
+    ChatRequest,
+    JsonObject,
+    JsonSchemaFormat,
+    MoreNeeded,
+    NamedFunction,
+    NamedTool,
+    ParsedBody,
+    ResponseFormat,
+    Sampled,
+    StructuredOutputs,
+    check_lengths,
+    read_chat,
+    to_json,
 )
-from parallax_core.server.responses.conversation import ConversationPart, list_input, list_messages, make_tools
-from parallax_core.server.responses.input_models import InputParts, PartReference, list_references
-from parallax_core.server.responses.plan import KeptHistory, ResponsePlan, ToolOrigin, WantedHistory
-from parallax_core.server.responses.tool_models import (
-    CustomTool,
-    FunctionTool,
-    GrammarFormat,
-    NamespaceTool,
-    PlacedTool,
-)
-from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 
 SAME = (*Sampled.model_fields, "chat_template_kwargs", "max_reasoning_tokens", "parallel_tool_calls")
 """The fields that a chat request has by the same name."""

@@ -12,24 +12,28 @@ import fastapi
 import msgspec
 from fastapi.responses import Response
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.surface import needs_role
-from parallax_core.server.answer_parsing import AnswerParsing
-from parallax_core.server.body_messages import ParsedBody
-from parallax_core.server.errors import error_response
-from parallax_core.server.json_pieces import JsonObject, cut, to_json
-from parallax_core.server.json_response import respond
-from parallax_core.server.logprobs import TokenWriter
-from parallax_core.server.openapi import describe_body, describe_errors, describe_named_events
-from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
-from parallax_core.server.responses.body_models import ResponsesRequest
-from parallax_core.server.responses.keeper import ResponseKeeper
-from parallax_core.server.responses.plan import ResponsePlan
-from parallax_core.server.responses.replies import AnyResponseEvent, ResponsesReply
-from parallax_core.server.responses.writer import PREFIX, ResponsesWriter
-from parallax_core.server.served_models import ServedModels
-from parallax_core.server.service import Service
-from parallax_core.server.sse import write_named
+from parallax_api_responses.body_models import ResponsesRequest
+from parallax_api_responses.keeper import ResponseKeeper
+from parallax_api_responses.plan import ResponsePlan
+from parallax_api_responses.replies import AnyResponseEvent, ResponsesReply
+from parallax_api_responses.writer import PREFIX, ResponsesWriter
+from parallax_core.api import ParallaxError, needs_role
+from parallax_core.api.bodies import JsonObject, ParsedBody, cut, to_json
+from parallax_core.api.dialect import (
+    AnswerParsing,
+    ResponseFlow,
+    ServedModels,
+    Service,
+    SseResponse,
+    TokenWriter,
+    answer_whole,
+    describe_body,
+    describe_errors,
+    describe_named_events,
+    error_response,
+    respond,
+    write_named,
+)
 
 EVENTS = describe_named_events("response.completed` or `response.incomplete", *get_args(AnyResponseEvent))
 """The description of the stream of a response."""

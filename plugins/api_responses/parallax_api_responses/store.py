@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import msgspec
 
-from parallax_core.base.disk import is_full
-from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.server.json_pieces import to_json
-from parallax_core.server.responses.kept_events import BLOCK, EventPlace, find_event, pack_events, unpack_block
-from parallax_core.server.responses.store_schema import insert_blocks, open_database
+from parallax_api_responses.kept_events import BLOCK, EventPlace, find_event, pack_events, unpack_block
+from parallax_api_responses.store_schema import insert_blocks, open_database
+from parallax_core.api import ParallaxError, UnknownName
+from parallax_core.api.bodies import to_json
+from parallax_core.api.dialect import is_full
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ import sqlite3
 import zlib
 from pathlib import Path
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.server.responses.kept_events import pack_events
+from parallax_api_responses.kept_events import pack_events
+from parallax_core.api import ParallaxError
 
 VERSION = 2
 """The version of the schema, which SQLite keeps as ``user_version``."""

@@ -9,16 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
-from parallax_core.contracts.engine import Delta
-from parallax_core.contracts.parser import Content, Piece, Reasoning, ToolCall
-from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
-from parallax_core.server.json_pieces import JsonObject
-from parallax_core.server.logprobs import TokenWriter
-from parallax_core.server.model_errors import explain
-from parallax_core.server.response import ResponseFlow, TokenCounts
-from parallax_core.server.responses.input_models import PartStatus
-from parallax_core.server.responses.output_parts import (
+from parallax_api_responses.input_models import PartStatus
+from parallax_api_responses.output_parts import (
     OutputCall,
     OutputCustomCall,
     OutputMessage,
@@ -26,7 +18,20 @@ from parallax_core.server.responses.output_parts import (
     OutputReasoning,
     OutputSummary,
 )
-from parallax_core.server.responses.plan import ResponsePlan, ToolOrigin
+from parallax_api_responses.plan import ResponsePlan, ToolOrigin
+from parallax_core.api import Content, Delta, InvalidRequest, ParallaxError, Piece, Reasoning, ToolCall
+from parallax_core.api.bodies import JsonObject
+from parallax_core.api.dialect import (
+    AnswerParsing,
+    Overloaded,
+    ResponseFlow,
+    TokenCounts,
+    TokenWriter,
+    continues,
+    explain,
+    make_call_id,
+    read_text,
+)
 
 PREFIX = "resp_"
 """The beginning of the id of a response; the ids of its parts continue with the same letters as it."""

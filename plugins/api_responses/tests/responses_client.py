@@ -8,8 +8,8 @@ from typing import Any
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from parallax_core.server.responses.keeper import ResponseKeeper
-from parallax_core.server.responses.replies import AnyResponseEvent, ResponsesReply
+from parallax_api_responses.keeper import ResponseKeeper
+from parallax_api_responses.replies import AnyResponseEvent, ResponsesReply
 from tests.unit.server.scripted import ScriptedSite
 from tests.unit.server.sdkfields import list_missing
 
@@ -32,11 +32,6 @@ NAMESPACE: dict[str, Any] = {
     "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}],
 }
 THOUGHT = "<think>\nLet me think.\n</think>\n\n"
-
-
-def write_call(name: str, arguments: dict[str, Any]) -> str:
-    """Return a tool call as the model writes it."""
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def find_keeper(site: Any) -> ResponseKeeper:

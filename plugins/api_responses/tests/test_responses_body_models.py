@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallax_api_responses.body_models import NEUTRAL_RESPONSES, ResponsesRequest
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.server.responses.body_models import NEUTRAL_RESPONSES, ResponsesRequest
 from parallax_core.server.strict_json import read_body
-from tests.unit.server.responses.client import CUSTOM, FUNCTION, NAMESPACE, ROUTE
+from plugins.api_responses.tests.responses_client import CUSTOM, FUNCTION, NAMESPACE, ROUTE
 from tests.unit.server.scripted import ScriptedSite
 from tests.unit.server.trials import try_few
 from tests.unit.server.values import CHAT, HUGE, NO_LIST, NO_OBJECT, NO_TEXT, TEXT, Values, flags, integers

@@ -8,9 +8,9 @@ import pytest
 from openai.types.responses import CompactedResponse
 from pydantic import TypeAdapter
 
-from parallax_core.server.responses.replies import CompactedReply
-from tests.unit.server.responses.client import FUNCTION, ROUTE, THOUGHT, ask, error_of, post, write_call
-from tests.unit.server.scripted import ScriptedSite
+from parallax_api_responses.replies import CompactedReply
+from plugins.api_responses.tests.responses_client import FUNCTION, ROUTE, THOUGHT, ask, error_of, post
+from tests.unit.server.scripted import ScriptedSite, write_call
 
 CLIENT_REPLY: TypeAdapter[Any] = TypeAdapter(CompactedResponse)
 TURNS = [{"role": "user", "content": "make a file"}, {"role": "assistant", "content": "It is made."}]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.server.responses.custom_input import CustomInput
+from parallax_api_responses.custom_input import CustomInput
 
 TEXT = st.text().filter(lambda text: not any(0xD800 <= ord(letter) < 0xE000 for letter in text))
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from parallax_api_responses import keeper as module
+from parallax_api_responses.keeper import ResponseKeeper, make_keeper
+from parallax_api_responses.store import ResponseStore, StoredResponse
 from parallax_core.base.errors import ParallaxError
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.responses import keeper as module
-from parallax_core.server.responses.keeper import ResponseKeeper, make_keeper
-from parallax_core.server.responses.store import ResponseStore, StoredResponse
 
 OWNER = b"me"
 

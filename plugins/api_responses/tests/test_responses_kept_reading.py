@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from parallax_api_responses.kept_reading import KeptReading
 from parallax_core.base.errors import Overloaded
 from parallax_core.node.pipeline.unread import SHARE, UnreadOutput
-from parallax_core.server.responses.kept_reading import KeptReading
 
 MOST = 1000
 ME, YOU = b"me", b"you"

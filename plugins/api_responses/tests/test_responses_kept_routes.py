@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
-from tests.unit.server.responses.client import (
+from plugins.api_responses.tests.responses_client import (
     CUSTOM,
     FUNCTION,
     ROUTE,
@@ -28,9 +28,8 @@ from tests.unit.server.responses.client import (
     post,
     read_events,
     stream,
-    write_call,
 )
-from tests.unit.server.scripted import ScriptedSite
+from tests.unit.server.scripted import ScriptedSite, write_call
 
 KEYS = ServerOptions(keys=ApiKeys({"secret": "user", "other": "user", "boss": "admin"}))
 ME, OTHER, BOSS = ({"Authorization": f"Bearer {key}"} for key in ("secret", "other", "boss"))

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallax_api_responses.part_list import find_response
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.responses.part_list import find_response
-from tests.unit.server.responses.client import CUSTOM, FUNCTION, ROUTE, THOUGHT, ask, error_of, post, write_call
-from tests.unit.server.scripted import ScriptedSite
+from plugins.api_responses.tests.responses_client import CUSTOM, FUNCTION, ROUTE, THOUGHT, ask, error_of, post
+from tests.unit.server.scripted import ScriptedSite, write_call
 
 HEX = "0123456789abcdef"
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallax_api_responses.reasoning_code import MARK, decode_text, encode_text
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.server.responses.reasoning_code import MARK, decode_text, encode_text
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))

@@ -11,8 +11,7 @@ import pytest
 
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
-from tests.unit.server.letters import Site
-from tests.unit.server.responses.client import (
+from plugins.api_responses.tests.responses_client import (
     FUNCTION,
     NAMESPACE,
     ROUTE,
@@ -22,6 +21,7 @@ from tests.unit.server.responses.client import (
     post,
     read_events,
 )
+from tests.unit.server.letters import Site
 from tests.unit.server.scripted import ScriptedSite
 
 

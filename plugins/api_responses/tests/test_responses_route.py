@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from parallax_core.server.responses.request import UNUSED
-from tests.unit.server.letters import Site, answer
-from tests.unit.server.responses.client import (
+from parallax_api_responses.request import UNUSED
+from plugins.api_responses.tests.responses_client import (
     CUSTOM,
     FUNCTION,
     NAMESPACE,
@@ -29,9 +28,9 @@ from tests.unit.server.responses.client import (
     post,
     read_events,
     stream,
-    write_call,
 )
-from tests.unit.server.scripted import ScriptedSite
+from tests.unit.server.letters import Site, answer
+from tests.unit.server.scripted import ScriptedSite, write_call
 from tests.unit.server.trials import try_few
 
 LOOK_UP = write_call("look_up", {"word": "é{"})

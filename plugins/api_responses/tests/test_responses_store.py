@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from parallax_api_responses.kept_events import BLOCK
+from parallax_api_responses.store import OVERHEAD, LargeHistory, ResponseStore, StoredResponse
 from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.server.responses.kept_events import BLOCK
-from parallax_core.server.responses.store import OVERHEAD, LargeHistory, ResponseStore, StoredResponse
 
 ME, YOU = b"me", b"you"
 TTL_S = 100.0

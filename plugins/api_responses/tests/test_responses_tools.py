@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parallax_core.server.options import ServerOptions
-from tests.unit.server.responses.client import (
+from plugins.api_responses.tests.responses_client import (
     CUSTOM,
     FUNCTION,
     NAMESPACE,
@@ -21,9 +21,8 @@ from tests.unit.server.responses.client import (
     kinds,
     post,
     stream,
-    write_call,
 )
-from tests.unit.server.scripted import ScriptedSite, only_reasoning
+from tests.unit.server.scripted import ScriptedSite, only_reasoning, write_call
 
 LOOK_UP = write_call("look_up", {"word": "é{"})
 LARK = 'start: "*** Begin" /[a-z ]+/ "*** End"'

@@ -20,8 +20,7 @@ from parallax_core.server.options import ServerOptions
 from parallax_core.server.plugin_routes import extend_app
 from parallax_server_ollama import plugin
 from parallax_server_ollama.bodies import ChatBody, EmbedBody, GenerateBody, ShowBody, read
-from tests.unit.server.responses.client import write_call
-from tests.unit.server.scripted import LENGTH, ScriptedSite
+from tests.unit.server.scripted import LENGTH, ScriptedSite, write_call
 
 THOUGHT = "<think>\nLet me think.\n</think>\n\n"
 TOOL: dict[str, Any] = {

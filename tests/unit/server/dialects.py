@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import parallax_api_anthropic.plugin
+import parallax_api_responses.plugin
 from parallax_core.builtin import plugin
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -15,7 +17,12 @@ from parallax_core.server.dialects import list_bodies
 
 def make_plugins(**others: object) -> PluginHost:
     """Return the host of the built-in plugin, of those of this repository with dialects, and of ``others``."""
-    modules = {"core": plugin, **others}
+    modules = {
+        "core": plugin,
+        "messages": parallax_api_anthropic.plugin,
+        "responses": parallax_api_responses.plugin,
+        **others,
+    }
     return PluginHost(
         (PluginRecord(name=name, distribution="parallax-core", version="1", module=name, state="loaded"), module)
         for name, module in modules.items()

@@ -223,3 +223,8 @@ class ScriptedSite:
 def only_reasoning(spec: ParserSpec = HERMES) -> ParserSpec:
     """Return the spec of a parser that finds no calls."""
     return replace(spec, finds_calls=False)
+
+
+def write_call(name: str, arguments: dict[str, Any]) -> str:
+    """Return a tool call as the model writes it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"

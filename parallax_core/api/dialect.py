@@ -1,0 +1,52 @@
+"""What answers the requests of an API dialect: models, answers, events and descriptions."""
+
+from parallax_core.base.disk import FaultLog, is_full
+from parallax_core.base.errors import Overloaded
+from parallax_core.models.output_parser import OutputParser
+from parallax_core.node.pipeline.unread import UnreadOutput
+from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
+from parallax_core.server.error_forms import find_request_id
+from parallax_core.server.errors import error_response
+from parallax_core.server.json_response import respond
+from parallax_core.server.logprobs import TokenWriter
+from parallax_core.server.model_errors import explain
+from parallax_core.server.model_routes import describe_model
+from parallax_core.server.openapi import describe_body, describe_errors, describe_named_events
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, WholeResponse, answer_whole
+from parallax_core.server.response_models import ResponseModel
+from parallax_core.server.served_models import ModelEntry, ServedModels
+from parallax_core.server.service import Service
+from parallax_core.server.sse import write_named
+
+__all__ = [
+    "AnswerParsing",
+    "FaultLog",
+    "ModelEntry",
+    "OutputParser",
+    "Overloaded",
+    "ResponseFlow",
+    "ResponseModel",
+    "ServedModels",
+    "ServerOptions",
+    "Service",
+    "SseResponse",
+    "TokenCounts",
+    "TokenWriter",
+    "UnreadOutput",
+    "WholeResponse",
+    "answer_whole",
+    "continues",
+    "describe_body",
+    "describe_errors",
+    "describe_model",
+    "describe_named_events",
+    "error_response",
+    "explain",
+    "find_request_id",
+    "is_full",
+    "make_call_id",
+    "read_text",
+    "respond",
+    "write_named",
+]

@@ -1,0 +1,1 @@
+"""Anthropic's Messages API for Parallax: requests become chat requests."""
