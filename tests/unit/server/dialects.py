@@ -17,12 +17,12 @@ from parallax_core.server.dialects import list_bodies
 
 def make_plugins(**others: object) -> PluginHost:
     """Return the host of the built-in plugin, of those of this repository with dialects, and of ``others``."""
-    modules = {
-        "core": plugin,
-        "messages": parallax_api_anthropic.plugin,
-        "responses": parallax_api_responses.plugin,
-        **others,
-    }
+    return make_core(messages=parallax_api_anthropic.plugin, responses=parallax_api_responses.plugin, **others)
+
+
+def make_core(**others: object) -> PluginHost:
+    """Return the host of the built-in plugin and of ``others``."""
+    modules = {"core": plugin, **others}
     return PluginHost(
         (PluginRecord(name=name, distribution="parallax-core", version="1", module=name, state="loaded"), module)
         for name, module in modules.items()

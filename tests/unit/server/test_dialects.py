@@ -22,7 +22,7 @@ from parallax_core.server.drain import Drain
 from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
-from tests.unit.server.dialects import TARGETS, make_plugins
+from tests.unit.server.dialects import TARGETS, make_core, make_plugins
 from tests.unit.server.letters import Letters
 
 HERE = "tests.unit.server.test_dialects"
@@ -174,3 +174,22 @@ def test_role_is_the_routes_own_and_the_administrators_for_a_post_that_states_no
 
 
 open_roles: Callable[[object, object], Dialect]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "distribution"),
+    [
+        ("POST", "/v1/responses", "parallax-api-responses"),
+        ("GET", "/v1/responses/resp_1", "parallax-api-responses"),
+        ("POST", "/v1/messages", "parallax-api-anthropic"),
+        ("POST", "/v1/messages/count_tokens", "parallax-api-anthropic"),
+    ],
+)
+def test_path_of_a_dialect_that_is_not_installed_names_its_distribution(
+    method: str, path: str, distribution: str
+) -> None:
+    with serving(make_core()) as client:
+        answer = client.request(method, path, json={})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+        assert f"pip install {distribution}" in answer.json()["error"]["message"]
+        assert client.get("/v1/models", headers={"anthropic-version": "2023-06-01"}).json()["object"] == "list"
