@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from parallax_api_anthropic.replies import MessageErrorReply
 from parallax_core.api import ErrorForm
 from parallax_core.api.bodies import JsonObject
@@ -37,6 +39,12 @@ def convert_error(status: int, error: Mapping[str, Any], request_id: str) -> tup
     if param and f"'{param}" not in message and not message.startswith(param):
         message = f"{param}: {message}"
     return status, {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+
+
+def convert_response(response: Any, request_id: str) -> JsonObject:  # noqa: ANN401 -- a module with routes decodes nothing
+    """Return the body for a response with an error in OpenAI's form."""
+    error = msgspec.json.decode(bytes(response.body))["error"]
+    return convert_error(response.status_code, error, request_id)[1]
 
 
 FORM = ErrorForm(paths=(PATH,), write=convert_error, schema=MessageErrorReply, header=VERSION_HEADER)

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 import fastapi
-import msgspec
 from fastapi.responses import Response
 
 from parallax_api_anthropic.body_models import LONGEST_PIN_S, CountTokensRequest, MessagesRequest
 from parallax_api_anthropic.content import ContentPart, open_part, sign
-from parallax_api_anthropic.errors import VERSION_HEADER, convert_error
+from parallax_api_anthropic.errors import VERSION_HEADER, convert_response
 from parallax_api_anthropic.replies import MessageErrorReply, MessageEvent, MessageReply, TokenCountReply
 from parallax_api_anthropic.request import KEEPS_BILLING_LINE
 from parallax_core.api import Delta, InvalidRequest, ParallaxError, Piece, Reasoning, needs_role
@@ -74,8 +73,7 @@ class MessageResponse:
         except ParallaxError as error:
             response = error_response(error)
             self.flow.count_error(response.status_code)
-            body = msgspec.json.decode(bytes(response.body))["error"]
-            yield write_named("error", to_json(convert_error(response.status_code, body, self.request_id)[1]))
+            yield write_named("error", to_json(convert_response(response, self.request_id)))
 
     async def _stream(self) -> AsyncIterator[bytes]:
         begun = _write_usage(TokenCounts(sum(self.reading.lengths), 0, 0), None)

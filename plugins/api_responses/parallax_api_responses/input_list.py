@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from parallax_api_responses.writer import PREFIX
 from parallax_core.api.bodies import JsonObject
 
@@ -25,6 +27,11 @@ def list_input(response_id: str, parts: Sequence[dict[str, Any]]) -> list[JsonOb
     """Return the parts of an input, in their order; parts without an id get one that is always the same."""
     base = response_id.removeprefix(PREFIX)
     return [_write_part(part, f"{base}i{number:04x}") for number, part in enumerate(parts)]
+
+
+def list_kept_input(response_id: str, data: bytes) -> list[JsonObject]:
+    """Return the parts of an input that is kept as a JSON list, as `list_input` does."""
+    return list_input(response_id, msgspec.json.decode(data))
 
 
 def _write_part(part: dict[str, Any], number: str) -> JsonObject:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 import fastapi
-import msgspec
 from fastapi import Depends, Query
 from fastapi.responses import Response
 
 from parallax_api_responses.body_models import Included
-from parallax_api_responses.input_list import list_input
+from parallax_api_responses.input_list import list_kept_input
 from parallax_api_responses.keeper import ResponseKeeper
 from parallax_api_responses.replies import DeletedReply, InputListReply, ResponsesReply
 from parallax_api_responses.route import EVENTS
@@ -120,7 +119,7 @@ def _add_input(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: Iden
         owner = identify(http)
         run = keeper.find_run(owner, response_id)
         data = run.writer.plan.input if run else (await _find(keeper, owner, response_id)).input
-        parts = await asyncio.to_thread(_list_parts, response_id, data)
+        parts = await asyncio.to_thread(list_kept_input, response_id, data)
         return _make_page(parts if order == "asc" else parts[::-1], limit, after)
 
 
@@ -133,10 +132,6 @@ async def _find(keeper: ResponseKeeper, owner: bytes, name: str) -> StoredRespon
 
 def _unknown(name: str) -> UnknownName:
     return UnknownName(f"no response of yours has the id '{name[:100]}'", "it may have been deleted, or dropped by age")
-
-
-def _list_parts(response_id: str, data: bytes) -> list[JsonObject]:
-    return list_input(response_id, msgspec.json.decode(data))
 
 
 def _check_events(stored: StoredResponse) -> None:

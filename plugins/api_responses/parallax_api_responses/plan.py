@@ -54,3 +54,8 @@ class ResponsePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Send the reasoning as its summary."""
     encrypts: bool = False
     """Send the reasoning as ``encrypted_content``, too."""
+
+
+def read_plan(data: bytes) -> ResponsePlan:
+    """Return the plan in `ResponseForm.plan`."""
+    return msgspec.msgpack.decode(data, type=ResponsePlan)

@@ -9,12 +9,11 @@ from functools import partial
 from typing import get_args
 
 import fastapi
-import msgspec
 from fastapi.responses import Response
 
 from parallax_api_responses.body_models import ResponsesRequest
 from parallax_api_responses.keeper import ResponseKeeper
-from parallax_api_responses.plan import ResponsePlan
+from parallax_api_responses.plan import read_plan
 from parallax_api_responses.replies import AnyResponseEvent, ResponsesReply
 from parallax_api_responses.writer import PREFIX, ResponsesWriter
 from parallax_core.api import ParallaxError, needs_role
@@ -77,7 +76,7 @@ class ResponseRun:
 
 def make_writer(service: Service, reading: ParsedBody, name: str) -> ResponsesWriter:
     """Return the writer of the response with the id ``name``."""
-    form, plan = reading.form, msgspec.msgpack.decode(reading.form.plan, type=ResponsePlan)
+    form, plan = reading.form, read_plan(reading.form.plan)
     tokens = None if form.logprobs is None else TokenWriter(service.text.vocabulary)
     return ResponsesWriter(id=name, plan=plan, parsing=AnswerParsing(service.parser, form), tokens=tokens)
 
