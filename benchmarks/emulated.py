@@ -39,6 +39,7 @@ from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.membership import Assign, Join
 from parallax_transport_zmq.transport import ZmqTransport
+from tests.support.node_services import make_services
 from tests.support.paced_node import time_batch
 
 HEAD = "head"
@@ -138,7 +139,7 @@ async def serve(plan: EmulatedNode) -> None:
     """Run a node until its head is gone."""
     transport = ZmqTransport(TransportPlan(node=plan.node, listen=plan.listen, timeout_s=TIMEOUT_S))
     await transport.start()
-    member = WorkerSession(transport, plan.node, make_opener(plan))
+    member = WorkerSession(make_services(transport, plan.node), plan.node, make_opener(plan))
     with contextlib.suppress(PeerLost):
         await member.serve(plan.connect, HEAD, Join(plan.reach, ("sleep",), "here", os.getpid()))
     await member.close()

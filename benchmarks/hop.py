@@ -55,6 +55,7 @@ from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.membership.supply import NodeSupply
+from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.codec import encode
@@ -126,7 +127,7 @@ async def run_node(node: str, connect: str, listen: str) -> None:
     """Run a node until the head is gone."""
     transport = make_transport(node, listen)
     await transport.start()
-    member = WorkerSession(transport, node, open_sleeper)
+    member = WorkerSession(NodeServices(transport), node, open_sleeper)
     with contextlib.suppress(PeerLost):
         await member.serve(connect, "head", Join(transport.address, ("sleep",), "here", os.getpid()))
     await member.close()

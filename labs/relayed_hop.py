@@ -55,8 +55,7 @@ async def relay() -> None:
     """Be the relay, until killed; prints its address."""
     transport = make_transport("zmq", "relay")
     await transport.start()
-    incoming = IncomingLinks(transport, "relay")
-    incoming.relay = RelayServer(RelayLimits(), lambda _: True)
+    incoming = IncomingLinks(transport, "relay", RelayServer(RelayLimits(), lambda _: True).purposes)
     async with incoming.accepting():
         print(transport.address, flush=True)
         await asyncio.Event().wait()

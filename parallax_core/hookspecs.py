@@ -33,6 +33,7 @@ from parallax_core.contracts.dialect import DialectSpec
 from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import ModelSpec
+from parallax_core.contracts.node_service import NodeServiceSpec
 from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.policy import PolicySpec
 from parallax_core.contracts.setting import Settings, SettingsSpec
@@ -125,6 +126,15 @@ def parallax_register_settings() -> Iterable[SettingsSpec]:  # type: ignore[empt
     """Declare sections of the configuration, each as a dataclass.
 
     Return one spec per section. Its keys are checked and typed before `parallax_configure` is called.
+    """
+
+
+@hookspec
+def parallax_register_node_services() -> Iterable[NodeServiceSpec]:  # type: ignore[empty-body]
+    """Offer services of nodes and heads, with messages and purposes of links of their own.
+
+    Return one spec per service. A service runs in each worker, in each server that nodes join, or in both. Test it with
+    its kit, `parallax_core.testing.node_service.NodeServiceConformance`.
     """
 
 

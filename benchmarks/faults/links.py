@@ -52,6 +52,7 @@ from parallax_transport_zmq.joining import ZmqJoining
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.crowd import TOY, ClientPool
+from tests.support.node_services import make_services
 from tests.support.paced_cluster import GB, make_model
 
 GOAL_MS = 50
@@ -187,7 +188,9 @@ class LightNode:
         plan = TransportPlan(node=self.name, listen="tcp://127.0.0.1:0", timeout_s=15.0, heads=heads)
         transport = ZmqTransport(plan)
         await transport.start()
-        self.session = WorkerSession(transport, self.name, open_toy, reporter=NodeReporter(self.report))
+        self.session = WorkerSession(
+            make_services(transport, self.name, reporter=NodeReporter(self.report)), self.name, open_toy
+        )
         join = Join(transport.address, ("toy",), f"host-{self._number}", os.getpid())
         try:
             while not self.session.is_leaving:

@@ -76,6 +76,15 @@ from parallax_core.contracts.joining import (
     MachineKeys,
 )
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
+from parallax_core.contracts.node_service import (
+    JoinedPeer,
+    LinkPurpose,
+    NodeLink,
+    NodeService,
+    NodeServiceSpec,
+    ServiceContext,
+    Takers,
+)
 from parallax_core.contracts.parser import (
     AllowedAnswers,
     AnswerInfo,
@@ -126,6 +135,7 @@ from parallax_core.contracts.policy import (
 )
 from parallax_core.contracts.progress import Progress, Unit, silent
 from parallax_core.contracts.sample import Sampling
+from parallax_core.contracts.service_message import ServiceMessage, service_tag
 from parallax_core.contracts.setting import Settings, SettingsSpec
 from parallax_core.contracts.source import (
     ModelFolder,
@@ -362,6 +372,16 @@ __all__ = [  # noqa: RUF022 -- in groups
     "MOST_QUESTION_BYTES",
     "Discovery",
     "FindAnswer",
+    # Node services, and their messages
+    "JoinedPeer",
+    "LinkPurpose",
+    "NodeLink",
+    "NodeService",
+    "NodeServiceSpec",
+    "ServiceContext",
+    "ServiceMessage",
+    "Takers",
+    "service_tag",
     # Policies
     "ArrivalView",
     "BatchingPolicy",

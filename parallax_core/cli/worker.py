@@ -9,9 +9,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -19,7 +19,6 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from parallax_core.base import log
-from parallax_core.base.ids import is_further
 from parallax_core.base.machine import Machine
 from parallax_core.base.processes import end_children_of_orphan, end_with_parent
 from parallax_core.cli.command import new_app
@@ -27,30 +26,22 @@ from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
 from parallax_core.cli.worker_record import recorded
 from parallax_core.config.config import Config
-from parallax_core.config.home import keys_folder, known_terms_file
+from parallax_core.config.home import keys_folder
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.deployment import WorkerRequest
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.backend_options import prepare_plugins
-from parallax_core.deploy.further_nodes import drop_port, make_further_command
 from parallax_core.deploy.head_access import HeadAccess, WorkRequest
 from parallax_core.deploy.kinds import FIXED, FOUND, call
-from parallax_core.deploy.node_reports import make_reporter
-from parallax_core.deploy.node_transport import choose_listen, make_transport
-from parallax_core.deploy.relays import make_offer
+from parallax_core.deploy.node_services import WorkerContext, make_services, open_transport
 from parallax_core.deploy.stage_opener import StageOpener, make_opener
-from parallax_core.node.profile.link_prober import LinkProber
-from parallax_core.node.profile.reporter import NodeReporter
-from parallax_core.node.relay.paths import RelayPaths
-from parallax_core.node.worker.further import FurtherNodes
-from parallax_core.node.worker.lease_session import LeaseSession
-from parallax_core.node.worker.leases import NodeLeases
+from parallax_core.node.worker.engine_session import OpenEngine
+from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.rejoin import HeadPlace, serve_again
 from parallax_core.node.worker.session import WorkerSession
-from parallax_core.node.worker.shared_layers import SharedLayers
+from parallax_core.node.worker.shared_layers import OpenStage, SharedLayers
 from parallax_core.node.worker.stop import serve_until_signal
-from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.forwarder import ApiForwarder, find_api_url
 from parallax_core.wire.engine import AssignEngine
@@ -153,22 +144,20 @@ async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     opener.claim = plan.access.claim
     _warm_up(settings, opener)
     keys = dict(plan.access.keys)  # turning to another head changes them
-    transport = _make_transport(plan, keys)
+    transport = open_transport(settings, plugins, node, keys, settings.listen)
     await transport.start()
-    paths = RelayPaths(transport, node)
-    prober = LinkProber(paths, node)
-    reporter = make_reporter(settings, plan.config_file, plugins, opener.backends, prober)
-    if plan.access.claim is not None:
-        reporter.find_limit = plan.access.claim.find_limit
-    session = _open_session(paths, plan, opener, reporter, view)
+    services = NodeServices(transport)
+    open_stage: OpenStage = opener.open_stage
+    open_engine: OpenEngine = opener.open_engine
+    if view is not None:
+        open_stage, open_engine = view.watch(open_stage), view.watch(open_engine)
+    layers = SharedLayers(open_stage)
     place = HeadPlace(settings.connect, settings.head, node)
     join = _describe_node(plan, transport, opener)
-    session.leases = NodeLeases(node, LeaseMaker(plan, keys, session.layers, place, join))
-    session.offer = make_offer(settings)
-    if not is_further(node):
-        session.further = FurtherNodes(node, partial(_make_further, plan, place, keys))
-    if not settings.supervised:
-        session.terms = HeadTerms(settings.connect, keys, known_terms_file())
+    context = WorkerContext(node, services, settings, plugins, plan.config_file, opener, keys, layers, place, join)
+    for service in make_services(plugins, "node", context):
+        services.add(service)
+    session = WorkerSession(services, node, layers, open_engine)
     try:
         shown = view.watching(place, session) if view is not None else contextlib.nullcontext()
         async with _forwarding(plan, place, transport), shown:
@@ -176,15 +165,6 @@ async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     finally:
         await session.close()
         await transport.stop()
-
-
-def _open_session(
-    paths: RelayPaths, plan: WorkerPlan, opener: StageOpener, reporter: NodeReporter, view: WorkerView | None
-) -> WorkerSession:
-    if view is None:
-        return WorkerSession(paths, plan.node, opener.open_stage, opener.open_engine, reporter)
-    opens = view.watch(opener.open_stage), view.watch(opener.open_engine)
-    return WorkerSession(paths, plan.node, *opens, reporter)
 
 
 def _warm_up(settings: WorkerSettings, opener: StageOpener) -> None:
@@ -204,42 +184,11 @@ def _describe_node(plan: WorkerPlan, transport: Transport, opener: StageOpener) 
     return msgspec.structs.replace(join, model=fixed.model, start=layers.start, stop=layers.stop, is_fixed=True)
 
 
-def _make_further(plan: WorkerPlan, place: HeadPlace, keys: Mapping[str, bytes], node: str) -> list[str]:
-    """Return the command line of a further node, which joins the head that this node has found, by the key it has."""
-    settings = replace(plan.settings, connect=place.address)
-    return make_further_command(settings, plan.config_file, keys, node)
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseMaker:
-    """Makes the leases of a node, which join the head that the node has found."""
-
-    plan: WorkerPlan
-    keys: Mapping[str, bytes]
-    layers: SharedLayers
-    place: HeadPlace
-    join: Join
-
-    def __call__(self, name: str) -> LeaseSession:
-        """Return the lease of a name."""
-        settings = self.plan.settings
-        listen = drop_port(settings.listen) if settings.listen else None
-        own = replace(self.plan, node=name, settings=replace(settings, listen=listen))
-        found = HeadPlace(self.place.address, self.place.head, name)
-        return LeaseSession(_make_transport(own, self.keys), self.layers, found, self.join)
-
-
 def _forwarding(plan: WorkerPlan, place: HeadPlace, transport: Transport) -> AbstractAsyncContextManager[None]:
     """Return a context in which clients of this machine are served, if they are."""
     if plan.access.api is None:
         return contextlib.nullcontext()
     return ApiForwarder(transport, place).listening(plan.access.api)
-
-
-def _make_transport(plan: WorkerPlan, keys: Mapping[str, bytes]) -> Transport:
-    settings, offer = plan.settings, plan.plugins.transports().get(plan.settings.transport)
-    listen = choose_listen(offer, settings.listen, settings.connect, plan.node)
-    return make_transport(offer, plan.node, listen, keys, settings.peer_timeout)
 
 
 async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, join: Join) -> None:
@@ -253,12 +202,12 @@ async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, joi
         serving = asyncio.create_task(session.serve(place.address, place.head, join))
     else:
         serving = asyncio.create_task(serve_again(session, place, join, plan.access.seek, plan.access.tries))
-    watching = asyncio.create_task(session.leases.watch())
+    running = asyncio.create_task(session.services.run())
     try:
-        await asyncio.wait([serving, watching], return_when=asyncio.FIRST_COMPLETED)
-        ended = watching if watching.done() else serving
+        await asyncio.wait([serving, running], return_when=asyncio.FIRST_COMPLETED)
+        ended = running if running.done() else serving
     finally:
-        for task in (serving, watching):
+        for task in (serving, running):
             task.cancel()
-        await asyncio.gather(serving, watching, return_exceptions=True)
+        await asyncio.gather(serving, running, return_exceptions=True)
     ended.result()

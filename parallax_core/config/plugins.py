@@ -11,7 +11,17 @@ from msgspec import Meta
 from parallax_core.contracts.policy import PolicyKind
 
 OfferKind = Literal[
-    "backend", "model", "source", "transport", "parser", "dialect", "deployment", PolicyKind, "settings", "command"
+    "backend",
+    "model",
+    "source",
+    "transport",
+    "parser",
+    "dialect",
+    "deployment",
+    PolicyKind,
+    "settings",
+    "node_service",
+    "command",
 ]
 """The kinds of named things that plugins offer."""
 

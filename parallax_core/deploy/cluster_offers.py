@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parallax_core.api import DeploymentSpec, PolicySpec, Ref, SettingsSpec
+from parallax_core.api import DeploymentSpec, NodeServiceSpec, PolicySpec, Ref, SettingsSpec
 
 CLUSTER = "parallax_core.cluster.placement"
 """The package of the placement policies, which use its cost model; a `Ref` imports it only when one is asked for."""
@@ -69,4 +69,26 @@ SETTINGS = (
         summary="the options of parallax cluster rendezvous",
         schema=Ref("parallax_core.config.rendezvous:RendezvousSettings"),
     ),
+)
+
+SERVICES = "parallax_core.deploy.cluster_services"
+
+
+def _serve(name: str, summary: str, node: str = "", head: str = "") -> NodeServiceSpec:
+    return NodeServiceSpec(
+        name=name,
+        summary=summary,
+        messages=Ref(f"{SERVICES}:{name.upper()}"),
+        node=Ref(f"{SERVICES}:{node}") if node else None,
+        head=Ref(f"{SERVICES}:{head}") if head else None,
+    )
+
+
+NODE_SERVICES = (
+    _serve("relay", "links between nodes that cannot reach each other, over a third one", "make_relay"),
+    _serve("profile", "what nodes report of their devices, and the links between them", "make_profile"),
+    _serve("further", "further nodes on a machine, for several models", "make_further"),
+    _serve("leases", "nodes that are in several pipelines", "make_leases"),
+    _serve("succession", "which coordinator counts, and its standbys", "make_terms"),
+    _serve("rendezvous", "announcements of layers, where nodes and heads find each other"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import DeploymentSpec, PolicySpec, SettingsSpec, hookimpl
+from parallax_core.api import DeploymentSpec, NodeServiceSpec, PolicySpec, SettingsSpec, hookimpl
 
 
 @hookimpl
@@ -13,6 +13,14 @@ def parallax_register_deployments() -> Iterable[DeploymentSpec]:
     from parallax_core.deploy.cluster_offers import DEPLOYMENTS
 
     return DEPLOYMENTS
+
+
+@hookimpl
+def parallax_register_node_services() -> Iterable[NodeServiceSpec]:
+    """Offer what nodes of a cluster do beside running stages."""
+    from parallax_core.deploy.cluster_offers import NODE_SERVICES
+
+    return NODE_SERVICES
 
 
 @hookimpl

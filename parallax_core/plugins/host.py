@@ -22,6 +22,7 @@ from parallax_core.contracts.dialect import Dialect, DialectSpec
 from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import ModelSpec
+from parallax_core.contracts.node_service import NodeServiceSpec
 from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.contracts.setting import Settings, SettingsSpec
@@ -131,6 +132,12 @@ class PluginHost:
     def settings(self) -> Registry[SettingsSpec]:
         """Return the sections of the configuration declared by plugins."""
         return self._registry("parallax_register_settings", SettingsSpec, PluginKind("section", "settings"))
+
+    def node_services(self) -> Registry[NodeServiceSpec]:
+        """Return the services of nodes offered by plugins."""
+        return self._registry(
+            "parallax_register_node_services", NodeServiceSpec, PluginKind("node service", "node_service")
+        )
 
     def configure(self, config: Config) -> None:
         """Check the configuration and give every plugin its settings.
@@ -276,6 +283,7 @@ class PluginHost:
             "dialects": self.dialects(),
             "deployments": self.deployments(),
             **{kind: self.policies(kind) for kind in get_args(PolicyKind)},
+            "node services": self.node_services(),
             "settings": self.settings(),
         }
 

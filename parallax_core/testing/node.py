@@ -26,6 +26,7 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, PoolKind, Stage, StageBatch
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.worker.engine_session import OpenedEngine
+from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.testing.liar import LiarTransport, Lie, LiePlan
@@ -112,7 +113,7 @@ async def serve_head(plan: NodePlan, open_stage: Callable[[Assign, Progress], St
     transport = make_transport(plan)
     await transport.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, plan.block_s)
-    member = WorkerSession(transport, plan.node, open_stage, open_toy_engine)
+    member = WorkerSession(NodeServices(transport), plan.node, open_stage, open_toy_engine)
     join = Join(transport.address, (BACKEND,), socket.gethostname()[:256], os.getpid())
     try:
         await serve_until_signal(member, member.serve(plan.connect, "head", join), plan.drain_s)

@@ -29,6 +29,7 @@ from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Join
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
+from tests.support.node_services import make_services
 
 NODE = "worker/0/0"
 
@@ -73,7 +74,7 @@ class TaskSupervisor(WorkerSupervisor):
         await self.kill(node)
 
     async def _work(self, transport: Transport, node: str, address: str) -> None:
-        session = WorkerSession(transport, node, open_toy, self._open)
+        session = WorkerSession(make_services(transport, node), node, open_toy, self._open)
         try:
             await session.serve(address, "head", Join(transport.address, (BACKEND,), "here", 0))
         except (PeerLost, StageLost) as error:

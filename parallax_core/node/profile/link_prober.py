@@ -12,8 +12,8 @@ from parallax_core.cluster.link_estimate import LinkEstimate
 from parallax_core.contracts.transport import NodeRole, Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
+from parallax_core.node.paths import Path, Paths
 from parallax_core.node.profile.link_probe import probe_link
-from parallax_core.node.relay.paths import Path, RelayPaths
 from parallax_core.wire.profile import LinkReport, Peer, Peers
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class MeasuredLink:
 class LinkProber:
     """Measures the links of this node; it never measures two at once. Belongs to one event loop."""
 
-    def __init__(self, transport: Transport | RelayPaths, node: str) -> None:
+    def __init__(self, transport: Transport | Paths, node: str) -> None:
         """Measure as the node called ``node``, which connects by ``transport``, or by paths over relays."""
         self._transport = transport
         self._node = node
@@ -145,7 +145,7 @@ class LinkProber:
             logger.debug("link not measured node=%s: %s", link.peer.node, error)
 
     async def _connect(self, peer: Peer) -> Path:
-        if isinstance(self._transport, RelayPaths):
+        if isinstance(self._transport, Paths):
             return await self._transport.reach(peer.address, peer.node)
         return Path(await self._transport.connect(peer.address, peer.node))
 

@@ -29,8 +29,7 @@ class RelayHost:
         self._node = node
         self._offer = offer
         self._trusted = TrustedPeers(transport)
-        self._incoming = IncomingLinks(transport, node)
-        self._incoming.relay = offer.server
+        self._incoming = IncomingLinks(transport, node, offer.server.purposes)
 
     async def serve(self, head: Peer, seek: SeekHead | None = None) -> None:
         """Relay for the nodes of ``head``, which ``seek`` finds again if it is lost, until cancelled.

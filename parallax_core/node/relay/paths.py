@@ -9,51 +9,37 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.contracts.relay import Relayable
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import Channel
+from parallax_core.node.paths import RETRY_S, Path, Paths
 from parallax_core.node.relay.client import LOCAL, LocalStream, RelayClient, carry
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.wire.api_data import MOST_API_DATA
 from parallax_core.wire.profile import Peer
 from parallax_core.wire.relay import RelayPlace, Relays
 
-DIRECT_S, RETRY_S = 1.0, 0.1
-"""Seconds for which a direct link is tried where there are relays, and between two attempts."""
+DIRECT_S = 1.0
+"""Seconds for which a direct link is tried where there are relays."""
 HEAD_START_S = 0.3
 """Seconds for which a direct link alone is tried."""
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
-    """A link to a node."""
-
-    link: Link
-    relay: str = ""
-    """The relay over which it goes; empty: it is direct."""
-
-
-class RelayPaths:
+class RelayPaths(Paths):
     """Connects a node to others. Belongs to one event loop."""
 
     def __init__(self, transport: Transport, node: str) -> None:
         """Connect by ``transport``, as the node called ``node``."""
-        self._transport = transport
+        super().__init__(transport)
         self._node = node
         self._head: Peer | None = None
         """The head that this node has joined; None: it has joined none."""
         self._clients: dict[RelayPlace, tuple[RelayClient, asyncio.Task[None]]] = {}
         self._streams: set[asyncio.Task[None]] = set()
-
-    @property
-    def transport(self) -> Transport:
-        """The transport by which it connects."""
-        return self._transport
 
     @property
     def relays(self) -> tuple[str, ...]:
@@ -85,10 +71,6 @@ class RelayPaths:
                 client = self._make_client(place, self._head)
                 self._clients[place] = client, asyncio.create_task(client.run())
 
-    async def connect(self, address: str, node: str) -> Link:
-        """Return a link to a node; see `reach`."""
-        return (await self.reach(address, node)).link
-
     async def reach(self, address: str, node: str) -> Path:
         """Return a link to the node called ``node``: to its ``address``, or over the relay that gets there first.
 
@@ -111,22 +93,6 @@ class RelayPaths:
             assert isinstance(direct, ParallaxError), "another error would have been raised"
             raise PeerLost(f"{direct}; over a relay: {'; '.join(map(str, relayed))}", direct.hint, peer=node)
         return won
-
-    async def reach_soon(self, address: str, node: str, within_s: float) -> Path:
-        """Return a link as `reach` does, with several attempts: a head introduces this node to the other one meanwhile.
-
-        Raises:
-            PeerLost: if the attempts fail, the last one after ``within_s`` at least.
-            ParallaxError: if the address is invalid, and there is no relay.
-        """
-        until = asyncio.get_running_loop().time() + within_s
-        while True:
-            try:
-                return await self.reach(address, node)
-            except PeerLost:
-                if asyncio.get_running_loop().time() > until:
-                    raise
-            await asyncio.sleep(RETRY_S)
 
     async def _try_directly(self, address: str, node: str) -> Path:
         """Connect within `DIRECT_S`; a head may introduce this node to the other one meanwhile.

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import name_machine
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
 from parallax_core.node.relay.limits import MachinePair, Quotas, RelayLimits, Throttle, make_pair
 from parallax_core.wire.api_data import ApiData
@@ -64,6 +65,12 @@ class RelayServer:
     def num_streams(self) -> int:
         """The number of streams, including those that are being made."""
         return len(self._streams)
+
+    @property
+    def purposes(self) -> dict[str, LinkPurpose]:
+        """How to serve links of the users of this relay, by purpose."""
+        serves = {"relay": self.hold, "stream": self.carry}
+        return {name: LinkPurpose(serve=serve, role=None, limits_itself=True) for name, serve in serves.items()}
 
     async def serve(self, channel: Channel, purpose: Purpose) -> None:
         """Serve a link whose purpose is ``relay`` or ``stream``, until it ends.

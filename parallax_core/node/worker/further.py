@@ -6,9 +6,11 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from parallax_core.base.ids import further_node
+from parallax_core.contracts.node_service import JoinedPeer, NodeService, Takers
 from parallax_core.node.coordinator.own_node import keep_worker
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.wire.further import EndNode, StartNode
@@ -19,7 +21,7 @@ MOST_FURTHER = 16
 """The most further nodes of one node: a head asks for one per model."""
 
 
-class FurtherNodes:
+class FurtherNodes(NodeService):
     """The further nodes that a node has started, by their numbers. Belongs to one event loop.
 
     A process that ends is started again, until the head has it ended or this node leaves.
@@ -36,9 +38,18 @@ class FurtherNodes:
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
-    def are_running(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether there are any."""
         return bool(self._keeping)
+
+    @asynccontextmanager
+    async def joined(self, peer: JoinedPeer) -> AsyncIterator[Takers]:
+        """Start and end nodes as the head asks, and end all once it is lost."""
+        del peer
+        try:
+            yield {StartNode: self.start, EndNode: self.end}
+        finally:
+            await self.close()
 
     def start(self, message: StartNode) -> None:
         """Start a node, unless it runs."""

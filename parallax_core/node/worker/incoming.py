@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.base.ids import name_machine
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.contracts.transport import Link, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.handshake import answer_greeting, hear_greeting
-from parallax_core.node.profile.link_probe import answer_probes
-from parallax_core.node.relay.server import RelayServer
 from parallax_core.wire.messages import Hello
 
 GREETING_S = 10.0
@@ -33,7 +31,7 @@ Greeted = tuple[Channel, Hello]
 class IncomingLinks:
     """Accepts links, answers those that measure, and keeps the others for the stage that is to be linked."""
 
-    def __init__(self, transport: Transport, node: str) -> None:
+    def __init__(self, transport: Transport, node: str, purposes: Mapping[str, LinkPurpose]) -> None:
         """Accept as the node called ``node``; ``transport`` has started and listens."""
         self._transport = transport
         self._node = node
@@ -44,11 +42,9 @@ class IncomingLinks:
         """The links that greet or measure, each with the machine of its node."""
         self._leaving: set[asyncio.Task[None]] = set()
         """The links of too many nodes that connect at once."""
-        self._relaying: set[asyncio.Task[None]] = set()
-        self.before: Channel | None = None
-        """The link to the stage before, which may replace it by a direct one; None without one."""
-        self.relay: RelayServer | None = None
-        """Forwards between others; None: this node is no relay."""
+        self._serving: set[asyncio.Task[None]] = set()
+        """The links of purposes that limit their number themselves."""
+        self._purposes = purposes
 
     @property
     def waiting(self) -> list[str]:
@@ -62,7 +58,7 @@ class IncomingLinks:
         try:
             yield
         finally:
-            tasks = [task, *self._greeting, *self._leaving, *self._relaying]
+            tasks = [task, *self._greeting, *self._leaving, *self._serving]
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -95,33 +91,33 @@ class IncomingLinks:
         try:
             async with asyncio.timeout(GREETING_S):
                 hello = await hear_greeting(channel, self._node)
-            if hello.purpose == "probe":
-                channel.check_role("worker")
-                channel.admit()
-                await answer_greeting(channel, hello, self._node)
-                await answer_probes(channel)
-                return
-            if hello.purpose == "direct" and self.before is not None and self.before.peer == channel.peer:
-                channel.check_role("worker")
-                channel.admit()
-                self.before.succeed_by(channel)
-                await answer_greeting(channel, hello, self._node)
-                return
-            if hello.purpose in {"relay", "stream"} and self.relay is not None:
-                await answer_greeting(channel, hello, self._node)
-                self._start_relaying(channel, self.relay, hello)
-                return
             if hello.purpose:
-                raise PeerLost(f"node {channel.peer!r} asked a worker for a link it does not serve: {hello.purpose}")
+                await self._serve(channel, hello)
+                return
         except (ParallaxError, TimeoutError):
             await channel.leave()
             return
         await self._keep(channel, hello)
 
-    def _start_relaying(self, channel: Channel, relay: RelayServer, hello: Hello) -> None:
-        serving = relay.serve(channel, hello.purpose)
-        self._relaying.add(task := asyncio.create_task(_log_end(channel.peer, serving)))
-        task.add_done_callback(self._relaying.discard)
+    async def _serve(self, channel: Channel, hello: Hello) -> None:
+        """Serve a link of a purpose.
+
+        Raises:
+            PeerLost: if no service serves such links, or the node may not have one.
+        """
+        if (purpose := self._purposes.get(hello.purpose)) is None:
+            raise PeerLost(f"node {channel.peer!r} asked a worker for a link it does not serve: {hello.purpose}")
+        if purpose.role is not None:
+            channel.check_role(purpose.role)
+        if purpose.admits:
+            channel.admit()
+        purpose.accept(channel)
+        await answer_greeting(channel, hello, self._node)
+        if not purpose.limits_itself:
+            await purpose.serve(channel)
+            return
+        self._serving.add(task := asyncio.create_task(_log_end(channel, purpose)))
+        task.add_done_callback(self._serving.discard)
 
     async def _keep(self, channel: Channel, hello: Hello) -> None:
         """Keep a link in place of an earlier one of its node, or of one that is too many."""
@@ -143,8 +139,8 @@ class IncomingLinks:
         return next(node for node in self._kept if name_machine(node) == machine)
 
 
-async def _log_end(node: str, serving: Coroutine[Any, Any, None]) -> None:
+async def _log_end(channel: Channel, purpose: LinkPurpose) -> None:
     try:
-        await serving
+        await purpose.serve(channel)
     except PeerLost as error:
-        logger.debug("link to this relay has ended node=%s: %s", node, error)
+        logger.debug("link has ended node=%s: %s", channel.peer, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from parallax_core.contracts.transport import Transport
+from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.rejoin import HeadPlace, serve_again
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.shared_layers import SharedLayers
@@ -14,19 +14,19 @@ from parallax_core.wire.membership import Join
 class LeaseSession:
     """A lease of a node; see `JoinedLease`."""
 
-    def __init__(self, transport: Transport, layers: SharedLayers, place: HeadPlace, join: Join) -> None:
+    def __init__(self, services: NodeServices, layers: SharedLayers, place: HeadPlace, join: Join) -> None:
         """Serve the head at ``place``, under the name there.
 
         Args:
-            transport: of that name, not started.
+            services: those of the lease, whose transport is not started.
             layers: of the node.
             place: where the head is.
             join: that of the node.
         """
-        self._transport = transport
+        self._transport = services.paths.transport
         self._place = place
         self._join = join
-        self._session = WorkerSession(transport, place.node, layers)
+        self._session = WorkerSession(services, place.node, layers)
 
     @property
     def is_needed(self) -> bool:

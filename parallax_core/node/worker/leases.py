@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from parallax_core.base.errors import ParallaxError, StageLost
 from parallax_core.base.ids import lease_node
+from parallax_core.contracts.node_service import JoinedPeer, NodeService, Takers
 from parallax_core.wire.further import OpenLease
 
 logger = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ class JoinedLease(Protocol):
         """
 
 
-class NodeLeases:
+class NodeLeases(NodeService):
     """The leases of a node by their numbers, from 1, which end when it loses its head. Belongs to one event loop."""
 
     def __init__(self, node: str, make: Callable[[str], JoinedLease] | None = None) -> None:
@@ -49,9 +51,18 @@ class NodeLeases:
         self._lost = asyncio.Event()
 
     @property
-    def are_needed(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether pipelines use any."""
         return any(lease.is_needed for lease in self._leases.values())
+
+    @asynccontextmanager
+    async def joined(self, peer: JoinedPeer) -> AsyncIterator[Takers]:
+        """Open leases as the head asks, and end all once it is lost."""
+        del peer
+        try:
+            yield {OpenLease: self.open}
+        finally:
+            await self.close()
 
     def open(self, message: OpenLease) -> None:
         """Open a lease, unless it is open."""
@@ -77,7 +88,7 @@ class NodeLeases:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Wait until the stage of a lease is lost.
 
         Raises:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import open_channel
+from parallax_core.node.paths import Paths
 from parallax_core.node.profile.reporter import NodeReporter
-from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.wire.profile import LinkTried, Peer, TryLink
 
@@ -26,7 +26,7 @@ MOST_TRIALS = 64
 class LinkTrials:
     """The links that a node tries, each once for each question of its head. Belongs to one event loop."""
 
-    def __init__(self, paths: RelayPaths, node: str, trusted: TrustedPeers, reporter: NodeReporter) -> None:
+    def __init__(self, paths: Paths, node: str, trusted: TrustedPeers, reporter: NodeReporter) -> None:
         """Connect by ``paths``, as the node called ``node``; ``trusted`` keeps the keys of the others.
 
         ``reporter`` is told whether they were reached.

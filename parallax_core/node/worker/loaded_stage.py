@@ -10,8 +10,8 @@ from parallax_core.base.errors import BackendFailed, ParallaxError, StageHung, S
 from parallax_core.base.machine import return_memory
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.node.channel import Channel
-from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.worker.load_progress import LoadProgressReporter
+from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
 from parallax_core.node.worker.shared_layers import SharedLayers, StageSlot, describe_layers
 from parallax_core.node.worker.thread import StageThread, note_end
@@ -52,10 +52,11 @@ class LoadedStage:
 class StageHolder:
     """Loads the stage of a session, and keeps it for the next head that assigns the same one."""
 
-    def __init__(self, layers: SharedLayers, reporter: NodeReporter) -> None:
-        """Load with ``layers``; while something is loaded, ``reporter`` pauses."""
-        self._layers = layers
-        self._reporter = reporter
+    def __init__(self, layers: SharedLayers, services: NodeServices) -> None:
+        """Load with ``layers``; while something is loaded, ``services`` pause."""
+        self.layers = layers
+        """Loads it, and the stages of leases."""
+        self._services = services
         self.held: LoadedStage | None = None
         """The loaded stage, or None."""
 
@@ -74,8 +75,8 @@ class StageHolder:
             ParallaxError: if it cannot be loaded.
         """
         await self._unload()
-        await self._reporter.pause()
-        slot = await self._layers.acquire(assign)
+        await self._services.pause()
+        slot = await self.layers.acquire(assign)
         async with LoadProgressReporter(channel, assign) as reporter:
             runtime = StageRuntime(lambda: slot.open(reporter), StageKey(assign.lease, assign.stage))
             try:
@@ -116,7 +117,7 @@ class StageHolder:
         """
         await self._unload()
         if not keeps_layers:
-            await self._layers.trim()
+            await self.layers.trim()
 
     async def prepare(self) -> None:
         """Get ready for a head that begins anew: drop sequences, or the whole lease, whose share another may need.
@@ -135,7 +136,7 @@ class StageHolder:
         """
         await self._end()
         if not keeps_layers:
-            await self._layers.close_unused()
+            await self.layers.close_unused()
 
     async def _unload(self) -> None:
         """Close the stage, and return its memory to the system, unless other leases use its layers."""
@@ -146,7 +147,7 @@ class StageHolder:
 
     async def _end(self) -> None:
         held, self.held = self.held, None
-        self._reporter.resume()
+        self._services.resume()
         if held is not None:
             closing = held.thread.call(held.runtime.close)
             closing.add_done_callback(lambda _: held.slot.give_back())

@@ -10,7 +10,7 @@ from parallax_core.base.errors import PeerLost
 from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import answer_greeting, greet
-from parallax_core.node.relay.paths import RelayPaths
+from parallax_core.node.paths import Paths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.wire.membership import Hop
@@ -30,6 +30,8 @@ class PeerLinks:
     """To the stage before; None: the head sends the steps."""
     after: Channel | None = None
     """To the next stage; None: this is the last."""
+    address: str = ""
+    """Where the next stage listens; empty for the last stage."""
     relay: str = ""
     """The relay over which the next stage is linked; empty: directly."""
 
@@ -42,7 +44,7 @@ class PeerLinks:
 class PeerLinker:
     """Makes the links of a stage: it accepts one from the stage before, and connects to the next stage meanwhile."""
 
-    def __init__(self, paths: RelayPaths, node: str, incoming: IncomingLinks, trusted: TrustedPeers) -> None:
+    def __init__(self, paths: Paths, node: str, incoming: IncomingLinks, trusted: TrustedPeers) -> None:
         """Link as the node called ``node``, which connects by ``paths``; other nodes' links are ``incoming``."""
         self._paths = paths
         self._node = node
@@ -56,7 +58,7 @@ class PeerLinker:
             PeerLost: if a neighbour cannot be reached, or does not connect in time; it names that one.
             ParallaxError: if the address of the next stage is invalid.
         """
-        links = PeerLinks()
+        links = PeerLinks(address=hop.address)
         self._trusted.trust("neighbour", {hop.before: hop.before_key, hop.after: hop.after_key})
         try:
             async with asyncio.timeout(LINK_S), FailFastGroup() as group:

@@ -94,13 +94,11 @@ class HeadSearch:
         self.num_failures += 1
         logger.warning("no head at %s, trying again in %g s: %s", address, wait_s, reason)
         found, _ = await asyncio.gather(_seek(self._seek, wait_s), asyncio.sleep(wait_s))
-        terms = self._session.terms
-        others = terms.others if terms is not None else []
-        places = dict.fromkeys([self._known, *found, *others, self._first])
+        services = self._session.services
+        places = dict.fromkeys([self._known, *found, *services.heads, self._first])
         usable = [each for each in places if each not in self._unusable]
         self._place.address = usable[self.num_failures // TRIES % len(usable)]
-        if terms is not None:
-            terms.choose(self._place.address)
+        services.choose_head(self._place.address)
 
 
 async def _seek(seek: SeekHead | None, timeout_s: float) -> Sequence[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,7 +16,9 @@ from parallax_core.base.files import replace_file
 from parallax_core.base.ids import HEAD
 from parallax_core.cluster.membership.succession import Candidate, ClusterId, KnownTerms, Term
 from parallax_core.cluster.membership.term_proof import read_proof, write_proof
+from parallax_core.contracts.node_service import JoinedPeer, Takers
 from parallax_core.node.channel import Channel
+from parallax_core.node.worker.node_services import WorkerService
 from parallax_core.wire.profile import Peer
 from parallax_core.wire.succession import Succession
 
@@ -30,7 +35,7 @@ class TermRecord(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
 
 
-class HeadTerms:
+class HeadTerms(WorkerService):
     """Decides which coordinator a node follows and where to look for one. Its knowledge outlives the process."""
 
     def __init__(self, address: str, keys: dict[str, bytes], path: Path | None = None) -> None:
@@ -51,15 +56,30 @@ class HeadTerms:
         self._current: Term | None = None
 
     @property
-    def others(self) -> list[str]:
+    def heads(self) -> list[str]:
         """The addresses of the coordinator of the latest term, and of those that may follow."""
         return [each.address for each in self._current.heads] if self._current is not None else []
 
-    def choose(self, address: str) -> None:
+    def choose_head(self, address: str) -> None:
         """Connect to the coordinator at an address from now on: the one named first, wherever else it was found."""
         self._place = self._places.get(address, Candidate(address, self._first_key))
         self._keys.pop(HEAD, None)
         self._keys.update({HEAD: self._place.key} if self._place.key else {})
+
+    @asynccontextmanager
+    async def joined(self, peer: JoinedPeer) -> AsyncIterator[Takers]:
+        """Follow a coordinator of the newest term; tell an older one that it is, and leave it."""
+        channel, refusals = peer.channel, set[asyncio.Task[None]]()
+        assert isinstance(channel, Channel), "a session has no other"
+
+        def note(told: Succession) -> None:
+            if (newer := self.note(told, channel.key)) is not None:
+                refusals.add(asyncio.create_task(refuse_head(channel, newer)))
+
+        try:
+            yield {Succession: note}
+        finally:
+            await asyncio.gather(*refusals)
 
     def note(self, told: Succession, key: bytes = b"") -> Term | None:
         """Note the term that the coordinator proves on a link with ``key``; return a newer one that refuses it.

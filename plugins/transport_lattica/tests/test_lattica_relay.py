@@ -24,8 +24,8 @@ async def test_frames_cross_a_relay_between_nodes_that_cannot_reach_each_other()
         near, far, middle = [
             await stack.enter_async_context(started(plan_node(name, LOOPBACK))) for name in ("near", "far", "middle")
         ]
-        incoming = IncomingLinks(middle, "middle")
-        relay = incoming.relay = RelayServer(RelayLimits(), lambda _: True)
+        relay = RelayServer(RelayLimits(), lambda _: True)
+        incoming = IncomingLinks(middle, "middle", relay.purposes)
         await stack.enter_async_context(incoming.accepting())
         paths = [RelayPaths(near, "near"), RelayPaths(far, "far")]
         for each in paths:

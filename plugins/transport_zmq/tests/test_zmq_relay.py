@@ -32,6 +32,7 @@ from parallax_core.wire.profile import Peer
 from parallax_core.wire.relay import Reach, Reached
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
+from tests.support.node_services import make_services
 from tests.support.zmq_nodes import LOOPBACK, Wire, eventually, plan_node, started
 
 TOY = Toy(("full", "window", "full"))
@@ -81,7 +82,7 @@ async def cluster(num_relays: int = 0, address: str = UNREACHABLE) -> AsyncItera
         ports: dict[str, int] = {}
         for stage in range(3):
             transport = await stack.enter_async_context(started(plan_node(f"n{stage}", LOOPBACK)))
-            session = WorkerSession(transport, f"n{stage}", open_toy_layers)
+            session = WorkerSession(make_services(transport, f"n{stage}"), f"n{stage}", open_toy_layers)
             ports[f"n{stage}"] = int(transport.address.rpartition(":")[2])
             join = Join(address, (BACKEND,), "here", 0)
             serving = asyncio.create_task(session.serve(registry.address, "head", join))
@@ -137,7 +138,7 @@ async def machines(folder: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[Apa
         host = RelayHost(nodes["desk"], "desk", offer)
         stack.push_async_callback(end, asyncio.create_task(host.serve(Peer("head", registry.address))))
         for name in ("n0", "n1"):
-            session = WorkerSession(nodes[name], name, open_toy_layers)
+            session = WorkerSession(make_services(nodes[name], name), name, open_toy_layers)
             serving = session.serve(registry.address, "head", Join(UNREACHABLE, (BACKEND,), "here", 0))
             stack.push_async_callback(end, asyncio.create_task(serving), session)
         roles = [make_role(0), replace(make_role(1), layers=LayerRange(1, 3))]

@@ -29,7 +29,6 @@ from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.worker.further import FurtherNodes
-from parallax_core.node.worker.session import WorkerSession
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.node import open_toy
@@ -68,6 +67,7 @@ class Machine(Node):
 
     def __init__(self, name: str, registry: NodeRegistry, *, starts_nodes: bool = True) -> None:
         super().__init__(name)
+        self.services = [FurtherHere(self)]
         self._registry = registry
         self.starts_nodes = starts_nodes
         self.further: dict[int, Node] = {}
@@ -75,11 +75,6 @@ class Machine(Node):
         self.open_further: Callable[[Assign, Progress], Stage] = open_toy
         """Opens the stages of further nodes."""
         self._tasks: set[asyncio.Task[object]] = set()
-
-    def make_session(self) -> WorkerSession:
-        session = super().make_session()
-        session.further = FurtherHere(self)
-        return session
 
     def start_further(self, number: int) -> None:
         node = self.further[number] = Node(further_node(self.name, number))

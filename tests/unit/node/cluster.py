@@ -26,6 +26,7 @@ from parallax_core.api import (
 )
 from parallax_core.base.errors import StageLost
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.contracts.node_service import NodeService
 from parallax_core.contracts.progress import silent
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.remote import RemoteExecutor
@@ -35,15 +36,18 @@ from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.worker.lease_session import LeaseSession
 from parallax_core.node.worker.leases import NodeLeases
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession
+from parallax_core.node.worker.shared_layers import SharedLayers
 from parallax_core.testing.liar import LiarTransport, LiePlan
 from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.membership import Assign, Join
 from parallax_core.wire.profile import Peer, Peers
+from tests.support.node_services import make_services
 from tests.unit.wire.damage import KINDS
 
 T = TypeVar("T")
@@ -91,6 +95,8 @@ class Node:
         self.has_left = asyncio.Event()
         self.peers: tuple[Peer, ...] = ()
         """The nodes to which the head has introduced it."""
+        self.services: list[NodeService] = []
+        """Services that it has besides the usual ones."""
         self._backends = backends
         self._address = ""
         self.session: WorkerSession | None = None
@@ -123,15 +129,16 @@ class Node:
         self.peers = peers.peers
 
     def make_session(self) -> WorkerSession:
-        session = WorkerSession(self.transport, self.name, self.open_stage)
-        session._reporter.meet = self.meet  # type: ignore[method-assign]
-        session.leases = NodeLeases(self.name, partial(self._make_lease, session))
-        return session
+        reporter, layers = NodeReporter(lambda: None), SharedLayers(self.open_stage)
+        reporter.meet = self.meet  # type: ignore[method-assign]
+        leases = NodeLeases(self.name, partial(self._make_lease, layers))
+        services = make_services(self.transport, self.name, [leases, *self.services], reporter)
+        return WorkerSession(services, self.name, layers)
 
-    def _make_lease(self, session: WorkerSession, name: str) -> LeaseSession:
+    def _make_lease(self, layers: SharedLayers, name: str) -> LeaseSession:
         transport = InProcessTransport(TransportPlan(node=name, listen="inprocess://"))
         join = Join(self.transport.address, self._backends, "here", 0)
-        return LeaseSession(transport, session.layers, HeadPlace(self._address, "head", name), join)
+        return LeaseSession(make_services(transport, name), layers, HeadPlace(self._address, "head", name), join)
 
     async def _work(self, address: str, head: str) -> None:
         self.session = session = self.make_session()

@@ -17,9 +17,11 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership import registry as registry_module
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.profile.service import PURPOSES
 from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.incoming import IncomingLinks
+from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.peers import PeerLinker
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.node import open_toy
@@ -70,7 +72,7 @@ async def test_worker_takes_no_stage_from_who_may_not_be_a_head() -> None:
     async with keyed_registry({}) as (registry, _):
         transport = KeyedTransport(TransportPlan(node="mini", listen="inprocess://"), {"head": "worker"})
         await transport.start()
-        session = WorkerSession(transport, "mini", open_toy)
+        session = WorkerSession(NodeServices(transport), "mini", open_toy)
         with pytest.raises(PeerLost, match="'head' may not be a head here: its key is allowed as worker"):
             await soon(session.serve(registry.address, "head", JOIN))
         assert registry.waiting == ()
@@ -80,7 +82,7 @@ async def test_worker_takes_no_stage_from_who_may_not_be_a_head() -> None:
 @asynccontextmanager
 async def linker(transport: KeyedTransport) -> AsyncIterator[PeerLinker]:
     """Yield what links the node ``mini`` to its neighbours."""
-    incoming = IncomingLinks(transport, "mini")
+    incoming = IncomingLinks(transport, "mini", PURPOSES)
     try:
         async with incoming.accepting():
             yield PeerLinker(RelayPaths(transport, "mini"), "mini", incoming, TrustedPeers(transport))

@@ -233,10 +233,11 @@ async def test_standby_does_not_follow_a_coordinator_that_proves_nothing(
         await asyncio.gather(following, return_exceptions=True)
 
 
-async def join(bench: Bench, *names: str) -> list[Node]:
-    """Have nodes join that have no idea of terms."""
+async def join(bench: Bench, *names: str, terms: HeadTerms | None = None) -> list[Node]:
+    """Have nodes join that have no idea of terms, or keep them in ``terms``."""
     nodes = [Node(name) for name in names]
     for node in nodes:
+        node.services = [terms] if terms is not None else []
         await node.join(bench.registry.address)
     await until(lambda: len(bench.registry.joined) == len(nodes))
     return nodes
@@ -244,27 +245,25 @@ async def join(bench: Bench, *names: str) -> list[Node]:
 
 async def test_nodes_are_told_of_the_term_and_of_standbys_that_come_later(home: Path) -> None:
     async with coordinating(home) as bench:
-        [node] = await join(bench, "kitchen")
-        assert node.session is not None
-        node.session.terms = terms = HeadTerms("", {})
+        terms = HeadTerms("", {})
+        [node] = await join(bench, "kitchen", terms=terms)
         channel = await call(bench)
         await channel.send(offer(ONE))
-        await until(lambda: "inprocess://next" in terms.others)
+        await until(lambda: "inprocess://next" in terms.heads)
         await channel.leave()
         bench.own.keep_only(lambda _: False)
         bench.standbys._tell_all()
-        await until(lambda: "inprocess://next" not in terms.others)
+        await until(lambda: "inprocess://next" not in terms.heads)
         await node.kill()
 
 
 async def test_nodes_that_have_joined_before_are_told_of_the_term(home: Path) -> None:
     async with open_registry() as registry:
         bench = Bench(registry, home)
-        [node] = await join(bench, "kitchen")
-        assert node.session is not None
-        node.session.terms = terms = HeadTerms("inprocess://head", {})
+        terms = HeadTerms("inprocess://head", {})
+        [node] = await join(bench, "kitchen", terms=terms)
         bench.standbys.start()
-        await until(lambda: terms.others == ["inprocess://head"])
+        await until(lambda: terms.heads == ["inprocess://head"])
         await bench.standbys.stop()
         await node.kill()
 
@@ -272,9 +271,8 @@ async def test_nodes_that_have_joined_before_are_told_of_the_term(home: Path) ->
 async def test_standby_whose_key_is_taken_back_may_not_take_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standbys, "BEAT_S", 0.02)
     async with coordinating(home) as bench:
-        [node] = await join(bench, "kitchen")
-        assert node.session is not None
-        node.session.terms = terms = HeadTerms("", {})
+        terms = HeadTerms("", {})
+        [node] = await join(bench, "kitchen", terms=terms)
         newer = bench.take_over()
         bench.standbys._tell_all()
         await until(lambda: terms._current is not None)
@@ -291,10 +289,7 @@ async def test_node_that_knows_a_newer_term_proves_it_and_leaves(home: Path) -> 
     async with coordinating(home) as bench:
         terms = HeadTerms("", {})
         terms.note(Succession(write_proof(bench.take_over())))
-        [node] = await join(bench, "kitchen")
-        assert node.session is not None
-        node.session.terms = terms
-        bench.standbys._tell_all()
+        [node] = await join(bench, "kitchen", terms=terms)
         await until(lambda: bench.ends != [])
         assert "its term is 2" in bench.ends[0]
         await until(lambda: node.losses != [])

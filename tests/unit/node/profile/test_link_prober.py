@@ -11,6 +11,7 @@ from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.link_estimate import LinkEstimate, LinkSample
 from parallax_core.node.profile import link_prober as module
 from parallax_core.node.profile.link_prober import MOST_FAILURES, LinkProber
+from parallax_core.node.profile.service import PURPOSES
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.wire.profile import Peer, Peers, check_report
 from tests.unit.node.cluster import open_registry, until
@@ -30,7 +31,7 @@ async def listening(name: str) -> AsyncIterator[InProcessTransport]:
     transport = InProcessTransport(TransportPlan(node=name, listen="inprocess://"))
     await transport.start()
     try:
-        async with IncomingLinks(transport, name).accepting():
+        async with IncomingLinks(transport, name, PURPOSES).accepting():
             yield transport
     finally:
         await transport.stop()

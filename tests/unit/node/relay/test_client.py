@@ -20,13 +20,13 @@ async def test_relay_that_does_not_want_a_node_is_asked_less_and_less(monkeypatc
     monkeypatch.setattr(module, "AGAIN_S", (0.0, 0.0, 0.0, 3600.0))
     relay = InProcessTransport(TransportPlan(node="relay", listen="inprocess://"))
     await relay.start()
-    incoming, asked = IncomingLinks(relay, "relay"), list[str]()
+    asked = list[str]()
 
     def is_member(node: str) -> bool:
         asked.append(node)
         return False
 
-    incoming.relay = RelayServer(RelayLimits(), is_member)
+    incoming = IncomingLinks(relay, "relay", RelayServer(RelayLimits(), is_member).purposes)
     client = RelayClient(LonelyTransport(TransportPlan(node="a")), "a", RelayPlace("relay", relay.address))
     async with incoming.accepting():
         running = asyncio.create_task(client.run())

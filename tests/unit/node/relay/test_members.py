@@ -92,8 +92,8 @@ class Members:
 async def act(deeds: list[tuple[str, str | int, object]]) -> None:
     relay = InProcessTransport(TransportPlan(node="relay", listen="inprocess://"))
     await relay.start()
-    incoming = IncomingLinks(relay, "relay")
-    server = incoming.relay = RelayServer(RelayLimits(bytes_per_day=1000), lambda node: node in NAMES)
+    server = RelayServer(RelayLimits(bytes_per_day=1000), lambda node: node in NAMES)
+    incoming = IncomingLinks(relay, "relay", server.purposes)
     errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     async with incoming.accepting():
@@ -103,7 +103,7 @@ async def act(deeds: list[tuple[str, str | int, object]]) -> None:
         for kind, which, what in deeds:
             await members.do(kind, which, what)
         await members.end()
-        await until(lambda: not incoming._relaying)
+        await until(lambda: not incoming._serving)
         assert (server.num_streams, server._calls, server._controls, errors) == (0, {}, {}, [])
     await relay.stop()
 

@@ -47,7 +47,7 @@ async def test_node_runs_until_it_is_to_end(notes: Notes) -> None:
     further = FurtherNodes("one/1", notes.make_command)
     for _ in range(2):  # the second message means nothing
         further.start(StartNode(3))
-    assert further.are_running
+    assert further.is_needed
     await until(lambda: len(notes.pids("one/1+3")) == 1)
     os.kill(notes.pids("one/1+3")[0], signal.SIGKILL)
     await until(lambda: len(notes.pids("one/1+3")) == 2)
@@ -74,7 +74,7 @@ async def test_nodes_that_are_asked_to_leave_are_not_started_again(notes: Notes)
     await soon(further.leave())
     assert notes.left == "one/1+1 "
     assert len(notes.pids("one/1+1")) == 1
-    assert not further.are_running
+    assert not further.is_needed
 
 
 async def test_head_cannot_have_a_node_start_any_number_of_processes(notes: Notes) -> None:
@@ -85,4 +85,4 @@ async def test_head_cannot_have_a_node_start_any_number_of_processes(notes: Note
     await soon(further.close())
     none = FurtherNodes("one/1")
     none.start(StartNode(1))
-    assert not none.are_running
+    assert not none.is_needed

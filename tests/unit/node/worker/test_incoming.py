@@ -11,6 +11,7 @@ from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import answer_greeting, greet
 from parallax_core.node.profile.link_probe import probe_link
+from parallax_core.node.profile.service import PURPOSES
 from parallax_core.node.worker import incoming as module
 from parallax_core.node.worker.incoming import IncomingLinks
 from tests.unit.node.cluster import soon, until
@@ -21,7 +22,7 @@ async def listening() -> AsyncIterator[tuple[IncomingLinks, str]]:
     """Yield the incoming links of the node ``far``, and its address."""
     far = InProcessTransport(TransportPlan(node="far", listen="inprocess://"))
     await far.start()
-    links = IncomingLinks(far, "far")
+    links = IncomingLinks(far, "far", PURPOSES)
     try:
         async with links.accepting():
             yield links, far.address

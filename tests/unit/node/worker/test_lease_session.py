@@ -19,6 +19,7 @@ from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.worker import loaded_stage, rejoin
 from parallax_core.node.worker.lease_session import LeaseSession
 from parallax_core.node.worker.load_progress import LoadProgressReporter
+from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.shared_layers import SharedLayers
 from parallax_core.testing.fault import Fault, FaultStage
@@ -64,7 +65,7 @@ class Desk:
     def make(self, name: str) -> LeaseSession:
         transport = InProcessTransport(TransportPlan(node=name, listen="inprocess://"))
         place = HeadPlace(self.transport.address, "head", name)
-        session = self.sessions[name] = LeaseSession(transport, self.layers, place, JOIN)
+        session = self.sessions[name] = LeaseSession(NodeServices(transport), self.layers, place, JOIN)
         return session
 
     async def start(self, *names: str) -> None:

@@ -67,13 +67,13 @@ async def test_lease_is_opened_once_for_each_number() -> None:
 
 async def test_leases_are_needed_while_a_pipeline_uses_one() -> None:
     leases = Leases()
-    found = [leases.are_needed]
+    found = [leases.is_needed]
     await leases.begin(1, 2)
-    found.append(leases.are_needed)
+    found.append(leases.is_needed)
     leases.made[1].is_needed = True
-    found.append(leases.are_needed)
+    found.append(leases.is_needed)
     await soon(leases.close())
-    assert [*found, leases.are_needed] == [False, False, True, False]
+    assert [*found, leases.is_needed] == [False, False, True, False]
 
 
 async def test_head_cannot_have_a_node_open_any_number_of_leases(caplog: pytest.LogCaptureFixture) -> None:
@@ -87,7 +87,7 @@ async def test_head_cannot_have_a_node_open_any_number_of_leases(caplog: pytest.
 async def test_node_without_leases_opens_none() -> None:
     leases = NodeLeases("one/1")
     leases.open(OpenLease(1))
-    assert not leases.are_needed
+    assert not leases.is_needed
     await soon(leases.leave())
     await soon(leases.close())
 
@@ -133,7 +133,7 @@ async def test_lease_that_fails_ends_alone_and_can_be_opened_again(caplog: pytes
 async def test_loss_of_the_stage_of_a_lease_ends_the_whole_node(loss: StageLost) -> None:
     leases = Leases()
     await leases.begin(1, 2)
-    watching = asyncio.create_task(leases.watch())
+    watching = asyncio.create_task(leases.run())
     leases.made[0].end(PeerLost("nobody listens"))
     await until(lambda: not leases.made[0].is_running)
     assert not watching.done(), "the loss of a head is nobody else's"

@@ -36,7 +36,7 @@ def transport() -> KeyedTransport:
 
 @pytest.fixture
 def linker(transport: KeyedTransport) -> PeerLinker:
-    incoming = IncomingLinks(transport, "here")
+    incoming = IncomingLinks(transport, "here", {})
     return PeerLinker(RelayPaths(transport, "here"), "here", incoming, TrustedPeers(transport))
 
 

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from parallax_core.api import TransportPlan
 from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost, StageLost, UnusableAddress
+from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.membership.term_proof import write_proof
 from parallax_core.node.worker import rejoin
+from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.rejoin import TRIES, HeadPlace, HeadSearch, serve_again
 from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.wire.membership import Join
@@ -27,7 +30,7 @@ class Session:
         self.num_losses = num_losses
         self.tried: list[str] = []
         self.is_leaving = False
-        self.terms: HeadTerms | None = None
+        self.services = NodeServices(InProcessTransport(TransportPlan(node="here/1")))
         self.error = error or PeerLost("nobody is there", "start it")
 
     async def serve(self, address: str, head: str, join: Join) -> None:
@@ -79,26 +82,26 @@ async def test_every_address_is_tried_and_the_old_one_again() -> None:
 
 async def test_node_turns_to_the_standbys_of_its_head_with_their_keys() -> None:
     session, keys = Session(3 * TRIES), {"head": b"old key"}
-    session.terms = HeadTerms(OLD, keys)
-    session.terms.note(Succession(write_proof(OLD_HEAD.begin()), (Peer("head", OTHER, b"other key"),)))
+    session.services.add(terms := HeadTerms(OLD, keys))
+    terms.note(Succession(write_proof(OLD_HEAD.begin()), (Peer("head", OTHER, b"other key"),)))
     assert (await serve(session, NEW)).address == OLD
     assert session.tried == [OLD] * TRIES + [NEW] * TRIES + [OTHER] * TRIES + [OLD]
     assert keys == {"head": b"old key"}
-    session.terms.choose(OTHER)
+    terms.choose_head(OTHER)
     assert keys == {"head": b"other key"}
 
 
 async def test_node_whose_new_head_is_lost_tries_the_one_that_the_user_named_too() -> None:
     session, keys = Session(3 * TRIES), {"head": b"old key"}
-    session.terms = HeadTerms(OLD, keys)
+    session.services.add(terms := HeadTerms(OLD, keys))
     place = HeadPlace(OLD, "head", "here/1")
     search = HeadSearch(session, place, None)  # type: ignore[arg-type]
-    session.terms.note(Succession(write_proof(OLD_HEAD.begin()), (Peer("head", OTHER, b"other key"),)))
+    terms.note(Succession(write_proof(OLD_HEAD.begin()), (Peer("head", OTHER, b"other key"),)))
     lost = PeerLost("nobody is there")
     for _ in range(TRIES):
         await search.turn(lost)
     assert (place.address, keys) == (OTHER, {"head": b"other key"})
-    session.terms.note(Succession(write_proof(STANDBY.begin())))
+    terms.note(Succession(write_proof(STANDBY.begin())))
     search.restart()
     for _ in range(TRIES):
         await search.turn(lost)

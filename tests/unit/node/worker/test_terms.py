@@ -31,12 +31,12 @@ LATER = tell(ONE.take_over(BEFORE))
 def test_node_knows_the_keys_of_the_standbys_it_was_told_of() -> None:
     keys = {"head": b"first key"}
     terms = HeadTerms(FIRST, keys)
-    assert terms.others == []
+    assert terms.heads == []
     assert terms.note(TOLD) is None
-    assert terms.others == [FIRST, SECOND]
-    terms.choose(SECOND)
+    assert terms.heads == [FIRST, SECOND]
+    terms.choose_head(SECOND)
     assert keys == {"head": b"second key"}
-    terms.choose("tcp://first:moved")
+    terms.choose_head("tcp://first:moved")
     assert keys == {"head": b"first key"}, "a head that was found elsewhere is the one that was named first"
 
 
@@ -44,16 +44,16 @@ def test_standby_that_is_named_no_more_is_not_turned_to() -> None:
     terms = HeadTerms(FIRST, {})
     terms.note(TOLD)
     assert terms.note(tell(OLD.renew(BEFORE, TWO))) is None
-    assert terms.others == [FIRST]
+    assert terms.heads == [FIRST]
 
 
 def test_keys_that_were_exchanged_by_hand_are_left_to_the_transport() -> None:
     keys: dict[str, bytes] = {}
     terms = HeadTerms(FIRST, keys)
     terms.note(TOLD)
-    terms.choose(SECOND)
+    terms.choose_head(SECOND)
     assert keys == {"head": b"second key"}
-    terms.choose(FIRST)
+    terms.choose_head(FIRST)
     assert keys == {}
 
 
@@ -61,7 +61,7 @@ def test_older_coordinator_is_refused_also_by_the_next_process(tmp_path: Path) -
     path = tmp_path / "folder" / "terms"
     terms = HeadTerms(FIRST, {"head": b"first key"}, path)
     assert terms.note(TOLD) is None
-    terms.choose(SECOND)
+    terms.choose_head(SECOND)
     assert terms.note(LATER) is None
     newer = terms.note(TOLD)
     assert newer is not None
@@ -69,8 +69,8 @@ def test_older_coordinator_is_refused_also_by_the_next_process(tmp_path: Path) -
     keys = {"head": b"first key"}
     again = HeadTerms(FIRST, keys, path)
     assert again.note(TOLD) == newer
-    assert again.others == [SECOND], "it knows where the newer one is"
-    again.choose(SECOND)
+    assert again.heads == [SECOND], "it knows where the newer one is"
+    again.choose_head(SECOND)
     assert keys == {"head": b"second key"}
     assert again.note(LATER) is None
     assert again.note(tell(STRANGER.begin())) is None
@@ -117,7 +117,7 @@ def test_file_of_a_version_that_proved_no_terms_still_refuses_what_is_older(tmp_
     terms = HeadTerms(FIRST, keys, path)
     newer = terms.note(TOLD)
     assert newer is not None
-    assert (newer.number, terms.others) == (2, [FIRST, SECOND])
+    assert (newer.number, terms.heads) == (2, [FIRST, SECOND])
     assert show_term(newer).proof == b"", "of which nobody else is convinced"
     assert terms.note(tell(ONE.begin(term=2))) is None, "the coordinator of that term proves it from now on"
     assert HeadTerms(FIRST, keys, path).note(TOLD) == newer
