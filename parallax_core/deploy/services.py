@@ -11,7 +11,7 @@ import msgspec
 from parallax_core.contracts.event import StageLoss
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine, TellLoss, find_max_length
 from parallax_core.node.events.delivery import EventBus
-from parallax_core.node.events.requests import EventRouter, RequestEvents
+from parallax_core.node.events.requests import NO_EVENTS, RequestEvents
 from parallax_core.node.routing.router import Router
 from parallax_core.server.body_messages import ParserTraits, ReaderSetup
 from parallax_core.server.options import ServerOptions
@@ -61,10 +61,8 @@ class ServiceMaker:
         self, deployment: Deployment, engines: Sequence[ReplicaEngine], find_room: Callable[[], int]
     ) -> Router:
         timeout_s, policy = deployment.pipeline.recovery_timeout_s, deployment.routing
-        if not self._event_bus:
-            return Router(engines, policy, find_room, timeout_s)
-        watch = RequestEvents(deployment.model_id, self._event_bus.tell)
-        return EventRouter(engines, policy, find_room, watch, timeout_s)
+        events = RequestEvents(deployment.model_id, self._event_bus.tell) if self._event_bus else NO_EVENTS
+        return Router(engines, policy, find_room, timeout_s, events)
 
     def _make_reader(self, deployment: Deployment) -> TokenizerPool:
         """Return the reader of request bodies, in processes of its own."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from parallax_core.contracts.engine import Engine, Finish, Request, Stream, Timing
+from parallax_core.contracts.engine import Finish, Request, Timing
 from parallax_core.contracts.event import EngineReady, Event, RequestBegan, RequestEnded
-from parallax_core.contracts.policy import RoutingPolicy
-from parallax_core.node.routing.router import RECOVERY_TIMEOUT_S, Router
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,46 +21,33 @@ class RequestEvents:
     now: Callable[[], float] = time.monotonic
     """A monotonic clock, in seconds."""
 
+    def note_ready(self, load_s: float) -> None:
+        """Emit `EngineReady`; ``load_s``: how long the start took, in seconds."""
+        self.tell(EngineReady(at=self.wall(), model=self.model, load_s=load_s))
 
-class EventRouter(Router):
-    """A router that emits an event when it is ready, and when a request begins or ends."""
+    def note_begun(self, request: Request) -> None:
+        """Emit `RequestBegan` for a request that was accepted."""
+        self.tell(RequestBegan(at=self.wall(), model=self.model, id=request.id, prompt_tokens=len(request.prompt)))
 
-    def __init__(
-        self,
-        engines: Sequence[Engine],
-        policy: RoutingPolicy,
-        max_length: Callable[[], int],
-        watch: RequestEvents,
-        recovery_timeout_s: float = RECOVERY_TIMEOUT_S,
-    ) -> None:
-        super().__init__(engines, policy, max_length, recovery_timeout_s)
-        self._watch = watch
-        self._clock = watch.now
-
-    async def start(self) -> None:
-        """Start the replicas, and emit `EngineReady`."""
-        watch, began = self._watch, self._watch.now()
-        await super().start()
-        watch.tell(EngineReady(at=watch.wall(), model=watch.model, load_s=watch.now() - began))
-
-    def submit(self, request: Request) -> Stream:
-        """Submit a request, and emit `RequestBegan` once it is accepted."""
-        watch = self._watch
-        stream = super().submit(request)
-        watch.tell(RequestBegan(at=watch.wall(), model=watch.model, id=request.id, prompt_tokens=len(request.prompt)))
-        return stream
-
-    def _end(self, request: Request, finish: Finish) -> None:
+    def note_ended(self, request: Request, finish: Finish) -> None:
+        """Emit `RequestEnded` for a request that is over, in whatever way."""
         timing = finish.timing or Timing()
         first_s = timing.queued_s + timing.prefill_s
-        watch = self._watch
-        watch.tell(
+        self.tell(
             RequestEnded(
-                at=watch.wall(),
-                model=watch.model,
+                at=self.wall(),
+                model=self.model,
                 id=request.id,
                 finish=finish,
                 first_token_s=first_s if finish.output_tokens else None,
                 duration_s=first_s + timing.decode_s,
             )
         )
+
+
+def _ignore(event: Event) -> None:
+    del event
+
+
+NO_EVENTS = RequestEvents("", _ignore)
+"""Tells nobody."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -23,6 +22,7 @@ from parallax_core.contracts.engine import Engine, EngineStats, Finish, Health, 
 from parallax_core.contracts.policy import ArrivalView, RoutingPolicy
 from parallax_core.contracts.status import ReplicaStatus
 from parallax_core.engine.timing import Timeline, Timer
+from parallax_core.node.events.requests import NO_EVENTS, RequestEvents
 from parallax_core.node.policy.guard import RoutingGuard
 from parallax_core.node.routing.attempt import RoutingAttempt
 from parallax_core.node.routing.failover import FailoverStream, RequestProgress, RoutedStream
@@ -54,6 +54,7 @@ class Router:
         policy: RoutingPolicy,
         max_length: Callable[[], int],
         recovery_timeout_s: float = RECOVERY_TIMEOUT_S,
+        events: RequestEvents = NO_EVENTS,
     ) -> None:
         """Route to ``engines``.
 
@@ -62,6 +63,7 @@ class Router:
             policy: chooses one for each request.
             max_length: returns the longest sequence in tokens, once the engines are ready.
             recovery_timeout_s: how long a request whose replica was lost waits for another one.
+            events: is told when the replicas are ready, and when a request begins or ends.
         """
         self._replicas = [Replica(rank, engine) for rank, engine in enumerate(engines)]
         self._policy = RoutingGuard(policy)
@@ -73,7 +75,8 @@ class Router:
         self._additions: set[asyncio.Task[None]] = set()
         self._phase = Health(state="starting")
         self._num_arrivals = 0
-        self._clock: Timer = time.monotonic
+        self.events = events
+        self._clock: Timer = events.now
 
     async def start(self) -> None:
         """Start all replicas in parallel.
@@ -84,6 +87,7 @@ class Router:
         """
         if self._phase.state != "starting" or self._starts:
             raise self._refusal()
+        began = self._clock()
         try:
             await self._start_all()
         except BaseException as error:
@@ -92,6 +96,7 @@ class Router:
             await self._stop_all()
             raise
         self._phase = Health(state="ready")
+        self.events.note_ready(self._clock() - began)
 
     async def stop(self) -> None:
         """Stop all replicas in parallel, including those that are starting.
@@ -145,8 +150,9 @@ class Router:
 
         def end(finish: Finish) -> None:
             attempt.is_over = True
-            self._end(request, finish)
+            self.events.note_ended(request, finish)
 
+        self.events.note_begun(request)
         return FailoverStream(placement, attempt.progress, partial(self._move, attempt), end, self._clock)
 
     def check_room(self) -> None:
@@ -252,9 +258,7 @@ class Router:
 
     def _place(self, attempt: RoutingAttempt, request: Request) -> RoutedStream:
         """Submit the request to the policy's first choice that accepts it, among the replicas not tried yet."""
-        left = {replica.rank: replica for replica in self._replicas if replica.takes(request)}
-        for rank in attempt.tried:
-            left.pop(rank, None)
+        left = {each.rank: each for each in self._replicas if each.rank not in attempt.tried and each.takes(request)}
         cached, arrival = self._prefix_index.find_cached(attempt.keys), attempt.view(request)
         refusal: Unavailable | None = None
         now = self._clock()
@@ -278,9 +282,8 @@ class Router:
         It waits for a replica that has room, or is being repaired, if none accepts it now.
         """
         has_begun = attempt.progress.num_tokens > 0
-        if lost.engine.health().state == "ready" or (has_begun and not lost.can_resume(attempt.request)):
-            return None
-        if not attempt.may_move():
+        is_stuck = has_begun and not lost.can_resume(attempt.request)
+        if is_stuck or lost.engine.health().state == "ready" or not attempt.may_move():
             return None
         self._prefix_index.forget(lost.rank)
         lost.suspected_until = self._clock() + SUSPECTED_AFTER_LOSS_S
@@ -316,9 +319,6 @@ class Router:
             return attempt.time_out(error.message)
         except ParallaxError:
             return None
-
-    def _end(self, request: Request, finish: Finish) -> None:
-        """A request is over, in whatever way; called once for each stream."""
 
     def _check_moves(self) -> None:
         """Raise Overloaded while requests of a lost replica wait for room, which new ones would take from them."""

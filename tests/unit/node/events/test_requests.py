@@ -10,9 +10,10 @@ import pytest
 from parallax_core.api import EngineReady, Event, Request, RequestBegan, RequestEnded, RequestId, Sampling, Stage
 from parallax_core.base.errors import BackendFailed, InvalidRequest
 from parallax_core.builtin.routing import RoundRobin
-from parallax_core.node.events.requests import EventRouter, RequestEvents
+from parallax_core.node.events.requests import RequestEvents
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.routing.router import Router
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
 
@@ -29,11 +30,11 @@ def make_request(name: str, length: int = 3, max_tokens: int = 4) -> Request:
     )
 
 
-def make_router(told: list[Event], now: Callable[[], float] | None = None) -> EventRouter:
+def make_router(told: list[Event], now: Callable[[], float] | None = None) -> Router:
     clock = itertools.count()
     watch = RequestEvents("toy", told.append, wall=lambda: 1000.0, now=now or (lambda: float(next(clock))))
     engine = PipelineEngine(LocalExecutor([lambda: TOY.open(num_pages=40)]), decode)
-    return EventRouter([engine], RoundRobin(), lambda: 64, watch)
+    return Router([engine], RoundRobin(), lambda: 64, events=watch)
 
 
 @pytest.fixture
@@ -42,14 +43,14 @@ def told() -> list[Event]:
 
 
 @pytest.fixture
-async def router(told: list[Event]) -> AsyncIterator[EventRouter]:
+async def router(told: list[Event]) -> AsyncIterator[Router]:
     router = make_router(told)
     await router.start()
     yield router
     await router.stop()
 
 
-async def test_request_is_told_of_at_its_beginning_and_its_end(router: EventRouter, told: list[Event]) -> None:
+async def test_request_is_told_of_at_its_beginning_and_its_end(router: Router, told: list[Event]) -> None:
     deltas = [delta async for delta in router.submit(make_request("r"))]
     ready, began, ended = told
     assert ready == EngineReady(at=1000.0, model="toy", load_s=1.0)
@@ -63,7 +64,7 @@ async def test_request_is_told_of_at_its_beginning_and_its_end(router: EventRout
     assert ended.duration_s == ended.first_token_s + timing.decode_s
 
 
-async def test_number_of_events_does_not_depend_on_that_of_tokens(router: EventRouter, told: list[Event]) -> None:
+async def test_number_of_events_does_not_depend_on_that_of_tokens(router: Router, told: list[Event]) -> None:
     for length in (1, 30):
         stream = router.submit(make_request(str(length), max_tokens=length))
         assert sum([len(delta.tokens) async for delta in stream]) == length
@@ -91,7 +92,7 @@ async def test_client_that_goes_away_ends_its_request(told: list[Event]) -> None
     assert ended.duration_s == 2.0
 
 
-async def test_request_that_is_refused_never_began(router: EventRouter, told: list[Event]) -> None:
+async def test_request_that_is_refused_never_began(router: Router, told: list[Event]) -> None:
     with pytest.raises(InvalidRequest):
         router.submit(make_request("long", length=100))
     assert [type(event) for event in told] == [EngineReady]
@@ -104,7 +105,7 @@ async def test_engine_that_does_not_start_is_not_ready() -> None:
         raise OSError("no memory")
 
     watch = RequestEvents("toy", told.append)
-    router = EventRouter([PipelineEngine(LocalExecutor([fail]), decode)], RoundRobin(), lambda: 64, watch)
+    router = Router([PipelineEngine(LocalExecutor([fail]), decode)], RoundRobin(), lambda: 64, events=watch)
     with pytest.raises(BackendFailed):
         await router.start()
     assert told == []
