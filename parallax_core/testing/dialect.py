@@ -1,0 +1,193 @@
+"""The kit for API dialects: how bodies are read, the roles of routes, and the form of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from parallax_core.contracts.dialect import Dialect, DialectSpec
+from parallax_core.contracts.surface import ROLE
+from parallax_core.hookspecs import hookimpl
+from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_core.plugins.discovery import PluginRecord
+from parallax_core.plugins.host import PluginHost
+from parallax_core.server.app import make_app
+from parallax_core.server.body_messages import BodyRequest, BodyResult, RefusedBody
+from parallax_core.server.body_reader import BodyReader, load_bodies
+from parallax_core.server.drain import Drain
+from parallax_core.server.model_changes import ModelChanges
+from parallax_core.server.options import ServerOptions
+from parallax_core.server.served_models import ServedModels
+from parallax_core.testing.promise import broken
+
+ALONE = "It is read in a process of its own, which imports nothing else of the dialect"
+PATH = "The path of the route that it is sent to"
+READ = "Gets a `BodyReader`, the valid body and the `BodyRequest`, and returns what the route needs"
+REFUSES = "It raises `InvalidRequest` for what cannot be served"
+ROLES = "whose routes state their roles by `needs_role`"
+ERRORS = "Where errors have it, also below each path, and whoever refuses the request"
+WRITES = "Returns the status and the body for a status, the error in OpenAI's form, and the id of the request"
+CLOSES = "Closes what it has opened; called once, when the models have stopped"
+
+TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}>"
+STATUSES = (400, 401, 403, 404, 408, 413, 429, 500, 503)
+MODEL = "toy"
+
+
+class DialectConformance:
+    """Holds an API dialect to its contract.
+
+    Subclass it in a test module under a name that begins with ``Test``, and give `spec` and `bodies`.
+    """
+
+    spec: DialectSpec
+    bodies: Mapping[str, Mapping[str, Any]]
+    """By kind: a body that a model with a chat template can serve, without ``model``, and with more than one token."""
+
+    def test_readers_import_no_routes(self) -> None:
+        """A process that has imported the schema and the reader of each kind of body has imported no HTTP server."""
+        modules = {
+            ref.target.partition(":")[0] for body in self.spec.bodies.values() for ref in (body.schema, body.read)
+        }
+        code = f"import sys, {', '.join(sorted(modules))}; print(*({{'fastapi', 'uvicorn'}} & sys.modules.keys()))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, broken(f"{sorted(modules)} cannot be imported: {done.stderr[-500:]}", ALONE)
+        assert not done.stdout.strip(), broken(f"the readers import {done.stdout.strip()}", ALONE)
+
+    def test_bodies_are_read(self, tmp_path: Path) -> None:
+        """Each body is read; what comes of it goes to the server and back as it is."""
+        for kind, result in self._read(tmp_path).items():
+            content = result.content
+            assert not isinstance(content, RefusedBody), broken(
+                f"a body of the kind {kind!r} is refused: {content}", READ
+            )
+            decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=BodyResult)
+            assert decoded == result, broken(f"what is read of {kind!r} changes on its way to the server", READ)
+
+    def test_unknown_field_is_refused_by_name(self, tmp_path: Path) -> None:
+        """A field that nothing reads is an error of the client's, which names it."""
+        for kind, result in self._read(tmp_path, no_such_field=1).items():
+            content = result.content
+            is_named = isinstance(content, RefusedBody) and "no_such_field" in content.message
+            assert is_named, broken(f"a body of the kind {kind!r} with an unknown field gives {content}", REFUSES)
+
+    def test_model_that_is_not_served_is_refused(self, tmp_path: Path) -> None:
+        """The field ``model`` is known to the schema, so a name that is not this model's is refused."""
+        for kind, result in self._read(tmp_path, model="another").items():
+            content = result.content
+            is_unknown = isinstance(content, RefusedBody) and content.kind == "model"
+            assert is_unknown, broken(f"a body of the kind {kind!r} for another model gives {content}", REFUSES)
+
+    def test_bodies_have_their_routes(self) -> None:
+        """At the path of each body is a route for POST."""
+        routes = [route for router in self._open().routers for route in router.routes]
+        posts = {route.path for route in routes if "POST" in route.methods}
+        for kind, body in self.spec.bodies.items():
+            assert body.path in posts, broken(f"no route takes a POST to {body.path}, for bodies of {kind!r}", PATH)
+
+    def test_routes_state_their_roles(self) -> None:
+        """Each route for more than reading says which keys it needs; one that does not is for administrators."""
+        routes = [route for router in self._open().routers for route in router.routes]
+        silent = [each.path for each in routes if each.methods - {"GET", "HEAD"} and not hasattr(each.endpoint, ROLE)]
+        assert not silent, broken(f"these routes state no role: {silent}", ROLES)
+
+    def test_errors_have_the_form_of_the_dialect(self) -> None:
+        """Whatever is refused at its paths is JSON in its form, with a status of an error."""
+        if (form := self._open().errors) is not None:
+            for status in STATUSES:
+                sent, written = form.write(status, {"message": "why", "type": "x", "param": None, "code": None}, "id")
+                assert sent >= STATUSES[0], broken(f"an error with the status {status} is sent as {sent}", WRITES)
+                assert "why" in json.dumps(written), broken(f"the body of a {status} does not say why", WRITES)
+        for kind, body in self.spec.bodies.items():
+            status, answer = asyncio.run(self._ask(body.path, {"model": MODEL, **self.bodies[kind]}))
+            fault = f"without a model, {body.path} answers {status} {answer[:200]!r}"
+            assert status >= STATUSES[0], broken(fault, ERRORS)
+            assert isinstance(json.loads(answer or b"null"), dict), broken(fault, ERRORS)
+
+    def test_dialect_closes(self) -> None:
+        """It is opened and closed without a request."""
+
+        async def run() -> None:
+            if (close := self._open().close) is not None:
+                async with asyncio.timeout(10):
+                    await close()
+
+        try:
+            asyncio.run(run())
+        except TimeoutError as error:
+            raise AssertionError(broken("it did not close in ten seconds", CLOSES)) from error
+
+    def _open(self) -> Dialect:
+        return self.spec.open.load()(ServedModels(), ServerOptions())
+
+    async def _ask(self, path: str, body: Mapping[str, object]) -> tuple[int, bytes]:
+        """Return the status and the body of the answer of a server without a model."""
+        offer = hookimpl(specname="parallax_register_dialects")(lambda: [self.spec])
+        record = PluginRecord(name="tested", distribution="tested", version="1", module="tested", state="loaded")
+        plugins = PluginHost([(record, SimpleNamespace(parallax_register_dialects=offer))])
+        models = ServedModels()
+        app = make_app(models, ModelChanges(models, None), ServerOptions(), Drain(), plugins)
+        assert not plugins.records[0].reason, f"it cannot be served: {plugins.records[0].reason}"
+        status, pieces = 0, list[bytes]()
+        sent = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            return sent.pop() if sent else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:  # noqa: ANN401 -- as ASGI has it
+            nonlocal status
+            status = message.get("status", status)
+            pieces.append(message.get("body", b""))
+
+        headers = [(b"host", b"toy"), (b"content-type", b"application/json")]
+        place: dict[str, Any] = {
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "scheme": "http",
+        }
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "headers": headers,
+            "client": ("127.0.0.1", 1),
+            "server": ("toy", 80),
+        }
+        await app({**scope, **place, "http_version": "1.1", "asgi": {"version": "3.0"}}, receive, send)
+        await app.state.dialects.close()
+        return status, b"".join(pieces)
+
+    def _read(self, folder: Path, **more: object) -> dict[str, BodyResult]:
+        """Return what each body is read as, with ``more`` fields."""
+        targets = {kind: (body.schema.target, body.read.target) for kind, body in self.spec.bodies.items()}
+        reader = BodyReader(write_tokenizer(folder), MODEL, load_bodies(targets))
+        found = {}
+        for kind, body in self.bodies.items():
+            ask = BodyRequest(kind=kind, body=json.dumps({**body, **more}).encode())
+            try:
+                found[kind] = reader.answer(ask)
+            except Exception as error:
+                fault = f"reading a body of the kind {kind!r} raised {type(error).__name__}: {error}"
+                raise AssertionError(broken(fault, REFUSES)) from error
+        return found
+
+
+def write_tokenizer(folder: Path) -> ModelTokenizer:
+    """Write a model's folder in which every byte is a token, and return its tokenizer."""
+    vocab = {symbol: number for number, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": 7}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return ModelTokenizer(folder)
