@@ -50,4 +50,4 @@ def _ignore(event: Event) -> None:
 
 
 NO_EVENTS = RequestEvents("", _ignore)
-"""Tells nobody."""
+"""Discards events."""
