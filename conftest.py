@@ -210,6 +210,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what exists by now, modules and tests, out of garbage collections, many of which run as stages close."""
+    """Leave what exists by now, modules and tests, out of garbage collections, many of which run as stages close.
+
+    For good: a server freezes what it has, and a worker that returns memory unfreezes all. Here these would be the
+    million objects of the run, which each collection from then on would look at, for half a second.
+    """
     gc.collect()
     gc.freeze()
+    for name in ("freeze", "unfreeze"):
+        setattr(gc, name, lambda: None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from gc import collect, freeze  # by name, since a run of the tests takes the effect from `gc.freeze`
 from pathlib import Path
 
 
@@ -36,12 +36,11 @@ def _without_warnings() -> Iterator[None]:
 
     Existing objects are frozen, so that garbage collection does not scan them hundreds of times.
     """
-    gc.freeze()
+    freeze()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-        gc.collect()
-    gc.unfreeze()
+        collect()
 
 
 def find_failures(kit: type[object]) -> dict[str, str]:

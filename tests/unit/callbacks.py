@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from gc import collect, freeze  # by name, since a run of the tests takes the effect from `gc.freeze`
 
 MOST_S = 0.05
 """The most CPU time a callback may take, in seconds, before it delays others."""
@@ -35,8 +35,8 @@ class Callbacks:
 @contextmanager
 def watched() -> Iterator[Callbacks]:
     """Time the callbacks of all event loops; existing objects are frozen, so that garbage collection skips them."""
-    gc.collect()
-    gc.freeze()  # as the server does when it is ready
+    collect()
+    freeze()  # as the server does when it is ready
     found, run = Callbacks(), asyncio.Handle._run
 
     def timed(handle: asyncio.Handle) -> None:
@@ -49,4 +49,3 @@ def watched() -> Iterator[Callbacks]:
         yield found
     finally:
         asyncio.Handle._run = run  # type: ignore[method-assign]
-        gc.unfreeze()
