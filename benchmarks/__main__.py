@@ -1,8 +1,4 @@
-"""Lists the benchmarks that have a result, and runs them: ``make evidence``.
-
-    python -m benchmarks                 # what there is, and when it was measured
-    python -m benchmarks placement soak  # measure these again
-    python -m benchmarks --missing       # measure what has no result
+"""Lists the benchmarks that have a result, and runs those that are named, or with ``--missing`` those without.
 
 A result is ``benchmarks/results/NAME.json``, with its commit, command and machine. A run ends after 30 minutes; what it
 has found until then is kept in ``build/evidence``, and the next run goes on from there.
@@ -32,8 +28,6 @@ ENGINES = {
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A benchmark that has a result."""
-
     command: str
     """The module and its arguments; ``{model}`` is the real model's folder, and ``{vllm}`` an interpreter with it."""
     needs: str = ""
@@ -51,26 +45,23 @@ EVIDENCE: dict[str, Evidence] = {
     "parity-smollm2": Evidence("benchmarks.parity stage --prompts 10 --tokens 32"),
     "parity-torch": Evidence("benchmarks.parity stage --backend torch"),
     "stages": Evidence("benchmarks.parity stages"),
-    "memory": Evidence("benchmarks.memory {model}"),
     "families": Evidence("benchmarks.families"),
     "wire-fuzz": Evidence("tests.unit.wire.damage"),
     "link-fuzz": Evidence("tests.support.link_fuzz"),
     "kernels": Evidence("benchmarks.kernels"),
-    "arm-kernels": Evidence("benchmarks.arm_kernels", "a cross compiler and an emulator"),
-    "quality": Evidence("benchmarks.quality {model}"),
+    "arm-kernels": Evidence("plugins.backend_torch.tests.arm_kernels", "a cross compiler and an emulator"),
+    "quality": Evidence("benchmarks.quality"),
     "head": Evidence("benchmarks.head"),
-    "pacing": Evidence("benchmarks.pacing"),
     "pipeline": Evidence("benchmarks.pipeline"),
     "hop": Evidence("benchmarks.hop"),
-    "steps-ahead": Evidence("benchmarks.steps_ahead {model}"),
     "placement": Evidence("benchmarks.placement --seconds 780"),
     "prediction": Evidence("benchmarks.prediction"),
-    "quotas": Evidence("benchmarks.quotas {model}", "control groups"),
+    "quotas": Evidence("benchmarks.quotas", "control groups"),
     "helix": Evidence("benchmarks.helix"),
     "simulate": Evidence("benchmarks.simulate"),
     "mixed-engines": Evidence("benchmarks.parity served --python vllm={vllm} --python sglang={sglang}"),
     "schemas": Evidence("benchmarks.schemas"),
-    "clients": Evidence("benchmarks.clients", "npm"),
+    "clients": Evidence("tests.clients", "npm"),
     "cuda": Evidence("benchmarks.cuda", "a CUDA device"),
     "stage-kills": Evidence("benchmarks.faults kills"),
     "chaos": Evidence("benchmarks.faults sabotage"),
@@ -83,7 +74,6 @@ EVIDENCE: dict[str, Evidence] = {
     "run-chaos": Evidence("benchmarks.faults lan --logs build/run-chaos", "root, iproute2 and nftables"),
     "edge": Evidence("benchmarks.faults edge"),
     "cancels": Evidence("benchmarks.faults cancels"),
-    "loop-lag": Evidence("benchmarks.faults lag", "an idle machine"),
     "strangers": Evidence("benchmarks.faults strangers", "an idle machine"),
     "many-links": Evidence("benchmarks.faults links", "an idle machine"),
     "nat-lab": Evidence("labs.nat_lab", "root, iproute2 and nftables"),
@@ -95,7 +85,6 @@ EVIDENCE: dict[str, Evidence] = {
 
 
 def fill(command: str) -> list[str]:
-    """Return the words of a command, and make the environments that it names."""
     places = {"peers": str(PEERS)}
     for name, home in ENGINES.items():
         if f"{{{name}}}" in command:
@@ -109,7 +98,6 @@ def fill(command: str) -> list[str]:
 
 
 def measure(name: str) -> bool:
-    """Measure one; return whether it is whole and as it should be."""
     draft = DRAFTS / f"{name}.json"
     draft.parent.mkdir(parents=True, exist_ok=True)
     print(f"measuring {name}", flush=True)
@@ -128,7 +116,6 @@ def measure(name: str) -> bool:
 
 
 def show() -> None:
-    """Print each benchmark with the commit of its result."""
     for name, each in EVIDENCE.items():
         path = RESULTS / f"{name}.json"
         commit = json.loads(path.read_text()).get("commit", "some parts")[:10] if path.exists() else "-"

@@ -94,23 +94,19 @@ class Limits:
     """The bytes of the keys and values of a token, in all layers."""
 
     def bound_decode(self, rows: int) -> float:
-        """Return the least milliseconds of a decode step."""
         return (self.matrix_bytes + rows * CONTEXT * self.kv_bytes) / self.bytes_per_s * 1e3
 
     def bound_prompt(self, tokens: int) -> float:
-        """Return the least milliseconds of a prompt, without its attention."""
         read = (self.matrix_bytes - self.head_bytes) * tokens + self.head_bytes
         return read / self.operations_per_s * 1e3  # two operations for the two bytes of a weight
 
 
 def wait(device: str) -> None:
-    """Wait until the device has done its work."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
 
 
 def time_work(device: str, work: Callable[[], object], turns: int = 10) -> float:
-    """Return the median seconds of ``work``."""
     seconds = []
     for _ in range(turns + 2):
         wait(device)
@@ -122,20 +118,17 @@ def time_work(device: str, work: Callable[[], object], turns: int = 10) -> float
 
 
 def time_copy(device: str, size: int) -> float:
-    """Return the median seconds to copy ``size`` bytes."""
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return time_work(device, lambda: target.copy_(source))
 
 
 def time_product(device: str, size: int) -> float:
-    """Return the median seconds of a product of two random matrices in bfloat16."""
     one, other = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     return time_work(device, lambda: one @ other)
 
 
 def measure_limits(device: str, layers: int, size: int = SIZE, copied: int = COPIED) -> Limits:
-    """Measure the device, and count what a model asks of it."""
     numbers = sum(torch.Size(shape).numel() for name, shape in list_tensors(layers) if "embed" not in name)
     return Limits(
         bytes_per_s=2 * copied / time_copy(device, copied),
@@ -147,7 +140,6 @@ def measure_limits(device: str, layers: int, size: int = SIZE, copied: int = COP
 
 
 def list_tensors(layers: int, config: Mapping[str, Any] = CONFIG) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the names and shapes of the model's tensors."""
     width, wide = config["hidden_size"], config["intermediate_size"]
     inner, shared = (config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
     yield "model.embed_tokens.weight", (config["vocab_size"], width)
@@ -169,7 +161,6 @@ def list_tensors(layers: int, config: Mapping[str, Any] = CONFIG) -> Iterator[tu
 
 
 def make_model(folder: Path, layers: int, device: str, config: Mapping[str, Any] = CONFIG) -> None:
-    """Write a model with random weights to ``folder``, in files of a layer each."""
     random = torch.Generator(device).manual_seed(0)
     files: dict[str, dict[str, torch.Tensor]] = {}
     for name, shape in list_tensors(layers, config):
@@ -199,7 +190,6 @@ class Ours:
         self._used = 0
 
     def begin(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Callable[[], object]:
-        """Run ``prompts``, and return a decode step of all of them."""
         spec = SequenceSpec(prompt_length=len(prompts[0]), sampling=sampling)
         ids = [SeqId(self._used + number) for number in range(len(prompts))]
         self._used += len(prompts)
@@ -218,7 +208,6 @@ class Ours:
         return step
 
     def feed(self, sequence: SeqId, prompt: Sequence[int]) -> None:
-        """Run a prompt in as few steps as the stage allows; the last one draws a token."""
         size = self._stage.info.max_batch_tokens
         for start in range(0, len(prompt), size):
             part = tuple(prompt[start : start + size])
@@ -226,11 +215,9 @@ class Ours:
             self._stage.step(StageBatch((Row(sequence, start, part, draws),), step=start)).wait()
 
     def end(self) -> None:
-        """Drop the sequences."""
         self._stage.edit([Drop(each) for each in self._ids])
 
     def close(self) -> None:
-        """Free the memory of the model."""
         self._stage.close()
 
 
@@ -250,7 +237,6 @@ class Theirs:
         self._model: Any = loaded.to(device)
 
     def begin(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Callable[[], object]:
-        """Run ``prompts``, and return a decode step of all of them."""
         assert sampling.temperature == 0, "only the largest score is drawn here"
         with torch.inference_mode():
             caches = self._model(torch.tensor(prompts, device=self._device), use_cache=True, logits_to_keep=1)
@@ -266,11 +252,9 @@ class Theirs:
         return step
 
     def end(self) -> None:
-        """Free the memory of the sequences."""
         gc.collect()
 
     def close(self) -> None:
-        """Free the memory of the model."""
         self._model = None
         gc.collect()
         torch.cuda.empty_cache()
@@ -281,7 +265,6 @@ Side = Ours | Theirs
 
 @contextmanager
 def open_side(make: Callable[[], Side]) -> Iterator[tuple[Side, float]]:
-    """Open a side, and close it; also yield the seconds that opening took."""
     begun = time.perf_counter()
     side = make()
     try:
@@ -291,14 +274,12 @@ def open_side(make: Callable[[], Side]) -> Iterator[tuple[Side, float]]:
 
 
 def make_prompts(rows: int, tokens: int) -> list[list[int]]:
-    """Return random tokens, the same on every call."""
     random = torch.Generator().manual_seed(rows)
     found: list[list[int]] = torch.randint(1000, 100000, (rows, tokens), generator=random).tolist()
     return found
 
 
 def decode(side: Side, device: str, rows: int, sampling: Sampling) -> float:
-    """Return the median milliseconds of a decode step."""
     step = side.begin(make_prompts(rows, CONTEXT), sampling)
     for _ in range(WARM_UP):
         step()
@@ -308,8 +289,6 @@ def decode(side: Side, device: str, rows: int, sampling: Sampling) -> float:
 
 
 def run_prompt(side: Side, device: str, tokens: int) -> float:
-    """Return the median milliseconds of a prompt of one sequence."""
-
     def work() -> None:
         side.begin(prompts, Sampling(temperature=0))
         side.end()
@@ -319,7 +298,6 @@ def run_prompt(side: Side, device: str, tokens: int) -> float:
 
 
 def measure_idle(side: Side, rows: int) -> float:
-    """Return the share of decode steps in which a CUDA device computes nothing."""
     step = side.begin(make_prompts(rows, CONTEXT), Sampling(temperature=0))
     for _ in range(WARM_UP):
         step()
@@ -338,14 +316,12 @@ def measure_idle(side: Side, rows: int) -> float:
 
 
 def run_first_token(folder: Path, device: str) -> None:
-    """Load the model and draw a token behind a short prompt."""
     side = Ours(folder, device, {})
     side.begin(make_prompts(1, FIRST_PROMPT), Sampling(temperature=0))
     side.close()
 
 
 def time_first_token(folder: Path, device: str) -> float:
-    """Return the seconds that a new process takes to its first token."""
     command = [sys.executable, "-m", "benchmarks.cuda", "--device", device, "--first-token", str(folder)]
     begun = time.perf_counter()
     subprocess.run(command, check=True)
@@ -353,7 +329,6 @@ def time_first_token(folder: Path, device: str) -> float:
 
 
 def measure_side(make: Callable[[], Side], device: str, rows: Sequence[int], prompts: Sequence[int]) -> dict[str, Any]:
-    """Return the figures of a side in milliseconds."""
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     with open_side(make) as (side, seconds):
@@ -374,7 +349,6 @@ def measure_side(make: Callable[[], Side], device: str, rows: Sequence[int], pro
 
 
 def compare(limits: Limits, sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return our figures beside the bounds, and the ratios to the other sides."""
     ours, theirs = sides["parallax"], sides["transformers"]
     bounds = {"decode_ms": limits.bound_decode, "prompt_ms": limits.bound_prompt}
     return {
@@ -387,7 +361,6 @@ def compare(limits: Limits, sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def run(device: str, layers: int, rows: Sequence[int], prompts: Sequence[int]) -> dict[str, Any]:
-    """Measure everything, and return the report."""
     small = {} if device.startswith("cuda") else {"size": 512, "copied": 2**24}
     limits = measure_limits(device, layers, **small)
     shared = Path("/dev/shm")  # noqa: S108 -- memory: the disk is not measured

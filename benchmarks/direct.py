@@ -90,7 +90,6 @@ PACKAGES = {"transformers": ("transformers", "torch"), "llama": ("llama-cpp-pyth
 
 
 def answer_lines(generate: Generate, requests: TextIO, output: TextIO) -> None:
-    """Generate for each line of ``requests``, and write the times to ``output``."""
     for line in requests:
         request = json.loads(line)
         print(json.dumps(generate(request["prompts"], request["tokens"])), file=output, flush=True)

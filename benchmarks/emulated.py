@@ -13,10 +13,10 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
 
 import msgspec
 
-from benchmarks.slow_links import Wire, find_port, pass_slowly
 from parallax_core.api import (
     DeviceProfile,
     LayerRange,
@@ -41,11 +41,68 @@ from parallax_core.wire.membership import Assign, Join
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.node_services import make_services
 from tests.support.paced_node import time_batch
+from tests.support.zmq_nodes import find_tcp_port
 
 HEAD = "head"
 TIMEOUT_S = 30.0
 MAX_BATCH_TOKENS = 2048
 FLOAT_BYTES = 4
+
+
+PIECE_BYTES = 2**14
+
+
+class Wire(NamedTuple):
+    """A direction of a link."""
+
+    delay_s: float
+    bandwidth: float
+    """Bytes per second."""
+
+
+@asynccontextmanager
+async def pass_slowly(port: int, there: Wire, back: Wire) -> AsyncIterator[int]:
+    """Forward connections to ``port`` of this machine, each way as slowly as its wire; yield the port to connect to."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+        for one, other, wire in ((reader, far_writer, there), (far_reader, writer, back)):
+            tasks.add(asyncio.create_task(_forward(one, other, wire)))
+
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wire: Wire) -> None:
+    """Forward data in order: each piece is sent for its size over the bandwidth, and arrives a delay later."""
+    loop, sent = asyncio.get_running_loop(), 0.0
+    pending: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+    async def deliver() -> None:
+        while True:
+            due, data = await pending.get()
+            await asyncio.sleep(due - loop.time())
+            writer.write(data)
+            if not data:
+                writer.close()
+                return
+            await writer.drain()
+
+    delivering = asyncio.create_task(deliver())
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(PIECE_BYTES):
+            sent = max(sent, loop.time()) + len(data) / wire.bandwidth
+            pending.put_nowait((sent + wire.delay_s, data))
+    pending.put_nowait((max(sent, loop.time()) + wire.delay_s, b""))
+    with contextlib.suppress(ConnectionError):
+        await delivering
 
 
 class EmulatedNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +133,7 @@ class EmulatedPipeline:
 async def run_pipeline(plan: EmulatedPipeline) -> AsyncIterator[PipelineEngine]:
     """Start the processes of a pipeline, and yield the engine over them; keys are in ``PARALLAX_HOME``."""
     async with AsyncExitStack() as stack:
-        ports = [find_port() for _ in plan.stages]
+        ports = [find_tcp_port() for _ in plan.stages]
         head = NodeRegistry(
             ZmqTransport(TransportPlan(node=HEAD, listen="tcp://127.0.0.1:0", timeout_s=TIMEOUT_S)), HEAD
         )
@@ -115,7 +172,6 @@ async def run_pipeline(plan: EmulatedPipeline) -> AsyncIterator[PipelineEngine]:
 
 
 def make_opener(plan: EmulatedNode) -> Callable[[Assign, Progress], Stage]:
-    """Return a function that opens a sleeping stage."""
     width = plan.model.hidden // FLOAT_BYTES
 
     def open_stage(assign: Assign, progress: Progress) -> Stage:
@@ -136,7 +192,6 @@ def make_opener(plan: EmulatedNode) -> Callable[[Assign, Progress], Stage]:
 
 
 async def serve(plan: EmulatedNode) -> None:
-    """Run a node until its head is gone."""
     transport = ZmqTransport(TransportPlan(node=plan.node, listen=plan.listen, timeout_s=TIMEOUT_S))
     await transport.start()
     member = WorkerSession(make_services(transport, plan.node), plan.node, make_opener(plan))

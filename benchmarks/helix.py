@@ -3,12 +3,13 @@
     python -m benchmarks.helix --out benchmarks/results/helix.json
 
 The clusters, the speeds and Helix's placements are in benchmarks/data/helix.json, which names its source. Everything is
-simulated: the score of a placement is the most flow through it (`benchmarks.max_flow`). The score of Helix's own
-placement must be the objective that its solver printed. Ours are found by two searches, with the
-tables of Helix in place of our cost model: ``alone`` is the ``search`` policy, where a node serves one pipeline, and
-``shared`` is `plan_shared`, where several pipelines may lead through a node, as in Helix. The goals for the better of
-them are a share of 1.00 in at most 10 seconds of CPU time for both, at least 0.95, and exactly the optimum where the
-solver proved one.
+simulated: the score of a placement is the most flow through it (Mei et al., "Helix", ASPLOS 2025, section 4): a node is
+an edge whose capacity is its tokens per second with its number of layers, and a link goes from a node to each whose
+layers begin where its own end. The score of Helix's own placement must be the objective that its solver printed. Ours
+are found by two searches, with the tables of Helix in place of our cost model: ``alone`` is the ``search`` policy,
+where a node serves one pipeline, and ``shared`` is `plan_shared`, where several may lead through a node, as in Helix.
+The goals for the better of them are a share of 1.00 in at most 10 seconds of CPU time for both, at least 0.95,
+and exactly the optimum where the solver proved one.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.max_flow import find_link, find_speed, score_ranges
 from benchmarks.record import describe_run, write_report
 from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost
+from parallax_core.cluster.placement.flow import FlowGraph
 from parallax_core.cluster.placement.policy import search_pipelines
 from parallax_core.cluster.placement.search import LayoutSearch
 from parallax_core.cluster.placement.seeds import order_nodes
@@ -51,6 +52,43 @@ NEAR = 1e-6
 Ranges = list[tuple[int, int] | None]
 
 
+SOURCE, SINK = ("source", 0), ("sink", 0)
+
+
+def score_ranges(cluster: dict[str, Any], ranges: Iterable[tuple[int, int] | None]) -> float:
+    """Return the tokens per second of a placement.
+
+    Args:
+        cluster: of benchmarks/data/helix.json.
+        ranges: the first layer of each node and the one after its last; None: it is idle.
+    """
+    graph, placed = FlowGraph(SOURCE, SINK), [(node, *found) for node, found in enumerate(ranges) if found]
+    for node, start, stop in placed:
+        graph.add(("into", node), ("from", node), find_speed(cluster, node, stop - start))
+        if start == 0:
+            graph.add(SOURCE, ("into", node), _find_edge(cluster, 0, node))
+        if stop == cluster["layers"]:
+            graph.add(("from", node), SINK, _find_edge(cluster, 1, node))
+        for other, begin, _ in placed:
+            if begin == stop:
+                graph.add(("from", node), ("into", other), find_link(cluster, node, other))
+    return graph.find_most()
+
+
+def find_speed(cluster: dict[str, Any], node: int, num_layers: int) -> float:
+    return float(cluster["tokens_per_s"][cluster["types"][node]][num_layers - 1])
+
+
+def find_link(cluster: dict[str, Any], one: int, other: int) -> float:
+    links = cluster["links"]
+    return float(links[max(one, other)][min(one, other)] if isinstance(links, list) else links)
+
+
+def _find_edge(cluster: dict[str, Any], side: int, node: int) -> float:
+    edges = cluster["edges"]
+    return float(edges[side][node] if isinstance(edges, list) else edges)
+
+
 class TableCosts(CostModel):
     """Costs of a cluster of Helix: a stage is as fast as its table says, however many requests are in a step."""
 
@@ -60,7 +98,6 @@ class TableCosts(CostModel):
         self._held = [len(cluster["tokens_per_s"][name]) for name in cluster["types"]]
 
     def price_stage(self, num_stages: int, num_requests: int) -> Callable[[int, int, int], float]:
-        """Return the seconds of a token, by node, start and stop."""
         del num_stages, num_requests
 
         def price(node: int, start: int, stop: int) -> float:
@@ -70,7 +107,6 @@ class TableCosts(CostModel):
         return price
 
     def measure_pipeline(self, order: Sequence[int], cuts: Sequence[int], num_requests: int) -> PipelineCost:
-        """Return the times of a pipeline, whose rate is that of its slowest stage or link."""
         price = self.price_stage(len(order), num_requests)
         stage_s = tuple(price(node, *cut) for node, cut in zip(order, pairwise(cuts), strict=True))
         link_s = tuple(1 / find_link(self._cluster, *ends) for ends in pairwise(order))
@@ -100,7 +136,6 @@ def _make_problem(cluster: dict[str, Any]) -> PlacementProblem:
 
 
 def place(cluster: dict[str, Any]) -> Ranges:
-    """Return the layers of each node that the search finds."""
     search = LayoutSearch(TableCosts(cluster), EFFORT, seed=0)
     ranges: Ranges = [None] * len(cluster["types"])
     for pipeline in search_pipelines(search)[0]:
@@ -110,7 +145,6 @@ def place(cluster: dict[str, Any]) -> Ranges:
 
 
 def share(cluster: dict[str, Any]) -> Ranges:
-    """Return the layers of each node of the plan with shared nodes that is found."""
     costs, nodes = TableCosts(cluster), range(len(cluster["types"]))
 
     def pass_through(node: int, start: int, stop: int) -> float:

@@ -82,19 +82,16 @@ while True:
 
 
 def make_transport(node: str, listen: str) -> Transport:
-    """Return the transport of the address at which a node listens."""
     plan = TransportPlan(node=node, listen=listen, timeout_s=TIMEOUT_S)
     return (LatticaTransport if listen.startswith("lattica:") else ZmqTransport)(plan)
 
 
 def place(road: str, folder: Path, node: str) -> str:
-    """Return the listening address of a node."""
     return place_local(folder, node) if road == "ipc" else f"{road}://127.0.0.1:0"
 
 
 @asynccontextmanager
 async def open_stages(road: str, folder: Path) -> AsyncIterator[RemoteExecutor]:
-    """Start the stages, and yield their executor; ``folder`` holds keys and sockets."""
     os.environ["PARALLAX_HOME"] = str(folder)
     registry = NodeRegistry(make_transport("head", place(road, folder, "head")), "head")
     await registry.start()
@@ -116,7 +113,6 @@ async def open_stages(road: str, folder: Path) -> AsyncIterator[RemoteExecutor]:
 
 
 def open_sleeper(assign: Assign, _: Progress) -> Stage:
-    """Open a stage that takes no time."""
     info, spec = describe_sleeper(LayerRange(assign.start, assign.stop), NUM_STAGES), TensorSpec(WIDTH, "float32")
     takes, gives = ((spec,) if tensors else () for tensors in (info.takes, info.gives))
     pools = (PoolInfo(kind="full", page_size=16, num_pages=100_000),)
@@ -124,7 +120,6 @@ def open_sleeper(assign: Assign, _: Progress) -> Stage:
 
 
 async def run_node(node: str, connect: str, listen: str) -> None:
-    """Run a node until the head is gone."""
     transport = make_transport(node, listen)
     await transport.start()
     member = WorkerSession(NodeServices(transport), node, open_sleeper)
@@ -158,12 +153,10 @@ class Runner:
 
 
 def make_rows(num_rows: int, start: int) -> tuple[Row, ...]:
-    """Return a decode row for each of ``num_rows`` sequences, at position ``start``."""
     return tuple(Row(SeqId(number), start, (7,), (Draw(0),)) for number in range(num_rows))
 
 
 async def receive_result(executor: RemoteExecutor, stage: int) -> Result:
-    """Return the next result of a stage."""
     while not isinstance(message := await executor.channels[stage].receive(), Result):
         if isinstance(message, Failure):
             raise StageLost(message.message)
@@ -171,7 +164,6 @@ async def receive_result(executor: RemoteExecutor, stage: int) -> Result:
 
 
 def count_bytes(num_rows: int) -> int:
-    """Return the bytes of a step message between two stages."""
     hidden = Tensor("float32", (num_rows, WIDTH), bytes(4 * WIDTH * num_rows))
     return encode(Step(LEASE, Epoch(0), 1, (), make_rows(num_rows, 100), (hidden,))).num_bytes
 
@@ -188,14 +180,12 @@ class RawSocket:
         self._socket.connect(address)
 
     def run(self, payload: bytes) -> float:
-        """Send ``payload`` there and back, and return the seconds it took."""
         begun = time.perf_counter()
         self._socket.send_multipart([payload], copy=False)
         self._socket.recv_multipart(copy=False)
         return time.perf_counter() - begun
 
     def close(self) -> None:
-        """End the echo process, and close the socket."""
         self._echo.kill()
         self._echo.wait()
         self._socket.close()
@@ -203,12 +193,10 @@ class RawSocket:
 
 
 def pick(times: list[float], share: float) -> float:
-    """Return the quantile ``share`` of ``times``, in milliseconds."""
     return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
 async def measure(runner: Runner, raw: RawSocket, batch: int, turns: int) -> dict[str, Any]:
-    """Measure steps of one size, in turns with raw round trips of the same size."""
     payload, steps, bare, trips = bytes(count_bytes(batch)), list[float](), list[float](), list[float]()
     for _ in range(WARM_UP):
         await runner.run()
@@ -226,14 +214,12 @@ async def measure(runner: Runner, raw: RawSocket, batch: int, turns: int) -> dic
         "hop_cost_p50_ms": pick(bare, 0.5) / hops - pick(trips, 0.5) / 2,
         "goal_ms": GOAL_MS,
         "hop_p99_ms": pick(bare, 0.99) / hops,
-        "raw_p99_ms": pick(trips, 0.99),
         "p99_ratio": pick(bare, 0.99) / hops / pick(trips, 0.99),
     }
     return {"rows": batch, "bytes": len(payload), **{name: round(each, 3) for name, each in figures.items()}}
 
 
 async def measure_road(road: str, folder: Path, port: int, turns: int) -> list[dict[str, Any]]:
-    """Measure all batch sizes over ``ipc``, ``tcp`` or ``lattica``."""
     rows = []
     async with open_stages(road, folder) as executor:
         raw = RawSocket(road, folder, port)
@@ -249,7 +235,6 @@ async def measure_road(road: str, folder: Path, port: int, turns: int) -> list[d
 def main() -> None:
     """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--roads", nargs="+", choices=ROADS, default=ROADS)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--node", nargs=3, help=argparse.SUPPRESS)
@@ -258,7 +243,7 @@ def main() -> None:
         asyncio.run(run_node(*options.node))
         return
     found: list[dict[str, Any]] = []
-    for number, road in enumerate(options.roads):
+    for number, road in enumerate(ROADS):
         with tempfile.TemporaryDirectory(prefix="hop-") as name:
             found += asyncio.run(measure_road(road, Path(name), 45870 + number, options.turns))
     write_report(options.out, {"hops": found, **describe_run(["benchmarks.hop"], ["numpy", "pyzmq"])})

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import mmap
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +27,6 @@ import torch
 from benchmarks.record import describe_run, write_report
 from parallax_backend_torch.kernels import layer, library, linear
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
-from parallax_backend_torch.store import CacheSpec, Store
-from parallax_core.api import PoolInfo
 
 KINDS: tuple[linear.WeightKind, ...] = ("float32", "bfloat16", "int8", "int4")
 HEADS, KV_HEADS, DIM, WIDTH, INNER, VOCAB = 9, 3, 64, 576, 1536, 49152
@@ -37,7 +34,7 @@ NUM_LAYERS, PAGE, CONTEXT, PROMPT = 30, 16, 128, 512
 SHAPES = ((DIM * (HEADS + 2 * KV_HEADS), WIDTH), (WIDTH, HEADS * DIM), (2 * INNER, WIDTH), (WIDTH, INNER))
 WEIGHTS = NUM_LAYERS * sum(height * width for height, width in SHAPES) + VOCAB * WIDTH
 
-CONTEXTS, CACHED = (64, 1024, 4096), 8192
+CONTEXTS = (64, 1024, 4096)
 READ_BYTES = 256 << 20
 KV_BYTES = 2 * 2 * NUM_LAYERS * KV_HEADS * DIM
 """Bytes of the keys and values of a token in all layers, in bfloat16."""
@@ -46,7 +43,6 @@ Run = Callable[[], object]
 
 
 def time_in_turn(runs: Mapping[str, Run], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each function, each run once per round."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
@@ -58,7 +54,6 @@ def time_in_turn(runs: Mapping[str, Run], rounds: int) -> dict[str, float]:
 
 
 def make_weights(dtype: torch.dtype) -> list[torch.Tensor]:
-    """Return random weights for all layers and the head."""
     shapes = [*(shape for _ in range(NUM_LAYERS) for shape in SHAPES), (VOCAB, WIDTH)]
     return [(torch.randn(shape) / shape[1] ** 0.5).to(dtype) for shape in shapes]
 
@@ -75,7 +70,6 @@ def make_reading() -> tuple[Run, int]:
 
 
 def measure_reading(rounds: int) -> float:
-    """Return the bytes per second of a loop that reads 256 MiB, on all threads."""
     read, num_bytes = make_reading()
     return num_bytes / time_in_turn({"read": read}, rounds)["read"]
 
@@ -89,7 +83,6 @@ class Matrices:
 
 
 def make_matrices(kind: linear.WeightKind) -> Matrices:
-    """Return random matrices."""
     weights = make_weights(torch.bfloat16 if kind == "bfloat16" else torch.float32)
     return Matrices(weights, [linear.pack(weight, kind) for weight in weights])
 
@@ -121,7 +114,6 @@ def measure_products(matrices: Matrices, rows: int, rounds: int) -> dict[str, fl
 
 
 def make_recipe(parts: Sequence[linear.Packed]) -> layer.Recipe:
-    """Return the recipe of a layer with four matrices."""
     into, back, up, down = parts
     scalings = [layer.Scaling(torch.ones(WIDTH), 1e-5) for _ in range(2)]
     return layer.Recipe(
@@ -159,7 +151,6 @@ class Blocks:
     """Bytes of all weights, which a step with one row reads once."""
 
     def prepare(self, start: int, length: int, rows: int) -> Run:
-        """Return a step with ``rows`` rows, each of ``length`` tokens at position ``start``."""
         (pools, place), hidden = make_place(start, length, rows), torch.randn(rows * length, WIDTH)
 
         def run() -> torch.Tensor:
@@ -169,7 +160,6 @@ class Blocks:
 
 
 def make_blocks(kind: linear.WeightKind) -> Blocks:
-    """Return a model with weights of ``kind``."""
     packed = [linear.pack(weight, kind) for weight in make_weights(torch.float32)]
     *inner, head = packed
     layers = []
@@ -203,26 +193,7 @@ def measure_contexts(blocks: Blocks, rounds: int) -> dict[str, dict[str, float]]
     return found
 
 
-def measure_cache() -> dict[str, float]:
-    """Return the memory per token in the pools once all pages are written, and its ratio to the size of the numbers."""
-    kept = [CacheSpec("full", ((KV_HEADS, DIM),) * 2, dtype=torch.bfloat16)] * NUM_LAYERS
-    before = read_resident()
-    store = Store(kept, [PoolInfo(kind="full", page_size=PAGE, num_pages=CACHED // PAGE)], torch.device("cpu"))
-    for tensors in store.tensors:
-        for tensor in tensors:
-            tensor.fill_(1)
-    found = (read_resident() - before) / CACHED
-    return {"bytes_per_token": round(found, 1), "of_numbers": KV_BYTES, "ratio": round(found / KV_BYTES, 3)}
-
-
-def read_resident() -> int:
-    """Return the resident memory of this process, in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def measure_kernels(rounds: int) -> dict[str, Any]:
-    """Measure everything, and return the figures."""
-    cache = measure_cache()  # first: later the allocator would reuse memory this process already has
     reading = measure_reading(rounds)
     products: dict[str, Any] = {}
     for kind in KINDS:
@@ -237,7 +208,6 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
         "products": products,
         "tokens_per_s": {kind: measure_steps(each, rounds) for kind, each in models.items()},
         "decode_behind": {kind: measure_contexts(each, rounds) for kind, each in models.items()},
-        "cache": cache,
     }
 
 

@@ -63,14 +63,12 @@ def make_long_model(source: Path, target: Path, context: int, seed: int = 0) -> 
 
 
 def draw_weight(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
-    """Return a random matrix, or the weight of a norm that changes nothing."""
     if len(shape) == 1:
         return torch.ones(shape, dtype=torch.bfloat16)
     return (torch.randn(shape, generator=random) / shape[1] ** 0.5).bfloat16()
 
 
 def write_gguf(path: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
-    """Write the same model without a tokenizer, for llama.cpp, which is given token ids."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -99,7 +97,6 @@ def write_gguf(path: Path, config: dict[str, Any], weights: dict[str, torch.Tens
 
 
 def rename_tensor(name: str) -> str:
-    """Return the name in a GGUF file of a tensor of a checkpoint."""
     if name in ENDS:
         return ENDS[name]
     _, _, layer, stem = name.removesuffix(".weight").split(".", 3)
@@ -128,7 +125,6 @@ class Form:
 
     @property
     def token_bytes(self) -> int:
-        """The bytes of a token in a layer."""
         return keep_as(CacheSpec("full", ((KV_HEADS, DIM),) * 2), self.dtype).num_bytes
 
 
@@ -140,7 +136,6 @@ FORMS = {
 
 
 def make_pool(form: Form, slots: int) -> Pool:
-    """Return random keys and values."""
     shape = (slots, KV_HEADS, DIM)
     if form.dtype != torch.int8:
         return Pool(*(torch.randn(shape).to(form.dtype) for _ in range(2)))
@@ -149,7 +144,6 @@ def make_pool(form: Form, slots: int) -> Pool:
 
 
 def time_calls(calls: list[Callable[[], object]]) -> float:
-    """Return the median of the seconds of some calls, made in turns."""
     times = []
     for _ in range(TURNS):
         for call in calls:
@@ -160,7 +154,6 @@ def time_calls(calls: list[Callable[[], object]]) -> float:
 
 
 def measure_read() -> float:
-    """Return the bytes per second that all threads read."""
     native, memory = library.find_library(), torch.zeros(READ_BYTES // 4)
     assert native is not None
     return READ_BYTES / time_calls([lambda: native.plx_read(memory.data_ptr(), memory.numel())])
@@ -192,7 +185,6 @@ def measure_attention(form: Form, context: int, rows: int, tokens: int) -> dict[
 def measure_attention_all(
     contexts: tuple[int, ...] = CONTEXTS, chunk: int = CHUNK
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each case and its figures: decodes of 1 and 8 rows, and a chunk of a prompt."""
     torch.manual_seed(0)
     yield "reading memory", {"gigabytes_per_s": round(measure_read() / 1e9, 2)}
     for context in contexts:

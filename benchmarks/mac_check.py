@@ -52,7 +52,6 @@ PARTS: dict[str, tuple[str, Sequence[str]]] = {
 
 
 def run_part(title: str, arguments: Sequence[str]) -> str:
-    """Run a part, and return its section of the report."""
     print(f"running: {title} ...", file=sys.stderr, flush=True)
     begun = time.perf_counter()
     try:
@@ -66,26 +65,21 @@ def run_part(title: str, arguments: Sequence[str]) -> str:
     return f"## {title}: {state}, {time.perf_counter() - begun:.0f} s\n\n```\n{shown}\n```\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts, print the report and write it; return the exit code."""
-    parser = argparse.ArgumentParser(description="Check the MLX backend on this Mac.")
+def main() -> None:
+    """Run the parts, print the report and write it."""
+    parser = argparse.ArgumentParser(description="Check the MLX backend on a Mac.")
     parser.add_argument("model", type=Path, help="a model folder")
-    parser.add_argument("--only", nargs="+", help="run only these parts")
-    parser.add_argument("--out", type=Path, help="where to write the report")
-    options = parser.parse_args(arguments)
-    sections = [
-        run_part(title, [word.replace("{}", str(options.model)) if word == "{}" else word for word in words])
-        for name, (title, words) in PARTS.items()
-        if not options.only or name in options.only
+    parser.add_argument("--out", type=Path, default=Path("build/mac-check.md"), help="where to write the report")
+    options = parser.parse_args()
+    runs = [
+        (title, [str(options.model) if word == "{}" else word for word in words]) for title, words in PARTS.values()
     ]
-    report = "\n".join(["# Report of `make mac-check`\n", *sections])
+    report = "\n".join(["# Report of `make mac-check`\n", *(run_part(*run) for run in runs)])
     print(report)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(report, encoding="utf-8")
-        print(f"written to {options.out}: paste it into an issue", file=sys.stderr)
-    return 0
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(report, encoding="utf-8")
+    print(f"written to {options.out}: paste it into an issue", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

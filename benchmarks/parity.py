@@ -23,7 +23,6 @@ import importlib
 import itertools
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -185,44 +184,37 @@ def open_backend(name: str, plan: StagePlan) -> Stage:
     return stage
 
 
-def generate_stage(stage: Stage, prompt: Sequence[int], count: int, clock: dict[str, float]) -> list[int]:
-    """Return ``count`` greedy tokens after ``prompt``; ``clock`` adds up seconds and tokens of prefill and decode."""
+def generate_stage(stage: Stage, prompt: Sequence[int], count: int) -> list[int]:
+    """Return ``count`` greedy tokens after ``prompt``."""
     seq, chunk, output = SeqId(0), stage.info.max_batch_tokens, list[int]()
 
-    def run(part: str, row: Row) -> list[int]:
-        begun = time.perf_counter()
+    def run(row: Row) -> list[int]:
         answers = stage.step(StageBatch((row,))).wait().answers
-        clock[f"{part}_s"] += time.perf_counter() - begun
-        clock[part] += len(row.tokens)
         return [token for answer in answers if isinstance(answer, Drawn) for token in answer.tokens]
 
     stage.edit([Open(seq, SequenceSpec(prompt_length=len(prompt), sampling=GREEDY))])
     for start in range(0, len(prompt), chunk):
         tokens = tuple(prompt[start : start + chunk])
         draws = (Draw(len(tokens) - 1),) if start + len(tokens) == len(prompt) else ()
-        output += run("prefill", Row(seq, start, tokens, draws))
+        output += run(Row(seq, start, tokens, draws))
     while len(output) < count:
-        output += run("decode", Row(seq, len(prompt) + len(output) - 1, (output[-1],), (Draw(0),)))
+        output += run(Row(seq, len(prompt) + len(output) - 1, (output[-1],), (Draw(0),)))
     stage.edit([Drop(seq)])
     return output
 
 
 def try_stage(compared: Comparison, backend: str) -> Figures:
-    """Run the prompts through one stage of a backend."""
     stage = open_backend(backend, StagePlan(model=compared.folder, dtype="float32"))
-    clock = dict.fromkeys(("prefill", "prefill_s", "decode", "decode_s"), 0.0)
     # The stage first: the threads of transformers would slow it down.
-    outputs = [generate_stage(stage, prompt, compared.count, clock) for prompt in compared.prompts]
+    outputs = [generate_stage(stage, prompt, compared.count) for prompt in compared.prompts]
     stage.close()
-    rates = {f"{part}_tokens_per_s": round(clock[part] / clock[f"{part}_s"], 1) for part in ("prefill", "decode")}
     found = compared.judge(outputs, lambda reference: reference.tokens)
-    return {"backend": backend, "device": stage.info.device, **found, **rates}
+    return {"backend": backend, "device": stage.info.device, **found}
 
 
 async def serve_prompts(
     engine: PipelineEngine, prompts: Sequence[Sequence[int]], count: int, together: int, *, is_sampled: bool
 ) -> list[list[int]]:
-    """Return the tokens of each prompt, with ``together`` requests at once."""
     slots, names = asyncio.Semaphore(together), itertools.count()
 
     async def serve(index: int, prompt: Sequence[int]) -> list[int]:
@@ -239,7 +231,6 @@ async def serve_prompts(
 
 
 async def run_stages(compared: Comparison, part: str) -> Figures:
-    """Serve the prompts by a pipeline of even stages on MLX."""
     num_stages, together, kind = PARTS[part]
     num_layers = count_layers(read_config(compared.folder)) or 1
     bounds = itertools.pairwise(num_layers * index // num_stages for index in range(num_stages + 1))
@@ -280,7 +271,6 @@ def ask_greedily(url: str, model: str, count: int, prompt: Sequence[int]) -> lis
 
 
 def try_served(compared: Comparison, pipeline: str, options: argparse.Namespace) -> Figures:
-    """Serve the model by a pipeline, and ask for all prompts at once."""
     backends = pipeline.split(",")
     words = ["--dtype", "float32", "--set", "memory_fraction=0.1"]
     words += ["--backend", pipeline if len(set(backends)) > 1 else backends[0]]

@@ -94,7 +94,6 @@ class Contest:
 
 
 def list_torch(where: Environments) -> dict[str, Contest]:
-    """Return the contests of the torch backend."""
     native = library.find_library()
     older = [] if native is None else library.list_isas(native)[:-1]
 
@@ -133,7 +132,6 @@ def list_mlx(where: Environments) -> dict[str, Contest]:
 
 
 def list_even(where: Environments) -> dict[str, Contest]:
-    """Return the contests of the default limit on prompts with none."""
     setups = {
         "torch": ("--backend", "torch"),
         "mlx": ("--backend", "mlx", "--dtype", "float32"),
@@ -153,7 +151,6 @@ def list_even(where: Environments) -> dict[str, Contest]:
 
 
 def list_long(where: Environments) -> dict[str, Contest]:
-    """Return each side by itself, at each context."""
     lengths = {
         f"{size} tokens, {count}": Case(count, size - 16, 16) for count in (1, 8) for size in (1024, 8192, CONTEXT)
     }
@@ -170,7 +167,6 @@ def list_long(where: Environments) -> dict[str, Contest]:
 
 
 def list_contests(suite: str, where: Environments, base: Path | None) -> dict[str, Contest]:
-    """Return the contests of a suite."""
     listed = {"torch": list_torch, "mlx": list_mlx, "even": list_even, "long": list_long}
     if suite in listed:
         return listed[suite](where)
@@ -190,7 +186,6 @@ def list_contests(suite: str, where: Environments, base: Path | None) -> dict[st
 
 
 def make_requests(case: Case, turn: int) -> list[Request]:
-    """Return requests with random tokens, whose prompts begin differently."""
     chance = random.Random(f"{case.requests} {case.prompt} {0 if case.shared else turn}")
 
     def draw(tokens: int) -> list[int]:
@@ -206,7 +201,6 @@ def make_requests(case: Case, turn: int) -> list[Request]:
 
 
 def run_case(side: Side, case: Case, requests: Sequence[Request]) -> Figures:
-    """Return the figures of one turn of a side."""
     pids = list(list_processes(side.group))
     before = {pid: read_cpu_s(pid) for pid in pids}
     figures = side.generate(requests, case.requests)
@@ -223,7 +217,6 @@ def run_case(side: Side, case: Case, requests: Sequence[Request]) -> Figures:
 
 
 def take_turns(sides: Mapping[str, Side], case: Case, turns: int) -> dict[str, list[Figures]]:
-    """Return the figures of every turn, by side; no turn starts after `LONG_ENOUGH_S`."""
     found: dict[str, list[Figures]] = {name: [] for name in sides}
     begun = time.perf_counter()
     for turn in range(turns + 1):
@@ -262,7 +255,6 @@ def compare(ours: Figures, theirs: Figures) -> Figures:
 
 
 def run_contest(contest: Contest, cases: Mapping[str, Case], turns: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Start all sides, run the cases, and yield the name and report of each."""
     with ExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, opener in contest.sides.items():
@@ -292,7 +284,6 @@ def run_contest(contest: Contest, cases: Mapping[str, Case], turns: int) -> Iter
 
 @contextmanager
 def prepare(suite: str, model: Path) -> Iterator[Path]:
-    """Yield the folder of the model that a suite serves."""
     if suite not in {"long", "mlx"}:
         yield model
         return

@@ -9,7 +9,7 @@ token and the time per token. If a single node could hold the model, the best on
 slower. The cost of a hop without a delay is measured before each cluster, on a pipeline whose stages take no time, and
 counts as the round trip of all links. Predictions are of the steady state, which the head reaches in minutes if prompts
 wait for most of the time; here it does so in seconds (`GROWTH_S`). Finished clusters are kept in ``--out``: a run that
-was ended, or that ``--seconds`` ends, continues where it was. 30 clusters take about 20 minutes. `benchmarks.quotas`
+was ended continues where it was. 30 clusters take about 20 minutes. `benchmarks.quotas`
 compares the predictions for a real model, on machines with quotas of processor time.
 """
 
@@ -25,14 +25,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
-from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from benchmarks.emulated import EmulatedPipeline, run_pipeline
+from benchmarks.emulated import EmulatedPipeline, Wire, run_pipeline
 from benchmarks.record import describe_run, read_report, write_report
-from benchmarks.slow_links import Wire
 from parallax_core.api import (
     ClusterProfile,
     DeviceProfile,
@@ -81,7 +79,6 @@ class Speeds(NamedTuple):
 
 
 def make_cluster(seed: int, hop_s: float) -> PlacementProblem:
-    """Return a random cluster of 2 to 5 nodes, with a model that takes 1.6 GB."""
     random = Random(seed)
     layer = LayerDemand(
         weights=LAYER_BYTES, read=LAYER_BYTES, flops=LAYER_BYTES, context_flops=20_000, kv=random.choice([2**14, 2**16])
@@ -220,8 +217,6 @@ async def load(engine: Engine, goal: ServingGoal, num_users: int, request_s: flo
 
 
 async def measure_placement(problem: PlacementProblem, placement: Placement, hop_s: float) -> list[Speeds]:
-    """Run the pipelines of a placement, each with its share of the requests."""
-
     async def measure(stages: Sequence[PlacedStage], predicted: PipelineEstimate) -> Speeds:
         async with run_pipeline(make_pipeline(problem, stages, hop_s)) as engine:
             return await load(engine, problem.goal, predicted.num_requests, predicted.request_s)
@@ -229,11 +224,6 @@ async def measure_placement(problem: PlacementProblem, placement: Placement, hop
     estimate = PlacementEstimator(problem).estimate(placement)
     pairs = zip(placement.pipelines, estimate.pipelines, strict=True)
     return await asyncio.gather(*(measure(*pair) for pair in pairs if pair[1].num_requests))
-
-
-def predict(pipeline: PipelineEstimate) -> Speeds:
-    """Return the predicted speeds of a pipeline."""
-    return Speeds(pipeline.tokens_per_s, pipeline.token_s, pipeline.ttft_s)
 
 
 def find_best_single(problem: PlacementProblem) -> Placement | None:
@@ -266,13 +256,13 @@ def measure_hop() -> float:
 
 
 def compare_cluster(seed: int, hop_s: float) -> dict[str, Any]:
-    """Place, predict and measure on one cluster."""
     problem = make_cluster(seed, hop_s)
     estimator = PlacementEstimator(problem)
     placement = SearchPlacement().place(problem, estimator)
     estimate = estimator.estimate(placement)
     measured = asyncio.run(measure_placement(problem, placement, hop_s))
-    predicted = [predict(each) for each in estimate.pipelines if each.num_requests]
+    served = [each for each in estimate.pipelines if each.num_requests]
+    predicted = [Speeds(each.tokens_per_s, each.token_s, each.ttft_s) for each in served]
     rows = [
         {"predicted": old._asdict(), "measured": new._asdict(), "errors": find_errors(old, new)}
         for old, new in zip(predicted, measured, strict=True)
@@ -310,7 +300,6 @@ def rate(goal: ServingGoal, estimate: Estimate, measured: Sequence[Speeds]) -> f
 
 
 def find_errors(predicted: Speeds, measured: Speeds) -> dict[str, float]:
-    """Return by how much each prediction is above the measurement, as a share of it."""
     return {name: round(old / new - 1, 4) for name, old, new in zip(Speeds._fields, predicted, measured, strict=True)}
 
 
@@ -329,38 +318,26 @@ def summarize(clusters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def print_summary(summary: dict[str, Any]) -> None:
-    """Print the errors of the predictions, and the least gain over the best single node."""
-    print(f"{summary['clusters']} clusters, {summary['pipelines']} pipelines")
-    for name, error in summary["median_error"].items():
-        print(f"{name}: wrong by {error:.1%} in the median, {summary['worst_error'][name]:.1%} in the worst")
-    if (gain := summary["least_gain_over_single"]) is not None:
-        print(f"the plan is at least {gain:.3f} times as fast as the best single node")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, and write the report; return the exit code."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--clusters", type=int, default=30)
-    parser.add_argument("--seconds", type=float, default=inf, help="begin no cluster after these; the next run goes on")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
-    began, report = time.monotonic(), read_report(options.out)
+    report = read_report(options.out)
     clusters: dict[str, Any] = report.get("emulated", {})
     home = tempfile.TemporaryDirectory(prefix="prediction-")
     os.environ["PARALLAX_HOME"] = home.name
     pacing.GROWTH_S = GROWTH_S
     missing = [seed for seed in range(options.clusters) if str(seed) not in clusters]
     for seed in missing:
-        if time.monotonic() - began > options.seconds:
-            break
         clusters[str(seed)] = found = compare_cluster(seed, measure_hop())
         print(seed, found["stages"], found["requests"], [row["errors"] for row in found["pipelines"]], flush=True)
         command = ["benchmarks.prediction", "--clusters", str(options.clusters)]
         report = describe_run(command) | {"emulated": clusters, "summary": summarize(clusters)}
         write_report(options.out, report)
     summary = summarize(clusters)
-    print_summary(summary)
+    print(summary)
     passed = max(summary["median_error"][name] for name in ("tokens_per_s", "token_s")) <= GOAL
     return 0 if passed and (summary["least_gain_over_single"] or 1) >= 1 else 1
 

@@ -14,7 +14,6 @@ OLD, NEW = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
 
 def list_processes(pid: int) -> Iterator[int]:
-    """Yield ``pid`` and all processes below it."""
     yield pid
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -26,7 +25,6 @@ def list_processes(pid: int) -> Iterator[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process is there and not a zombie."""
     try:
         return read_fields(pid)[0] != "Z"
     except OSError:
@@ -34,18 +32,15 @@ def is_running(pid: int) -> bool:
 
 
 def read_cpu_s(pid: int) -> float:
-    """Return the CPU seconds that a process has used so far."""
     fields = read_fields(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def read_fields(pid: int) -> list[str]:
-    """Return the fields of a process's ``stat`` after its name."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def read_resident(pid: int) -> int:
-    """Return the bytes of memory that a process has resident; 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -73,16 +68,9 @@ class Quota:
             (self.folder / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
 
     def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return a command that enters the group before it begins."""
         return ["sh", "-c", f"echo $$ > {self.folder}/cgroup.procs && exec {shlex.join(command)}"]
 
-    def read(self) -> dict[str, int]:
-        """Return the counters of the group: periods, and those in which the quota was used up."""
-        lines = (line.split() for line in (self.folder / "cpu.stat").read_text().splitlines())
-        return {name: int(value) for name, value in lines}
-
     def remove(self) -> None:
-        """Remove the group, whose processes have ended."""
         with contextlib.suppress(OSError):  # a process may need another moment
             self.folder.rmdir()
 

@@ -1,6 +1,6 @@
 """Measures the loss of quality when weights, or keys and values, are stored in fewer bits.
 
-    python -m benchmarks.quality MODEL_FOLDER --out benchmarks/results/quality.json
+    python -m benchmarks.quality --out benchmarks/results/quality.json
 
 Runs the torch backend on a CPU with weights in float32, bfloat16, int8 and int4, and with weights in float32 and cached
 keys and values in int8, and compares each with float32:
@@ -20,21 +20,19 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benchmarks.parity import PROMPTS
-from benchmarks.record import describe_run, write_report
+from tokenizers import Tokenizer
+
+from benchmarks.parity import PROMPTS, generate_stage, open_backend
+from benchmarks.record import describe_run, find_model, write_report
 from benchmarks.shuffle import shuffle_model
 from parallax_core.api import (
-    Draw,
-    Drawn,
     Drop,
     Open,
     Row,
@@ -57,167 +55,101 @@ KINDS = {
     "float32, int8 keys and values": {"weights": "float32", "kv_cache_dtype": "int8"},
 }
 """Options of the backend, by the name of a format; the first is the reference."""
-WINDOW = 512
-TOKENS = 64
-"""Output tokens of each prompt."""
+WINDOW, TOKENS = 512, 64
 SEQ = SeqId(1)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The scores of given tokens, except the first."""
-
-    logprobs: list[float]
-    best: list[int]
-    """The most likely token at each position."""
-
-    def __add__(self, other: Scores) -> Scores:
-        return Scores(self.logprobs + other.logprobs, self.best + other.best)
-
-    @property
-    def perplexity(self) -> float:
-        """The perplexity of the tokens."""
-        return math.exp(-sum(self.logprobs) / len(self.logprobs))
 
 
 @dataclass(frozen=True)
 class Run:
     """The results with one format."""
 
-    text: Scores
+    logprobs: list[float]
+    best: list[int]
+    """The log-probability of each token of the text, and the most likely one."""
     outputs: list[list[int]]
     """Greedy tokens after each prompt."""
-    forced: list[Scores]
-    """The scores of the reference's greedy tokens after each prompt."""
+    forced: list[int]
+    """The most likely tokens where the reference's greedy tokens are given."""
     weight_bytes: int
-    device: str
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(-sum(self.logprobs) / len(self.logprobs))
 
 
-def score_tokens(stage: Stage, tokens: Sequence[int]) -> Scores:
-    """Score a sequence, in the longest steps the stage allows."""
+def score_tokens(stage: Stage, tokens: Sequence[int]) -> list[Scored]:
     stage.edit([Open(SEQ, SequenceSpec(prompt_length=len(tokens), sampling=Sampling(temperature=0)))])
-    found = Scores([], [])
+    found: list[Scored] = []
     for start in range(0, len(tokens) - 1, stage.info.max_batch_tokens):
         stop = min(start + stage.info.max_batch_tokens, len(tokens) - 1)
         outputs = tuple(Score(place - start, tokens[place + 1], 1) for place in range(start, stop))
         answers = stage.step(StageBatch((Row(SEQ, start, tuple(tokens[start:stop]), outputs),))).wait().answers
-        scored = [answer for answer in answers if isinstance(answer, Scored)]
-        found += Scores([each.logprob for each in scored], [each.top[0][0] for each in scored])
+        found += [answer for answer in answers if isinstance(answer, Scored)]
     stage.edit([Drop(SEQ)])
     return found
 
 
-def generate_greedily(stage: Stage, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the greedy tokens after each prompt, with all prompts decoded together."""
-    spec = Sampling(temperature=0)
-    stage.edit([Open(SeqId(seq), SequenceSpec(prompt_length=len(it), sampling=spec)) for seq, it in enumerate(prompts)])
-    outputs: list[list[int]] = []
-    for seq, prompt in enumerate(prompts):
-        *before, last = range(0, len(prompt), stage.info.max_batch_tokens)
-        for start in before:
-            tokens = tuple(prompt[start : start + stage.info.max_batch_tokens])
-            stage.step(StageBatch((Row(SeqId(seq), start, tokens),))).wait()
-        outputs.append(
-            _draw_rows(stage, [Row(SeqId(seq), last, tuple(prompt[last:]), (Draw(len(prompt) - last - 1),))])
-        )
-    for _ in range(TOKENS - 1):
-        lengths = [len(prompt) + len(output) - 1 for prompt, output in zip(prompts, outputs, strict=True)]
-        rows = [
-            Row(SeqId(seq), length, (output[-1],), (Draw(0),))
-            for seq, (length, output) in enumerate(zip(lengths, outputs, strict=True))
-        ]
-        for output, token in zip(outputs, _draw_rows(stage, rows), strict=True):
-            output.append(token)
-    stage.edit([Drop(SeqId(seq)) for seq in range(len(prompts))])
-    return outputs
-
-
-def _draw_rows(stage: Stage, rows: Sequence[Row]) -> list[int]:
-    answers = stage.step(StageBatch(tuple(rows))).wait().answers
-    return [answer.tokens[0] for answer in answers if isinstance(answer, Drawn)]
-
-
 def run_kind(folder: Path, kind: str, text: list[int], prompts: list[list[int]], reference: Run | None) -> Run:
-    """Measure one format; if ``reference`` is None, it becomes the reference."""
-    from parallax_backend_torch.backend import TorchBackend
-
-    plan = StagePlan(model=folder, dtype="float32", device="cpu", options=KINDS[kind])
-    stage = TorchBackend().open_stage(plan)
-    scores = Scores([], [])
-    for start in range(0, len(text), WINDOW):
-        scores += score_tokens(stage, text[start : start + WINDOW])
-    outputs = generate_greedily(stage, prompts)
+    stage = open_backend("torch", StagePlan(model=folder, dtype="float32", device="cpu", options=KINDS[kind]))
+    scored = [each for at in range(0, len(text), WINDOW) for each in score_tokens(stage, text[at : at + WINDOW])]
+    outputs = [generate_stage(stage, prompt, TOKENS) for prompt in prompts]
     given = reference.outputs if reference else outputs
-    forced = [score_tokens(stage, prompt + output) for prompt, output in zip(prompts, given, strict=True)]
+    tails = (score_tokens(stage, prompt + output)[-TOKENS:] for prompt, output in zip(prompts, given, strict=True))
+    forced = [each.top[0][0] for each in chain.from_iterable(tails)]
     stage.close()
-    return Run(scores, outputs, forced, stage.info.weight_bytes, stage.info.device)
-
-
-def count_equal(found: Sequence[int], wanted: Sequence[int]) -> int:
-    """Return the number of equal tokens before the first difference."""
-    return next((at for at, (left, right) in enumerate(zip(found, wanted, strict=True)) if left != right), len(wanted))
+    best = [each.top[0][0] for each in scored]
+    return Run([each.logprob for each in scored], best, outputs, forced, stage.info.weight_bytes)
 
 
 def share_same(found: Sequence[int], wanted: Sequence[int]) -> float:
-    """Return the share of positions at which two lists are equal."""
-    return sum(left == right for left, right in zip(found, wanted, strict=True)) / len(wanted)
+    return round(sum(left == right for left, right in zip(found, wanted, strict=True)) / len(wanted), 4)
 
 
 def compare_runs(run: Run, reference: Run) -> dict[str, Any]:
-    """Return the figures of one format."""
-    equal = [count_equal(found, wanted) for found, wanted in zip(run.outputs, reference.outputs, strict=True)]
-    tails = [scores.best[-TOKENS:] for scores in run.forced]
+    pairs = zip(run.outputs, reference.outputs, strict=True)
+    equal = [next((at for at in range(TOKENS) if found[at] != wanted[at]), TOKENS) for found, wanted in pairs]
     return {
         "weight_bytes": run.weight_bytes,
-        "perplexity": round(run.text.perplexity, 4),
-        "perplexity_ratio": round(run.text.perplexity / reference.text.perplexity, 4),
-        "same_best": round(share_same(run.text.best, reference.text.best), 4),
-        "greedy_equal_until_first_difference": round(sum(equal) / sum(map(len, reference.outputs)), 4),
-        "greedy_outputs_equal": sum(count == TOKENS for count in equal),
-        "greedy_same_next": round(share_same([*chain(*tails)], [*chain(*reference.outputs)]), 4),
-        "device": run.device,
+        "perplexity": round(run.perplexity, 4),
+        "perplexity_ratio": round(run.perplexity / reference.perplexity, 4),
+        "same_best": share_same(run.best, reference.best),
+        "greedy_equal_until_first_difference": round(sum(equal) / (TOKENS * len(equal)), 4),
+        "greedy_outputs_equal": equal.count(TOKENS),
+        "greedy_same_next": share_same(run.forced, [*chain(*reference.outputs)]),
     }
 
 
-def compare_kinds(folder: Path) -> dict[str, Any]:
-    """Measure every format, and return the report."""
-    from tokenizers import Tokenizer
-
+def compare_kinds(folder: Path, num_prompts: int) -> dict[str, Any]:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    text, *prompts = [
-        tokenizer.encode(each, add_special_tokens=False).ids for each in (TEXT.read_text("utf-8"), *PROMPTS)
-    ]
+    texts = (TEXT.read_text("utf-8"), *PROMPTS[:num_prompts])
+    text, *prompts = [tokenizer.encode(each, add_special_tokens=False).ids for each in texts]
     reference, kinds = None, {}
     for kind in KINDS:
         run = run_kind(folder, kind, text, prompts, reference)
         reference = reference or run
         kinds[kind] = compare_runs(run, reference)
-        print(kind, {name: value for name, value in kinds[kind].items() if name != "device"}, flush=True)
-    return {
-        "text": TEXT.name,
-        "text_tokens": len(text),
-        "window": WINDOW,
-        "prompts": len(prompts),
-        "tokens": TOKENS,
-        "kinds": kinds,
-    }
+        print(kind, kinds[kind], flush=True)
+    sizes = {"text": TEXT.name, "text_tokens": len(text), "window": WINDOW, "prompts": len(prompts), "tokens": TOKENS}
+    return {**sizes, "kinds": kinds}
 
 
-def main() -> int:
-    """Measure, print, and write the report; return the exit code."""
+def main() -> None:
+    """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("model", type=Path, help="a model folder")
-    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
+    parser.add_argument("--model", type=Path, help="a model folder; by default SmolLM2-135M")
     parser.add_argument("--as-is", action="store_true", help="leave the channels of the model in their order")
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS))
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    with nullcontext(options.model) if options.as_is else tempfile.TemporaryDirectory() as folder:
+    model = options.model or find_model()
+    with tempfile.TemporaryDirectory() as scratch:
         if not options.as_is:
-            shuffle_model(options.model, Path(folder))
-        report = {"model": options.model.name, "shuffled": not options.as_is} | compare_kinds(Path(folder))
-    command = ["benchmarks.quality", options.model.name, *(["--as-is"] if options.as_is else [])]
-    write_report(options.out, report | describe_run(command, ("torch", "tokenizers")))
-    return 0
+            shuffle_model(model, Path(scratch))
+        found = compare_kinds(model if options.as_is else Path(scratch), options.prompts)
+    command = ["benchmarks.quality", *(["--as-is"] if options.as_is else [])]
+    about = {"model": model.name, "shuffled": not options.as_is}
+    write_report(options.out, {**about, **found, **describe_run(command, ("torch", "tokenizers"))})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

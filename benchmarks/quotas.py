@@ -1,32 +1,29 @@
 """Compares the predicted with the measured speed of a real model on machines with unequal shares of the processor.
 
-    python -m benchmarks.quotas MODEL_FOLDER --out benchmarks/results/quotas.json
+    python -m benchmarks.quotas --out benchmarks/results/quotas.json
 
 ``parallax run smollm2-135m`` serves over two or three ``parallax join`` processes, each in a control group of its own
-with a quota of processor time (``cpu.cfs_quota_us``, or ``cpu.max``), which the kernel enforces in periods of 10 ms.
-Each machine measures itself under its quota, and the coordinator places the layers by what they say. Then a number of
-users each send one request after the other; tokens per second and the time per token are compared with what the cost
-model predicts for this placement, these profiles and this load. It needs the right to make control groups (root).
+with a quota of processor time, which the kernel enforces in periods of 10 ms. Each machine measures itself under its
+quota, and the coordinator places the layers by what they say. Then a number of users each send one request after the
+other; tokens per second and the time per token are compared with what the cost model predicts for this placement, these
+profiles and this load. It needs the right to make control groups (root).
 
 The sum of the quotas leaves processor time for the coordinator; where other work takes it, a process gets less than its
 quota, and predictions are too fast. A quota is not a slower processor either: a stage that has waited for another one
 runs at full speed until the quota of the period is used up, while the benchmark of the profile never waits. So with one
-user, whose steps pass one stage at a time, predictions are too slow. ``throttled`` is the share of the periods in which
-the quota was used up.
+user, whose steps pass one stage at a time, predictions are too slow.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,9 +31,10 @@ from typing import Any
 
 import openai
 
+from benchmarks.faults.machines import is_calm
 from benchmarks.processes import Quota
-from benchmarks.record import PARALLAX, describe_run, write_report
-from parallax_core.cli.client import Client
+from benchmarks.record import describe_run, find_model, write_report
+from benchmarks.servers import PATIENCE_S, cluster, parallax, read_ready, running
 from parallax_core.cli.live_cluster import read_live_cluster
 from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_core.config.home import models_folder
@@ -47,153 +45,97 @@ from parallax_core.plugins.host import PluginHost
 
 CLUSTERS = ((0.6, 0.3), (0.5, 0.25), (0.4, 0.25, 0.15))
 """The processors of each machine: shares of one."""
-MODEL, PATIENCE_S = "smollm2-135m", 240.0
-OPTIONS = ("--backend", "mlx", "--dtype", "float32", "--listen", "tcp://127.0.0.1:0", "--port", "0", "--no-local")
-ROOM = ("--memory", "0.5")
+MODEL, ROOM = "smollm2-135m", ("--memory", "0.5")
 """In float32 the model takes 0.54 GB, so that no machine holds it alone."""
+OPTIONS = ("--backend", "mlx", "--dtype", "float32", "--listen", "tcp://127.0.0.1:0", "--port", "0", "--no-local")
 PROMPT, OUTPUT, USERS = 64, 32, (1, 4)
 WARM_S, LOAD_S = 10.0, 30.0
 
 
-@contextmanager
-def running(private: Path, quotas: Sequence[Quota]) -> Iterator[str]:
-    """Run a coordinator, and a machine with each quota, and yield its URL; in the end all are told to end."""
-    with ExitStack() as stack:
-        command = [PARALLAX, "run", MODEL, *OPTIONS, "--nodes", str(len(quotas)), "--concurrency", str(max(USERS))]
-        coordinator = _start(private / "coordinator", command, stack)
-        assert coordinator.stdout is not None
-        code = coordinator.stdout.readline().split()[-1]
-        for rank, quota in enumerate(quotas):
-            join = [PARALLAX, "join", "--backend", "mlx", "--no-api", *ROOM, code]
-            _start(private / f"machine-{rank}", quota.wrap(join), stack)
-        url = coordinator.stdout.readline().split()[1]
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_ready(Client(url).cluster(), len(quotas)):
-            if time.monotonic() > deadline:
-                message = "the cluster does not get ready"
-                raise TimeoutError(message)
-            time.sleep(0.2)
-        yield url
+def start(private: Path, quotas: Sequence[Quota], stack: ExitStack) -> str:
+    homes = [private / f"home-{rank}" for rank in range(len(quotas) + 1)]
+    for home in homes:
+        home.mkdir()
+        (home / "models").symlink_to(models_folder())
+    words = ("run", MODEL, *OPTIONS, "--nodes", str(len(quotas)), "--concurrency", str(max(USERS)))
+    coordinator = stack.enter_context(running(parallax(*words), homes[-1]))
+    code = coordinator.await_line("parallax join ")[1].split()[2]
+    for home, quota in zip(homes, quotas, strict=False):
+        join = quota.wrap(parallax("join", "--backend", "mlx", "--no-api", *ROOM, code))
+        stack.enter_context(running(join, home))
+    url, _ = read_ready(coordinator)
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_calm(cluster(url), len(quotas)):
+        assert time.monotonic() < deadline, "the cluster does not get ready"
+        time.sleep(0.2)
+    return url
 
 
-def _start(home: Path, command: Sequence[str], stack: ExitStack) -> subprocess.Popen[str]:
-    home.mkdir()
-    (home / "models").symlink_to(models_folder())
-    log = stack.enter_context((home / "log").open("wb"))
-    env = {**os.environ, "PARALLAX_HOME": str(home)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
-    stack.callback(_end, process)
-    return process
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def is_ready(found: Any, num_nodes: int) -> bool:
-    """Return whether all nodes have said what they are, and all replicas serve as they are planned."""
-    has_all = sum(node["profile"] is not None for node in found["nodes"]) == num_nodes
-    ready = bool(found["replicas"]) and all(each["status"] == "ready" for each in found["replicas"])
-    return has_all and ready and found["plan"] is not None and found["plan"]["move"] is None
-
-
-def predict(folder: Path, url: str, users: int) -> tuple[Placement, Estimate]:
-    """Return the placement that serves, and its predicted speed with some users."""
-    found = Client(url).cluster()
+def predict(url: str, users: int) -> tuple[Placement, Estimate]:
+    found = cluster(url)
     pipelines = tuple(
         tuple(PlacedStage(stage["node"], LayerRange(*stage["layers"])) for stage in replica["stages"])
         for replica in found["replicas"]
     )
-    model = measure_model(PluginHost.prepare(), folder, "float32")
+    model = measure_model(PluginHost.prepare(), find_model(), "float32")
     goal = ServingGoal(prompt_tokens=PROMPT, output_tokens=OUTPUT, concurrency=users)
     problem = PlacementProblem(cluster=read_live_cluster(found, url), model=model, goal=goal)
     return Placement(pipelines), PlacementEstimator(problem).estimate(Placement(pipelines))
 
 
-class Users:
-    """Users who each send one request after the other, with prompts of their own."""
+def measure(url: str, users: int) -> dict[str, float]:
+    """Return tokens per second, and seconds to the first and per further token, of users with prompts of their own."""
+    client = openai.OpenAI(base_url=url, api_key="x", max_retries=20, timeout=PATIENCE_S)
+    first, answers, numbers = time.monotonic() + WARM_S, list[tuple[float, float, float]](), count()
 
-    def __init__(self, url: str, number: int) -> None:
-        self._client = openai.OpenAI(base_url=url, api_key="x", max_retries=20, timeout=PATIENCE_S)
-        self._first = time.monotonic() + WARM_S
-        self._last = self._first + LOAD_S
-        self._answers: list[list[float]] = []
-        self._numbers = count()
-        self._threads = [threading.Thread(target=self._use) for _ in range(number)]
+    def use() -> None:
+        while (sent := time.monotonic()) < first + LOAD_S:
+            number = next(numbers)
+            prompt = [(number * 31 + place * 7) % 1000 + 100 for place in range(PROMPT)]
+            common: dict[str, Any] = {"temperature": 0, "max_tokens": OUTPUT, "extra_body": {"ignore_eos": True}}
+            chunks = client.completions.create(model=MODEL, prompt=prompt, stream=True, **common)
+            times = [time.monotonic() for _ in chunks]
+            if sent >= first:
+                answers.append((sent, times[0], times[-1]))
 
-    def measure(self) -> dict[str, float]:
-        """Return tokens per second, and seconds to the first token and per further token."""
-        for thread in self._threads:
-            thread.start()
-        for thread in self._threads:
-            thread.join()
-        ttft_s = statistics.fmean(times[1] - times[0] for times in self._answers)
-        token_s = statistics.fmean((times[-1] - times[1]) / (OUTPUT - 1) for times in self._answers)
-        tokens_per_s = len(self._threads) * OUTPUT / (ttft_s + (OUTPUT - 1) * token_s)
-        return {"tokens_per_s": tokens_per_s, "token_s": token_s, "ttft_s": ttft_s}
-
-    def _use(self) -> None:
-        while (sent := time.monotonic()) < self._last:
-            times = self._ask(sent)
-            if sent >= self._first:
-                self._answers.append(times)
-
-    def _ask(self, sent: float) -> list[float]:
-        """Send a request; return when it was sent, when its first token came, and when it ended."""
-        number = next(self._numbers)
-        prompt = [(number * 31 + place * 7) % 1000 + 100 for place in range(PROMPT)]
-        chunks = self._client.completions.create(
-            model=MODEL, prompt=prompt, temperature=0, max_tokens=OUTPUT, stream=True, extra_body={"ignore_eos": True}
-        )
-        times = [sent, *(time.monotonic() for _ in chunks)]
-        return [times[0], times[1], times[-1]]
+    threads = [threading.Thread(target=use) for _ in range(users)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ttft_s = statistics.fmean(begun - sent for sent, begun, _ in answers)
+    token_s = statistics.fmean((ended - begun) / (OUTPUT - 1) for _, begun, ended in answers)
+    return {"tokens_per_s": users * OUTPUT / (ttft_s + (OUTPUT - 1) * token_s), "token_s": token_s, "ttft_s": ttft_s}
 
 
-def compare(folder: Path, shares: Sequence[float]) -> dict[str, Any]:
+def compare(shares: Sequence[float]) -> dict[str, Any]:
     """Run a cluster of machines with these shares of a processor, and compare predictions with measurements."""
     with ExitStack() as stack:
         private = Path(stack.enter_context(TemporaryDirectory(prefix="quotas-")))
         quotas = [Quota(f"{private.name}-{rank}", share) for rank, share in enumerate(shares)]
         for quota in quotas:
             stack.callback(quota.remove)
-        url = stack.enter_context(running(private, quotas))
-        loads = {}
+        url, loads = start(private, quotas, stack), {}
         for users in USERS:
-            before = [quota.read() for quota in quotas]
-            measured = Users(url, users).measure()
-            placement, estimate = predict(folder, url, users)
+            measured = measure(url, users)
+            placement, estimate = predict(url, users)
             predicted = {name: getattr(estimate, name) for name in measured}
-            loads[str(users)] = {
-                "predicted": predicted,
-                "measured": measured,
-                "errors": {name: round(predicted[name] / measured[name] - 1, 4) for name in measured},
-                "throttled": [share_throttled(*pair) for pair in zip(before, [q.read() for q in quotas], strict=True)],
-            }
+            errors = {name: round(predicted[name] / measured[name] - 1, 4) for name in measured}
+            loads[str(users)] = {"predicted": predicted, "measured": measured, "errors": errors}
         stages = [[(stage.node, len(stage.layers)) for stage in stages] for stages in placement.pipelines]
     return {"processors": list(shares), "stages": stages, "loads": loads}
-
-
-def share_throttled(before: dict[str, int], after: dict[str, int]) -> float:
-    """Return the share of the periods in which a quota was used up."""
-    periods = after["nr_periods"] - before["nr_periods"]
-    return round((after["nr_throttled"] - before["nr_throttled"]) / max(1, periods), 3)
 
 
 def main() -> None:
     """Measure, print, and write the report."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="of smollm2-135m")
     parser.add_argument("--clusters", type=int, default=len(CLUSTERS), help="how many clusters to measure")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    find_model()
     rows = []
     for shares in CLUSTERS[: options.clusters]:
-        rows.append(compare(options.folder, shares))
+        rows.append(compare(shares))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     loads = [load for row in rows for load in row["loads"].values()]
     errors = {name: [abs(load["errors"][name]) for load in loads] for name in ("tokens_per_s", "token_s", "ttft_s")}
@@ -202,7 +144,6 @@ def main() -> None:
         "median_error": {name: round(statistics.median(each), 4) for name, each in errors.items()},
         "worst_error": {name: max(each) for name, each in errors.items()},
     }
-    print(json.dumps(found, indent=2))
     write_report(options.out, found)
 
 

@@ -61,25 +61,21 @@ def find_model(name: str = "smollm2-135m") -> Path:
 
 
 def write_report(path: Path | None, report: Mapping[str, Any]) -> None:
-    """Write a report as JSON, unless ``path`` is None."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def read_report(path: Path | None) -> dict[str, Any]:
-    """Return the report of an earlier run, empty if there is none."""
     found: dict[str, Any] = json.loads(path.read_text()) if path is not None and path.exists() else {}
     return found
 
 
 def read_processor(path: Path) -> str:
-    """Return the name of the processor."""
     return _read_field(path, "model name") or platform.processor()
 
 
 def read_features(path: Path) -> list[str]:
-    """Return the processor's vector instructions, sorted."""
     flags = (_read_field(path, "flags") or _read_field(path, "Features")).split()
     return sorted(flag for flag in flags if flag.startswith(FEATURES))
 
@@ -92,5 +88,4 @@ def _read_field(path: Path, name: str) -> str:
 
 
 def count_cores() -> int:
-    """Return the number of CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

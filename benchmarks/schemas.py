@@ -1,4 +1,4 @@
-"""Do answers under JSON schemas finish, are they valid, and how long do masks and refusals take?
+"""Do answers under JSON schemas finish, are they valid, and how long do refusals take?
 
     python -m benchmarks.schemas --out benchmarks/results/schemas.json
 
@@ -6,7 +6,7 @@ Answers at temperature 1 over 100 schemas made from seeds: nested objects, array
 and unions; by the real model behind `parallax serve`, on each backend in one stage and in three. `jsonschema`, which
 shares no code with the library that makes the masks, checks every answer that finishes; those that end by their length
 are counted as ``length``. ``slow schemas``: the times to refuse a schema of 2 MB that takes half a minute to compile.
-``masks``: the times of single masks. ``suite``: the JSON-Schema-Test-Suite, which the sources of `jsonschema` contain.
+``suite``: the JSON-Schema-Test-Suite, which the sources of `jsonschema` contain.
 
 Each part is written when it is done and skipped by the next run. What masks cost is in `benchmarks.peers base`.
 """
@@ -30,7 +30,6 @@ from statistics import median
 from typing import Any
 
 import jsonschema
-import numpy as np
 from openai import AsyncOpenAI, BadRequestError
 
 from benchmarks.record import describe_run, find_model, read_report, write_report
@@ -56,7 +55,6 @@ DRAFT = "json/tests/draft2020-12/"
 
 
 def make_schema(source: random.Random, depth: int) -> Figures:
-    """Return a schema of bounded size; the same for the same state of ``source``."""
     kind = source.choice(["object", "object", "array", "union", "leaf", "leaf", "leaf"] if depth else ["leaf"])
     if kind == "object":
         return make_object(source, depth)
@@ -77,7 +75,6 @@ def make_schema(source: random.Random, depth: int) -> Figures:
 
 
 def make_object(source: random.Random, depth: int) -> Figures:
-    """Return the schema of an object."""
     names = source.sample(NAMES, 2 + source.randrange(3))
     properties = {name: make_schema(source, depth - 1) for name in names}
     required = names[: 1 + source.randrange(len(names))]
@@ -88,7 +85,6 @@ SCHEMAS = [make_object(random.Random(seed), 3) for seed in range(NUM_SCHEMAS)]
 
 
 async def ask(client: AsyncOpenAI, model: str, schema: Figures, seed: int) -> str:
-    """Return how an answer fares: valid, invalid, or length."""
     answer = await client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "Describe a thing as JSON."}],
@@ -108,7 +104,6 @@ async def ask(client: AsyncOpenAI, model: str, schema: Figures, seed: int) -> st
 
 
 async def count_answers(url: str, model: str, number: int) -> Figures:
-    """Count how answers fare."""
     gate = asyncio.Semaphore(AT_ONCE)
     async with AsyncOpenAI(base_url=url, api_key="none", timeout=600, max_retries=5) as client:
 
@@ -131,24 +126,6 @@ async def measure_refusals(url: str, model: str) -> Figures:
             except BadRequestError:
                 times.append(time.perf_counter() - begun)
     return {"median s": round(median(times), 2), "most s": round(max(times), 2), "count": len(times)}
-
-
-def time_masks(folder: Path) -> Figures:
-    """Return the times of masks, in milliseconds of the processor, along random answers to all schemas."""
-    text, source, times = ModelTokenizer(folder), random.Random(0), []
-    for schema in SCHEMAS:
-        matcher = text.grammars.compile(Grammar(kind="json_schema", source=json.dumps(schema))).start()
-        for _ in range(60):
-            begun = time.thread_time()
-            mask = matcher.find_mask(text.stop_ids, may_end=True)
-            times.append(1000 * (time.thread_time() - begun))
-            bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
-            token = source.choice(np.flatnonzero(bits).tolist())
-            if token in text.stop_ids:
-                break
-            matcher.advance([token])
-    times.sort()
-    return {"count": len(times), "p50 ms": median(times), "p99 ms": times[99 * len(times) // 100], "most ms": times[-1]}
 
 
 def run_suite(folder: Path) -> Figures:
@@ -174,7 +151,6 @@ def run_suite(folder: Path) -> Figures:
 
 
 def follows(text: ModelTokenizer, compiled: Any, instance: Any) -> bool:
-    """Return whether an instance, written as JSON, is a complete answer under a grammar."""
     matcher = compiled.start()
     try:
         matcher.advance(text.encode(json.dumps(instance, ensure_ascii=False), special=False))
@@ -185,7 +161,6 @@ def follows(text: ModelTokenizer, compiled: Any, instance: Any) -> bool:
 
 
 def read_cases() -> Iterator[tuple[str, Figures]]:
-    """Yield each group of tests, with the name of its file; downloads the sources."""
     with tempfile.TemporaryDirectory() as place:
         wanted = f"jsonschema=={metadata.version('jsonschema')}"
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
@@ -202,9 +177,6 @@ def read_cases() -> Iterator[tuple[str, Figures]]:
 
 
 def run_part(name: str, model: Path, share: float) -> Figures:
-    """Run one part, and return what it finds."""
-    if name == "masks":
-        return time_masks(model)
     if name == "suite":
         return run_suite(model)
     options, number = SERVED.get(name, ((), 0))
@@ -215,10 +187,10 @@ def run_part(name: str, model: Path, share: float) -> Figures:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the parts that the report lacks."""
-    names = ("masks", "suite", "slow schemas", *SERVED)
+    names = ("suite", "slow schemas", *SERVED)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a model folder; by default SmolLM2-135M")
-    parser.add_argument("--share", type=float, default=1.0, help="of the answers of each formation; 1: 10,000 in all")
+    parser.add_argument("--share", type=float, default=1.0, help="of the answers")
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="the parts to run")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(args)

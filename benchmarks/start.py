@@ -51,7 +51,6 @@ Times = dict[str, float]
 
 
 def time_process(code: str) -> Times:
-    """Return the seconds and processor seconds of a run of Python."""
     begun = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -68,7 +67,6 @@ def open_stage(backend: str, model: Path) -> Times:
 
 
 def start_server(backend: str, model: Path) -> Times:
-    """Return the seconds until a server is ready, and until it gives its first token."""
     with running(parallax("serve", str(model), "--backend", backend, "--port", "0")) as process:
         url, name = read_ready(process)
         ready = process.await_line("ready http")[0] - process.begun
@@ -77,13 +75,11 @@ def start_server(backend: str, model: Path) -> Times:
 
 
 def take_least(run: Callable[[], Times]) -> Times:
-    """Return the least of each time."""
     runs = [run() for _ in range(RUNS)]
     return {key: round(min(each[key] for each in runs), 3) for key in runs[0]}
 
 
 def read_file(path: Path) -> Times:
-    """Return the seconds that reading a file takes."""
     begun = time.perf_counter()
     with path.open("rb", buffering=0) as file:
         while file.read(2**24):
@@ -92,7 +88,6 @@ def read_file(path: Path) -> Times:
 
 
 def forget_files(folder: Path) -> None:
-    """Have the system drop files from memory."""
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file:
             os.fsync(file.fileno())

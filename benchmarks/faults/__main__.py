@@ -32,7 +32,6 @@ SCENARIOS = {
     "lan": ("lan", "machines in network namespaces are killed, stopped, cut off and slowed (root)"),
     "edge": ("edge", "clients are slow, gone, broken, or too numerous"),
     "cancels": ("edge", "requests are cancelled at random moments, 10,000 times"),
-    "lag": ("edge", "one client delays others by huge bodies, many answers or many streams"),
     "strangers": ("strangers", "those who have no key reach the port of a server"),
     "links": ("links", "hundreds of nodes join a coordinator, report, leave and die"),
 }

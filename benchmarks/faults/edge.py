@@ -11,15 +11,13 @@ import resource
 import shutil
 import socket
 import struct
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.run import Figures, Run, private_folder, say
+from benchmarks.faults.run import Figures, Run, private_folder
 from benchmarks.processes import read_resident
 from benchmarks.record import find_model
 from benchmarks.servers import cluster, parallax, read_metric, read_ready, running
@@ -35,11 +33,7 @@ RESET = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which closing resets the connection."""
 OPENINGS = ("hello there", "hello you", "once upon a time there was a fox, and ", "the fox and the dragon ")
 GRAMMARS = ("[a-m ,]{20,200}", "([a-z]{1,9} ){3,40}", "(fox|dragon)( (and|or) (fox|dragon)){0,30}", "[a-z .,?]*")
-AMBIGUOUS = 'start: a\na: a a | "x" | "y" | " "'
-"""A grammar whose masks take longer with every token."""
 MIB = 2**20
-BODY = 15 * MIB
-"""A little less than the largest body that a server takes."""
 
 
 class Connection:
@@ -49,13 +43,11 @@ class Connection:
         self.reader, self.writer = reader, writer
 
     async def read(self) -> tuple[int, bytes]:
-        """Return the status and the body of the next response."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
         sizes = [line for line in head.splitlines() if line.startswith(b"content-length:")]
         return int(head.split()[1]), await self.reader.readexactly(int(sizes[0].split()[1]))
 
     async def read_all(self) -> bytes:
-        """Read until the connection ends, however it does."""
         text = b""
         with contextlib.suppress(ConnectionError):
             while piece := await self.reader.read(2**16):
@@ -80,7 +72,6 @@ class Target:
         return Connection(*await asyncio.open_connection(sock=sock, limit=2**16))
 
     async def ask(self, data: bytes) -> tuple[int, bytes]:
-        """Send a request on a new connection, and return the status and body of the response."""
         client = await self.connect()
         client.writer.write(data)
         found = await client.read()
@@ -88,17 +79,13 @@ class Target:
         return found
 
     def chat(self, content: str = STORY, **fields: Any) -> bytes:
-        """Return the bytes of a request for a chat."""
         return post(json.dumps({"model": self.model, "messages": [{"role": "user", "content": content}], **fields}))
 
     def complete(self, prompt: object, **fields: Any) -> bytes:
-        """Return the bytes of a request for a completion."""
-        plain = {} if "structured_outputs" in fields else {"ignore_eos": True}
-        body = {"model": self.model, "prompt": prompt, "temperature": 0, **plain, **fields}
+        body = {"model": self.model, "prompt": prompt, "ignore_eos": True, "temperature": 0, **fields}
         return post(json.dumps(body), "/v1/completions")
 
     async def until_idle(self) -> float:
-        """Wait until the server runs no request, and return the seconds."""
         begun = time.perf_counter()
         async with asyncio.timeout(60):
             while await asyncio.to_thread(read_metric, self.url, "parallax_requests_running"):
@@ -107,7 +94,6 @@ class Target:
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[list[float]]:
-        """Request ``/version`` again and again, and yield the response times so far."""
         times = [0.0]
 
         async def ping() -> None:
@@ -136,7 +122,6 @@ def post(body: str | bytes, route: str = "/v1/chat/completions", size: int | Non
 
 @contextlib.contextmanager
 def serving(run: Run, *options: str) -> Iterator[Target]:
-    """Serve a model of a few megabytes with random weights, or the one that is given."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with private_folder() as private:
@@ -152,7 +137,6 @@ def serving(run: Run, *options: str) -> Iterator[Target]:
 
 
 async def read_slowly(target: Target) -> Figures:
-    """Request a very long stream, and read none of it."""
     client = await target.connect(receive_buffer=4096)
     client.writer.write(target.chat(stream=True, max_tokens=400, n=8, logprobs=True, top_logprobs=20, ignore_eos=True))
     await asyncio.sleep(0.5)
@@ -177,7 +161,6 @@ async def vanish(target: Target, *, is_stream: bool) -> Figures:
 
 
 async def stall(target: Target, data: bytes) -> Figures:
-    """Send ``data``, the beginning of a request, and nothing more."""
     client, begun = await target.connect(), time.perf_counter()
     client.writer.write(data)
     text = await client.read_all()
@@ -190,7 +173,6 @@ async def stall(target: Target, data: bytes) -> Figures:
 
 
 async def send_much(target: Target) -> Figures:
-    """Send a whole body of 100 MB, and only then read the response."""
     client, piece = await target.connect(), b" " * MIB
     client.writer.write(post(b"", size=100 * MIB))
     for _ in range(100):
@@ -203,13 +185,11 @@ async def send_much(target: Target) -> Figures:
 
 
 async def refuse(target: Target, data: bytes) -> Figures:
-    """Send what no server accepts."""
     status, body = await target.ask(data)
     return {"got": status, "error": json.loads(body)["error"]["message"][:120], "wrong": status // 100 != 4}
 
 
 async def pipeline(target: Target) -> Figures:
-    """Send three pipelined requests on one connection."""
     client = await target.connect()
     sizes = (5, 1, 3)
     client.writer.write(b"".join(target.complete(QUESTION, max_tokens=size) for size in sizes))
@@ -246,7 +226,6 @@ Case = Callable[[Target], Awaitable[Figures]]
 
 
 def list_cases(target: Target) -> dict[str, Case]:
-    """Return the cases by what the client does."""
     both = target.chat(QUESTION).replace(b"Content-Type", b"Transfer-Encoding: chunked\r\nContent-Type")
     many = target.chat(QUESTION, **{f"k{number}": 0 for number in range(500_000)})
     refused = {
@@ -277,7 +256,6 @@ def list_cases(target: Target) -> dict[str, Case]:
 
 
 async def try_case(target: Target, case: Case, right: bytes) -> Figures:
-    """Run a case, and then see that the server answers as before."""
     async with target.listening() as times, asyncio.timeout(180):
         try:
             found = await case(target)
@@ -301,7 +279,6 @@ def edge(run: Run) -> None:
 
 
 async def leave(target: Target, draw: random.Random, *, has_grammar: bool) -> str:
-    """Send a request and leave at a random moment; return how far the answer had come."""
     content = draw.choice(OPENINGS) + "".join(draw.choices("abc ", k=draw.randrange(60)))
     grammar = {"guided_regex": draw.choice(GRAMMARS)} if has_grammar else {"ignore_eos": True}
     fields = {"stream": draw.random() < 0.7, "n": draw.choice([1, 1, 1, 3]), "max_tokens": draw.choice([1, 8, 40, 150])}
@@ -379,99 +356,3 @@ def cancels(run: Run) -> None:
                 measure_cancels, target, run.times(10_000), random.Random(20), has_grammar=name == "grammars"
             )
             run.part(name, lambda: asyncio.run(work()))
-
-
-def attack_lists(part: bytes) -> bytes:
-    """Return a request whose prompt is a huge list of ``part``."""
-    begin, end = b'{"model": "x", "prompt": [', b"1]}"
-    return post(begin + part * ((BODY - len(begin) - len(end)) // len(part)) + end, "/v1/completions")
-
-
-def list_attacks(target: Target) -> dict[str, list[bytes]]:
-    """Return what an attacker sends at once, by name."""
-    words = random.Random(2).choices([str(number) for number in range(10_000)], k=BODY // 5)
-    stream = target.complete("Once", max_tokens=200, stream=True)
-    return {
-        "nothing": [],
-        "15 MiB of {},": [attack_lists(b"{},")],
-        "15 MiB of [1],": [attack_lists(b"[1],")],
-        "15 MiB of tokens": [attack_lists(b"1,")],
-        "15 MiB of text": [post(json.dumps({"prompt": " ".join(words)[: BODY - 100]}), "/tokenize")],
-        "16 long answers with top_logprobs": [
-            target.chat("Go on.", n=16, max_tokens=400, logprobs=True, top_logprobs=20, ignore_eos=True)
-        ],
-        "300 other prompts": [target.complete([1000 + number] * 200, max_tokens=1) for number in range(300)],
-        "100 ordinary streams": [stream] * 100,
-        "128 answers under an ambiguous grammar": [
-            target.complete("Go on.", n=128, max_tokens=60, min_tokens=60, structured_outputs={"grammar": AMBIGUOUS})
-        ],
-    }
-
-
-async def suffer(target: Target, requests: list[bytes]) -> Figures:
-    """Stream to a client while an attacker in a process of its own sends requests; return the longest pauses."""
-    pauses = [0.0]
-
-    async def stream() -> None:
-        while True:
-            client = await target.connect()
-            client.writer.write(target.complete([1, 2, 3], max_tokens=400, stream=True))
-            await client.reader.readuntil(b"\r\n\r\n")
-            last, latest = b"", 0.0
-            while b"[DONE]" not in last and (piece := await client.reader.read(2**16)):
-                pauses.append(time.perf_counter() - latest if latest else 0.0)
-                last, latest = last[-16:] + piece, time.perf_counter()
-            client.writer.close()
-
-    streaming = asyncio.create_task(stream())
-    await asyncio.sleep(1)
-    pauses.clear()
-    begun, place = time.perf_counter(), str(target._port)
-    with private_folder() as private:
-        for number, data in enumerate(requests):
-            (private / str(number)).write_bytes(data)
-        command = (sys.executable, "-m", "benchmarks.faults.edge", place, str(private))
-        attacker = await asyncio.create_subprocess_exec(*command)
-        assert await attacker.wait() == 0
-    await asyncio.sleep(0 if requests else 5)
-    streaming.cancel()
-    await asyncio.wait([streaming])
-    lag = read_metric(target.url, "parallax_loop_lag_worst_seconds")
-    return {
-        "attack_s": round(time.perf_counter() - begun, 1),
-        "pause_ms": round(1000 * max(pauses, default=0), 1),
-        "lag_ms": round(1000 * lag, 1),
-    }
-
-
-async def attack(port: int, folder: Path) -> None:
-    """Send the requests in a folder all at once, and read the answers."""
-
-    async def send(data: bytes) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(data.replace(b"Host: localhost", b"Host: localhost\r\nConnection: close", 1))
-        with contextlib.suppress(ConnectionError):
-            while await reader.read(MIB):
-                pass
-        writer.close()
-
-    await asyncio.gather(*(send(path.read_bytes()) for path in folder.iterdir()))
-
-
-def lag(run: Run) -> None:
-    """Measure how much one client delays others: the longest pause of a stream, and the lag of the event loop.
-
-    ``lag_ms`` is the largest since the server was ready; each attack has a fresh server. The goal is 100 ms more than
-    without an attack; pauses need an otherwise idle machine.
-    """
-    with private_folder() as private:
-        tiny = run.options.model or write_tiny(private / "tiny", find_model())
-        run.options.model = tiny
-        for name in list_attacks(Target("http://127.0.0.1:1", "tiny", 0)):
-            with serving(run) as target:
-                run.part(name, lambda: asyncio.run(suffer(target, list_attacks(target)[name])))
-                say(name)
-
-
-if __name__ == "__main__":
-    asyncio.run(attack(int(sys.argv[1]), Path(sys.argv[2])))

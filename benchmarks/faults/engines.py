@@ -85,7 +85,8 @@ def kill_one(url: str, readers: Readers, rng: random.Random) -> dict[str, float]
     wait_until(lambda: look("running") >= 1, PATIENCE_S, "nothing runs")
     losses = look("losses")
     processes = list(list_processes(cluster(url)["replicas"][0]["stages"][0]["pid"]))
-    victim = rng.choice([pid for pid in processes if not is_tracker(pid)])
+    tracker = b"multiprocessing.resource_tracker"  # an engine goes on without it
+    victim = rng.choice([pid for pid in processes if tracker not in Path(f"/proc/{pid}/cmdline").read_bytes()])
     begun = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     is_noticed = wait_until(lambda: look("losses") > losses, PATIENCE_S)
@@ -95,11 +96,6 @@ def kill_one(url: str, readers: Readers, rng: random.Random) -> dict[str, float]
     found = {"unnoticed": not is_noticed, "not back": not is_back, "orphans": sum(map(is_running, processes))}
     say(processes.index(victim), found, round(took, 1))
     return found | {"seconds": took}
-
-
-def is_tracker(pid: int) -> bool:
-    """Return whether a process is Python's resource tracker: an engine goes on without it."""
-    return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def measure_real(run: Run) -> Figures:

@@ -95,7 +95,6 @@ class Fleet:
         os.kill(engine.locations()[stage].pid, number)
 
     async def wait_noticed(self, fault: Fault) -> None:
-        """Wait until a fault is noticed, and all is as before."""
         async with asyncio.timeout(PATIENCE_S):
             while not fault.noticed:
                 await asyncio.sleep(0.002)
@@ -103,7 +102,6 @@ class Fleet:
         fault.ready = now()
 
     async def wait_ready(self) -> None:
-        """Wait until all replicas serve and all spares are loaded."""
         async with asyncio.timeout(PATIENCE_S):
             while not self._is_ready():
                 self.pids.update(self.supervisor.pids)
@@ -111,7 +109,6 @@ class Fleet:
         self.pids.update(self.supervisor.pids)
 
     async def count_used(self) -> int:
-        """Drop the cached prefixes, and return the number of pages still in use."""
         for engine in self.engines:
             assert engine._head is not None
             assert engine._driver is not None
@@ -124,11 +121,9 @@ class Fleet:
         return sum(pool.used for engine in self.engines for pool in engine.stats()[0].pools)
 
     def count_left(self) -> int:
-        """Return the processes that have not ended."""
         return sum(map(is_running, self.pids))
 
     def note(self, reason: str, *, is_loss: bool) -> None:
-        """Note that a stage was lost, or that a request ended with an error."""
         if self.faults and is_loss != ((fault := self.faults[-1]).kind in FAILING):
             fault.noticed, fault.reason = fault.noticed or now(), fault.reason or reason
 
@@ -167,13 +162,11 @@ class Fleet:
 
 
 def write(tokens: Sequence[int]) -> str:
-    """Return a text for tokens; figures concern the tokens themselves."""
     return "x" * len(tokens)
 
 
 @asynccontextmanager
 async def running(fleet: Fleet) -> AsyncIterator[None]:
-    """Start a fleet, and stop it at the end."""
     await fleet.registry.start()
     try:
         await fleet.router.start()

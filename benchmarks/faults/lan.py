@@ -50,17 +50,10 @@ class Watch:
     """The times at which nodes have gone, their names, and what the server said of them last."""
     moves: list[str] = field(default_factory=list)
     """The reasons for which layers moved."""
-    loads: list[float] = field(default_factory=list)
     is_over: bool = False
 
     def start(self) -> None:
-        for work in (self._hear, self._sample):
-            threading.Thread(target=work, daemon=True).start()
-
-    def _sample(self) -> None:
-        while not self.is_over:
-            self.loads.append(os.getloadavg()[0])
-            time.sleep(5.0)
+        threading.Thread(target=self._hear, daemon=True).start()
 
     def _hear(self) -> None:
         enter(self.cluster.server.machine.namespace)
@@ -70,7 +63,6 @@ class Watch:
             time.sleep(0.2)
 
     def _follow(self) -> None:
-        """Note events until the connection ends."""
         connection = HTTPConnection("127.0.0.1", 8000, timeout=60.0)
         connection.request("GET", "/v1/cluster/events")
         pids: dict[str, int] = {}
@@ -125,7 +117,7 @@ def judge_faults(readers: Readers, faults: Sequence[Fault], watch: Watch) -> Fig
         "lost_nodes": len(watch.losses),
         "lost_healthy_nodes": unexplained,
         "moves": len(watch.moves),
-        "load": spread(watch.loads),
+        "load": os.getloadavg()[0],
     }
 
 
@@ -156,7 +148,6 @@ def compare_stock(before: dict[str, Any], after: dict[str, Any]) -> dict[str, An
 
 
 def disturb(cluster: Cluster, faults: list[Fault], run: Run, rng: random.Random) -> None:
-    """Have faults happen for a time, and note them."""
     dealer = Dealer(cluster, rng, run.options.kinds or list(KINDS))
     begun = due = time.monotonic()
     while (due := max(due + run.options.every, time.monotonic())) < begun + run.seconds(PART_S):
@@ -176,7 +167,6 @@ def settle(cluster: Cluster) -> float | None:
 
 
 def measure(run: Run, model: str, seed: str) -> Figures:
-    """Run a cluster, have faults happen, and return the figures."""
     models, faults = models_folder().resolve(), list[Fault]()
     with TemporaryDirectory(prefix="plx-") as name:
         folder = Path(name)
@@ -208,7 +198,6 @@ def measure(run: Run, model: str, seed: str) -> Figures:
 
 
 def make_tiny(folder: Path) -> tuple[tuple[str, str], int]:
-    """Make a Llama of 12 layers, 91 MB and random weights, with the tokenizer of SmolLM2."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -231,7 +220,6 @@ def make_tiny(folder: Path) -> tuple[tuple[str, str], int]:
 
 
 def take_smollm2(_: Path) -> tuple[tuple[str, str], int]:
-    """Return SmolLM2, which fits on three machines and not on two."""
     find_model()
     return ("smollm2-135m", "0.15"), 60
 

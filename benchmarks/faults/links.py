@@ -26,7 +26,7 @@ from parallax_core.base.ids import name_machine
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.layer_plan import LayerPlanner
 from parallax_core.cluster.placement.policy import SearchPlacement
-from parallax_core.contracts.placement import PlacedStage, ServingGoal
+from parallax_core.contracts.placement import ServingGoal
 from parallax_core.node.coordinator.coordinator import Coordinator
 from parallax_core.node.coordinator.node_pool import NodePool
 from parallax_core.node.coordinator.pipelines import PlannedPipeline
@@ -34,7 +34,6 @@ from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
 from parallax_core.node.coordinator.profiles import NodeProfiles
 from parallax_core.node.coordinator.rooms import MachineRooms, ModelProfiles
 from parallax_core.node.executor.remote import RemoteExecutor
-from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
@@ -53,7 +52,7 @@ from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.crowd import TOY, ClientPool
 from tests.support.node_services import make_services
-from tests.support.paced_cluster import GB, make_model
+from tests.support.paced_cluster import GB, assign, make_model
 
 GOAL_MS = 50
 NODES_EACH = 50
@@ -65,7 +64,6 @@ MODEL = name_toy(TOY)
 
 
 def make_report(machine: int, count: int, memory: int) -> NodeReport:
-    """Return the report of a machine of ``count``."""
     peers = [f"m{(machine + step) % count}/1" for step in range(1, 8)]
     return NodeReport(
         backend="torch",
@@ -83,7 +81,6 @@ class TimedSelector(selectors.DefaultSelector):
         self._since: tuple[float, float] | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for events; see `selectors.BaseSelector`."""
         if self._since is not None:
             self.turns.append((time.perf_counter() - self._since[0], time.thread_time() - self._since[1]))
         found = super().select(timeout)
@@ -91,7 +88,6 @@ class TimedSelector(selectors.DefaultSelector):
         return found
 
     def take(self) -> list[tuple[float, float]]:
-        """Return the turns since the last call."""
         turns, self.turns = self.turns, []
         return turns
 
@@ -112,19 +108,14 @@ class LinkedCluster:
 
     def _open(self, rank: int, planning: Planning) -> PlannedPipeline:
         del rank
-        executor = PlannedExecutor(RemoteExecutor((), NodeSupply(self.registry)), planning, _assign)
+        executor = PlannedExecutor(RemoteExecutor((), NodeSupply(self.registry)), planning, assign)
         options = PipelineOptions(releases_requests=lambda: len(self.coordinator.engines) > 1)
         return PlannedPipeline(PipelineEngine(executor, lambda tokens: "x" * len(tokens), options), executor)
 
     async def follow_events(self) -> None:
-        """Read the events of the cluster."""
         served = ServedModels(list_nodes=lambda: [describe_node(node) for node in self.registry.joined])
         async for _ in ClusterFeed(served).listen():
             pass
-
-
-def _assign(stage: int, placed: PlacedStage) -> StageAssignment:
-    return StageAssignment(stage=stage, layers=placed.layers, model=MODEL, node=placed.node, heartbeat_s=0.2)
 
 
 async def coordinate(selector: TimedSelector) -> None:
@@ -174,13 +165,11 @@ class LightNode:
         self.session: WorkerSession | None = None
 
     def report(self) -> NodeReport:
-        """Return what it has: other figures each time."""
         self._num_reports += 1
         room = 2 * GB if self._number < NUM_SERVING else GB // 4
         return make_report(self._number, self._count, room + self._num_reports % 2 * GB // 8)
 
     async def run(self, address: str) -> None:
-        """Serve the coordinator until it is told to leave."""
         place = Path(os.environ["PARALLAX_HOME"]).parent
         enter(place, "head")
         heads = {"head": Keyring(keys_folder()).ensure_pair("head").public}
@@ -203,7 +192,6 @@ class LightNode:
 
 
 async def run_nodes(first: int, stop: int, count: int, address: str) -> None:
-    """Run some nodes; for each line of standard input, one more leaves."""
     nodes = [LightNode(number, count) for number in range(first, stop)]
     tasks = [asyncio.create_task(node.run(address)) for node in nodes]
     for node in reversed(nodes):
@@ -237,17 +225,14 @@ class Processes:
         return process
 
     def ask(self) -> dict[str, Any]:
-        """Return the state of the coordinator, and its turns since the last call."""
         _tell(self._coordinator)
         found: dict[str, Any] = json.loads(_read(self._coordinator))
         return found
 
     def leave(self, number: int) -> None:
-        """Have the next node of a process leave."""
         _tell(self.nodes[1 + number % (len(self.nodes) - 1)])
 
     def kill(self) -> None:
-        """Kill all processes of nodes that wait."""
         for process in self.nodes[1:]:
             process.send_signal(signal.SIGKILL)
 
@@ -264,7 +249,6 @@ def _read(process: subprocess.Popen[str]) -> str:
 
 
 def summarize(phase: str, seconds: float, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a phase."""
     turns = sorted(turn for turn, _ in state["turns"])
     costs = sorted(cost for _, cost in state["turns"])
     found = {
@@ -286,7 +270,6 @@ def _find_marks(ordered: Sequence[float]) -> dict[str, float]:
 
 
 def measure(count: int) -> list[Figures]:
-    """Have nodes join, beat, report and leave; return the figures of each phase."""
     with ExitStack() as stack:
         processes = Processes(count, stack)
         found = []
@@ -318,7 +301,6 @@ def measure(count: int) -> list[Figures]:
 
 
 def prepare_homes(folder: Path, count: int) -> None:
-    """Make the home of the coordinator, which knows all nodes, and one for each of them."""
     enter(folder, "head")
     ZmqJoining().prepare("head")
     known = Keyring(keys_folder())
@@ -329,7 +311,6 @@ def prepare_homes(folder: Path, count: int) -> None:
 
 
 def enter(folder: Path, machine: str) -> None:
-    """Have what is made from now on be on a machine."""
     os.environ["PARALLAX_HOME"] = str(folder / machine)
 
 

@@ -35,7 +35,6 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name of the machine, with which those of its nodes begin."""
         return self.machine.name
 
     @property
@@ -47,19 +46,16 @@ class Member:
         return self.is_running and self.process is not None and self.process.find("joined head=") is not None
 
     def start(self, *words: str) -> Process:
-        """Run ``parallax`` with these words, after the end of what ran before."""
         self.kill()
         self.process = self._ending.enter_context(self.machine.running(PARALLAX, *words))
         return self.process
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the command and all its processes."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.popen.pid, number)
 
     def kill(self) -> None:
-        """Kill the command and all its processes (SIGKILL)."""
         self._ending.close()
         if self.process is not None:
             self.past += self.process.lines
@@ -67,15 +63,12 @@ class Member:
 
     @property
     def lines(self) -> list[tuple[float, str]]:
-        """All that its commands have said so far, with the times."""
         return [*self.past, *(self.process.lines if self.process else ())]
 
     def pids(self) -> list[int]:
-        """Return all processes on the machine."""
         return [int(word) for word in run("ip", "netns", "pids", self.machine.namespace).split()]
 
     def nft(self, script: str) -> None:
-        """Configure the packet filter of the machine."""
         run("ip", "netns", "exec", self.machine.namespace, "nft", script)
 
 
@@ -83,7 +76,6 @@ class Cluster:
     """A server with layers of its own, machines that have joined, and one more that may join."""
 
     def __init__(self, members: Sequence[Member], model: str, memory: str, models: Path) -> None:
-        """Split a model over machines that have so many gigabytes each: less than it takes."""
         self.server, *self.workers, self.guest = members
         self.members = list(members)
         self.model, self._memory, self._models = model, memory, models
@@ -92,7 +84,6 @@ class Cluster:
         self._guests = 0
 
     def serve(self, *options: str) -> Process:
-        """Start the server; after a first start it goes on with its last code."""
         words = ("run", self.model, "--port", "8000", "--memory", self._memory, "--backend", "torch", *options)
         head = self.server.start(*words)
         if not self._code:
@@ -104,16 +95,13 @@ class Cluster:
         return member.start("join", "--no-api", *words, self._code)
 
     def leave(self, member: Member) -> None:
-        """Have a machine leave, and wait until its command has ended."""
         with member.machine.running(PARALLAX, "cluster", "leave") as process, suppress(TimeoutError):
             process.await_line("has left", 60.0)
 
     def view(self) -> dict[str, Any]:
-        """Return what the server says of its cluster; empty: it does not answer."""
         return self.server.machine.fetch(f"{API}/v1/cluster")
 
     def find_local(self) -> int | None:
-        """Return the process of the server's own node."""
         nodes = self.view().get("nodes", [])
         return next((int(each["pid"]) for each in nodes if each["node"].startswith("local")), None)
 
@@ -131,7 +119,6 @@ class Cluster:
         return time.monotonic() - begun
 
     def renew_guest(self) -> None:
-        """Make the guest a machine that was never there before."""
         self.guest.kill()
         self._guests += 1
         self.guest.machine = replace(self.guest.machine, home=self._folder / f"guest{self._guests}")
@@ -139,7 +126,6 @@ class Cluster:
 
 
 def is_calm(view: dict[str, Any], num_nodes: int) -> bool:
-    """Return whether a cluster serves as planned, with so many nodes that have reported."""
     if view.get("status") != "ready" or view["plan"] is None or view["plan"]["move"] is not None:
         return False
     return sum(node["profile"] is not None for node in view.get("nodes", [])) >= num_nodes
@@ -179,5 +165,4 @@ def machine_of(node: str) -> str:
 
 
 def cut_cable(member: Member, *, is_up: bool) -> None:
-    """Take the cable of a machine away, or put it back."""
     run("ip", "-n", SWITCH, "link", "set", member.port, "up" if is_up else "down")

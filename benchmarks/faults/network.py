@@ -31,7 +31,6 @@ Action = Callable[[Cluster, Targets], AbstractContextManager[None]]
 
 @contextmanager
 def kill(cluster: Cluster, targets: Targets) -> Iterator[None]:
-    """Kill a machine (SIGKILL), and have it join again."""
     targets[0].kill()
     yield
     cluster.join(targets[0])
@@ -39,7 +38,6 @@ def kill(cluster: Cluster, targets: Targets) -> Iterator[None]:
 
 @contextmanager
 def freeze(_: Cluster, targets: Targets) -> Iterator[None]:
-    """Stop a machine (SIGSTOP), and have it go on."""
     targets[0].send(signal.SIGSTOP)
     yield
     targets[0].send(signal.SIGCONT)
@@ -47,7 +45,6 @@ def freeze(_: Cluster, targets: Targets) -> Iterator[None]:
 
 @contextmanager
 def unplug(_: Cluster, targets: Targets) -> Iterator[None]:
-    """Take the cable of a machine away, and put it back."""
     cut_cable(targets[0], is_up=False)
     yield
     cut_cable(targets[0], is_up=True)
@@ -55,7 +52,6 @@ def unplug(_: Cluster, targets: Targets) -> Iterator[None]:
 
 @contextmanager
 def block_one_way(_: Cluster, targets: Targets) -> Iterator[None]:
-    """Leave one machine without a route to another, which still has one."""
     first, second = targets
     route = ("blackhole", f"{second.address}/32")
     first.machine.ip("route", "add", *route)
@@ -65,7 +61,6 @@ def block_one_way(_: Cluster, targets: Targets) -> Iterator[None]:
 
 @contextmanager
 def partition(cluster: Cluster, targets: Targets) -> Iterator[None]:
-    """Leave two machines without a route to each other."""
     first, second = targets
     with block_one_way(cluster, (first, second)), block_one_way(cluster, (second, first)):
         yield
@@ -73,21 +68,18 @@ def partition(cluster: Cluster, targets: Targets) -> Iterator[None]:
 
 @contextmanager
 def filtering(member: Member, *rules: str) -> Iterator[None]:
-    """Have the packet filter of a machine follow rules."""
     member.nft("".join(CUT.format(chain=chain) for chain in ("input", "output")) + "; ".join(rules))
     yield
     member.nft("delete table inet cut")
 
 
 def drop(_: Cluster, targets: Targets) -> AbstractContextManager[None]:
-    """Drop all packets between two machines, silently."""
     first, second = targets
     ways = (f"input ip saddr {second.address}", f"output ip daddr {second.address}")
     return filtering(first, *(f"add rule inet cut {way} drop" for way in ways))
 
 
 def drop_one_way(_: Cluster, targets: Targets) -> AbstractContextManager[None]:
-    """Drop the packets from one machine to another, silently."""
     first, second = targets
     return filtering(second, f"add rule inet cut input ip saddr {first.address} drop")
 
@@ -105,7 +97,6 @@ def halve(_: Cluster, targets: Targets) -> AbstractContextManager[None]:
 
 @contextmanager
 def leave(cluster: Cluster, targets: Targets) -> Iterator[None]:
-    """Have a machine leave (``parallax cluster leave``), and join again."""
     cluster.leave(targets[0])
     yield
     cluster.join(targets[0])
@@ -113,7 +104,6 @@ def leave(cluster: Cluster, targets: Targets) -> Iterator[None]:
 
 @contextmanager
 def arrive(cluster: Cluster, _: Targets) -> Iterator[None]:
-    """Have a machine join that was never there; if it is there, have it leave for good."""
     if cluster.guest.is_running:
         cluster.leave(cluster.guest)
         cluster.guest.kill()
@@ -137,7 +127,6 @@ def signal_local(cluster: Cluster, *numbers: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def restart(cluster: Cluster, _: Targets) -> Iterator[None]:
-    """Kill the server, and start it again."""
     cluster.server.kill()
     yield
     cluster.serve()
@@ -145,7 +134,6 @@ def restart(cluster: Cluster, _: Targets) -> Iterator[None]:
 
 @contextmanager
 def slow(_: Cluster, targets: Targets) -> Iterator[None]:
-    """Give a machine a tenth of a processor."""
     quota = Quota(targets[0].machine.namespace, SLOW_SHARE)
     move(targets[0], quota.folder)
     yield
@@ -155,7 +143,6 @@ def slow(_: Cluster, targets: Targets) -> Iterator[None]:
 
 
 def move(member: Member, group: Path) -> None:
-    """Move the processes of a machine to a control group."""
     for pid in member.pids():
         with suppress(OSError):  # it has ended
             (group / "cgroup.procs").write_text(str(pid))
@@ -206,7 +193,6 @@ class Fault:
     until: float = float("inf")
 
     def touches(self, machine: str) -> bool:
-        """Return whether the node of a machine may be lost by it."""
         kind = find_kind(self.kind)
         if kind is RESTART:
             return True
@@ -240,7 +226,6 @@ class Dealer:
         self._always = (cluster.server, cluster.guest)
 
     def draw(self) -> Fault:
-        """Return a fault that begins now, of machines that are there."""
         while True:
             kind = next(self._kinds)
             for targets in islice(self._targets[kind], 4):
@@ -249,13 +234,11 @@ class Dealer:
 
 
 def shuffle(choices: Sequence[T], rng: random.Random) -> Iterator[T]:
-    """Yield choices for ever, all of them before one comes again."""
     while True:
         yield from rng.sample(choices, len(choices))
 
 
 def inflict(cluster: Cluster, fault: Fault) -> None:
-    """Have a fault begin, and end after a while."""
     kind, named = find_kind(fault.kind), {each.name: each for each in cluster.members}
     with kind.act(cluster, tuple(named[name] for name in fault.machines)):
         time.sleep(kind.hold_s)

@@ -26,7 +26,6 @@ CALM_S = 10.0
 
 
 def draw_node(rng: random.Random) -> tuple[float, float]:
-    """Return the room of a node for layers, and its FLOPs per second."""
     return rng.choice((1.5, 2.5, 4.0)), 10 ** rng.uniform(12, 13.3)
 
 
@@ -36,7 +35,6 @@ def can_spare(fleet: PacedFleet, node: str) -> bool:
 
 
 async def strike(fleet: PacedFleet, kind: str, rng: random.Random) -> str:
-    """Have something happen to a node; return what."""
     fleet.pids = {node: pid for node, pid in fleet.pids.items() if is_running(pid)}  # some were taken for dead
     if kind == "slow" and (fast := sorted(set(fleet.pids) - fleet.slow)):
         fleet.slow_down(rng.choice(fast))
@@ -58,7 +56,6 @@ async def strike(fleet: PacedFleet, kind: str, rng: random.Random) -> str:
 
 
 async def note_moves(cluster: PacedCluster, reasons: list[str]) -> None:
-    """Note why layers move, each time that is announced."""
     latest = ""
     while True:
         reason = cluster.coordinator.move.reason if cluster.coordinator.move else ""
@@ -98,9 +95,5 @@ async def measure(times: int, rng: random.Random) -> Figures:
 
 
 def nodes(run: Run) -> None:
-    """Have sixty things happen to the nodes of a coordinator while six clients ask the toy.
-
-    A node joins, leaves, is killed, stands still for longer than its links bear, or takes four times as long for each
-    step from then on; there are always enough for the model. Slow nodes are noticed ten times as quickly as usual.
-    """
+    """Have sixty things happen to nodes: they join, leave, die, stand still, or become four times as slow."""
     run.part("nodes", lambda: asyncio.run(measure(run.times(60), random.Random(run.seed))))

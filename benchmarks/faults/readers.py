@@ -30,7 +30,6 @@ PROMPTS = (
 
 
 def make_questions(model: str, tokens: int, number: int = len(PROMPTS)) -> list[dict[str, Any]]:
-    """Return requests for completions; even ones are greedy, odd ones sampled with a seed."""
     common = {"model": model, "max_tokens": tokens, "stream": True, "ignore_eos": True}
     return [
         {**common, "prompt": prompt, **({"temperature": 0.8, "seed": index} if index % 2 else {"temperature": 0})}
@@ -54,7 +53,6 @@ class Stream:
     """From when until when the client waited for something, also for being admitted."""
 
     def judge(self, expected: str) -> str:
-        """Return what became of it, one of `OUTCOMES`."""
         if self.error:
             return {"hung": "hung", CONNECTION_LOST: "lost"}.get(self.error, "error")
         return "whole" if self.text == expected and self.finish == "length" else "different"
@@ -66,7 +64,6 @@ class Readers:
     def __init__(
         self, url: str, questions: Sequence[Mapping[str, Any]], number: int, enter: Callable[[], None] = lambda: None
     ) -> None:
-        """Read from a URL; ``enter`` is called first in each thread."""
         parts = urlsplit(url)
         self._place = parts.hostname or "", parts.port or 80
         self._enter = enter
@@ -89,21 +86,13 @@ class Readers:
         self.expected += [stream.text for stream in streams]
 
     def ask_again(self) -> str:
-        """Return what becomes of one more stream."""
         return self._read_apart(range(1))[0].judge(self.expected[0])
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
-    def wait_answers(self, number: int) -> None:
-        """Wait until so many more streams have ended."""
-        until, wanted = time.monotonic() + 2 * HANG_S, len(self.streams) + number
-        while len(self.streams) < wanted and time.monotonic() < until:
-            time.sleep(0.05)
-
     def finish(self) -> Figures:
-        """Read the streams that have begun to their ends, and return how all of them ended."""
         self._is_over = True
         for thread in self._threads:
             thread.join(2 * HANG_S)
@@ -193,7 +182,6 @@ class Readers:
 
 
 def read_events(response: HTTPResponse, stream: Stream) -> Iterator[dict[str, Any]]:
-    """Yield the choices of the events of an answer, and note an error in it."""
     latest = time.monotonic()
     for line in response:
         if time.monotonic() - latest > HANG_S:

@@ -32,7 +32,6 @@ class Run:
 
     @cached_property
     def model(self) -> Path:
-        """The folder of the model, by default the real one."""
         return self.options.model or find_model()
 
     @property
@@ -40,15 +39,12 @@ class Run:
         return int(self.options.seed)
 
     def times(self, default: int) -> int:
-        """Return how often something is to happen."""
         return int(self.options.times or default)
 
     def seconds(self, default: float) -> float:
-        """Return how long something is to last."""
         return 60 * float(self.options.minutes) if self.options.minutes else default
 
     def part(self, name: str, measure: Callable[[], Figures]) -> None:
-        """Measure a part that is asked for and not in the report, and write the report."""
         if name in self.report or (self.options.only and not any(each in name for each in self.options.only)):
             return
         begun = time.monotonic()
@@ -62,7 +58,6 @@ class Run:
 
 
 def spread(seconds: Iterable[float]) -> dict[str, float]:
-    """Return the number, the median, the 95th percentile and the largest."""
     kept = sorted(seconds)
     if not kept:
         return {"number": 0}
@@ -107,5 +102,4 @@ def private_folder() -> Iterator[Path]:
 
 
 def say(*words: object) -> None:
-    """Tell what happens, on standard error."""
     print(*words, file=sys.stderr, flush=True)

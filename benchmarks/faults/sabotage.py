@@ -76,7 +76,6 @@ def order(folder: Path, first_layer: int, kind: Kind) -> Path:
 
 
 def read_rows(path: Path) -> int:
-    """Return the number of rows in the step that failed."""
     return int(path.with_suffix(".rows").read_text())
 
 
@@ -98,7 +97,6 @@ class PoisonedOutput:
     rows: tuple[Row, ...]
 
     def wait(self) -> StageResult:
-        """Return the result."""
         result = self.output.wait()
         return replace(result, tensors=tuple(poison(tensor, self.rows) for tensor in result.tensors))
 
@@ -112,20 +110,16 @@ class FailingStage:
 
     @property
     def info(self) -> StageInfo:
-        """The description of the wrapped stage."""
         return self._stage.info
 
     def edit(self, edits: Sequence[Edit]) -> None:
-        """Edit the wrapped stage."""
         self._stage.edit(edits)
 
     def step(self, batch: StageBatch) -> StageOutput:
-        """Run a step on the wrapped stage, or fail if a fault is ordered."""
         kind = take(self._path, len(batch.rows))
         return self._fail(kind, batch) if kind else self._stage.step(batch)
 
     def close(self) -> None:
-        """Close the wrapped stage."""
         self._stage.close()
 
     def _fail(self, kind: str, batch: StageBatch) -> StageOutput:
@@ -161,7 +155,6 @@ class FailingStage:
 
 
 def poison(tensor: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Return hidden states, shape [tokens of all rows, width], with NaN for the last row."""
     data = bytearray(memoryview(tensor.data).cast("B"))
     start = len(data) // tensor.shape[0] * (tensor.shape[0] - len(rows[-1].tokens))
     data[start:] = b"\xff" * (len(data) - start)
@@ -169,7 +162,6 @@ def poison(tensor: Tensor, rows: Sequence[Row]) -> Tensor:
 
 
 def fail_after(owner: Any, name: str, error: Exception) -> None:
-    """Make the next call of a method do its work, and then raise ``error``."""
     method = getattr(owner, name)
 
     def call(*args: object) -> NoReturn:
@@ -206,8 +198,6 @@ def open_stage(folder: Path, layers: LayerRange | None, open_wrapped: Callable[[
 
 
 def run_toy(folder: Path, plan: NodePlan) -> None:
-    """Run a node of the toy."""
-
     def open_layers(assign: Assign, progress: Progress) -> Stage:
         return open_stage(folder, LayerRange(assign.start, assign.stop), lambda: open_toy(assign, progress))
 
@@ -217,7 +207,6 @@ def run_toy(folder: Path, plan: NodePlan) -> None:
 
 
 def run_worker(folder: Path, words: Sequence[str]) -> None:
-    """Run ``parallax worker``."""
     open_wrapped = stages.open_stage
 
     def open_planned(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> Stage:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from contextlib import ExitStack
@@ -11,14 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save_file
-
 from benchmarks.faults.readers import Readers, make_questions
 from benchmarks.faults.run import Figures, Run, longest_pauses, private_folder, say, spread, wait_until
 from benchmarks.processes import is_running, list_processes, read_resident
 from benchmarks.servers import PATIENCE_S, cluster, fetch, parallax, read_ready, running
+from tests.e2e.tiny import write_tiny
 from tests.support.namespaces import Process
 
 UNDER_WAY = {"loading", "draining", "restoring"}
@@ -106,23 +102,6 @@ def rolling(run: Run) -> None:
         run.part(name, lambda: measure_restarts(formation, str(run.model), run.times(5)))
 
 
-def write_random(real: Path, folder: Path) -> Path:
-    """Write a model of the shape of the one in ``real``, with random weights, and return its folder."""
-    folder.mkdir()
-    for path in real.iterdir():
-        if path.suffix != ".safetensors" and path.is_file() and not path.name.endswith("index.json"):
-            shutil.copy(path, folder / path.name)
-    draw, tensors = np.random.default_rng(7), {}
-    for path in sorted(real.glob("*.safetensors")):
-        with safe_open(path, "numpy") as file:
-            for name in file.keys():  # noqa: SIM118 -- it is no mapping
-                shape = file.get_slice(name).get_shape()
-                values = np.ones(shape) if len(shape) == 1 else 0.05 * draw.standard_normal(shape, np.float32)
-                tensors[name] = values.astype(np.float16)
-    save_file(tensors, folder / "model.safetensors")
-    return folder
-
-
 class Switched:
     """A server and a machine that has joined it, which hold one of two models."""
 
@@ -139,7 +118,6 @@ class Switched:
         self.seen: set[int] = set()
 
     def change(self, **body: str) -> float:
-        """Change the models, and return the seconds that it took."""
         fetch(f"{self.url}/cluster/models", body)
         wait_until(lambda: self._look()["state"] not in UNDER_WAY, PATIENCE_S, "the change does not end")
         change = self._look()
@@ -160,7 +138,7 @@ class Switched:
 
 def measure_switches(real: Path, times: int) -> Figures:
     with private_folder() as private, ExitStack() as stack:
-        other = write_random(real, private / "random")
+        other = write_tiny(private / "random", real)
         switched, took = Switched(private, real, stack), list[float]()
         questions = [*make_questions(real.name, 16, 5), *make_questions(other.name, 16, 5)]
         readers = Readers(switched.url, questions, 4)

@@ -61,7 +61,6 @@ EVERY_S, SAMPLE_S, PARTS, MOST_GROWTH = 15.0, 5.0, 4, 1.1
 
 @contextmanager
 def busy_cores(num_processes: int) -> Iterator[None]:
-    """Keep processes running that only compute."""
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_processes)]
     try:
         yield
@@ -108,7 +107,6 @@ async def hit(fleet: Fleet, rng: random.Random) -> None:
 
 
 async def end_fleet(fleet: Fleet, pool: ClientPool, clients: Sequence[asyncio.Task[None]]) -> dict[str, int]:
-    """End the clients, and return what is left that must not be."""
     return {"hung": await finish_clients(clients, pool), "pages used": await fleet.count_used()}
 
 
@@ -180,13 +178,11 @@ def soak(run: Run) -> None:
 
 
 def read_memory() -> int:
-    """Return the bytes of memory that this process has resident."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
 async def strike(fleet: Fleet, kind: str, rng: random.Random) -> None:
-    """Inflict a fault on a random stage, and wait until the pipeline is ready again."""
     [engine], stage = fleet.engines, rng.randrange(len(fleet.formation.sizes))
     first = sum(fleet.formation.sizes[:stage])
     fault = Fault(kind, stage, now(), ordered=now())
@@ -259,10 +255,7 @@ async def measure_sabotage(formation: Formation, run: Run, size: tuple[int, int]
 
 
 def sabotage(run: Run) -> None:
-    """Make a stage fail in every way, equally often: killed, stopped, hanging, out of memory, NaN, wrong pages, ...
-
-    Only requests in a failing step end with an error; the others wait for the repaired pipeline, and go on.
-    """
+    """Make a stage fail in every way, equally often; only requests in a failing step end with an error."""
     for formation, times, num_clients in SABOTAGED:
         size = run.times(times), num_clients
         with private_folder() as private:
@@ -302,7 +295,6 @@ async def measure_detection(fault: str, rounds: int) -> Figures:
 
 
 async def lead(pipeline: Pipeline, stack: AsyncExitStack) -> Wire:
-    """Have the next process of the second stage reach the head by a relay that can be cut."""
     wire = await stack.enter_async_context(stretched(pipeline.registry.address))
     pipeline.addresses["worker/1"] = wire.address
     return wire

@@ -57,7 +57,6 @@ class Aim:
         self._context.max_sockets = 60_000
 
     def dial(self, pair: KeyPair) -> zmq.Socket[bytes]:
-        """Return a socket that proves a key."""
         socket = self._context.socket(zmq.DEALER)
         socket.linger, socket.reconnect_ivl = 0, -1
         Guard(pair, self._server).apply(socket)
@@ -65,7 +64,6 @@ class Aim:
         return socket
 
     def at_rate(self, rate: float) -> Iterator[int]:
-        """Yield the numbers of events at a rate, until the end."""
         begun = time.monotonic()
         for number in count():
             if time.monotonic() >= self.until:
@@ -87,7 +85,6 @@ def knock(aim: Aim, rate: float, *, pair: KeyPair | None = None, says: bytes = b
 
 
 def enrol_again_and_again(aim: Aim) -> None:
-    """Ask to be admitted by a revoked code, as often as one connection allows."""
     socket = aim.dial(derive_pair(SECRET))
     while time.monotonic() < aim.until:
         with contextlib.suppress(zmq.Again):
@@ -98,7 +95,6 @@ def enrol_again_and_again(aim: Aim) -> None:
 
 
 def hold(aim: Aim, rate: float, *, pair: KeyPair | None) -> None:
-    """Keep as many connections as possible, which say nothing; with a key, they prove it."""
     place = "127.0.0.1", aim.port
     held = [sockets.create_connection(place, 5) if pair is None else aim.dial(pair) for _ in aim.at_rate(rate)]
     assert held
@@ -123,12 +119,10 @@ ATTACKS: dict[str, Callable[[Aim], None]] = {
 
 
 def pinned(command: Sequence[str], core: int) -> list[str]:
-    """Return a command that runs on one core."""
     return ["taskset", "-c", str(core % (os.cpu_count() or 1)), *command]
 
 
 def prepare_home(num_keys: int) -> bytes:
-    """Make the keys and the revoked code of a server, and return its public key."""
     ZmqJoining().prepare("head")
     ring = Keyring(keys_folder())
     for number in range(num_keys):
@@ -141,7 +135,6 @@ def prepare_home(num_keys: int) -> bytes:
 
 
 def stream(url: str, model: str, gaps: list[float]) -> None:
-    """Read one stream after the other, and note the time between its tokens."""
     host = url.removeprefix("http://").removesuffix("/v1")
     body = {"model": model, "prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
     with contextlib.suppress(OSError):  # the server ends
@@ -172,7 +165,6 @@ def summarize(gaps: Sequence[float]) -> dict[str, float]:
 
 
 def read_state(process: Process) -> dict[str, float]:
-    """Return what a server has taken so far."""
     pid = process.popen.pid
     files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     memory = read_resident(pid) / 2**20
@@ -180,7 +172,6 @@ def read_state(process: Process) -> dict[str, float]:
 
 
 def suffer(process: Process, gaps: list[float], attack: Sequence[str]) -> Figures:
-    """Have a server attacked from the other core, and return the figures."""
     time.sleep(1.0)
     gaps.clear()
     time.sleep(QUIET_S)
@@ -206,7 +197,6 @@ def suffer(process: Process, gaps: list[float], attack: Sequence[str]) -> Figure
 
 
 def measure(run: Run, name: str) -> Figures:
-    """Attack a fresh ``parallax run``, which computes on one core, and return the figures."""
     with private_folder() as home:
         (home / "models").symlink_to(models_folder())
         os.environ["PARALLAX_HOME"] = str(home)

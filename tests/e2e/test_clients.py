@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clients.__main__ import OFFICIAL, run_checks
+from tests.clients.__main__ import OFFICIAL, run_checks
 from tests.e2e.conftest import ROOT, Server
 
 

@@ -113,7 +113,7 @@ class PacedCluster:
 
     def _open(self, rank: int, planning: Planning) -> PlannedPipeline:
         del rank
-        executor = PlannedExecutor(RemoteExecutor((), NodeSupply(self.registry)), planning, _assign)
+        executor = PlannedExecutor(RemoteExecutor((), NodeSupply(self.registry)), planning, assign)
         options = PipelineOptions(releases_requests=lambda: self.coordinator.can_release)
         return PlannedPipeline(PipelineEngine(executor, lambda tokens: "x" * len(tokens), options), executor)
 
@@ -144,7 +144,7 @@ class PacedCluster:
         return now() - begun
 
 
-def _assign(stage: int, placed: PlacedStage) -> StageAssignment:
+def assign(stage: int, placed: PlacedStage) -> StageAssignment:
     model = name_toy(TOY)
     return StageAssignment(stage=stage, layers=placed.layers, model=model, node=placed.node, heartbeat_s=0.2)
 

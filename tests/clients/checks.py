@@ -1,6 +1,6 @@
-"""Checks one client library against a running server; `benchmarks.clients` runs it in each library's environment.
+"""Checks one client library against a running server; `tests.clients` runs it in each library's environment.
 
-    python -m benchmarks.clients.checks NAME PLAN
+    python -m tests.clients.checks NAME PLAN
 
 PLAN is JSON: the address ``url`` of an open server, the address ``guarded`` of one that requires ``key`` and allows it
 ``rate`` requests per minute, and the ``model``. Prints JSON: the version, and for each check its error, empty if it

@@ -1,6 +1,6 @@
 """Compares the kernels of the torch backend for ARM, under emulation, with the plain ones and with those for x86.
 
-    python -m benchmarks.arm_kernels --out benchmarks/results/arm-kernels.json
+    python -m plugins.backend_torch.tests.arm_kernels --out benchmarks/results/arm-kernels.json
 
 The kernels and the program ``driver.cpp`` of their tests, which runs all of them on the same inputs on every machine,
 are compiled for aarch64 and for this machine. The first runs under ``qemu-aarch64`` as three processors: one with NEON
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from benchmarks.record import describe_run, write_report
 from tests.support.hatch import load_build
 
-DRIVER = Path(__file__).parents[1] / "plugins/backend_torch/tests/driver.cpp"
+DRIVER = Path(__file__).with_name("driver.cpp")
 COMPILER, EMULATOR, OBJDUMP = "aarch64-linux-gnu-g++", "qemu-aarch64", "aarch64-linux-gnu-objdump"
 PACKAGES = "g++-aarch64-linux-gnu qemu-user"
 LIBRARIES = "/usr/aarch64-linux-gnu"
@@ -214,7 +214,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         report, faults = measure(Path(folder))
     tools = {tool: read_version(tool) for tool in (EMULATOR, COMPILER)}
-    report = {**report, "tools": tools, **describe_run(["benchmarks.arm_kernels"])}
+    report = {**report, "tools": tools, **describe_run(["plugins.backend_torch.tests.arm_kernels"])}
     print(json.dumps(report, indent=2))
     if faults:
         raise SystemExit("\n".join(["error: kernels differ", *faults]))

@@ -1,6 +1,6 @@
 """Checks that the client libraries people use work with the server.
 
-    python -m benchmarks.clients --out benchmarks/results/clients.json
+    python -m tests.clients --out benchmarks/results/clients.json
 
 OpenAI's and Anthropic's clients for Python and JavaScript, LiteLLM, LangChain, Pydantic AI, OpenAI's Agents SDK,
 Instructor, LlamaIndex, smolagents, Ollama's client (with the plugin for its API), Vercel's AI SDK, and what the editors
@@ -99,7 +99,7 @@ def find_command(name: str) -> list[str]:
         return [node, str(HERE / script), str(folder), *([] if name == "npm" else [name])]
     kind = name.removesuffix("-responses")
     python = make_environment(kind) if kind in ENVIRONMENTS else sys.executable
-    return [str(python), "-m", "benchmarks.clients.checks", name]
+    return [str(python), "-m", "tests.clients.checks", name]
 
 
 def run_checks(model: Path, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model = options.model or find_model()
-    run = describe_run(["benchmarks.clients"], ["fastapi"])
+    run = describe_run(["tests.clients"], ["fastapi"])
     found = {"clients": run_checks(model, options.clients), "model": model.name, **run}
     print(json.dumps(found, indent=2))
     write_report(options.out, found)

@@ -1,6 +1,6 @@
 """Measures how many small faults in core the tests catch: plants one at a time, and runs the tests of its package.
 
-    python -m benchmarks.mutants --number 200 --seed 1 --out build/mutants.json
+    python -m tests.support.mutants --number 200 --seed 1 --out build/mutants.json
 
 Mutants are drawn by the seed from all places of ``parallax_core`` but its kits, where a comparison, a condition, a
 number, a sum, a statement or a return value can be another (the operators of mutmut, without those for texts, which
@@ -28,7 +28,7 @@ from typing import Any, cast
 
 from benchmarks.record import describe_run, read_report, write_report
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KITS = "parallax_core/testing/"
 LIMIT_S = 300
 """Seconds after which tests that hang have caught a mutant."""
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found.append(asdict(mutant))
             caught = sum(bool(each["caught_by"]) for each in found)
             print(len(found), f"{caught / len(found):.0%}", mutant, flush=True)
-            command = ["benchmarks.mutants", "--number", str(options.number), "--seed", str(options.seed)]
+            command = ["tests.support.mutants", "--number", str(options.number), "--seed", str(options.seed)]
             write_report(options.out, {"caught": caught, "mutants": found, **describe_run(command)})
 
     places = [each for each in chosen if (each.file, each.index) not in done]

@@ -1,1 +1,0 @@
-"""Client libraries and agents that people use, checked against a real server: ``python -m benchmarks.clients``."""

@@ -1,0 +1,71 @@
+"""Each part of the tree has a budget of lines; raising one needs an ADR that says what was deleted for it.
+
+A budget is a little above what there is: lower it with the lines.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUDGETS = {
+    "parallax_core": 66_000,
+    "parallax_core/testing": 9_400,
+    "tests": 80_000,
+    "docs/examples": 1_300,
+    "benchmarks": 8_000,
+    "labs": 2_500,
+    "plugins/api_anthropic": 2_700,
+    "plugins/api_responses": 5_800,
+    "plugins/backend_mlx": 10_800,
+    "plugins/backend_sglang": 5_100,
+    "plugins/backend_torch": 12_300,
+    "plugins/backend_vllm": 3_900,
+    "plugins/bench": 1_800,
+    "plugins/models": 3_300,
+    "plugins/netcheck": 1_000,
+    "plugins/sampling_torch": 1_500,
+    "plugins/server_gradient": 1_000,
+    "plugins/server_ollama": 1_400,
+    "plugins/simulate": 2_800,
+    "plugins/source_hub": 2_400,
+    "plugins/source_pypi": 3_500,
+    "plugins/transport_lattica": 3_100,
+    "plugins/transport_zmq": 8_000,
+}
+"""Lines of Python by folder; a folder within another counts apart."""
+
+
+def list_files() -> list[str]:
+    """Return the Python files that git has."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [name for name in found if (ROOT / name).exists()]
+
+
+def find_part(name: str) -> str:
+    """Return the part of the tree that a file belongs to: the longest folder that has a budget."""
+    return max((part for part in BUDGETS if name.startswith(f"{part}/")), key=len, default="")
+
+
+def count_lines() -> dict[str, int]:
+    """Return the lines of each part."""
+    found = dict.fromkeys(BUDGETS, 0)
+    for name in list_files():
+        if part := find_part(name):
+            found[part] += len((ROOT / name).read_text(encoding="utf-8").splitlines())
+    return found
+
+
+@pytest.mark.parametrize("part", BUDGETS)
+def test_part_stays_within_its_budget(part: str) -> None:
+    lines = count_lines()[part]
+    assert lines <= BUDGETS[part], f"{part} has {lines} lines: delete some, or say in an ADR what was deleted"
+
+
+def test_every_folder_has_a_budget_but_distributions_that_are_new() -> None:
+    folders = {name.partition("/")[0] for name in list_files() if "/" in name and not find_part(name)}
+    assert folders <= {"docs", "plugins"}
