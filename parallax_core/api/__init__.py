@@ -500,7 +500,6 @@ __all__ = [  # noqa: RUF022 -- in groups
 PROVISIONAL = frozenset(
     {
         "MASK32",
-        "PAGE_SIZE",
         "WIRE_VERSION",
         "BadFrame",
         "Epoch",

@@ -23,7 +23,7 @@ SIZES = {
     "deployment-command": 100,
     "model-olmo2": 80,
     "policy-cached": 40,
-    "policy-rush": 40,
+    "policy-rush": 85,
     "transport-tcp": 210,
 }
 """The most lines of code of each package, without its tests, and without the layers that a model may bring."""
@@ -76,7 +76,9 @@ def test_example_keeps_its_size(name: str) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_imports_the_api_and_nothing_else_of_core(name: str) -> None:
     found = {module for path in list_sources(name) for module in list_imports(path)}
-    assert {module for module in found if module.startswith("parallax_core")} == {"parallax_core.api"}
+    core = {module for module in found if module.startswith("parallax_core")}
+    assert "parallax_core.api" in core
+    assert {module for module in core if not module.startswith("parallax_core.api")} == set()
 
 
 def save_tiny(kind: str, folder: Path, **changes: Any) -> Any:

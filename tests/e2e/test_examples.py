@@ -63,7 +63,7 @@ def test_every_package_is_loaded_and_offers_something(
     assert offers["parallax-backend-numpy"] == {"backends": ["numpy"]}
     assert offers["parallax-deployment-command"] == {"deployments": ["command"], "settings": ["command"]}
     assert offers["parallax-policy-cached"] == {"scheduling": ["cached-first"]}
-    assert offers["parallax-policy-rush"] == {"batching": ["rush"]}
+    assert offers["parallax-policy-rush"] == {"batching": ["rush"], "settings": ["rush"], "commands": ["rush"]}
     assert offers["parallax-source-my-thing"] == {"sources": ["my-thing"]}
     assert offers["parallax-parser-my-thing"] == {"parsers": ["my-thing"]}
     assert all(offers.values())

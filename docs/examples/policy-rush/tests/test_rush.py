@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
-from parallax_core.api import QueueView
+from parallax_core.testing.command import CommandConformance
 from parallax_core.testing.policy import BatchingConformance
+from parallax_policy_rush.command import RushSettings, app, list_steps
 from parallax_policy_rush.policy import Rush
 
 
@@ -14,30 +16,29 @@ class TestRush(BatchingConformance):
     bound_s = 0.05
 
 
-def begin_step(arrivals: list[float], policy: Rush) -> tuple[float, int]:
-    """Return when the first step begins, and of how many requests, if these arrive and nothing is in flight."""
-    now = arrivals[0]
-    while True:
-        ready = [arrival for arrival in arrivals if arrival <= now]
-        queue = QueueView(num_ready=len(ready), oldest_wait_s=now - arrivals[0], num_in_flight=0)
-        wait = policy.wait_s(queue)
-        if wait <= 0:
-            return now, len(ready)
-        now = min([now + wait, *(arrival for arrival in arrivals if arrival > now)])
+class TestCommand(CommandConformance):
+    place = "parallax_policy_rush.command:app"
+    sections = (RushSettings,)
+
+
+def test_command_shows_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_RUSH__GAP", "5")
+    ran = CliRunner().invoke(app, ["--arrival", "0", "--arrival", "1", "--arrival", "50"])
+    assert ran.stdout.splitlines() == ["BEGINS AT  REQUESTS", "10 ms      2", "55 ms      1"]
 
 
 def test_step_waits_while_requests_keep_coming() -> None:
-    begun, size = begin_step([0.001 * number for number in range(12)], Rush(gap_s=0.002, most_s=1.0))
+    [(begun, size)] = list_steps([float(number) for number in range(12)], Rush(gap_s=0.002, most_s=1.0))
     assert size == 12
     assert begun == pytest.approx(0.024)
 
 
 def test_request_that_comes_alone_is_hardly_held_up() -> None:
-    assert begin_step([0.0, 0.1, 0.2], Rush(gap_s=0.002)) == (0.002, 1)
+    assert list_steps([0.0, 100.0, 200.0], Rush(gap_s=0.002))[0] == (0.002, 1)
 
 
 def test_rush_without_end_is_cut_off() -> None:
-    begun, size = begin_step([0.0001 * number for number in range(10_000)], Rush(gap_s=0.002, most_s=0.03))
+    begun, size = list_steps([0.1 * number for number in range(1000)], Rush(gap_s=0.002, most_s=0.03))[0]
     assert begun == pytest.approx(0.03)
     assert 299 <= size <= 301
 
