@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "parallax_core": 66_000,
-    "parallax_core/testing": 9_400,
+    "parallax_core/testing": 9_500,
     "tests": 80_000,
     "docs/examples": 1_300,
     "benchmarks": 8_000,
