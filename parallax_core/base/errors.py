@@ -10,12 +10,13 @@ from parallax_core.base.ids import SeqId
 SHUTTING_DOWN = "the server is shutting down"
 """The message to clients whose requests the server refuses or ends as it stops."""
 
-LossCause = Literal["unknown", "link", "invalid_frame"]
+LossCause = Literal["unknown", "link", "invalid_frame", "leave"]
 """Why a node or a stage was lost. Recovery decides by the cause, never by a message.
 
 ``unknown``        the cause is not known
 ``link``           a link ended: the node at its other end is dead, hung or unreachable
 ``invalid_frame``  a node sent an invalid frame and was disconnected: the root cause of all other losses
+``leave``          a node leaves, and no other node has its layers
 """
 
 

@@ -33,7 +33,7 @@ class LossFinder:
         if loss.cause == "invalid_frame":
             return loss
         if loss.stage is not None:
-            return type(loss)(self._describe(loss.stage, loss.reason), loss.hint, loss.stage)
+            return type(loss)(self._describe(loss.stage, loss.reason), loss.hint, loss.stage, cause=loss.cause)
         reported: list[Failure] = []
         stages = range(len(self.assignments))
         listening = [asyncio.create_task(self._await_end(stage, reported)) for stage in stages]

@@ -21,7 +21,7 @@ from parallax_core.node.engine_base import EngineBase
 from parallax_core.node.executor.base import Executor, Movable, StageLocation, StepObserver
 from parallax_core.node.pipeline.compiled_grammars import CompiledGrammars
 from parallax_core.node.pipeline.driver import PipelineDriver
-from parallax_core.node.pipeline.handover import Handover, StageLeaves, StageReplaced, StagesMove, follow
+from parallax_core.node.pipeline.handover import Handover, Interruption, follow
 from parallax_core.node.pipeline.mask_maker import MaskMaker
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.recovery import Recovery
@@ -173,15 +173,15 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         recovery = Recovery(self._executor, head, self._options, self._excuse, self._deliver)
         try:
             while True:
-                loss = await self._drive(head, driver)
-                if isinstance(loss, StagesMove):
-                    logger.info("pipeline moves: %s", loss.message)
-                    self._begin_move(head, loss.message)
-                elif not isinstance(loss, StageReplaced):
-                    loss = await self._explain_loss(loss)
-                    logger.warning("pipeline is built anew: %s", loss.message)
-                    self._note_loss(head, loss)
-                self._infos = await recovery.heal(loss)
+                cause = await self._drive(head, driver)
+                if isinstance(cause, StageLost):
+                    cause = await self._explain_loss(cause)
+                    logger.warning("pipeline is built anew: %s", cause.message)
+                    self._note_loss(head, cause)
+                elif cause.kind == "moves":
+                    logger.info("pipeline moves: %s", cause.message)
+                    self._begin_move(head, cause.message)
+                self._infos = await recovery.heal(cause)
                 self._driver = driver = self._make_driver(head)
                 self._health = Health(state="ready")
                 logger.info("pipeline is ready again")
@@ -189,7 +189,7 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
             head.note_lost(sum(stream.has_begun for stream in self._streams.values()))
             raise
 
-    async def _drive(self, head: Head, driver: PipelineDriver) -> StageLost:
+    async def _drive(self, head: Head, driver: PipelineDriver) -> StageLost | Interruption:
         """Serve until the stages have to be opened again, and return why; then requests are paused."""
         handover = Handover(self._executor, head, self._note_leaving, self._options.releases_requests)
         try:
@@ -197,8 +197,9 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
                 group.start(driver.run())
                 group.start(handover.run(driver.leaving))
                 group.start(follow(self._executor))
-        except StageLost as error:
-            head.pause(asyncio.get_running_loop().time(), is_loss=not isinstance(error, StageReplaced | StageLeaves))
+        except (StageLost, Interruption) as error:
+            is_loss = isinstance(error, StageLost) and error.cause != "leave"
+            head.pause(asyncio.get_running_loop().time(), is_loss=is_loss)
             return error
         raise AssertionError("none of the tasks ends by itself")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Literal
 
 from parallax_core.base.errors import ParallaxError, StageLost
 from parallax_core.base.taskgroup import FailFastGroup
@@ -18,26 +19,26 @@ LOOK_S = 0.5
 """Seconds between two looks at whether a node that has no successor is still needed."""
 
 
-class StageReplaced(StageLost):
-    """Another node has loaded a stage whose node leaves: the pipeline is to be opened with it."""
+class Interruption(Exception):
+    """The stages of a pipeline are to be opened again, although none was lost: no error, but the end of an epoch.
 
+    ``replaced``: another node has loaded a stage whose node leaves. ``moves``: the layers are to be on other nodes.
+    """
 
-class StagesMove(StageReplaced):
-    """The layers of the pipeline are to be on other nodes."""
-
-
-class StageLeaves(StageLost):
-    """The node of a stage leaves, and no other node has its layers."""
+    def __init__(self, kind: Literal["replaced", "moves"], message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
 
 
 async def follow(executor: Executor) -> None:
     """Wait until the stages of a pipeline that serves are to be on other nodes.
 
     Raises:
-        StagesMove: once they are.
+        Interruption: once they are.
     """
     if isinstance(executor, Movable):
-        raise StagesMove(await executor.wait_moved())
+        raise Interruption("moves", await executor.wait_moved())
 
 
 class Handover:
@@ -60,8 +61,8 @@ class Handover:
         """Handle the stages in ``leaving``, each once.
 
         Raises:
-            StageReplaced: once another node has loaded a stage.
-            StageLeaves: once the requests no longer need a stage that has no other node.
+            Interruption: once another node has loaded a stage.
+            StageLost: once the requests no longer need a stage that has no other node; its cause is ``leave``.
         """
         seen: set[int] = set()
 
@@ -87,8 +88,8 @@ class Handover:
             replacing.cancel()
             await asyncio.wait([replacing])
         if not replacing.cancelled() and replacing.result():
-            raise StageReplaced(f"node {node!r} has left stage {stage}")
-        raise StageLeaves("it leaves, and no other node has its layers", stage=stage)
+            raise Interruption("replaced", f"node {node!r} has left stage {stage}")
+        raise StageLost("it leaves, and no other node has its layers", stage=stage, cause="leave")
 
     async def _try(self, stage: int, node: str) -> bool:
         """Load the stage on another node; return False if this process cannot provide one."""

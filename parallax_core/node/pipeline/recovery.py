@@ -13,7 +13,7 @@ from parallax_core.engine.head import Head
 from parallax_core.node.backoff import Backoff
 from parallax_core.node.executor.base import Executor
 from parallax_core.node.pipeline.driver import Deliver
-from parallax_core.node.pipeline.handover import StageLeaves, StageReplaced
+from parallax_core.node.pipeline.handover import Interruption
 from parallax_core.node.pipeline.options import PipelineOptions
 
 logger = logging.getLogger(__name__)
@@ -48,27 +48,26 @@ class Recovery:
         self._backoff = Backoff(tell, executor.most_failures)
         self._num_tokens = 0
 
-    async def heal(self, loss: StageLost) -> tuple[StageInfo, ...]:
+    async def heal(self, cause: StageLost | Interruption) -> tuple[StageInfo, ...]:
         """Open the stages, with as many attempts as that takes; have the requests go on; return the stages' infos.
 
         Raises:
             EngineFailed: if it gives up.
         """
         async with FailFastGroup() as group:
-            opening = group.start(self._open(loss))
-            group.start(self._expire(opening, loss))
+            opening = group.start(self._open(cause))
+            group.start(self._expire(opening, cause))
         infos = opening.result()
         self._head.resume(infos, _now())
         return infos
 
-    async def _open(self, loss: StageLost) -> tuple[StageInfo, ...]:
-        if isinstance(loss, StageHung | StageLeaves) and loss.stage is not None:
-            await self._executor.abandon(loss.stage)
+    async def _open(self, cause: StageLost | Interruption) -> tuple[StageInfo, ...]:
         if (tokens := self._head.stats().output_tokens) > self._num_tokens:
             self._num_tokens = tokens
             self._backoff.reset()
-        reason = f"a stage was lost, and is being replaced: {loss.message}"
-        if not isinstance(loss, StageReplaced):  # after which all stages are loaded
+        reason = f"a stage was lost, and is being replaced: {cause.message}"
+        if isinstance(cause, StageLost):  # else all stages are loaded
+            await self._abandon(cause)
             await self._backoff.wait(reason)
         while True:
             try:
@@ -82,14 +81,19 @@ class Recovery:
                 reason = f"the pipeline cannot be built: {type(error).__name__}: {error}"
             await self._backoff.wait(reason)
 
-    async def _expire(self, opening: asyncio.Task[tuple[StageInfo, ...]], loss: StageLost) -> None:
+    async def _abandon(self, loss: StageLost) -> None:
+        """Give up a stage that hangs, or whose node leaves."""
+        if loss.stage is not None and (isinstance(loss, StageHung) or loss.cause == "leave"):
+            await self._executor.abandon(loss.stage)
+
+    async def _expire(self, opening: asyncio.Task[tuple[StageInfo, ...]], cause: StageLost | Interruption) -> None:
         """End the requests whose time is over while the stages open."""
         head, until = self._head, _now() + self._timeout_s
         while not opening.done():
             now = _now()
             head.expire(now)
             if now >= until:
-                message = f"a stage was lost, and was not replaced within {self._timeout_s:g} s: {loss.message}"
+                message = f"a stage was lost, and was not replaced within {self._timeout_s:g} s: {cause.message}"
                 head.expire_all(message, now)
             self._deliver(head.take_deltas())
             ends = [each for each in (until, head.next_deadline()) if each is not None and each > now]
