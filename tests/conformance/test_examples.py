@@ -21,6 +21,7 @@ from tests.rules.test_shape import find_code
 SIZES = {
     "backend-numpy": 102,
     "deployment-command": 100,
+    "dialect-ask": 70,
     "model-olmo2": 80,
     "policy-cached": 40,
     "policy-rush": 85,

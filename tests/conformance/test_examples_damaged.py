@@ -20,10 +20,16 @@ class Damage(NamedTuple):
     words: str
 
 
-NUMPY, COMMAND, OLMO2, CACHED, RUSH, TCP = (
-    f"parallax_{name}"
-    for name in ("backend_numpy", "deployment_command", "model_olmo2", "policy_cached", "policy_rush", "transport_tcp")
+NAMES = (
+    "backend_numpy",
+    "deployment_command",
+    "dialect_ask",
+    "model_olmo2",
+    "policy_cached",
+    "policy_rush",
+    "transport_tcp",
 )
+NUMPY, COMMAND, ASK, OLMO2, CACHED, RUSH, TCP = (f"parallax_{name}" for name in NAMES)
 
 DAMAGES = {
     "nodes run on after their server": Damage(
@@ -81,6 +87,27 @@ DAMAGES = {
         "",
         "test_architecture_nobody_knows_is_refused",
         "did not raise Unsupported",
+    ),
+    "a field that nothing reads is taken": Damage(
+        f"{ASK}/bodies.py",
+        "class Question(Strict):",
+        "class Question(Strict, extra='ignore'):",
+        "test_unknown_field_is_refused_by_name",
+        "unknown field",
+    ),
+    "administrators alone may ask": Damage(
+        f"{ASK}/routes.py",
+        '    @needs_role("user")\n',
+        "",
+        "test_routes_state_their_roles",
+        "no role",
+    ),
+    "nobody may ask": Damage(
+        f"{ASK}/routes.py",
+        'router.post("/v1/ask",',
+        'router.post("/v1/asked",',
+        "test_bodies_have_their_routes",
+        "no route",
     ),
     "a norm is not counted": Damage(
         f"{OLMO2}/adapter.py",
@@ -202,6 +229,6 @@ def test_kit_finds_what_was_damaged(damage: Damage, tmp_path: Path) -> None:
 
 def test_every_example_is_damaged_in_three_ways_at_least() -> None:
     damaged = [damage.file.partition("/")[0] for damage in DAMAGES.values()]
-    assert set(damaged) == {NUMPY, COMMAND, OLMO2, CACHED, RUSH, TCP}
+    assert set(damaged) == {NUMPY, COMMAND, ASK, OLMO2, CACHED, RUSH, TCP}
     assert len(EXAMPLES) == len(set(damaged))
     assert min(map(damaged.count, damaged)) > 2

@@ -62,6 +62,7 @@ def test_every_package_is_loaded_and_offers_something(
     offers = {name: dict(found[name]["offers"]) for name in ours}
     assert offers["parallax-backend-numpy"] == {"backends": ["numpy"]}
     assert offers["parallax-deployment-command"] == {"deployments": ["command"], "settings": ["command"]}
+    assert offers["parallax-dialect-ask"] == {"dialects": ["ask"]}
     assert offers["parallax-policy-cached"] == {"scheduling": ["cached-first"]}
     assert offers["parallax-policy-rush"] == {"batching": ["rush"], "settings": ["rush"], "commands": ["rush"]}
     assert offers["parallax-source-my-thing"] == {"sources": ["my-thing"]}

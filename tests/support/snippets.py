@@ -44,6 +44,7 @@ ELSEWHERE = {
         for name in (
             "backend-numpy",
             "deployment-command",
+            "dialect-ask",
             "model-olmo2",
             "policy-cached",
             "policy-rush",

@@ -1,0 +1,1 @@
+"""An API of one route, as an example of a dialect."""
