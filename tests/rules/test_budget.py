@@ -15,7 +15,7 @@ BUDGETS = {
     "parallax_core": 66_000,
     "parallax_core/testing": 9_500,
     "tests": 80_000,
-    "docs/examples": 1_300,
+    "docs/examples": 1_450,
     "benchmarks": 8_000,
     "labs": 2_500,
     "plugins/api_anthropic": 2_700,
