@@ -39,7 +39,7 @@ from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.membership import Assign, Join
 from parallax_transport_zmq.transport import ZmqTransport
-from tests.support.node_services import make_services
+from tests.support.node_services import equip, make_services
 from tests.support.paced_node import time_batch
 from tests.support.zmq_nodes import find_tcp_port
 
@@ -134,8 +134,8 @@ async def run_pipeline(plan: EmulatedPipeline) -> AsyncIterator[PipelineEngine]:
     """Start the processes of a pipeline, and yield the engine over them; keys are in ``PARALLAX_HOME``."""
     async with AsyncExitStack() as stack:
         ports = [find_tcp_port() for _ in plan.stages]
-        head = NodeRegistry(
-            ZmqTransport(TransportPlan(node=HEAD, listen="tcp://127.0.0.1:0", timeout_s=TIMEOUT_S)), HEAD
+        head = equip(
+            NodeRegistry(ZmqTransport(TransportPlan(node=HEAD, listen="tcp://127.0.0.1:0", timeout_s=TIMEOUT_S)), HEAD)
         )
         await head.start()
         stack.push_async_callback(head.stop)

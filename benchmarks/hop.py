@@ -64,6 +64,7 @@ from parallax_core.wire.messages import Failure, Result, Step
 from parallax_transport_lattica.transport import LatticaTransport
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
+from tests.support.node_services import equip
 
 BATCHES, ROADS = (1, 8, 64), ("ipc", "tcp", "lattica")
 WIDTH, NUM_STAGES = 576, 3
@@ -93,7 +94,7 @@ def place(road: str, folder: Path, node: str) -> str:
 @asynccontextmanager
 async def open_stages(road: str, folder: Path) -> AsyncIterator[RemoteExecutor]:
     os.environ["PARALLAX_HOME"] = str(folder)
-    registry = NodeRegistry(make_transport("head", place(road, folder, "head")), "head")
+    registry = equip(NodeRegistry(make_transport("head", place(road, folder, "head")), "head"))
     await registry.start()
 
     def command(node: str) -> list[str]:

@@ -29,13 +29,14 @@ from parallax_core.testing.node import BACKEND, name_toy
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.crowd import TOY, ClientPool, finish_clients, now
+from tests.support.node_services import equip
 
 STOP_EVERY = 10
 
 
 async def measure_toy(times: int, rng: random.Random, private: Path) -> Figures:
     head = TransportPlan(node="head", listen=place_local(private, "head"), timeout_s=TIMEOUT_S)
-    registry = NodeRegistry(ZmqTransport(head), "head")
+    registry = equip(NodeRegistry(ZmqTransport(head), "head"))
 
     def command(node: str) -> list[str]:
         plan = {"node": node, "transport": TOY_TRANSPORT, "connect": registry.address, "timeout_s": TIMEOUT_S}

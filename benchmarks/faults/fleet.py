@@ -28,6 +28,7 @@ from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.crowd import now
 from tests.support.heads import drop_stored
+from tests.support.node_services import equip
 
 TIMEOUT_S = 2.5
 """Seconds of silence after which a worker counts as lost at the latest; the default."""
@@ -75,7 +76,7 @@ class Fleet:
         self.formation, self.private = formation, private
         self._model = str(model) if model else ",".join(formation.pools)
         head = TransportPlan(node="head", listen=place_local(private, "head"), timeout_s=TIMEOUT_S)
-        self.registry = NodeRegistry(ZmqTransport(head), "head")
+        self.registry = equip(NodeRegistry(ZmqTransport(head), "head"))
         self.supervisor = WorkerSupervisor(self._make_command)
         self.spares = SparePool(formation.spares, self.registry, self.supervisor)
         self.faults: list[Fault] = []

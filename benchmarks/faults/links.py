@@ -51,7 +51,7 @@ from parallax_transport_zmq.joining import ZmqJoining
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.crowd import TOY, ClientPool
-from tests.support.node_services import make_services
+from tests.support.node_services import equip, make_services
 from tests.support.paced_cluster import GB, assign, make_model
 
 GOAL_MS = 50
@@ -97,7 +97,7 @@ class LinkedCluster:
 
     def __init__(self) -> None:
         plan = TransportPlan(node="head", listen="tcp://127.0.0.1:0", timeout_s=5.0)
-        self.registry = NodeRegistry(ZmqTransport(plan), "head")
+        self.registry = equip(NodeRegistry(ZmqTransport(plan), "head"))
         self.pool = NodePool(self.registry)
         nodes = self.pool.open(MODEL)
         goal = ServingGoal(prompt_tokens=20, output_tokens=30, concurrency=2)

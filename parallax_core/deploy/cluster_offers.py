@@ -85,10 +85,12 @@ def _serve(name: str, summary: str, node: str = "", head: str = "") -> NodeServi
 
 
 NODE_SERVICES = (
-    _serve("relay", "links between nodes that cannot reach each other, over a third one", "make_relay"),
-    _serve("profile", "what nodes report of their devices, and the links between them", "make_profile"),
+    _serve(
+        "relay", "links over a third node, between two that do not reach each other", "make_relay", "make_directory"
+    ),
+    _serve("profile", "what nodes report of their devices and links", "make_profile", "make_reports"),
     _serve("further", "further nodes on a machine, for several models", "make_further"),
-    _serve("leases", "nodes that are in several pipelines", "make_leases"),
+    _serve("leases", "nodes that are in several pipelines", "make_leases", "make_lease_opener"),
     _serve("succession", "which coordinator counts, and its standbys", "make_terms"),
     _serve("rendezvous", "announcements of layers, where nodes and heads find each other"),
 )

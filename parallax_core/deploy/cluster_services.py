@@ -10,9 +10,13 @@ from parallax_core.deploy.further_nodes import drop_port, make_further_command
 from parallax_core.deploy.node_reports import make_reporter
 from parallax_core.deploy.node_services import WorkerContext, open_transport
 from parallax_core.deploy.relays import make_offer
+from parallax_core.node.membership.lease_opener import LeaseOpener
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.profile.head_service import ReportService
 from parallax_core.node.profile.link_prober import LinkProber
 from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.profile.service import ProfileService
+from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.node.relay.offer import RelayOffer
 from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.relay.service import RelayService
@@ -110,3 +114,14 @@ class LeaseMaker:
         services.add(make_measuring(services, name, NodeReporter(lambda: None)))
         place = HeadPlace(node.place.address, node.place.head, name)
         return LeaseSession(services, node.layers, place, node.join)
+
+
+def make_directory(registry: NodeRegistry) -> RelayDirectory:
+    """Return the service by which a head knows the relays."""
+    return RelayDirectory(registry.node, lambda: registry.joined)
+
+
+make_reports = ReportService
+"""Returns the service by which a head hears what nodes have."""
+make_lease_opener = LeaseOpener
+"""Returns the service by which a head asks for leases."""

@@ -10,6 +10,7 @@ from parallax_core.config.home import cluster_file
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.deployment import ServerRequest
 from parallax_core.contracts.joining import Admission, Enrolling, ListeningHead, MachineKeys
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.contracts.transport import Transport, TransportSpec
 from parallax_core.deploy.additions import Additions
 from parallax_core.deploy.discovery import being_found
@@ -23,6 +24,7 @@ from parallax_core.node.executor.rebalance import RebalancingExecutor
 from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.rendezvous import RendezvousServer
+from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.plugins.registry import Offer
 
 
@@ -37,12 +39,12 @@ class CodeAdmission:
         self, registry: NodeRegistry, transport: Transport, offer: Offer[TransportSpec], settings: ServeSettings
     ) -> None:
         """Make a head admit machines, relay between them and be their rendezvous; see `NodeAdmission.equip`."""
-        registry.relays.server = make_relay(settings, registry.has)
+        registry.services.find(RelayDirectory).server = make_relay(settings, registry.has)
         if not settings.listen:
             return
         if isinstance(transport, Enrolling):
             transport.enrol_by(self.admission or CodeStore(cluster_file()))
-        registry.services["rendezvous"] = RendezvousServer().serve
+        registry.purposes["rendezvous"] = LinkPurpose(serve=RendezvousServer().serve, must_have_joined=False)
         keys: object = find_method(offer)
         if isinstance(keys, MachineKeys):
             adopt_machines(keys)

@@ -12,6 +12,7 @@ from pathlib import Path
 from parallax_core.base.ids import is_lease
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.contracts.joining import ListeningHead
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.deploy.engines import EngineWorkers
@@ -84,7 +85,7 @@ class Deployment:
     def share_api(self, serve: ServeLink) -> None:
         """Answer requests of joined nodes' clients with ``serve``; no effect without a registry."""
         if self.registry is not None:
-            self.registry.services["api"] = serve
+            self.registry.purposes["api"] = LinkPurpose(serve=serve)
 
     @asynccontextmanager
     async def nodes_joining(self) -> AsyncIterator[ListeningHead | None]:

@@ -21,6 +21,7 @@ from parallax_core.contracts.stage import Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
 from parallax_core.deploy.additions import NodeAdmission
 from parallax_core.deploy.backend_options import FLAG, BackendOptions
+from parallax_core.deploy.node_services import make_services
 from parallax_core.models.stages import open_stage
 from parallax_core.node.channel import STRANGERS
 from parallax_core.node.executor.base import Executor
@@ -174,11 +175,15 @@ class WorkerLauncher:
 
 
 def make_registry(
-    settings: ServeSettings, offer: Offer[TransportSpec], folder: Path, admission: NodeAdmission | None = None
+    settings: ServeSettings,
+    offer: Offer[TransportSpec],
+    folder: Path,
+    plugins: PluginHost,
+    admission: NodeAdmission | None = None,
 ) -> NodeRegistry:
     """Return the head's node registry, which listens at ``--listen``, or else at an address in ``folder``.
 
-    Machines join by keys that were exchanged, and as ``admission`` says.
+    Machines join by keys that were exchanged, and as ``admission`` says. It has the services that plugins offer.
 
     Raises:
         UsageError: if the transport has no addresses for nodes of one machine.
@@ -189,6 +194,8 @@ def make_registry(
     command = "parallax worker" if (name := offer.spec.name) == USUAL else f"parallax worker --transport {name}"
     transport = offer.load(offer.spec.factory)(plan)
     registry = NodeRegistry(transport, HEAD, command, measures_links=settings.listen is not None)
+    for service in make_services(plugins, "head", registry):
+        registry.services.add(service)
     if admission is not None:
         admission.equip(registry, transport, offer, settings)
     return registry

@@ -168,7 +168,7 @@ class StageOptions:
         backends = tuple(
             offer.spec.name if offer and is_here else name for offer, name in zip(offers, self.backends, strict=True)
         )
-        registry = registry or make_registry(settings, self.transport, private, self.added.admission)
+        registry = registry or make_registry(settings, self.transport, private, self.plugins, self.added.admission)
         num_stages = self.parallel.num_stages * self.parallel.data_parallel
         num_here = num_stages + settings.spares if is_here else 1  # they share the memory
         launcher = self._make_launcher(registry, private, backends) if is_here else None

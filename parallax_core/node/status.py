@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from parallax_core.cluster.reports import make_link, make_node
 from parallax_core.contracts.engine import Engine, EngineStats, Health
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import Described, NodeStatus, ReplicaStatus, StageStatus
@@ -72,17 +71,17 @@ def describe_node(node: JoinedNode) -> NodeStatus:
 
 
 def _describe_node(node: JoinedNode) -> NodeStatus:
-    join, report = node.join, node.report
+    join, reported = node.join, node.reported
     return NodeStatus(
         name=node.name,
         host=join.host,
         pid=join.pid,
         address=join.address,
         backends=join.backends,
-        profile=make_node(node.name, report) if report else None,
-        links=tuple(make_link(node.name, each) for each in report.links) if report else (),
-        relays={each.peer: each.relay for each in report.links if each.relay} if report else {},
-        unreached=report.unreached if report else (),
+        profile=reported.profile if reported else None,
+        links=reported.links if reported else (),
+        relays=reported.relays if reported else {},
+        unreached=reported.unreached if reported else (),
     )
 
 

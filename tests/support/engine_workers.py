@@ -29,7 +29,7 @@ from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Join
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
-from tests.support.node_services import make_services
+from tests.support.node_services import equip, make_services
 
 NODE = "worker/0/0"
 
@@ -95,7 +95,7 @@ class LinkedEngine:
     def __init__(
         self, transport: Transport, supervisor: WorkerSupervisor, toy: Toy, options: PipelineOptions | None = None
     ) -> None:
-        self.registry = NodeRegistry(transport, "head")
+        self.registry = equip(NodeRegistry(transport, "head"))
         self.supervisor = supervisor
         self.losses: list[str] = []
         assignment = EngineAssignment(node=NODE, model=name_toy(toy), backend=BACKEND, status_s=0.05)

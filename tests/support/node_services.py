@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from parallax_core.contracts.node_service import NodeService
 from parallax_core.contracts.transport import Transport
-from parallax_core.deploy.cluster_services import add_relays, make_measuring
+from parallax_core.deploy.cluster_services import (
+    add_relays,
+    make_directory,
+    make_lease_opener,
+    make_measuring,
+    make_reports,
+)
+from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.lease_opener import LeaseOpener
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.worker.node_services import NodeServices
 
@@ -21,3 +32,31 @@ def make_services(
     for service in others:
         made.add(service)
     return made
+
+
+def equip(registry: NodeRegistry) -> NodeRegistry:
+    """Give a head the services that it has in a cluster, and return it."""
+    for make in (make_directory, make_reports, make_lease_opener):
+        registry.services.add(make(registry))
+    return registry
+
+
+@dataclass(slots=True)
+class AllMembers:
+    """All nodes of a head, as those that may have layers of a model."""
+
+    registry: NodeRegistry
+    changed: asyncio.Event = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.changed = self.registry.changed
+
+    @property
+    def joined(self) -> tuple[JoinedNode, ...]:
+        return self.registry.joined
+
+    def note_leaving(self, name: str) -> None:
+        self.registry.note_leaving(name)
+
+    def want_leases(self, numbers: Mapping[str, int]) -> None:
+        self.registry.services.find(LeaseOpener).want(numbers)

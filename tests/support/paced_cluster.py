@@ -43,6 +43,7 @@ from parallax_core.testing.node import NodePlan, name_toy
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.crowd import TOY, now
+from tests.support.node_services import AllMembers, equip
 from tests.support.paced_node import PacedPlan
 
 GB = 10**9
@@ -104,11 +105,11 @@ class PacedCluster:
 
     def __init__(self, folder: Path, concurrency: int) -> None:
         plan = TransportPlan(node="head", listen=place_local(folder, "head"), timeout_s=TIMEOUT_S)
-        self.registry = NodeRegistry(ZmqTransport(plan), "head")
+        self.registry = equip(NodeRegistry(ZmqTransport(plan), "head"))
         self.fleet = PacedFleet(folder, self.registry)
         goal = ServingGoal(prompt_tokens=20, output_tokens=30, concurrency=concurrency)
         planner = LayerPlanner(policy=SearchPlacement(), model=make_model(), goal=goal, rules=QUICK)
-        self.coordinator = Coordinator(self.registry, planner, self.fleet.describe, self._open)
+        self.coordinator = Coordinator(AllMembers(self.registry), planner, self.fleet.describe, self._open)
         self.router = Router(self.coordinator.engines, LeastPendingTokens(), lambda: 200)
 
     def _open(self, rank: int, planning: Planning) -> PlannedPipeline:

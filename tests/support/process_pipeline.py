@@ -25,6 +25,7 @@ from parallax_core.testing.toy import GREEDY, Toy
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.heads import drop_stored
+from tests.support.node_services import equip
 
 TOY = Toy(("full", "window", "full"))
 TIMEOUT_S = 1.0
@@ -50,7 +51,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         plan = TransportPlan(node="head", listen=self.place("head"), timeout_s=self.timeout_s)
-        self.registry = NodeRegistry(ZmqTransport(plan), "head")
+        self.registry = equip(NodeRegistry(ZmqTransport(plan), "head"))
         self.supervisor = WorkerSupervisor(self.make_command)
         stops = [sum(self.sizes[: index + 1]) for index in range(len(self.sizes))]
         layers = [LayerRange(stop - size, stop) for stop, size in zip(stops, self.sizes, strict=True)]

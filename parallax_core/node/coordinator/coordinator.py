@@ -22,8 +22,8 @@ from parallax_core.node.coordinator.link_checks import LinkChecks
 from parallax_core.node.coordinator.pipelines import PlannedPipeline, PlannedPipelines, Replicas
 from parallax_core.node.coordinator.plan_notes import Known, describe_names, list_names, log_plan
 from parallax_core.node.coordinator.planned import PlanFault, Planning, describe_fault
+from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.node.membership.link_trial import LinkFailed
 from parallax_core.node.membership.loading import NodeRefused
 from parallax_core.node.pipeline.engine import PipelineEngine
 

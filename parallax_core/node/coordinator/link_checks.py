@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.node.membership.link_trial import LinkFailed, try_link
+from parallax_core.node.membership.link_trial import try_link
 
 logger = logging.getLogger(__name__)
 

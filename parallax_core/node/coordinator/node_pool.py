@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import further_node, is_lease
 from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.lease_opener import LeaseOpener
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.further import EndNode, StartNode
 
@@ -148,7 +149,9 @@ class NodePool:
     def update_leases(self) -> None:
         """Ask nodes to open the leases that any model wants."""
         wanted = [nodes.leases for nodes in self.models.values()]
-        self.registry.want_leases({name: number for numbers in wanted for name, number in numbers.items()})
+        self.registry.services.find(LeaseOpener).want(
+            {name: number for numbers in wanted for name, number in numbers.items()}
+        )
 
     def open(self, model: str) -> ModelNodes:
         """Give a model a node on each machine, now and whenever one joins, and return these."""

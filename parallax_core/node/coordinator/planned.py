@@ -14,10 +14,10 @@ from parallax_core.contracts.stage import Row, StageInfo
 from parallax_core.node.backoff import Backoff
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import StageLocation
+from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import DifferentWeights
 from parallax_core.node.membership.assignment import StageAssignment
-from parallax_core.node.membership.link_trial import LinkFailed
 from parallax_core.node.membership.loading import LoadingHung, NodeRefused
 
 logger = logging.getLogger(__name__)

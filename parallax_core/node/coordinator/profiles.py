@@ -94,8 +94,9 @@ class NodeProfiles:
 def _find_report(seen: SeenNode, now: float) -> NodeReport | None:
     """Return a node's report, an assumed one after `PATIENCE_S`, or None while it is awaited."""
     node = seen.node
-    if node.report is not None:
-        return node.report
+    report: NodeReport | None = node.report
+    if report is not None:
+        return report
     if now - seen.since < PATIENCE_S or not node.join.memory:
         return None
     return NodeReport(backend="", device=msgspec.structs.replace(ASSUMED, memory=node.join.memory))

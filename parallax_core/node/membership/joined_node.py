@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from parallax_core.contracts.placement import LinkProfile, NodeProfile
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.node.channel import Channel
 from parallax_core.wire.membership import Join, Loading
-from parallax_core.wire.profile import LinkTried, NodeReport
-from parallax_core.wire.relay import Relinked
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +23,33 @@ class HeldLayers:
     layers: LayerRange
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedNode:
+    """What a node has reported of itself and its links."""
+
+    profile: NodeProfile
+    links: tuple[LinkProfile, ...] = ()
+    relays: Mapping[str, str] = field(default_factory=dict)
+    """By node: the relay over which it is reached."""
+    unreached: tuple[str, ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class JoinedNode:
     """A node that has joined."""
 
     channel: Channel
     join: Join
-    report: NodeReport | None = None
-    """What it said last of its device and its links; None: nothing yet."""
     loading: Loading | None = None
     """How far it is in loading a stage; None: it loads none, or has not said."""
     relay: str = ""
     """The relay that links its stage to the next one; empty for a direct link or none."""
-    trials: dict[str, asyncio.Future[LinkTried]] = field(default_factory=dict)
-    """By node: what comes of a link to it that this one was asked to try."""
+    report: Any = None
+    """The message of a service by which it reported itself last, or None."""
+    trials: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    """By node: the outcome of a link to it that this one was asked to try."""
+    reported: ReportedNode | None = None
+    """What it is known to have, or None."""
     status: NodeStatus | None = None
     """Its status as of its last report; None: it was not asked for since."""
     num_leases: int = 0
@@ -58,19 +69,7 @@ class JoinedNode:
         """The name of the node."""
         return self.channel.peer
 
-    def note_relinked(self, told: Relinked) -> None:
-        """Note over which relay its stage is linked to the next one now."""
-        self.relay = told.relay
-
-    def note_tried(self, told: LinkTried) -> None:
-        """Hand over what came of a link to whoever has asked."""
-        trial = self.trials.pop(told.peer, None)
-        if trial is not None and not trial.done():
-            trial.set_result(told)
-
-    def note_report(self, report: NodeReport) -> None:
-        """Keep a report of the node in place of the one before."""
-        if self.report is None:
-            memory = report.device.memory / 10**9
-            logger.info("node has reported node=%s device=%r memory=%.3gGB", self.name, report.device.name, memory)
-        self.report, self.status = report, None
+    @property
+    def address(self) -> str:
+        """Where other nodes reach it."""
+        return self.join.address

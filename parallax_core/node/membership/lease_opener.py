@@ -4,56 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import Epoch
-from parallax_core.node.executor.base import LEASE
+from parallax_core.contracts.node_service import NOTHING, JoinedPeer, NodeService, Takers
 from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.further import OpenLease
-from parallax_core.wire.membership import Release
 
 
-class LeaseOpener:
+class LeaseOpener(NodeService):
     """Asks nodes for leases, each time that they join. A lease joins by itself, and stays until its node ends."""
 
-    def __init__(self) -> None:
-        self.wanted: Mapping[str, int] = {}
+    def __init__(self, registry: NodeRegistry) -> None:
+        """Ask the nodes that join ``registry``."""
+        self._registry = registry
+        self._wanted: Mapping[str, int] = {}
         """By node: the number up to which it is to open leases."""
         self._sending: set[asyncio.Task[None]] = set()
 
-    def want(self, numbers: Mapping[str, int], joined: Iterable[JoinedNode], waiting: Iterable[JoinedNode]) -> None:
-        """Set the number of leases to open on each joined node, by name; waiting nodes release their stage."""
-        self.wanted = numbers
-        for node in joined:
-            self.update(node)
-        for node in waiting:
+    def want(self, numbers: Mapping[str, int]) -> None:
+        """Have nodes, by their names, open leases up to a number each, now or when they join."""
+        self._wanted = self._registry.sharing = numbers
+        for node in self._registry.joined:
+            self._update(node)
+        for node in self._registry.waiting:
             if node.name in numbers:
-                self.free(node)
+                self._registry.free(node)
 
-    def update(self, node: JoinedNode) -> None:
-        """Ask a joined node to open its wanted leases that are not open yet."""
-        for number in range(node.num_leases + 1, self.wanted.get(node.name, 0) + 1):
-            node.num_leases = number
-            self._send(node, OpenLease(number))
+    @asynccontextmanager
+    async def joined(self, peer: JoinedPeer) -> AsyncIterator[Takers]:
+        """Ask a node for the leases that are wanted of it."""
+        assert isinstance(peer, JoinedNode), "a registry has no others"
+        self._update(peer)
+        yield NOTHING
 
-    def free(self, node: JoinedNode) -> None:
-        """Ask a node to release its stage for the memory of its leases, but keep the layers they share."""
-        node.loaded = None
-        self._send(node, Release(LEASE, Epoch(0), keeps_layers=True))
-
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Ask no more. Idempotent."""
         for task in self._sending:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
-    def _send(self, node: JoinedNode, message: OpenLease | Release) -> None:
-        sending = asyncio.create_task(_send(node, message))
-        self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
+    def _update(self, node: JoinedNode) -> None:
+        for number in range(node.num_leases + 1, self._wanted.get(node.name, 0) + 1):
+            node.num_leases = number
+            self._sending.add(sending := asyncio.create_task(_send(node, OpenLease(number))))
+            sending.add_done_callback(self._sending.discard)
 
 
-async def _send(node: JoinedNode, message: OpenLease | Release) -> None:
+async def _send(node: JoinedNode, message: OpenLease) -> None:
     with contextlib.suppress(PeerLost):  # it has released all, and is asked again when it joins again
         await node.channel.send(message)

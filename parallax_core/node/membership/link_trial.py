@@ -6,32 +6,12 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from parallax_core.base.errors import ParallaxError, PeerLost
+from parallax_core.base.errors import PeerLost
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.wire.membership import Refusal
 from parallax_core.wire.profile import LinkTried, Peer, TryLink
 
 ANSWER_S = 6.0
 """Seconds that a node may take to try a link: a little more than it takes at most."""
-
-
-class LinkFailed(ParallaxError):
-    """The node of a stage does not reach that of the next one."""
-
-    def __init__(self, one: str, other: str, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.ends = one, other
-        """The names of both nodes."""
-
-    @classmethod
-    def find(
-        cls, node: JoinedNode, before: JoinedNode | None, after: JoinedNode | None, refusal: Refusal
-    ) -> ParallaxError:
-        """Return which link of a stage that has refused a `Hop` has failed: to the next one, or from the one before."""
-        told = refusal.message, refusal.hint
-        if after is not None and refusal.unreached == after.name:
-            return cls(node.name, after.name, *told)
-        return cls(before.name, node.name, *told) if before is not None else ParallaxError(*told)
 
 
 async def try_link(one: JoinedNode, other: JoinedNode) -> LinkTried | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import AsyncExitStack
 from itertools import count
 
 from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.base.ids import Epoch, is_further, is_lease, name_machine
+from parallax_core.base.ids import Epoch, name_machine
 from parallax_core.contracts.joining import MachineKeys
 from parallax_core.contracts.transport import Link, NodeRole, Transport
 from parallax_core.node.channel import STRANGERS, Channel
@@ -18,18 +18,13 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import SoftwareNotes, welcome
 from parallax_core.node.membership.copies import NAME_HINT, check_original
 from parallax_core.node.membership.false_alarms import FalseAlarms
-from parallax_core.node.membership.introductions import Introducer, Member
+from parallax_core.node.membership.head_services import HeadServices
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.node.membership.lease_opener import LeaseOpener
 from parallax_core.node.membership.node_matcher import Fit, NodeMatcher, NodeRequest
 from parallax_core.node.membership.refused_nodes import RefusedNodes
 from parallax_core.node.membership.served_links import ServedLinks
-from parallax_core.node.profile.link_probe import answer_probes
-from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
-from parallax_core.wire.messages import Failure, Heartbeat, Purpose, Result
-from parallax_core.wire.profile import LinkTried, NodeReport
-from parallax_core.wire.relay import Relinked
+from parallax_core.wire.messages import Failure, Heartbeat, Message, Result
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +34,6 @@ MOST_GREETINGS = 64
 """The largest number of nodes in a handshake at the same time; more wait in the transport."""
 MOST_GREETINGS_OF_ONE = 16
 """The same for one machine; more of its nodes are turned away."""
-OF_RELAYS: tuple[Purpose, ...] = ("relay", "stream", "offer")
-"""The purposes of links to the directory of relays."""
 LATE = (Loading, Ready, Linked, Refusal, Result, Failure, Heartbeat)
 """What a node may still send that had a stage a moment ago."""
 
@@ -58,10 +51,9 @@ class NodeRegistry:
 
         With ``measures_links``, the nodes measure their links to each other.
         """
-        self._introducer = Introducer(self._list_members if measures_links else list)
-        self._transport = transport
+        self.transport, self.measures_links = transport, measures_links
         self._command = command
-        self._node = node
+        self.node = node
         self._matcher = NodeMatcher()
         self._joined: dict[str, JoinedNode] = {}
         self._list: tuple[JoinedNode, ...] | None = ()
@@ -77,13 +69,14 @@ class NodeRegistry:
         """Numbers of attempts to assign stages, different for all executors: a reply belongs to one attempt only."""
         self.note_join: Callable[[JoinedNode], None] | None = None
         """Called with each node that has joined."""
-        self.relays = RelayDirectory(node, lambda: self.joined)
-        """The relays of the nodes that have joined."""
         self._served = ServedLinks(self.has)
-        self.services = self._served.services
-        """By the purpose of a link: what serves it; links of other purposes are refused."""
-        self.services.update({each: partial(self.relays.serve, purpose=each) for each in OF_RELAYS})
-        self._leases, self._alarms, self._software = LeaseOpener(), FalseAlarms(), SoftwareNotes()
+        self.purposes = self._served.purposes
+        """How to serve links, by purpose; links of other purposes are refused."""
+        self.services = HeadServices(self.purposes)
+        """What the head does beside handing out nodes."""
+        self.sharing: Collection[str] = ()
+        """The nodes whose stages are released when they are given back, since leases want their memory."""
+        self._alarms, self._software = FalseAlarms(), SoftwareNotes()
         self._refused = RefusedNodes()
         self.changed = asyncio.Event()
         """Set whenever a node has joined, has reported first or is gone; whoever waits for it clears it."""
@@ -91,7 +84,7 @@ class NodeRegistry:
     @property
     def address(self) -> str:
         """The address nodes connect to, once the registry has started."""
-        return self._transport.address
+        return self.transport.address
 
     @property
     def invitation(self) -> str:
@@ -131,23 +124,28 @@ class NodeRegistry:
         Raises:
             ParallaxError: if the transport cannot listen; with a hint.
         """
-        await self._transport.start()
+        await self.transport.start()
         self._taking = asyncio.create_task(self._take())
+        self.services.start()
 
     async def stop(self) -> None:
         """Disconnect all nodes and stop listening. Idempotent."""
-        await self._introducer.stop()
-        await self._leases.stop()
-        several = (self._taking, *self._greetings, *self._watches.values(), *self._ends, *self._served.running)
+        several = (
+            self._taking,
+            *self._greetings,
+            *self._watches.values(),
+            *self._ends,
+            *self._served.running,
+        )
         tasks = [task for task in several if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.relays.stop()  # after the offers, whose ends it would tell
+        await self.services.stop()  # after the links, since it would tell of their ends
         self._matcher.nodes.clear()
         self._joined.clear()
         self._list = None
-        await self._transport.stop()
+        await self.transport.stop()
 
     async def find(self, fit: Fit, name: str = "") -> JoinedNode:
         """Wait for a suitable node and take it; whoever comes gets the best that waits.
@@ -180,11 +178,10 @@ class NodeRegistry:
         """
         if node.channel.ended.is_set():
             return
-        if is_shared or node.name in self._leases.wanted:
-            self._leases.free(node)
+        if is_shared or node.name in self.sharing:
+            self.free(node)
         if node.name in self._leaving or self._joined.get(node.name) is not node:
-            self._ends.add(releasing := asyncio.create_task(self._release(node)))
-            releasing.add_done_callback(self._ends.discard)
+            self._start(self._release(node))
         else:
             self._admit(node, LATE)
 
@@ -195,9 +192,18 @@ class NodeRegistry:
             with contextlib.suppress(PeerLost):
                 await node.channel.send(Release(LEASE, Epoch(0)))
 
-    def want_leases(self, numbers: Mapping[str, int]) -> None:
-        """Set the number of leases to open on each node, by name, now or when it joins."""
-        self._leases.want(numbers, self.joined, self.waiting)
+    def free(self, node: JoinedNode) -> None:
+        """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""
+        node.loaded = None
+        self._start(self._send(node, Release(LEASE, Epoch(0), keeps_layers=True)))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._ends.add(task := asyncio.create_task(work))
+        task.add_done_callback(self._ends.discard)
+
+    async def _send(self, node: JoinedNode, message: Message) -> None:
+        with contextlib.suppress(PeerLost):
+            await node.channel.send(message)
 
     def note_leaving(self, name: str) -> None:
         """Note that a node is about to end: it is released once it is given back."""
@@ -216,7 +222,6 @@ class NodeRegistry:
             watch.cancel()
 
     def _admit(self, node: JoinedNode, ignored: tuple[type, ...] = ()) -> None:
-        self._leases.update(node)
         if (request := self._matcher.add_node(node)) is not None:
             self._matcher.remove_request(request)
             request.found.set_result(node)
@@ -245,7 +250,7 @@ class NodeRegistry:
         with contextlib.suppress(PeerLost):  # the transport has stopped
             while True:
                 await self._room.acquire()
-                link = await self._transport.accept()
+                link = await self.transport.accept()
                 machine = name_machine(link.peer)
                 is_one_too_many = list(self._greetings.values()).count(machine) >= MOST_GREETINGS_OF_ONE
                 task = asyncio.create_task(Channel(link).leave() if is_one_too_many else self._greet(link))
@@ -260,12 +265,7 @@ class NodeRegistry:
         channel = Channel(link, STRANGERS)
         try:
             async with asyncio.timeout(GREETING_S):
-                hello = await welcome(channel, self._node)
-                if hello.purpose == "probe":
-                    channel.check_role("worker")
-                    channel.admit()
-                    await answer_probes(channel)
-                    return
+                hello = await welcome(channel, self.node)
                 if hello.purpose:
                     self._served.open(channel, hello.purpose)
                     return
@@ -278,42 +278,24 @@ class NodeRegistry:
         logger.info("node joined node=%s host=%s pid=%d software=%s", link.peer, join.host, join.pid, hello.software)
         self._software.note(hello)
         node = JoinedNode(channel, join, patience_s=self._alarms.note_join((link.peer, join.pid)))
-        self._hear_news(node)
         self._joined[node.name], self._list = node, None
         if self.note_join is not None:
             self.note_join(node)
-        self._ends.add(end := asyncio.create_task(self._await_end(node)))
-        end.add_done_callback(self._ends.discard)
+        stack = AsyncExitStack()
+        await stack.enter_async_context(self.services.joined(node))
+        self._start(self._await_end(node, stack))
         self._admit(node)
-        self.relays.note_join(node)
-        self._introducer.note_change()
         self.changed.set()
 
-    def _list_members(self) -> list[Member]:
-        return [(node.channel, node.join) for node in self.joined if not (is_further(node.name) or is_lease(node.name))]
-
-    def _hear_news(self, node: JoinedNode) -> None:
-        """Take what a node says of itself out of the messages that others wait for."""
-        node.channel.divert(NodeReport, partial(self._note_report, node))
-        node.channel.divert(Relinked, node.note_relinked)
-        node.channel.divert(LinkTried, node.note_tried)
-
-    def _note_report(self, node: JoinedNode, report: NodeReport) -> None:
-        is_first = node.report is None
-        node.note_report(report)
-        if is_first:  # later ones change little, and are read from time to time
-            self.changed.set()
-
-    async def _await_end(self, node: JoinedNode) -> None:
+    async def _await_end(self, node: JoinedNode, stack: AsyncExitStack) -> None:
         """Remove a node from the members once its link has ended, whoever notices that."""
-        await node.channel.ended.wait()
-        self._alarms.note_end((node.name, node.join.pid), node.channel.silence_s)
-        if self._joined.get(node.name) is node:
-            del self._joined[node.name]
-            self._list = None
-            self._leaving.discard(node.name)
-            self.relays.note_end()
-            self._introducer.note_change()
+        async with stack:
+            await node.channel.ended.wait()
+            self._alarms.note_end((node.name, node.join.pid), node.channel.silence_s)
+            if self._joined.get(node.name) is node:
+                del self._joined[node.name]
+                self._list = None
+                self._leaving.discard(node.name)
         self.changed.set()
 
     async def _check_join(self, channel: Channel, message: object) -> Join:

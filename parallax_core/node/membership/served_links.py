@@ -7,13 +7,13 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
-from parallax_core.wire.messages import Purpose
 
 logger = logging.getLogger(__name__)
 
 ServeLink = Callable[[Channel], Awaitable[None]]
-"""Answers what comes over a link, until it ends."""
+"""Serves a link until it ends."""
 
 
 class ServedLinks:
@@ -22,23 +22,25 @@ class ServedLinks:
     def __init__(self, has_joined: Callable[[str], bool]) -> None:
         """Serve nodes that have joined, as ``has_joined`` says by name, and whoever needs not."""
         self._has_joined = has_joined
-        self.services: dict[Purpose, ServeLink] = {}
-        """By the purpose of a link: what serves it; links of other purposes are refused."""
+        self.purposes: dict[str, LinkPurpose] = {}
+        """How to serve links, by purpose; links of other purposes are refused."""
         self.running: set[asyncio.Future[None]] = set()
         """The links that are being served."""
 
-    def open(self, channel: Channel, purpose: Purpose) -> None:
-        """Start to serve a link.
+    def open(self, channel: Channel, purpose: str) -> None:
+        """Have a link served.
 
         Raises:
-            PeerLost: if the node has not joined and would have to, or no service takes such links.
+            PeerLost: if the node has not joined and would have to, or nobody serves such links.
         """
-        serve = self.services.get(purpose)
-        if purpose != "standby":
-            channel.check_role("worker")
-        if serve is None or (purpose not in {"standby", "rendezvous", "offer"} and not self._has_joined(channel.peer)):
-            raise PeerLost(f"node {channel.peer!r} asked for a link that it may not have here")
-        self.running.add(serving := asyncio.ensure_future(serve(channel)))
+        if (found := self.purposes.get(purpose)) is not None and found.role is not None:
+            channel.check_role(found.role)
+        if found is None or (found.must_have_joined and not self._has_joined(channel.peer)):
+            raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
+        if found.admits:
+            channel.admit()
+        found.accept(channel)
+        self.running.add(serving := asyncio.ensure_future(found.serve(channel)))
         serving.add_done_callback(self._note_end)
 
     def _note_end(self, serving: asyncio.Future[None]) -> None:

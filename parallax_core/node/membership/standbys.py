@@ -12,6 +12,7 @@ from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import HEAD, Epoch, name_machine
 from parallax_core.cluster.membership.standby_state import AcceptedStandby, StandbyState, write_state
 from parallax_core.cluster.membership.term_proof import read_proof, write_proof
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.joined_node import JoinedNode
@@ -60,13 +61,13 @@ class Standbys:
         self._registry.note_join = self._greet
         for node in self._registry.joined:
             self._greet(node)
-        self._registry.services["standby"] = self._serve
+        self._registry.purposes["standby"] = LinkPurpose(serve=self._serve, role=None, must_have_joined=False)
         self._start(self._watch_keys())
 
     async def stop(self) -> None:
         """Stop serving standbys and proving the term. Idempotent."""
         self._registry.note_join = None
-        self._registry.services.pop("standby", None)
+        self._registry.purposes.pop("standby", None)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

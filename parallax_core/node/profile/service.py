@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
-from parallax_core.contracts.node_service import JoinedPeer, LinkPurpose, NodeService, Takers
+from parallax_core.contracts.node_service import JoinedPeer, LinkPurpose, Takers
 from parallax_core.node.channel import Channel
 from parallax_core.node.profile.link_probe import answer_probes
 from parallax_core.node.profile.reporter import NodeReporter
@@ -59,12 +59,3 @@ class ProfileService(WorkerService):
     def _meet(self, peers: Peers) -> None:
         self._trusted.trust("peer", {peer.node: peer.key for peer in peers.peers})
         self._reporter.meet(peers)
-
-
-class ProbeService(NodeService):
-    """Answers those that measure the link to a head."""
-
-    @property
-    def purposes(self) -> Mapping[str, LinkPurpose]:
-        """How to serve links that are measured."""
-        return PURPOSES

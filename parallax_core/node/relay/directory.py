@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import name_machine
 from parallax_core.base.taskgroup import run_in_turns
+from parallax_core.contracts.node_service import JoinedPeer, LinkPurpose, NodeService, Takers
 from parallax_core.node.channel import Channel
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.relay.server import RelayServer
 from parallax_core.wire.messages import Message, Purpose
-from parallax_core.wire.relay import MOST_RELAYS, MOST_USERS, OfferRelay, RelayPlace, Relays, RelayUser, RelayUsers
+from parallax_core.wire.relay import (
+    MOST_RELAYS,
+    MOST_USERS,
+    OfferRelay,
+    RelayPlace,
+    Relays,
+    RelayUser,
+    RelayUsers,
+    Relinked,
+)
 
 OFFER_S = 10.0
 """Seconds that a node has to say where it relays."""
@@ -29,7 +40,7 @@ MOST_OF_ONE = 2
 logger = logging.getLogger(__name__)
 
 
-class RelayDirectory:
+class RelayDirectory(NodeService):
     """Tells all nodes of the relays, and the relays of all nodes. Belongs to one event loop."""
 
     def __init__(self, node: str, list_joined: Callable[[], Sequence[JoinedNode]]) -> None:
@@ -49,6 +60,27 @@ class RelayDirectory:
         """All relays, that of the head first."""
         own = [RelayPlace(self._node, "")] if self.server is not None else []
         return tuple([*own, *self._offers.values()][:MOST_RELAYS])
+
+    @property
+    def purposes(self) -> Mapping[str, LinkPurpose]:
+        """How to serve links of relays and their users."""
+        purposes = {name: LinkPurpose(serve=partial(self.serve, purpose=name)) for name in ("relay", "stream")}
+        return {**purposes, "offer": LinkPurpose(serve=self._take_offer, must_have_joined=False)}
+
+    @asynccontextmanager
+    async def joined(self, peer: JoinedPeer) -> AsyncIterator[Takers]:
+        """Tell a node of the relays, and the relays of it, until it is gone."""
+        assert isinstance(peer, JoinedNode), "a registry has no others"
+        node = peer
+
+        def note_relinked(told: Relinked) -> None:
+            node.relay = told.relay
+
+        self.note_join(node)
+        try:
+            yield {Relinked: note_relinked}
+        finally:
+            self.note_end()
 
     async def serve(self, channel: Channel, purpose: Purpose) -> None:
         """Serve a link whose purpose is a relay's, until it ends.
@@ -74,7 +106,7 @@ class RelayDirectory:
         """Tell the relays that a node is gone: they no longer trust its key, and its links to them end."""
         self._tell_soon()
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Stop announcing relays. Idempotent."""
         tasks = [*self._tasks, *([self._telling] if self._telling is not None else [])]
         for task in tasks:

@@ -20,6 +20,7 @@ from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.node.relay.host import RelayHost
 from parallax_core.node.relay.limits import RelayLimits
 from parallax_core.node.relay.offer import RelayOffer
@@ -32,7 +33,7 @@ from parallax_core.wire.profile import Peer
 from parallax_core.wire.relay import Reach, Reached
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
-from tests.support.node_services import make_services
+from tests.support.node_services import equip, make_services
 from tests.support.zmq_nodes import LOOPBACK, Wire, eventually, plan_node, started
 
 TOY = Toy(("full", "window", "full"))
@@ -66,9 +67,9 @@ def make_role(stage: int) -> StageAssignment:
 async def cluster(num_relays: int = 0, address: str = UNREACHABLE) -> AsyncIterator[Cluster]:
     """Run a head and three nodes that cannot reach each other, with relays of their own, or that of the head."""
     async with AsyncExitStack() as stack:
-        registry = NodeRegistry(ZmqTransport(plan_node("head", LOOPBACK)), "head")
+        registry = equip(NodeRegistry(ZmqTransport(plan_node("head", LOOPBACK)), "head"))
         relays = [RelayServer(RelayLimits(), registry.has)]
-        registry.relays.server = relays[0] if not num_relays else None
+        registry.services.find(RelayDirectory).server = relays[0] if not num_relays else None
         await registry.start()
         stack.push_async_callback(registry.stop)
         stops: dict[str, Callable[[], Awaitable[None]]] = {}
@@ -127,7 +128,7 @@ async def machines(folder: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[Apa
     async with AsyncExitStack() as stack:
         ring, offer = enter("server"), RelayOffer(RelayLimits())
         heads = {"head": ring.ensure_pair("head").public}
-        registry = NodeRegistry(ZmqTransport(TransportPlan(node="head", listen=LOOPBACK)), "head")
+        registry = equip(NodeRegistry(ZmqTransport(TransportPlan(node="head", listen=LOOPBACK)), "head"))
         await registry.start()
         stack.push_async_callback(registry.stop)
         nodes: dict[str, ZmqTransport] = {}

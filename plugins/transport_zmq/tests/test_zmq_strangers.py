@@ -21,6 +21,7 @@ from parallax_transport_zmq.message import Hello
 from parallax_transport_zmq.parcel import cut_frame
 from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.transport import MOST_WAITING, ZmqTransport
+from tests.support.node_services import equip
 from tests.support.zmq_nodes import LOOPBACK, eventually, plan_node, started
 
 NUM_STRANGERS = 256
@@ -78,7 +79,7 @@ async def join_as(name: str, address: str) -> None:
 async def test_strangers_hold_little_memory_and_keep_no_worker_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "GREETING_S", 1.0)
     transport = ZmqTransport(TransportPlan(node="far", listen=LOOPBACK, credit=CREDIT, strangers=LIMITS))
-    registry = NodeRegistry(transport, "far")
+    registry = equip(NodeRegistry(transport, "far"))
     await registry.start()
     most = 0
     with strangers(transport.address, NUM_STRANGERS) as sockets:

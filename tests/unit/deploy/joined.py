@@ -28,6 +28,7 @@ from parallax_core.node.events.delivery import EventBus
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.profile.head_service import note_report
 from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
@@ -163,7 +164,7 @@ class Cluster:
         memory = int(self._sizes.get(node.name, 0) * GB)
         if memory:
             device = DeviceReport(memory=memory, flops=1e13, bandwidth=1e11)
-            node.note_report(NodeReport(backend="toy", device=device, leases=self.leases))
+            note_report(node, NodeReport(backend="toy", device=device, leases=self.leases))
 
 
 @asynccontextmanager

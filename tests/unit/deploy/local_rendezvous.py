@@ -19,6 +19,7 @@ from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.config.config import Config
 from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.contracts.joining import Enrolment
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.deploy.rendezvous_host import host_rendezvous
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.rendezvous import RendezvousServer
@@ -119,5 +120,5 @@ class LocalRendezvous:
 async def open_rendezvous() -> AsyncIterator[NodeRegistry]:
     """Run a rendezvous in this process."""
     async with open_registry() as registry:
-        registry.services["rendezvous"] = RendezvousServer().serve
+        registry.purposes["rendezvous"] = LinkPurpose(serve=RendezvousServer().serve, must_have_joined=False)
         yield registry

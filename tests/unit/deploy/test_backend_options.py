@@ -20,6 +20,7 @@ from parallax_core.deploy.executors import WorkerLauncher
 from parallax_core.deploy.stage_options import read_stage_options
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.plugins.host import PluginHost
+from tests.support.node_services import equip
 from tests.unit.plugins.site import Site
 
 ABACUS = """
@@ -143,7 +144,7 @@ def test_workers_get_the_options_of_their_backend(abacus: Site) -> None:
     settings = serve("abacus.beads=4", "abacus.wood=ash", backend="abacus,bare", stages=2)
     stages = read_stage_options(settings, prepare_plugins(settings, Config()))
     assert stages.place == "with abacus on wood and bare on wood; each stage keeps its layers"
-    registry = NodeRegistry(InProcessTransport(TransportPlan(node=HEAD, listen="inprocess://head")), HEAD)
+    registry = equip(NodeRegistry(InProcessTransport(TransportPlan(node=HEAD, listen="inprocess://head")), HEAD))
     launch: WorkerLauncher = stages._make_launcher(registry, Path("/x"), stages.backends)
     first, second = launch.make_command("worker/0/0"), launch.make_command("worker/0/1")
     given = [first[place + 1] for place, word in enumerate(first) if word == "--backend-option"]

@@ -26,6 +26,7 @@ from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.host import PluginHost
+from tests.support.node_services import equip
 from tests.unit.plugins.site import Site
 
 CONFIG = {"num_hidden_layers": 30}
@@ -154,7 +155,7 @@ def test_wish_for_what_nobody_offers_is_refused(site: Site, given: dict[str, Any
 
 
 def test_worker_is_started_with_what_it_has_to_know(tmp_path: Path) -> None:
-    registry = NodeRegistry(InProcessTransport(TransportPlan(node=HEAD, listen="inprocess://head")), HEAD)
+    registry = equip(NodeRegistry(InProcessTransport(TransportPlan(node=HEAD, listen="inprocess://head")), HEAD))
     launch = WorkerLauncher(
         transport="zmq",
         registry=registry,

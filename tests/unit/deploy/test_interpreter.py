@@ -111,7 +111,8 @@ def test_worker_in_an_environment_gets_all_options_and_no_file(site: Site, home:
     assert (stages.pythons, stages.place) == ({"abacus": str(python)}, "with abacus")
     from parallax_core.deploy.executors import make_registry
 
-    launcher = stages._make_launcher(make_registry(settings, stages.transport, tmp_path), tmp_path, ("abacus",))
+    registry = make_registry(settings, stages.transport, tmp_path, plugins)
+    launcher = stages._make_launcher(registry, tmp_path, ("abacus",))
     command = launcher.make_command("worker/0/0")
     given = [command[place + 1] for place, word in enumerate(command) if word == "--backend-option"]
     assert given == ["beads=4", "names=a,b", "is_round=true"]

@@ -85,7 +85,8 @@ def take_over(state: StandbyState) -> MachineKeys:
     """Have this machine be the server of a cluster that it has taken over, and return its keys."""
     TermStore(term_file()).keep(state)
     listening = ServeSettings(model="m", listen="tcp://127.0.0.1:0")
-    make_registry(listening, PluginHost.discover(Config()).transports().get("zmq"), Path(), CodeAdmission())
+    plugins = PluginHost.discover(Config())
+    make_registry(listening, plugins.transports().get("zmq"), Path(), plugins, CodeAdmission())
     return get_keys()
 
 

@@ -47,7 +47,7 @@ from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.membership import Assign, Join
 from parallax_core.wire.profile import Peer, Peers
-from tests.support.node_services import make_services
+from tests.support.node_services import equip, make_services
 from tests.unit.wire.damage import KINDS
 
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class Node:
 async def open_registry(listen: str = "inprocess://", *, measures_links: bool = False) -> AsyncIterator[NodeRegistry]:
     """Run the node registry of a head."""
     transport = InProcessTransport(TransportPlan(node="head", listen=listen))
-    registry = NodeRegistry(transport, "head", measures_links=measures_links)
+    registry = equip(NodeRegistry(transport, "head", measures_links=measures_links))
     await registry.start()
     try:
         yield registry

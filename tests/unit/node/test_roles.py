@@ -27,6 +27,7 @@ from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.node import open_toy
 from parallax_core.wire.codec import VERSION_BYTE, encode
 from parallax_core.wire.membership import Hop, Join, Refusal
+from tests.support.node_services import equip
 from tests.unit.node.cluster import Node, call, soon, until
 from tests.unit.node.keyed import KeyedTransport
 
@@ -36,7 +37,7 @@ JOIN = Join("inprocess://x", (), "here", 0)
 @asynccontextmanager
 async def keyed_registry(roles: Mapping[str, NodeRole]) -> AsyncIterator[tuple[NodeRegistry, KeyedTransport]]:
     transport = KeyedTransport(TransportPlan(node="head", listen="inprocess://"), roles)
-    registry = NodeRegistry(transport, "head")
+    registry = equip(NodeRegistry(transport, "head"))
     await registry.start()
     try:
         yield registry, transport

@@ -14,6 +14,7 @@ from parallax_core.contracts.status import Described, Drainable, ReplicaStatus
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.pipeline.engine import PipelineEngine
+from parallax_core.node.profile.head_service import note_report
 from parallax_core.node.routing.router import Router
 from parallax_core.node.status import describe_node
 from parallax_core.testing.fault import Fault, FaultStage
@@ -105,7 +106,7 @@ def test_status_of_a_node_is_made_once_a_report() -> None:
     node = JoinedNode(Channel(), Join("inprocess://x", (), "mini", 7))  # type: ignore[arg-type]
     assert describe_node(node).profile is None
     for memory in (5, 7):
-        node.note_report(NodeReport(backend="mlx", device=DeviceReport(memory=memory, flops=1e12, bandwidth=1e11)))
+        note_report(node, NodeReport(backend="mlx", device=DeviceReport(memory=memory, flops=1e12, bandwidth=1e11)))
         status = describe_node(node)
         assert status.profile is not None
         assert status.profile.device.memory == memory

@@ -12,6 +12,7 @@ from typing import Any
 
 from parallax_core.api import TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.contracts.transport import NodeRole
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
@@ -81,7 +82,9 @@ async def forwarding(
     transport = InProcessTransport(TransportPlan(node=node))
     async with Listening(options) as server, open_registry() as registry:
         connections = ForwardedConnections(server.server)
-        registry.services["api"] = lambda channel: connections.serve(KeyedChannel(channel, key, role))
+        registry.purposes["api"] = LinkPurpose(
+            serve=lambda channel: connections.serve(KeyedChannel(channel, key, role))
+        )
         await join(transport, registry, node)
         sock = bind_api(0)
         place = HeadPlace(registry.address, "head", node)

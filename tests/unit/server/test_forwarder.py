@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from parallax_core.api import ParallaxError
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
 from parallax_core.server import forwarder
 from parallax_core.server.api_keys import ApiKeys
@@ -69,7 +70,7 @@ async def test_page_of_another_origin_is_refused() -> None:
 async def test_lost_server_is_a_503_until_it_is_back() -> None:
     async with forwarding() as machine:
         assert (await machine.ask("GET", "/v1/models"))[0] == 200
-        address, serve = machine.registry.address, machine.registry.services["api"]
+        address, serve = machine.registry.address, machine.registry.purposes["api"].serve
         await machine.registry.stop()
         status, headers, body = await machine.ask("GET", "/v1/models")
         assert (status, body["error"]["code"]) == (503, "coordinator_unavailable")
@@ -77,7 +78,7 @@ async def test_lost_server_is_a_503_until_it_is_back() -> None:
         assert body["error"]["message"].startswith(f"this machine has joined the server at {address}, which cannot be")
         assert (headers["retry-after"], headers["connection"]) == ("2", "close")
         async with open_registry(address) as again:
-            again.services["api"] = serve
+            again.purposes["api"] = LinkPurpose(serve=serve)
             assert (await machine.ask("GET", "/v1/models"))[0] == 503, "it has not joined again"
             await join(machine.transport, again, "mini/1")
             assert (await machine.ask("GET", "/v1/models"))[0] == 200
@@ -89,7 +90,7 @@ async def test_server_that_is_lost_before_it_answers_is_a_503() -> None:
         await channel.leave()
 
     async with forwarding() as machine:
-        machine.registry.services["api"] = vanish
+        machine.registry.purposes["api"] = LinkPurpose(serve=vanish)
         status, _, body = await machine.ask("GET", "/v1/models")
         assert (status, body["error"]["code"]) == (503, "coordinator_unavailable")
 
@@ -101,7 +102,7 @@ async def test_answer_that_is_cut_short_gets_nothing_more() -> None:
         await channel.leave()
 
     async with forwarding() as machine:
-        machine.registry.services["api"] = falter
+        machine.registry.purposes["api"] = LinkPurpose(serve=falter)
         client = await machine.connect()
         client.send(request())
         assert (await soon(client.reader.read(-1))).endswith(b"\r\n\r\nhalf")

@@ -27,6 +27,7 @@ from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from tests.support.clusters import make_model, make_node
+from tests.support.node_services import AllMembers
 from tests.unit.node.cluster import MODEL, TOY, ask, open_registry, soon
 
 SEARCH = SearchPlacement()
@@ -61,7 +62,7 @@ class PlannedCluster:
     def __post_init__(self) -> None:
         model = make_model(len(TOY.layers), 1.0)
         planner = LayerPlanner(policy=self.policy, model=model, goal=GOAL, min_nodes=self.min_nodes, rules=self.rules)
-        self.coordinator = Coordinator(self.registry, planner, self.describe, self.open_pipeline)
+        self.coordinator = Coordinator(AllMembers(self.registry), planner, self.describe, self.open_pipeline)
         self.router = Router(self.coordinator.engines, LeastPendingTokens(), lambda: 200)
 
     def describe(self, nodes: Collection[JoinedNode]) -> UsableNodes:

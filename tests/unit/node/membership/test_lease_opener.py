@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import cast
 
 import pytest
@@ -56,14 +56,14 @@ def take(registry: NodeRegistry, name: str) -> asyncio.Task[JoinedNode]:
 async def test_node_is_asked_for_the_leases_that_are_wanted_of_it_and_once() -> None:
     async with open_registry() as registry:
         hub, other = await join(registry, "hub/1"), await join(registry, "other/1")
-        registry.want_leases({"hub/1": 2, "nobody/1": 3})
+        registry.services.find(LeaseOpener).want({"hub/1": 2, "nobody/1": 3})
         assert await hear_numbers(hub) == [1, 2]
-        registry.want_leases({"hub/1": 2})
+        registry.services.find(LeaseOpener).want({"hub/1": 2})
         node = await soon(take(registry, "hub/1"))
         registry.give_back(node)
         assert await hear_numbers(hub) == []
-        registry.want_leases({"hub/1": 1, "other/1": 1})
-        registry.want_leases({"hub/1": 3})
+        registry.services.find(LeaseOpener).want({"hub/1": 1, "other/1": 1})
+        registry.services.find(LeaseOpener).want({"hub/1": 3})
         assert await hear_numbers(hub) == [3]
         assert await hear_numbers(other) == [1]
 
@@ -72,13 +72,13 @@ async def test_node_that_serves_is_asked_as_well() -> None:
     async with open_registry() as registry:
         hub = await join(registry, "hub/1")
         await soon(take(registry, "hub/1"))
-        registry.want_leases({"hub/1": 1})
+        registry.services.find(LeaseOpener).want({"hub/1": 1})
         assert await hear(hub) == [OpenLease(1)], "and keeps what it has loaded"
 
 
 async def test_node_is_asked_each_time_that_it_joins() -> None:
     async with open_registry() as registry:
-        registry.want_leases({"hub/1": 1})
+        registry.services.find(LeaseOpener).want({"hub/1": 1})
         for _ in range(2):
             hub = await join(registry, "hub/1")
             assert await hear_numbers(hub) == [1]
@@ -90,7 +90,7 @@ async def test_node_that_is_gone_is_no_error_and_nobody_is_asked_after_the_end()
     async with open_registry() as registry:
         hub = await join(registry, "hub/1")
         await hub.close()
-        registry.want_leases({"hub/1": 5})
+        registry.services.find(LeaseOpener).want({"hub/1": 5})
         await until(lambda: not registry.joined)
     await registry.stop()
 
@@ -118,7 +118,7 @@ async def test_node_whose_leases_are_wanted_releases_the_stage_that_nobody_uses(
     release = Release(LEASE, Epoch(0), keeps_layers=True)
     async with open_registry() as registry:
         hub, other = await join(registry, "hub/1"), await join(registry, "other/1")
-        registry.want_leases({"hub/1": 1})
+        registry.services.find(LeaseOpener).want({"hub/1": 1})
         assert sorted(map(str, await hear(hub))) == sorted(map(str, [OpenLease(1), release])), "it may have one"
         registry.give_back(await soon(take(registry, "hub/1")))
         assert await hear(hub) == [release]
@@ -139,29 +139,42 @@ class Holder:
         self.asked.append(message.number)
 
 
-wanted = st.dictionaries(st.sampled_from("ab"), st.integers(0, 4))
+class Head:
+    """A head whose nodes all have a stage."""
+
+    def __init__(self) -> None:
+        self.joined: list[JoinedNode] = []
+        self.waiting: list[JoinedNode] = []
+        self.sharing: Collection[str] = ()
 
 
-@given(st.lists(wanted | st.sampled_from("ab"), max_size=12))
+numbers = st.dictionaries(st.sampled_from("ab"), st.integers(0, 4))
+
+
+@given(st.lists(numbers | st.sampled_from("ab"), max_size=12))
 def test_each_lease_is_asked_for_once_for_each_joining(steps: list[Mapping[str, int] | str]) -> None:
     async def run() -> None:
-        opener, there, past = LeaseOpener(), dict[str, Holder](), list[Holder]()
+        head = Head()
+        opener, there, past = LeaseOpener(cast("NodeRegistry", head)), dict[str, Holder](), list[Holder]()
         most: dict[str, int] = {}
+        wanted: Mapping[str, int] = {}
         for step in steps:
             if isinstance(step, str):
                 there[step] = Holder(step)
                 past.append(there[step])
-                most[step] = opener.wanted.get(step, 0)
+                most[step] = wanted.get(step, 0)
+                head.joined = [holder.node for holder in there.values()]
+                async with opener.joined(there[step].node):
+                    pass
             else:
-                opener.wanted = step
+                wanted = step
+                opener.want(step)
                 most = {name: max(number, step.get(name, 0)) for name, number in most.items()}
-            for holder in there.values():
-                opener.update(holder.node)
         for _ in range(3):
             await asyncio.sleep(0)
         for holder in past:
             assert len(set(holder.asked)) == len(holder.asked)
         assert {name: there[name].asked for name in there} == {name: list(range(1, most[name] + 1)) for name in there}
-        await opener.stop()
+        await opener.close()
 
     asyncio.run(run())

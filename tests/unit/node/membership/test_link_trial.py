@@ -7,9 +7,10 @@ import pytest
 from parallax_core.api import Epoch
 from parallax_core.base.errors import ParallaxError
 from parallax_core.node.executor.base import LEASE
+from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.membership import link_trial as module
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.node.membership.link_trial import LinkFailed, try_link
+from parallax_core.node.membership.link_trial import try_link
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Refusal
 from parallax_core.wire.profile import LinkTried

@@ -13,6 +13,7 @@ from nacl.signing import SigningKey
 from parallax_core.api import Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.membership.announcement import Body, ClusterSecret, read_announcement
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership import rendezvous as module
@@ -35,7 +36,7 @@ def announce(sequence: int, content: bytes = b"content", *, number: int = 1, top
 @asynccontextmanager
 async def meeting() -> AsyncIterator[NodeRegistry]:
     async with open_registry() as registry:
-        registry.services["rendezvous"] = RendezvousServer().serve
+        registry.purposes["rendezvous"] = LinkPurpose(serve=RendezvousServer().serve, must_have_joined=False)
         yield registry
 
 
@@ -183,7 +184,7 @@ def test_garbage_costs_its_link_only(garbage: list[bytes]) -> None:
 async def test_clients_that_are_gone_are_forgotten() -> None:
     async with open_registry() as registry:
         rendezvous = RendezvousServer()
-        registry.services["rendezvous"] = rendezvous.serve
+        registry.purposes["rendezvous"] = LinkPurpose(serve=rendezvous.serve, must_have_joined=False)
         channel = await enter(registry, "follower", TOPIC)
         await until(lambda: len(rendezvous._subscribers) == 1)
         await channel.close()

@@ -13,6 +13,7 @@ from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.base.errors import ParallaxError
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.membership.announcement import LIFETIME_S, ClusterSecret, read_announcement
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
 from parallax_core.node.membership import rendezvous_client as module
 from parallax_core.node.membership.registry import NodeRegistry
@@ -74,7 +75,7 @@ async def running(*machines: Machine) -> AsyncIterator[None]:
 @asynccontextmanager
 async def meeting() -> AsyncIterator[NodeRegistry]:
     async with open_registry() as registry:
-        registry.services["rendezvous"] = RendezvousServer().serve
+        registry.purposes["rendezvous"] = LinkPurpose(serve=RendezvousServer().serve, must_have_joined=False)
         yield registry
 
 
@@ -144,7 +145,9 @@ async def test_node_with_another_time_is_told_so_and_the_rendezvous_too(
 
 async def test_head_with_another_time_than_a_node_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     async with open_registry() as registry:
-        registry.services["rendezvous"] = RendezvousServer(lambda: time.time() - 100).serve
+        registry.purposes["rendezvous"] = LinkPurpose(
+            serve=RendezvousServer(lambda: time.time() - 100).serve, must_have_joined=False
+        )
         head, node = Machine("head", registry), Machine("node", registry, skew_s=-100)
         head.client.follow([TOPIC])
         node.client.announce(TOPIC, b"first")
@@ -165,7 +168,7 @@ async def test_rendezvous_that_sends_something_else_is_left(sent: Follow | Annou
         await asyncio.sleep(3600)
 
     async with open_registry() as registry:
-        registry.services["rendezvous"] = serve
+        registry.purposes["rendezvous"] = LinkPurpose(serve=serve, must_have_joined=False)
         head = Machine("head", registry)
         head.client.follow([TOPIC])
         async with running(head):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from parallax_core.api import PeerLost
+from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
 from parallax_core.node.membership.served_links import ServedLinks
 from tests.unit.node.cluster import call, open_registry, soon, until
@@ -27,7 +28,7 @@ async def test_links_are_served_that_have_a_purpose_and_may_be_there() -> None:
             with pytest.raises(PeerLost, match="asked for a link that it may not have here"):
                 links.open(channel, "api")
             for purpose in PURPOSES:
-                links.services[purpose] = serve
+                links.purposes[purpose] = LinkPurpose(serve=serve, must_have_joined=purpose not in FOR_ALL)
                 if has_joined or purpose in FOR_ALL:
                     links.open(channel, purpose)
                     continue
@@ -45,7 +46,7 @@ async def test_error_of_a_service_is_logged_and_the_loss_of_its_peer_is_not(capl
 
     async with open_registry() as registry:
         channel, links = await call(registry, "mini"), ServedLinks(lambda _: True)
-        links.services["api"] = serve
+        links.purposes["api"] = LinkPurpose(serve=serve)
         for _ in range(len(errors)):
             links.open(channel, "api")
             await soon(asyncio.wait(links.running))

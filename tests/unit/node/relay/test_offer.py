@@ -13,7 +13,7 @@ from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.relay.directory import MOST_OF_ONE
+from parallax_core.node.relay.directory import MOST_OF_ONE, RelayDirectory
 from parallax_core.node.relay.host import RelayHost
 from parallax_core.node.relay.limits import RelayLimits
 from parallax_core.node.relay.offer import RelayOffer
@@ -67,7 +67,7 @@ async def test_nodes_are_told_of_relays_as_they_come_and_go() -> None:
 
 async def test_head_that_relays_is_the_first_relay() -> None:
     async with open_registry() as registry:
-        registry.relays.server = RelayServer(RelayLimits(), registry.has)
+        registry.services.find(RelayDirectory).server = RelayServer(RelayLimits(), registry.has)
         node = await join(registry, "node")
         assert await soon(node.receive()) == Relays((RelayPlace("head", ""),))
         await offer(registry, "desk", OfferRelay("inprocess://desk"))
@@ -80,25 +80,25 @@ async def test_offer_without_an_address_is_none(message: Message) -> None:
         channel = await offer(registry, "desk", message)
         with pytest.raises(PeerLost):
             await soon(channel.receive())
-        assert registry.relays.relays == ()
+        assert registry.services.find(RelayDirectory).relays == ()
 
 
 async def test_machine_offers_a_bounded_number_of_relays() -> None:
     async with open_registry() as registry:
         for number in range(MOST_OF_ONE):
             await offer(registry, f"desk/{number}", OfferRelay("inprocess://desk"))
-        await until(lambda: len(registry.relays.relays) == MOST_OF_ONE)
+        await until(lambda: len(registry.services.find(RelayDirectory).relays) == MOST_OF_ONE)
         surplus = await offer(registry, "desk/x", OfferRelay("inprocess://desk"))
         with pytest.raises(PeerLost):
             await soon(surplus.receive())
         await offer(registry, "other", OfferRelay("inprocess://other"))
-        await until(lambda: len(registry.relays.relays) == MOST_OF_ONE + 1)
+        await until(lambda: len(registry.services.find(RelayDirectory).relays) == MOST_OF_ONE + 1)
 
 
 async def test_nobody_is_told_anything_once_the_head_has_stopped() -> None:
     async with open_registry() as registry:
         await offer(registry, "desk", OfferRelay("inprocess://desk"))
-        await until(lambda: len(registry.relays.relays) == 1)
+        await until(lambda: len(registry.services.find(RelayDirectory).relays) == 1)
         before = asyncio.all_tasks()
         await registry.stop()
         assert asyncio.all_tasks() <= before
@@ -107,9 +107,9 @@ async def test_nobody_is_told_anything_once_the_head_has_stopped() -> None:
 async def test_newer_offer_of_a_node_replaces_the_older() -> None:
     async with open_registry() as registry:
         old = await offer(registry, "desk", OfferRelay("inprocess://old"))
-        await until(lambda: len(registry.relays.relays) == 1)
+        await until(lambda: len(registry.services.find(RelayDirectory).relays) == 1)
         await offer(registry, "desk", OfferRelay("inprocess://new"))
-        await until(lambda: registry.relays.relays == (RelayPlace("desk", "inprocess://new"),))
+        await until(lambda: registry.services.find(RelayDirectory).relays == (RelayPlace("desk", "inprocess://new"),))
         with pytest.raises(PeerLost):
             await soon(receive_all(old))
 
@@ -119,7 +119,7 @@ async def test_nodes_that_leave_together_are_told_of_at_once() -> None:
         relay = await offer(registry, "desk", OfferRelay("inprocess://desk"))
         assert await soon(relay.receive()) == RelayUsers()
         for _ in range(20):
-            registry.relays.note_end()
+            registry.services.find(RelayDirectory).note_end()
         assert await soon(relay.receive()) == RelayUsers()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
@@ -158,8 +158,11 @@ async def test_stranger_cannot_use_or_be_called_over_a_relay_alone() -> None:
     async with AsyncExitStack() as stack:
         registry = await stack.enter_async_context(open_registry())
         made = await stack.enter_async_context(hosting(registry))
-        await until(lambda: len(registry.relays.relays) == 1)
-        transport, address = InProcessTransport(TransportPlan(node="stranger")), registry.relays.relays[0].address
+        await until(lambda: len(registry.services.find(RelayDirectory).relays) == 1)
+        transport, address = (
+            InProcessTransport(TransportPlan(node="stranger")),
+            registry.services.find(RelayDirectory).relays[0].address,
+        )
         for purpose in PURPOSES:
             channel = Channel(await transport.connect(address, "desk"))
             channel.learn(KINDS.values())
@@ -174,8 +177,8 @@ async def test_relay_offers_itself_again_to_a_head_that_was_away(monkeypatch: py
     async with AsyncExitStack() as stack:
         registry = await stack.enter_async_context(open_registry())
         await stack.enter_async_context(hosting(registry))
-        await until(lambda: len(registry.relays.relays) == 1)
+        await until(lambda: len(registry.services.find(RelayDirectory).relays) == 1)
         address = registry.address
         await registry.stop()
         again = await stack.enter_async_context(open_registry(address))
-        await until(lambda: len(again.relays.relays) == 1)
+        await until(lambda: len(again.services.find(RelayDirectory).relays) == 1)

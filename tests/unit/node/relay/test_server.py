@@ -13,6 +13,7 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.relay import server as module
+from parallax_core.node.relay.directory import RelayDirectory
 from parallax_core.node.relay.limits import RelayLimits
 from parallax_core.node.relay.server import RelayServer
 from parallax_core.wire.api_data import ApiData
@@ -29,7 +30,7 @@ class Relay:
 
     def __init__(self, registry: NodeRegistry, limits: RelayLimits) -> None:
         self.registry = registry
-        self.server = registry.relays.server = RelayServer(limits, registry.has)
+        self.server = registry.services.find(RelayDirectory).server = RelayServer(limits, registry.has)
         self.channels: list[Channel] = []
 
     async def link(self, name: str, purpose: Purpose) -> Channel:
@@ -279,7 +280,7 @@ async def test_used_up_quota_ends_a_stream_and_refuses_others_of_the_pair() -> N
 
 async def test_relay_is_asked_for_where_there_is_none() -> None:
     async with relaying() as relay:
-        relay.registry.relays.server = None
+        relay.registry.services.find(RelayDirectory).server = None
         channel = await relay.link("a", "stream")
         with pytest.raises(PeerLost):
             await soon(channel.receive())
