@@ -122,6 +122,6 @@ def make_directory(registry: NodeRegistry) -> RelayDirectory:
 
 
 make_reports = ReportService
-"""Returns the service by which a head hears what nodes have."""
+"""Returns the service that takes the reports of nodes."""
 make_lease_opener = LeaseOpener
 """Returns the service by which a head asks for leases."""

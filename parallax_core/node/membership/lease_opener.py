@@ -25,7 +25,7 @@ class LeaseOpener(NodeService):
         self._sending: set[asyncio.Task[None]] = set()
 
     def want(self, numbers: Mapping[str, int]) -> None:
-        """Have nodes, by their names, open leases up to a number each, now or when they join."""
+        """Set the number of leases to open on each node, by name, now or when it joins."""
         self._wanted = self._registry.sharing = numbers
         for node in self._registry.joined:
             self._update(node)

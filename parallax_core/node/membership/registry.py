@@ -193,7 +193,7 @@ class NodeRegistry:
                 await node.channel.send(Release(LEASE, Epoch(0)))
 
     def free(self, node: JoinedNode) -> None:
-        """Have a node release its stage, whose memory leases of it need, but not the layers that these share."""
+        """Release the stage of a node for its leases, which keep their layers."""
         node.loaded = None
         self._start(self._send(node, Release(LEASE, Epoch(0), keeps_layers=True)))
 

@@ -28,7 +28,7 @@ class ServedLinks:
         """The links that are being served."""
 
     def open(self, channel: Channel, purpose: str) -> None:
-        """Have a link served.
+        """Start to serve a link.
 
         Raises:
             PeerLost: if the node has not joined and would have to, or nobody serves such links.
@@ -36,7 +36,7 @@ class ServedLinks:
         if (found := self.purposes.get(purpose)) is not None and found.role is not None:
             channel.check_role(found.role)
         if found is None or (found.must_have_joined and not self._has_joined(channel.peer)):
-            raise PeerLost(f"node {channel.peer!r} wants what it may not have here")
+            raise PeerLost(f"node {channel.peer!r} asked for a link that it may not have here")
         if found.admits:
             channel.admit()
         found.accept(channel)

@@ -1,4 +1,4 @@
-"""The services by which a head hears what nodes have, and introduces nodes to each other."""
+"""The service that takes the reports of nodes, and introduces nodes to each other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ReportService(NodeService):
             self._introducer.note_change()
 
     async def close(self) -> None:
-        """Introduce nobody any more."""
+        """Introduce no more nodes."""
         await self._introducer.stop()
 
     def _note(self, node: JoinedNode, report: NodeReport) -> None:
@@ -59,7 +59,7 @@ class ReportService(NodeService):
 
 
 def note_report(node: JoinedNode, report: NodeReport) -> None:
-    """Keep what a node says of itself, in place of what it said before."""
+    """Keep the report of a node in place of an earlier one."""
     if node.report is None:
         memory = report.device.memory / 10**9
         logger.info("node has reported node=%s device=%r memory=%.3gGB", node.name, report.device.name, memory)
