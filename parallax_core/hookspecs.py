@@ -133,8 +133,7 @@ def parallax_register_settings() -> Iterable[SettingsSpec]:  # type: ignore[empt
 def parallax_register_node_services() -> Iterable[NodeServiceSpec]:  # type: ignore[empty-body]
     """Offer services of nodes and heads, with messages and purposes of links of their own.
 
-    Return one spec per service. A service runs in each worker, in each server that nodes join, or in both. Test it with
-    its kit, `parallax_core.testing.node_service.NodeServiceConformance`.
+    Return one spec per service. A service runs in each worker, in each server that nodes join, or in both.
     """
 
 
