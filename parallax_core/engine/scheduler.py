@@ -76,7 +76,7 @@ class Scheduler:
         for sequence in decodes:
             if budget and sequence.is_ready and len(self._chosen) < room.max_decodes:
                 budget -= self._take(sequence, claim, budget)
-        prefills = [one for one in running if one.is_ready and one.num_missing != 1]
+        prefills = [one for one in running if one.num_missing != 1 and one.is_ready]
         if prefills or self._waiting.first() is not None:
             self._prompts = self._pacer.make_budget(self._measure_decodes(), self._measure_load(room))
             self._serve(prefills, claim, budget, room)
