@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import describe_run, write_report
-from parallax_core.cluster.placement.cost_model import CostModel, PipelineCost
-from parallax_core.cluster.placement.flow import FlowGraph
-from parallax_core.cluster.placement.policy import search_pipelines
-from parallax_core.cluster.placement.search import LayoutSearch
-from parallax_core.cluster.placement.seeds import order_nodes
-from parallax_core.cluster.placement.shared import Rates, plan_shared
+from parallax_cluster.placement.cost_model import CostModel, PipelineCost
+from parallax_cluster.placement.flow import FlowGraph
+from parallax_cluster.placement.policy import search_pipelines
+from parallax_cluster.placement.search import LayoutSearch
+from parallax_cluster.placement.seeds import order_nodes
+from parallax_cluster.placement.shared import Rates, plan_shared
 from parallax_core.contracts.placement import (
     ClusterProfile,
     DeviceProfile,

@@ -28,13 +28,13 @@ from random import Random
 from typing import Any
 
 from benchmarks.record import describe_run, read_report, write_report
-from parallax_core.cluster.placement.baselines import GreedyPlacement, WaterFillingPlacement
-from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.placement.idle_use import IdleUses
-from parallax_core.cluster.placement.policy import SearchPlacement
-from parallax_core.cluster.placement.seeds import can_hold
-from parallax_core.cluster.placement.shares import rate_pipelines
-from parallax_core.cluster.placement.stage_table import Effort
+from parallax_cluster.placement.baselines import GreedyPlacement, WaterFillingPlacement
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.idle_use import IdleUses
+from parallax_cluster.placement.policy import SearchPlacement
+from parallax_cluster.placement.seeds import can_hold
+from parallax_cluster.placement.shares import rate_pipelines
+from parallax_cluster.placement.stage_table import Effort
 from parallax_core.contracts.placement import ClusterProfile, Placement, PlacementPolicy, PlacementProblem, ServingGoal
 from tests.support.clusters import make_model, make_node, make_problem
 from tests.support.optimum import find_optimum

@@ -31,6 +31,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.emulated import EmulatedPipeline, Wire, run_pipeline
 from benchmarks.record import describe_run, read_report, write_report
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.api import (
     ClusterProfile,
     DeviceProfile,
@@ -47,8 +49,6 @@ from parallax_core.api import (
     Sampling,
     ServingGoal,
 )
-from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.contracts.engine import Engine
 from parallax_core.contracts.placement import Estimate, Objective, PipelineEstimate
 from parallax_core.engine import pacing

@@ -35,12 +35,12 @@ from benchmarks.faults.machines import is_calm
 from benchmarks.processes import Quota
 from benchmarks.record import describe_run, find_model, write_report
 from benchmarks.servers import PATIENCE_S, cluster, parallax, read_ready, running
-from parallax_core.cli.live_cluster import read_live_cluster
-from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.cli.live_cluster import read_live_cluster
+from parallax_cluster.deploy.cluster import measure_model
+from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_core.config.home import models_folder
 from parallax_core.contracts.placement import Estimate, PlacedStage, Placement, PlacementProblem, ServingGoal
 from parallax_core.contracts.stage import LayerRange
-from parallax_core.deploy.cluster import measure_model
 from parallax_core.plugins.host import PluginHost
 
 CLUSTERS = ((0.6, 0.3), (0.5, 0.25), (0.4, 0.25, 0.15))

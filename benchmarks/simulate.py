@@ -23,11 +23,11 @@ from typing import Any
 
 from benchmarks.placement import make_large
 from benchmarks.record import describe_run, read_report, write_report
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.base.machine import Machine
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
 from parallax_core.cli.progress import make_display
-from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.contracts.placement import Placement
 from parallax_core.contracts.policy import RoutingPolicy

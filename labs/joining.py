@@ -28,7 +28,7 @@ from typing import Any
 from labs.joining_times import measure_times
 from tests.support.namespaces import Machine, Process, network
 from benchmarks.record import describe_run, read_report, write_report
-from parallax_core.cluster.membership.join_code import shorten_code
+from parallax_cluster.membership.join_code import shorten_code
 from parallax_core.config.home import models_folder
 
 PARALLAX = str(Path(sys.executable).with_name("parallax"))

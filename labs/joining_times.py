@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.namespaces import Machine, Process, network
-from parallax_core.cluster.membership.join_code import shorten_code
+from parallax_cluster.membership.join_code import shorten_code
 
 PARALLAX = str(Path(sys.executable).with_name("parallax"))
 ROUNDS = 5

@@ -19,13 +19,13 @@ from typing import Any
 
 from parallax_core.api import Frame, PeerLost, Transport, TransportPlan
 from parallax_core.contracts.transport import Link
-from parallax_core.node.relay.limits import RelayLimits
-from parallax_core.node.relay.paths import RelayPaths
-from parallax_core.node.relay.server import RelayServer
+from parallax_cluster.node.relay.limits import RelayLimits
+from parallax_cluster.node.relay.paths import RelayPaths
+from parallax_cluster.node.relay.server import RelayServer
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.incoming import IncomingLinks
-from parallax_core.wire.profile import Peer
-from parallax_core.wire.relay import RelayPlace, Relays
+from parallax_cluster.wire.profile import Peer
+from parallax_cluster.wire.relay import RelayPlace, Relays
 
 SIZES = {2**10: 400, 2**14: 400, 2**20: 60}
 """Bytes of a frame, and how often it is sent in all."""

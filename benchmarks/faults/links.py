@@ -21,24 +21,25 @@ from typing import Any
 
 from benchmarks.faults.run import Figures, Run, private_folder
 from benchmarks.faults.strangers import pinned
+from parallax_cluster.layer_plan import LayerPlanner
+from parallax_cluster.node.coordinator.coordinator import Coordinator
+from parallax_cluster.node.coordinator.node_pool import NodePool
+from parallax_cluster.node.coordinator.pipelines import PlannedPipeline
+from parallax_cluster.node.coordinator.planned import PlannedExecutor, Planning
+from parallax_cluster.node.coordinator.profiles import NodeProfiles
+from parallax_cluster.node.coordinator.rooms import MachineRooms, ModelProfiles
+from parallax_cluster.node.profile.reporter import NodeReporter
+from parallax_cluster.placement.policy import SearchPlacement
+from parallax_cluster.wire.profile import DeviceReport, LinkReport, NodeReport
 from parallax_core.api import ParallaxError, TransportPlan, keys_folder
 from parallax_core.base.ids import name_machine
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.cluster.layer_plan import LayerPlanner
-from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.contracts.placement import ServingGoal
-from parallax_core.node.coordinator.coordinator import Coordinator
-from parallax_core.node.coordinator.node_pool import NodePool
-from parallax_core.node.coordinator.pipelines import PlannedPipeline
-from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
-from parallax_core.node.coordinator.profiles import NodeProfiles
-from parallax_core.node.coordinator.rooms import MachineRooms, ModelProfiles
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
-from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.routing.router import Router
 from parallax_core.node.status import describe_node
 from parallax_core.node.worker.session import WorkerSession
@@ -46,7 +47,6 @@ from parallax_core.server.cluster_events import ClusterFeed
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.node import name_toy, open_toy
 from parallax_core.wire.membership import Join
-from parallax_core.wire.profile import DeviceReport, LinkReport, NodeReport
 from parallax_transport_zmq.joining import ZmqJoining
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport

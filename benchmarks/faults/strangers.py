@@ -23,9 +23,9 @@ import zmq
 from benchmarks.faults.run import Figures, Run, private_folder, say
 from benchmarks.processes import read_cpu_s, read_resident
 from benchmarks.servers import parallax, read_ready, running
+from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_core.api import keys_folder
 from parallax_core.config.home import cluster_file, models_folder
-from parallax_core.node.membership.code_store import CodeStore
 from parallax_core.node.versions import own_versions
 from parallax_core.wire.versions import write_versions
 from parallax_transport_zmq.joining import ZmqJoining, derive_pair

@@ -60,7 +60,7 @@ def name_pip() -> str:
 
 def _name_paths(command: str, find: Find) -> str:
     def replace(match: re.Match[str]) -> str:
-        paths = list(_list_paths(match["name"], find))
+        paths = list(dict.fromkeys(_list_paths(match["name"], find)))  # several may need the same one
         if not paths:
             return match[0]
         return " ".join(map(shlex.quote, [*paths[:-1], paths[-1] + (match["extra"] or "")]))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from itertools import islice, permutations
 
-from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_core.contracts.placement import (
     ClusterProfile,
     DeviceProfile,

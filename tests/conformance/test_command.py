@@ -10,7 +10,7 @@ from typing import Annotated
 import pytest
 from msgspec import Meta
 
-from parallax_core.config.rendezvous import RendezvousSettings
+from parallax_cluster.config.rendezvous import RendezvousSettings
 from parallax_core.testing.command import CommandConformance
 from tests.conformance.harness import find_failures, run_test
 
@@ -44,7 +44,7 @@ FAULTS = {
 
 
 class TestRendezvous(CommandConformance):
-    place = "parallax_core.cli.rendezvous:app"
+    place = "parallax_cluster.cli.rendezvous:app"
     sections = (RendezvousSettings,)
 
 

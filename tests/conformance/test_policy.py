@@ -10,6 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from parallax_cluster.node.coordinator.placement_guard import PlacementGuard
+from parallax_cluster.offers import POLICIES as OF_CLUSTER
+from parallax_cluster.placement.baselines import GreedyPlacement, WaterFillingPlacement
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.api import (
     ArrivalView,
     Estimator,
@@ -30,12 +35,7 @@ from parallax_core.builtin.offers import POLICIES
 from parallax_core.builtin.preemption import LowestPriority, NewestFirst, NoPreemption
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
 from parallax_core.builtin.scheduling import FairByKey, PriorityOrder, ShortestFirst
-from parallax_core.cluster.placement.baselines import GreedyPlacement, WaterFillingPlacement
-from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
-from parallax_core.deploy.cluster_offers import POLICIES as OF_CLUSTER
-from parallax_core.node.coordinator.placement_guard import PlacementGuard
 from parallax_core.node.policy.guard import SchedulingGuard
 from parallax_core.testing.placement import PlacementConformance
 from parallax_core.testing.policy import (

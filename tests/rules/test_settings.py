@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from parallax_cluster.offers import SETTINGS as OF_CLUSTER
 from parallax_core.builtin.offers import SETTINGS
 from parallax_core.config.config import Config
 from parallax_core.config.schema import Key, list_keys
-from parallax_core.deploy.cluster_offers import SETTINGS as OF_CLUSTER
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/config.md").read_text(encoding="utf-8")
 SCHEMAS: Mapping[str, type[Any]] = {spec.name: spec.schema.load() for spec in (*SETTINGS, *OF_CLUSTER)}

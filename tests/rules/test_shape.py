@@ -22,9 +22,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("parallax_core/api/__init__.py", "lines"): "it lists what plugins may import, a name a line",
     ("parallax_core/cli/batch.py:batch", "arguments"): "the options of a command are its arguments",
     ("parallax_core/cli/chat.py:chat", "arguments"): "the options of a command are its arguments",
-    ("parallax_core/cli/plan.py:plan", "arguments"): "the options of a command are its arguments",
-    ("parallax_core/cli/plan.py:plan", "lines"): "and each takes a line or three",
-    ("parallax_core/cli/profile.py:profile", "arguments"): "the options of a command are its arguments",
+    **{
+        (f"plugins/cluster/parallax_cluster/cli/{name}", "arguments"): "the options of a command are its arguments"
+        for name in ("plan.py:plan", "profile.py:profile")
+    },
+    ("plugins/cluster/parallax_cluster/cli/plan.py:plan", "lines"): "and each takes a line or three",
     ("parallax_core/cli/served_models.py:switch", "arguments"): "the options of a command are its arguments",
     ("plugins/simulate/parallax_simulate/cli.py:simulate", "arguments"): "the options of a command are its arguments",
     ("plugins/simulate/parallax_simulate/cli.py:simulate", "lines"): "and each takes a line or three",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parallax_core.cluster.placement.nodes_file import read_cluster
+from parallax_cluster.placement.nodes_file import read_cluster
 from parallax_core.contracts.placement import (
     ClusterProfile,
     LayerDemand,

@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from parallax_core.contracts.node_service import NodeService
-from parallax_core.contracts.transport import Transport
-from parallax_core.deploy.cluster_services import (
+from parallax_cluster.deploy.cluster_services import (
     add_relays,
     make_directory,
     make_lease_opener,
     make_measuring,
     make_reports,
 )
+from parallax_cluster.node.membership.lease_opener import LeaseOpener
+from parallax_cluster.node.profile.reporter import NodeReporter
+from parallax_core.contracts.node_service import NodeService
+from parallax_core.contracts.transport import Transport
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.node.membership.lease_opener import LeaseOpener
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.profile.reporter import NodeReporter
 from parallax_core.node.worker.node_services import NodeServices
 
 

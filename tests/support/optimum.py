@@ -7,8 +7,8 @@ from itertools import combinations, pairwise, permutations
 from math import inf
 from typing import NamedTuple
 
-from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.placement.paced_turns import MOST_STEP_TOKENS
+from parallax_cluster.placement.cost_model import CostModel
+from parallax_cluster.placement.paced_turns import MOST_STEP_TOKENS
 from parallax_core.contracts.placement import PlacementProblem
 
 ROUNDING = 1 - 1e-9

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import msgspec
 
+from parallax_cluster.layer_plan import LayerPlanner
+from parallax_cluster.node.coordinator.coordinator import Coordinator, UsableNodes
+from parallax_cluster.node.coordinator.pipelines import PlannedPipeline
+from parallax_cluster.node.coordinator.planned import PlannedExecutor, Planning
+from parallax_cluster.placement.policy import SearchPlacement
+from parallax_cluster.rebalancing.rest import MoveRules
+from parallax_cluster.rebalancing.slowdown import SlowdownRules
 from parallax_core.api import TransportPlan
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.cluster.layer_plan import LayerPlanner
-from parallax_core.cluster.placement.policy import SearchPlacement
-from parallax_core.cluster.rebalancing.rest import MoveRules
-from parallax_core.cluster.rebalancing.slowdown import SlowdownRules
 from parallax_core.contracts.placement import (
     ClusterProfile,
     DeviceProfile,
@@ -27,9 +30,6 @@ from parallax_core.contracts.placement import (
     PlacedStage,
     ServingGoal,
 )
-from parallax_core.node.coordinator.coordinator import Coordinator, UsableNodes
-from parallax_core.node.coordinator.pipelines import PlannedPipeline
-from parallax_core.node.coordinator.planned import PlannedExecutor, Planning
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.joined_node import JoinedNode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_core.contracts.placement import Placement
 from parallax_simulate.report import SimulationReport
 from parallax_simulate.run import SimulationOptions, make_source, run_groups

@@ -54,7 +54,11 @@ ELSEWHERE = {
 }
 """By page: the test that runs its snippets."""
 PYTHON_PAGES = {
-    "interface": {"docs/explanation/design.md", "docs/how-to/write-a-model-adapter.md"},
+    "interface": {
+        "docs/explanation/design.md",
+        "docs/how-to/write-a-command.md",
+        "docs/how-to/write-a-model-adapter.md",
+    },
     "plugin": {"docs/how-to/ollama.md"},
 }
 """The pages whose Python is not run, by reason."""

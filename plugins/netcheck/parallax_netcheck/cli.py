@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
+from parallax_cluster.deploy.network import Asked, list_asked
 from parallax_core.api.cli import Config, ConfigFile, PluginHost, new_app
-from parallax_core.deploy.network import Asked, list_asked
 from parallax_netcheck.judgement import NetworkReport, judge_network
 from parallax_netcheck.survey import survey_network
 

@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Sequence
 
-from parallax_core.wire.stun import MOST_BYTES, TRANSACTION_BYTES, HostPort, StunAnswer, make_request, read_answer
+from parallax_cluster.wire.stun import MOST_BYTES, TRANSACTION_BYTES, HostPort, StunAnswer, make_request, read_answer
 
 TRIES = (0.25, 0.35, 0.5)
 """Seconds to wait for an answer over UDP, which loses datagrams, after each try."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
-from parallax_core.wire.stun import HostPort
+from parallax_cluster.wire.stun import HostPort
 
 Kind = Literal["open", "dial-out", "cone", "symmetric", "router", "no-udp", "proxy", "unreachable", "unknown"]
 """What a network is:

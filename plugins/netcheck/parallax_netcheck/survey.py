@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from parallax_core.deploy.network import Asked
-from parallax_core.wire.stun import HostPort, StunAnswer
+from parallax_cluster.deploy.network import Asked
+from parallax_cluster.wire.stun import HostPort, StunAnswer
 from parallax_netcheck.client import UdpAsker, ask_by_tcp, can_connect
 from parallax_netcheck.judgement import NetworkFacts, ServerView
 

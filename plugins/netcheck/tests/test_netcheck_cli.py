@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from parallax_core.node.network.responder import answering
+from parallax_cluster.node.network.responder import answering
 from parallax_netcheck.cli import app
 from tests.support.ports import HOST, find_ports
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
-from parallax_core.wire.stun import answer_request
+from parallax_cluster.wire.stun import answer_request
 from parallax_netcheck.client import TRIES, UdpAsker, ask_by_tcp, can_connect
 
 HOST = "127.0.0.1"

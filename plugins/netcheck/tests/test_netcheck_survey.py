@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from parallax_core.deploy.network import Asked
-from parallax_core.node.network.responder import answering
-from parallax_core.wire.stun import HostPort, StunAnswer
+from parallax_cluster.deploy.network import Asked
+from parallax_cluster.node.network.responder import answering
+from parallax_cluster.wire.stun import HostPort, StunAnswer
 from parallax_netcheck.client import UdpAsker
 from parallax_netcheck.judgement import find_kind
 from parallax_netcheck.survey import LAST_PORT, find_proxy, survey_network

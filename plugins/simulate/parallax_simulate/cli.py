@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from parallax_cluster.cli.plan_inputs import measure_model, read_nodes, refuse_model
+from parallax_cluster.node.coordinator.placement_guard import make_placement
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.nodes_file import read_cluster
 from parallax_core.api import ClusterProfile, PlacementProblem, ServingGoal
 from parallax_core.api.cli import PluginHost, UsageError, make_display, new_app
 from parallax_core.api.simulation import BatchingGuard, HeadOptions, RoutingGuard, make_policy
-from parallax_core.cli.plan_inputs import measure_model, read_nodes, refuse_model
-from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.placement.nodes_file import read_cluster
-from parallax_core.node.coordinator.placement_guard import make_placement
 from parallax_simulate.cluster import ChurnOptions
 from parallax_simulate.processes import choose_processes, open_groups
 from parallax_simulate.report import LatencyLimits

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
+from parallax_cluster.step_time import StepWork, count_attended
 from parallax_core.api import InvalidRequest
 from parallax_core.api.simulation import FinishedStep, Limits, Overloaded, StepSize
-from parallax_core.cluster.step_time import StepWork, count_attended
 from parallax_simulate.coarse_plan import CoarseAnswer, CoarsePlanner, CoarseRow
 from parallax_simulate.pipeline import DrawnTokens, PipelineModel, SimulatedRequest
 from parallax_simulate.rounds import RepeatedStep, Rounds

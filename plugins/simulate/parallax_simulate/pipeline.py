@@ -9,6 +9,8 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple, Protocol
 
+from parallax_cluster.placement.cost_model import CostModel
+from parallax_cluster.step_time import StageTime, list_windows, weigh_rows
 from parallax_core.api import (
     Draw,
     Drawn,
@@ -24,8 +26,6 @@ from parallax_core.api import (
     plan_pools,
 )
 from parallax_core.api.simulation import Head, HeadOptions, PlannedStep
-from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.step_time import StageTime, list_windows, weigh_rows
 from parallax_simulate.step_path import Passage, StepPath
 from parallax_simulate.trace import Arrival
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from parallax_cluster.placement.cost_model import CostModel
+from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_core.api import Placement, PlacementProblem, Progress, RoutingPolicy, silent
 from parallax_core.api.cli import UsageError
 from parallax_core.api.simulation import HeadOptions
-from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.placement.estimate import PlacementEstimator
 from parallax_simulate.cluster import ChurnOptions, ClusterSimulation
 from parallax_simulate.coarse import CoarsePipeline
 from parallax_simulate.group import LocalGroup, ReplicaGroup

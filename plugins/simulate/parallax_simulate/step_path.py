@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from parallax_core.cluster.step_time import StepWork
+from parallax_cluster.step_time import StepWork
 
 if TYPE_CHECKING:
     from parallax_simulate.pipeline import PipelineModel

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from plugins.cluster.tests.cli.test_plan import CONFIG, NODES
 from tests.unit.cli.command_here import run_here
-from tests.unit.cli.test_plan import CONFIG, NODES
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parallax_cluster.placement.cost_model import CostModel
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
-from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
 from parallax_core.contracts.policy import RoutingPolicy

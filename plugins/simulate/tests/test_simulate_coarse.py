@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parallax_cluster.placement.cost_model import CostModel
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.base.errors import InvalidRequest, Overloaded, UsageError
 from parallax_core.builtin.routing import LeastPendingTokens, RoundRobin
-from parallax_core.cluster.placement.cost_model import CostModel
-from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem, ServingGoal
 from parallax_core.contracts.policy import RoutingPolicy

@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
+from parallax_cluster.placement.cost_model import CostModel
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.cluster.placement.cost_model import CostModel
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
 from parallax_core.engine.options import HeadOptions
 from parallax_simulate.pipeline import ExactPipeline, PipelineModel, SimulatedRequest

@@ -7,10 +7,10 @@ from threading import Lock
 
 import pytest
 
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity
-from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem
 from parallax_core.contracts.policy import QueueView, RoutingPolicy

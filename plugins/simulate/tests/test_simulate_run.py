@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.cluster.placement.estimate import PlacementEstimator
-from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem
 from parallax_simulate.report import LatencyLimits, SimulationReport
 from parallax_simulate.run import SimulationOptions

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+from parallax_cluster.node.relay.limits import RelayLimits
+from parallax_cluster.node.relay.paths import RelayPaths
+from parallax_cluster.node.relay.server import RelayServer
+from parallax_cluster.wire.profile import Peer
+from parallax_cluster.wire.relay import RelayPlace, Relays
 from parallax_core.api import Frame
-from parallax_core.node.relay.limits import RelayLimits
-from parallax_core.node.relay.paths import RelayPaths
-from parallax_core.node.relay.server import RelayServer
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.incoming import IncomingLinks
-from parallax_core.wire.profile import Peer
-from parallax_core.wire.relay import RelayPlace, Relays
 from tests.support.lattica_nodes import LOOPBACK, plan_node, started
 from tests.support.zmq_nodes import eventually
 

@@ -12,6 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from parallax_cluster.node.relay.directory import RelayDirectory
+from parallax_cluster.node.relay.host import RelayHost
+from parallax_cluster.node.relay.limits import RelayLimits
+from parallax_cluster.node.relay.offer import RelayOffer
+from parallax_cluster.node.relay.server import RelayServer
+from parallax_cluster.wire.profile import Peer
+from parallax_cluster.wire.relay import Reach, Reached
 from parallax_core.api import LayerRange, PeerLost, Request, RequestId, TransportPlan, keys_folder
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.remote import RemoteExecutor
@@ -20,17 +27,10 @@ from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
-from parallax_core.node.relay.directory import RelayDirectory
-from parallax_core.node.relay.host import RelayHost
-from parallax_core.node.relay.limits import RelayLimits
-from parallax_core.node.relay.offer import RelayOffer
-from parallax_core.node.relay.server import RelayServer
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_core.wire.membership import Join
-from parallax_core.wire.profile import Peer
-from parallax_core.wire.relay import Reach, Reached
 from parallax_transport_zmq.keyring import Keyring
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.node_services import equip, make_services
@@ -195,7 +195,7 @@ async def test_answers_go_on_over_another_relay_when_one_ends() -> None:
 
 
 async def test_relayed_links_become_direct_in_mid_answer_without_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parallax_core.node.relay.upgrade.AGAIN_S", 0.1)
+    monkeypatch.setattr("parallax_cluster.node.relay.upgrade.AGAIN_S", 0.1)
     losses: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

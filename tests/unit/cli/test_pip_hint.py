@@ -37,6 +37,9 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
         f"{ROOT}/plugins/{each}"
         for each in (
             "sampling_torch",
+            "api_anthropic",
+            "api_responses",
+            "cluster",
             "models",
             "netcheck",
             "simulate",

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from parallax_cluster.config.join import JoinSettings
+from parallax_cluster.config.relay import RelayCommandSettings
+from parallax_cluster.config.run import RunSettings
 from parallax_core.cli import app
-from parallax_core.config.join import JoinSettings
-from parallax_core.config.relay import RelayCommandSettings
-from parallax_core.config.run import RunSettings
 from parallax_core.config.schema import list_keys
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings

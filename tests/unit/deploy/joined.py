@@ -9,33 +9,33 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from parallax_cluster.deploy.joined_model import JoinedModel
+from parallax_cluster.layer_plan import LayerPlanner
+from parallax_cluster.node.coordinator.node_pool import NodePool
+from parallax_cluster.node.coordinator.profiles import NodeProfiles
+from parallax_cluster.node.coordinator.rooms import MachineRooms
+from parallax_cluster.node.profile.head_service import note_report
+from parallax_cluster.node.worker.further import FurtherNodes
+from parallax_cluster.placement.policy import SearchPlacement
+from parallax_cluster.wire.further import EndNode, StartNode
+from parallax_cluster.wire.profile import DeviceReport, NodeReport
 from parallax_core.api import Delta, Finish, Progress, Stage
 from parallax_core.base.ids import further_node
 from parallax_core.builtin.routing import RoundRobin
-from parallax_core.cluster.layer_plan import LayerPlanner
 from parallax_core.cluster.placement.parallel import ParallelConfig
-from parallax_core.cluster.placement.policy import SearchPlacement
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.placement import PlacementPolicy, ServingGoal
 from parallax_core.deploy.deployment import Deployment
 from parallax_core.deploy.executors import RemoteStages
-from parallax_core.deploy.joined_model import JoinedModel
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.node.coordinator.node_pool import NodePool
-from parallax_core.node.coordinator.profiles import NodeProfiles
-from parallax_core.node.coordinator.rooms import MachineRooms
 from parallax_core.node.events.delivery import EventBus
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.pipeline.options import PipelineOptions
-from parallax_core.node.profile.head_service import note_report
-from parallax_core.node.worker.further import FurtherNodes
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.node import open_toy
-from parallax_core.wire.further import EndNode, StartNode
 from parallax_core.wire.membership import Assign
-from parallax_core.wire.profile import DeviceReport, NodeReport
 from tests.support.clusters import make_model
 from tests.unit.deploy.readers import LocalMaker
 from tests.unit.node.cluster import MODEL, TOY, Node, ask, open_registry, soon, until

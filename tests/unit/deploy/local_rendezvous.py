@@ -12,18 +12,18 @@ from pathlib import Path
 
 from nacl.signing import SigningKey
 
+from parallax_cluster.config.rendezvous import RendezvousSettings
+from parallax_cluster.deploy.rendezvous_host import host_rendezvous
+from parallax_cluster.membership.announcement import ClusterSecret
+from parallax_cluster.node.membership.rendezvous import RendezvousServer
+from parallax_cluster.node.membership.rendezvous_client import Announcer, RendezvousClient, RendezvousPlace
 from parallax_core.api import TransportPlan
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.builtin.inprocess import InProcessTransport
-from parallax_core.cluster.membership.announcement import ClusterSecret
 from parallax_core.config.config import Config
-from parallax_core.config.rendezvous import RendezvousSettings
 from parallax_core.contracts.joining import Enrolment
 from parallax_core.contracts.node_service import LinkPurpose
-from parallax_core.deploy.rendezvous_host import host_rendezvous
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.membership.rendezvous import RendezvousServer
-from parallax_core.node.membership.rendezvous_client import Announcer, RendezvousClient, RendezvousPlace
 from parallax_core.plugins.host import PluginHost
 from tests.unit.node.cluster import open_registry
 

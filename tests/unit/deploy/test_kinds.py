@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from parallax_cluster.deploy.code_admission import selects as selects_joined
 from parallax_core.api import DeploymentSpec, ParallaxError, Ref, ServerRequest, SettingsSpec, WantedNodes, hookimpl
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, UnknownName, UsageError
 from parallax_core.builtin import plugin as core
 from parallax_core.config.serve import ServeSettings
-from parallax_core.deploy.code_admission import selects as selects_joined
 from parallax_core.deploy.fixed import FixedPlan
 from parallax_core.deploy.kinds import ServePlan, read_serve_plan
 from parallax_core.plugins.discovery import PluginRecord

@@ -11,6 +11,10 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from parallax_cluster.node.profile.reporter import NodeReporter
+from parallax_cluster.node.worker.lease_session import LeaseSession
+from parallax_cluster.node.worker.leases import NodeLeases
+from parallax_cluster.wire.profile import Peer, Peers
 from parallax_core.api import (
     Delta,
     Finish,
@@ -36,9 +40,6 @@ from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
-from parallax_core.node.profile.reporter import NodeReporter
-from parallax_core.node.worker.lease_session import LeaseSession
-from parallax_core.node.worker.leases import NodeLeases
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.shared_layers import SharedLayers
@@ -46,7 +47,6 @@ from parallax_core.testing.liar import LiarTransport, LiePlan
 from parallax_core.testing.node import BACKEND, name_toy, open_toy_layers
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
 from parallax_core.wire.membership import Assign, Join
-from parallax_core.wire.profile import Peer, Peers
 from tests.support.node_services import equip, make_services
 from tests.unit.wire.damage import KINDS
 

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
+from parallax_cluster.node.profile.service import PURPOSES
+from parallax_cluster.node.relay.paths import RelayPaths
 from parallax_core.api import Epoch, Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.transport import NodeRole
@@ -17,8 +19,6 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership import registry as registry_module
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.profile.service import PURPOSES
-from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.node_services import NodeServices

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
+from parallax_cluster.node.profile.head_service import note_report
+from parallax_cluster.wire.profile import DeviceReport, NodeReport
 from parallax_core.api import Health, LayerRange, Stage
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.engine import EngineStats
@@ -14,13 +16,11 @@ from parallax_core.contracts.status import Described, Drainable, ReplicaStatus
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.pipeline.engine import PipelineEngine
-from parallax_core.node.profile.head_service import note_report
 from parallax_core.node.routing.router import Router
 from parallax_core.node.status import describe_node
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
 from parallax_core.wire.membership import Join
-from parallax_core.wire.profile import DeviceReport, NodeReport
 from tests.unit.node.replicas import collect, make_request, make_router
 
 TOY = Toy()

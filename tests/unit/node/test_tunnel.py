@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from parallax_cluster.wire.profile import Probe
 from parallax_core.api import Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import STRANGERS, Channel
@@ -16,7 +17,6 @@ from parallax_core.node.tunnel import Tunnel, end_stream
 from parallax_core.wire.api_data import MOST_API_DATA, ApiData
 from parallax_core.wire.codec import encode
 from parallax_core.wire.messages import Message
-from parallax_core.wire.profile import Probe
 from tests.unit.node.cluster import soon, until
 from tests.unit.wire.make_golden_frames import SAMPLES
 

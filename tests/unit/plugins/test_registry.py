@@ -21,6 +21,7 @@ def test_part_of_this_project_that_is_not_installed_says_how_to_install_it(name:
     host = PluginHost([])
     registries: dict[str, Registry[Any]] = {
         "backend": host.backends(),
+        "deployment": host.deployments(),
         "source": host.sources(),
         "transport": host.transports(),
     }

@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 
 from benchmarks.record import describe_run, write_report
+from parallax_cluster.wire import further, profile, relay, rendezvous, succession
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.contracts.stage import Draw, Row
 from parallax_core.contracts.transport import Frame
-from parallax_core.wire import further, profile, relay, rendezvous, succession
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode, index_kinds
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message, Step

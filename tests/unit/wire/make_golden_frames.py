@@ -11,6 +11,34 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from parallax_cluster.wire.further import EndNode, OpenLease, StartNode
+from parallax_cluster.wire.profile import (
+    DeviceReport,
+    LinkReport,
+    LinkTried,
+    NodeReport,
+    Peer,
+    Peers,
+    Probe,
+    ProbeAnswer,
+    StoredLayers,
+    TryLink,
+)
+from parallax_cluster.wire.relay import (
+    NotReached,
+    OfferRelay,
+    PickUp,
+    Reach,
+    Reached,
+    RelayPlace,
+    Relays,
+    RelayUser,
+    RelayUsers,
+    Relinked,
+    Ring,
+)
+from parallax_cluster.wire.rendezvous import Announced, Follow
+from parallax_cluster.wire.succession import ClusterState, Succession
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.engine import EngineStats, PoolUse
@@ -31,7 +59,6 @@ from parallax_core.wire.engine import (
     TokenDelta,
     TokenFinish,
 )
-from parallax_core.wire.further import EndNode, OpenLease, StartNode
 from parallax_core.wire.membership import Assign, HandOver, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import (
     Failure,
@@ -44,33 +71,6 @@ from parallax_core.wire.messages import (
     UnsupportedMessage,
     Welcome,
 )
-from parallax_core.wire.profile import (
-    DeviceReport,
-    LinkReport,
-    LinkTried,
-    NodeReport,
-    Peer,
-    Peers,
-    Probe,
-    ProbeAnswer,
-    StoredLayers,
-    TryLink,
-)
-from parallax_core.wire.relay import (
-    NotReached,
-    OfferRelay,
-    PickUp,
-    Reach,
-    Reached,
-    RelayPlace,
-    Relays,
-    RelayUser,
-    RelayUsers,
-    Relinked,
-    Ring,
-)
-from parallax_core.wire.rendezvous import Announced, Follow
-from parallax_core.wire.succession import ClusterState, Succession
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
 LEASE, EPOCH = LeaseId(7), Epoch(3)

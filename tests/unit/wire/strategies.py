@@ -8,6 +8,36 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from parallax_cluster.wire.further import EndNode, OpenLease, StartNode
+from parallax_cluster.wire.profile import (
+    MOST_BYTES,
+    DeviceReport,
+    LinkReport,
+    LinkTried,
+    NodeReport,
+    Peer,
+    Peers,
+    Probe,
+    ProbeAnswer,
+    StoredLayers,
+    TryLink,
+)
+from parallax_cluster.wire.relay import (
+    TOKEN_BYTES,
+    NotReached,
+    OfferRelay,
+    PickUp,
+    Reach,
+    Reached,
+    RelayPlace,
+    Relays,
+    RelayUser,
+    RelayUsers,
+    Relinked,
+    Ring,
+)
+from parallax_cluster.wire.rendezvous import Announced, Follow
+from parallax_cluster.wire.succession import ClusterState, Succession
 from parallax_core.base.errors import LossCause
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts import stage
@@ -31,7 +61,6 @@ from parallax_core.wire.engine import (
     TokenFinish,
 )
 from parallax_core.wire.engine_bounds import MOST_LOGPROBS
-from parallax_core.wire.further import EndNode, OpenLease, StartNode
 from parallax_core.wire.membership import Assign, HandOver, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import (
     DropReason,
@@ -45,35 +74,6 @@ from parallax_core.wire.messages import (
     UnsupportedMessage,
     Welcome,
 )
-from parallax_core.wire.profile import (
-    MOST_BYTES,
-    DeviceReport,
-    LinkReport,
-    LinkTried,
-    NodeReport,
-    Peer,
-    Peers,
-    Probe,
-    ProbeAnswer,
-    StoredLayers,
-    TryLink,
-)
-from parallax_core.wire.relay import (
-    TOKEN_BYTES,
-    NotReached,
-    OfferRelay,
-    PickUp,
-    Reach,
-    Reached,
-    RelayPlace,
-    Relays,
-    RelayUser,
-    RelayUsers,
-    Relinked,
-    Ring,
-)
-from parallax_core.wire.rendezvous import Announced, Follow
-from parallax_core.wire.succession import ClusterState, Succession
 
 counts = st.integers(0, LARGEST)
 counters = st.integers(-1, LARGEST)

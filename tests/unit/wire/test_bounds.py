@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from parallax_cluster.wire.relay import RelayPlace, Relays, RelayUser, RelayUsers
 from parallax_core.base.ids import Epoch, LeaseId, SeqId
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.stage import (
@@ -32,7 +33,6 @@ from parallax_core.wire.codec import VERSION_BYTE, encode
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Ready
 from parallax_core.wire.messages import Heartbeat, Hello, Mask, Message, Result, Step
-from parallax_core.wire.relay import RelayPlace, Relays, RelayUser, RelayUsers
 from tests.unit.wire.damage import decode_any
 from tests.unit.wire.make_golden_frames import DECODE, EPOCH, INFO, LEASE, PREFILL, SAMPLES, SAMPLING, SPEC
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from parallax_cluster.wire.profile import DeviceReport, NodeReport
 from parallax_core.api import Epoch, Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.executor.base import LEASE
@@ -13,7 +14,6 @@ from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Join, Leave, Refusal, Release
 from parallax_core.wire.messages import Heartbeat, UnsupportedMessage
-from parallax_core.wire.profile import DeviceReport, NodeReport
 from tests.unit.node.cluster import call, open_registry, soon, until
 
 

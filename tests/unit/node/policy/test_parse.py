@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from parallax_cluster.node.coordinator.placement_guard import make_placement
+from parallax_cluster.offers import POLICIES as OF_CLUSTER
 from parallax_core.api import PolicySpec, QueueView, Ref, UnknownName, hookimpl
 from parallax_core.base.errors import BrokenPlugin, UsageError
 from parallax_core.builtin.batching import Delay, Size, SizeOrDelay
 from parallax_core.builtin.offers import POLICIES
-from parallax_core.deploy.cluster_offers import POLICIES as OF_CLUSTER
-from parallax_core.node.coordinator.placement_guard import make_placement
 from parallax_core.node.policy.guard import (
     BatchingGuard,
     PolicyGuard,

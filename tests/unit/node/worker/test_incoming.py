@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from parallax_cluster.node.profile.link_probe import probe_link
+from parallax_cluster.node.profile.service import PURPOSES
 from parallax_core.api import Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import answer_greeting, greet
-from parallax_core.node.profile.link_probe import probe_link
-from parallax_core.node.profile.service import PURPOSES
 from parallax_core.node.worker import incoming as module
 from parallax_core.node.worker.incoming import IncomingLinks
 from tests.unit.node.cluster import soon, until

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from parallax_cluster.node.relay.paths import RelayPaths
 from parallax_core.base.errors import PeerLost
 from parallax_core.base.ids import Epoch, LeaseId
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.transport import TransportPlan
-from parallax_core.node.relay.paths import RelayPaths
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker import peers as module
 from parallax_core.node.worker.incoming import IncomingLinks

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
+from parallax_cluster.membership.term_proof import write_proof
+from parallax_cluster.node.worker.terms import HeadTerms
+from parallax_cluster.wire.profile import Peer
+from parallax_cluster.wire.succession import Succession
 from parallax_core.api import TransportPlan
 from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost, StageLost, UnusableAddress
 from parallax_core.builtin.inprocess import InProcessTransport
-from parallax_core.cluster.membership.term_proof import write_proof
 from parallax_core.node.worker import rejoin
 from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.rejoin import TRIES, HeadPlace, HeadSearch, serve_again
-from parallax_core.node.worker.terms import HeadTerms
 from parallax_core.wire.membership import Join
-from parallax_core.wire.profile import Peer
-from parallax_core.wire.succession import Succession
-from tests.unit.cluster.membership.terms import OLD as OLD_HEAD
-from tests.unit.cluster.membership.terms import ONE as STANDBY
+from plugins.cluster.tests.membership.terms import OLD as OLD_HEAD
+from plugins.cluster.tests.membership.terms import ONE as STANDBY
 
 OLD, NEW, OTHER = "tcp://old:1", "tcp://new:1", "tcp://other:1"
 JOIN = Join("tcp://here:1", (), "here", 0)

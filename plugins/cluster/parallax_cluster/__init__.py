@@ -1,0 +1,1 @@
+"""Clusters: machines that join a server, and the plan of which layers each has."""

@@ -1,0 +1,130 @@
+"""Show the nodes of a running server and their work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated
+
+import typer
+
+from parallax_cluster.placement.idle import name_some
+from parallax_core.api.cli import Client, UrlOption, align, find_url, new_app
+from parallax_core.cli.status import TIMEOUT_S, Cluster
+from parallax_core.pages.budget import format_bytes
+
+HIDDEN_COMMAND = "parallax join CODE, which `parallax nodes --show-code` shows"
+"""Replaces the command to join: anyone who reads its code over a shoulder could join."""
+NOTABLE = 1.2
+"""How many times longer, or shorter, than predicted the steps of a node take if it is shown."""
+
+
+app = new_app()
+
+
+@app.command()
+def nodes(
+    url: UrlOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    show_code: Annotated[bool, typer.Option("--show-code", help="Show the join code, which is a secret.")] = False,
+    rebalance: Annotated[
+        bool, typer.Option("--rebalance", help="Move layers now if it is worth it, also held ones.")
+    ] = False,
+) -> None:
+    """Show the nodes that have joined a running server, the layers of each, and why others are idle.
+
+    A key is taken from PARALLAX_API_KEY.
+    """
+    if rebalance:
+        Client(find_url(url), TIMEOUT_S).rebalance()
+        return
+    cluster = Client(find_url(url), TIMEOUT_S).cluster()
+    if not show_code:
+        hide_code(cluster)
+    print(json.dumps({"nodes": cluster["nodes"], "plan": cluster["plan"]}) if as_json else "\n".join(render(cluster)))
+
+
+def hide_code(cluster: Cluster) -> None:
+    """Take the join code out of the command to join, if there is one."""
+    if (plan := cluster["plan"]) is not None and plan["join_command"]:
+        plan["join_command"] = HIDDEN_COMMAND
+
+
+def render(cluster: Cluster) -> Iterator[str]:
+    """Yield the lines for a terminal."""
+    nodes = cluster["nodes"]
+    if nodes:
+        yield from align(
+            [("NODE", "DEVICE", "MEMORY", "STATE", "MODEL", "REPLICA", "LAYERS"), *map(_render_node, nodes)]
+        )
+    else:
+        yield "no node has joined"
+    yield from (f"idle: {node['node']}: {node['idle_reason']}" for node in nodes if node["idle_reason"])
+    yield from _render_relays(cluster)
+    yield from _render_unreached(nodes)
+    yield from _render_slowdowns(nodes)
+    if cluster["plan"] is not None:
+        yield from _render_plan(cluster["plan"])
+
+
+def _render_relays(cluster: Cluster) -> Iterator[str]:
+    """Yield the links over relays: those that pipelines use, and the others that nodes have measured."""
+    found = dict[tuple[str, str], str]()
+    for node in cluster["nodes"]:
+        for link in (node["profile"] or {}).get("links", ()):
+            found[node["node"], link["peer"]] = link.get("relay")  # a server that is not new enough does not report it
+    for replica in cluster["replicas"]:
+        for stage, after in pairwise(replica["stages"]):
+            found[stage["node"], after["node"]] = stage.get("relay")
+    yield from (f"relayed: {one} reaches {other} over {relay}" for (one, other), relay in found.items() if relay)
+
+
+def _render_unreached(nodes: list[Cluster]) -> Iterator[str]:
+    for node in nodes:
+        if others := node.get("unreached"):
+            yield f"unreached: {node['node']} does not reach {name_some(others)}"
+
+
+def _render_slowdowns(nodes: list[Cluster]) -> Iterator[str]:
+    for node in nodes:
+        factor = node.get("slowdown") or 1.0  # a server that is not new enough does not report it
+        if not 1 / NOTABLE < factor < NOTABLE:
+            yield f"measured: {node['node']}: its steps take {factor:.2g} times as long as predicted"
+
+
+def _render_plan(plan: Cluster) -> Iterator[str]:
+    if (found := plan["predicted"]) is not None:
+        speed = f"{found['tokens_per_second']:.4g} tokens/s for {found['requests']} requests at once"
+        yield f"predicted: {speed}, {found['token_seconds'] * 1e3:.3g} ms per token of one"
+    for replica in plan["replicas"]:
+        if (measured := replica["measured_token_seconds"]) is not None:
+            yield f"measured: replica {replica['rank']}: {measured * 1e3:.3g} ms per step through its stages and links"
+    if (move := plan.get("move")) is not None:  # of a server that is new enough to report it
+        yield _render_move(move)
+    if plan["waits_for"]:
+        yield f"it waits: {plan['waits_for']}"
+    if standbys := plan.get("standbys"):  # of a server that is new enough to report them
+        yield f"standbys: {', '.join(standbys)}, for term {plan['term'] + 1}"
+    if plan["join_command"]:
+        yield f"to join: {plan['join_command']}"
+
+
+def _render_move(move: Cluster) -> str:
+    loads = ", ".join(f"{format_bytes(size)} on {node}" for node, size in move["nodes"].items())
+    time = f" in about {move['seconds']:.3g} s" if loads else ""
+    ranks = ", ".join(map(str, move["replicas"]))
+    return f"layers move: {loads or 'nothing'} to load{time}, replica {ranks}: {move['reason']}"
+
+
+def _render_node(node: Cluster) -> tuple[object, ...]:
+    profile, layers = node["profile"], node["layers"]
+    return (
+        node["node"],
+        (profile["device"] or "-") if profile else "-",
+        format_bytes(profile["memory"]) if profile else "-",
+        node["state"],
+        node["model"] or "-",
+        "-" if node["replica"] is None else node["replica"],
+        f"{layers[0]}-{layers[1]}" if layers else "-",
+    )

@@ -1,0 +1,126 @@
+"""The command ``parallax cluster plan``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parallax_cluster.cli.live_cluster import read_live_cluster
+from parallax_cluster.cli.plan_inputs import measure_model, read_nodes, refuse_model
+from parallax_cluster.cli.plan_view import Plan, describe_plan, render_plans
+from parallax_cluster.node.coordinator.placement_guard import make_placement
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.idle import explain_idle
+from parallax_cluster.placement.nodes_file import read_cluster
+from parallax_cluster.placement.what_if import change_cluster
+from parallax_core.api.cli import Client, PluginHost, UrlOption, find_url, new_app
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.cli.status import TIMEOUT_S
+from parallax_core.contracts.placement import (
+    ClusterProfile,
+    Objective,
+    PlacementPolicy,
+    PlacementProblem,
+    ServingGoal,
+)
+
+app = new_app()
+
+
+@app.command()
+def plan(
+    model: Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")],
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            help="The nodes and links, in TOML or JSON; by default those of a running server.", metavar="FILE"
+        ),
+    ] = None,
+    url: UrlOption = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(help="Also plan with this change, such as +1xRTX4090@20ms or -NAME.", metavar="CHANGE"),
+    ] = None,
+    objective: Annotated[str, typer.Option(help="The goal: throughput or latency.", metavar="GOAL")] = "throughput",
+    concurrency: Annotated[int, typer.Option(help="Requests at the same time.", min=1, max=1_000_000, metavar="N")] = 8,
+    prompt: Annotated[int, typer.Option(help="Tokens of a prompt.", min=1, max=10_000_000, metavar="N")] = 512,
+    output: Annotated[int, typer.Option(help="Tokens of an answer.", min=1, max=10_000_000, metavar="N")] = 256,
+    context: Annotated[
+        int, typer.Option(help="Tokens of KV cache per request; 0: prompt and output.", min=0, metavar="N")
+    ] = 0,
+    max_ttft: Annotated[
+        float | None, typer.Option(help="The most seconds to the first token.", min=1e-6, metavar="S")
+    ] = None,
+    max_token_time: Annotated[
+        float | None, typer.Option(help="The most seconds per token after the first.", min=1e-6, metavar="S")
+    ] = None,
+    min_throughput: Annotated[
+        float, typer.Option(help="The least tokens per second, for --objective latency.", min=0, metavar="N")
+    ] = 0.0,
+    weight_bits: Annotated[
+        float | None,
+        typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64, metavar="BITS"),
+    ] = None,
+    placement: Annotated[str, typer.Option(help="The placement policy.", metavar="POLICY")] = "search",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Plan the layers of each node and predict the speed, without starting anything.
+
+    The nodes are those of a file, or those that have joined a running server, as they have measured themselves.
+    Of the model only its config is needed, and its index if there is one: neither weights nor nodes.
+    """
+    goal = ServingGoal(
+        prompt_tokens=prompt,
+        output_tokens=output,
+        context_tokens=context,
+        concurrency=concurrency,
+        objective=_read_objective(objective),
+        max_ttft_s=max_ttft or float("inf"),
+        max_token_s=max_token_time or float("inf"),
+        min_tokens_per_s=min_throughput,
+    )
+    cluster, host = _find_cluster(nodes, url), PluginHost.prepare()
+    policy, demand = make_placement(host, placement), measure_model(host, model, weight_bits)
+    plans = [_make_plan(policy, PlacementProblem(cluster=cluster, model=demand, goal=goal), "")]
+    for change in what_if or ():
+        cluster = change_cluster(cluster, change)
+        plans.append(_make_plan(policy, PlacementProblem(cluster=cluster, model=demand, goal=goal), change))
+    if as_json:
+        print(json.dumps({"model": model, "plans": [describe_plan(each) for each in plans]}, indent=2))
+    else:
+        print("\n".join(render_plans(model, plans)))
+    if not any(each.placement.pipelines for each in plans):
+        raise refuse_model(plans[0].problem)
+
+
+def _find_cluster(nodes: Path | None, url: str | None) -> ClusterProfile:
+    """Return the cluster of a nodes file, or of a running server if no file is given."""
+    if nodes is not None:
+        if url is not None:
+            raise UsageError("--nodes and --url are both given", "plan for the nodes of a file, or of a server")
+        return read_cluster(read_nodes(nodes))
+    found = find_url(url)
+    try:
+        return read_live_cluster(Client(found, TIMEOUT_S).cluster(), found)
+    except ParallaxError as error:
+        if url is None and isinstance(error.__cause__, OSError):
+            raise UsageError(f"--nodes is not given, and {error}", "give --nodes FILE, or --url of a server") from error
+        raise
+
+
+def _read_objective(text: str) -> Objective:
+    match text:
+        case "throughput" | "latency":
+            return text
+        case _:
+            raise UsageError(f"--objective is {text!r}", "choose throughput or latency")
+
+
+def _make_plan(policy: PlacementPolicy, problem: PlacementProblem, change: str) -> Plan:
+    estimator = PlacementEstimator(problem)
+    placement = policy.place(problem, estimator)
+    estimate, idle = estimator.estimate(placement), explain_idle(problem, placement)
+    return Plan(change=change, problem=problem, placement=placement, estimate=estimate, idle=idle)

@@ -1,0 +1,46 @@
+"""Reads what `parallax cluster plan` and `parallax simulate` are given: the nodes file and the model."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from parallax_cluster.layer_plan import describe_unreachable, lacks_links
+from parallax_cluster.placement.demand import measure_demand
+from parallax_cluster.placement.policy import SearchPlacement
+from parallax_cluster.placement.shortage import describe_shortage
+from parallax_core.api.cli import PluginHost, make_display
+from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.contracts.placement import ModelDemand, PlacementProblem
+from parallax_core.models.weight_size import measure_weight, read_model
+from parallax_core.plugins.output import divert_output
+
+
+def read_nodes(path: Path) -> Any:  # noqa: ANN401 -- of any type; `read_cluster` checks it
+    """Return the contents of a nodes file; raises UsageError if it is neither TOML nor JSON."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", "name a file of nodes, in TOML or JSON") from error
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UsageError(f"{path} is not valid {kind}: {error}", "a name that ends in .json is read as JSON") from error
+
+
+def measure_model(host: PluginHost, model: str, weight_bits: float | None) -> ModelDemand:
+    """Return what a model takes, at ``weight_bits`` bits per weight; None: as stored."""
+    with make_display() as display, divert_output():
+        known = read_model(host, model, display)
+    return measure_demand(known.shape, weight_bits / 8 if weight_bits else measure_weight(known))
+
+
+def refuse_model(problem: PlacementProblem) -> ParallaxError:
+    """Return the error for a model that does not fit on the nodes, or on those that reach each other."""
+    if lacks_links(problem, SearchPlacement()):
+        hint = "have them reach each other, directly or over a relay, or add a node"
+        return ParallaxError(f"the model cannot be placed: {describe_unreachable(problem.cluster)}", hint)
+    message = f"the model does not fit: {describe_shortage(problem)}"
+    return ParallaxError(message, "add nodes, or load fewer bits per weight (--weight-bits)")

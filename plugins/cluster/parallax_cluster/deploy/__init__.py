@@ -1,0 +1,1 @@
+"""Turns settings into a running deployment: executors, workers, commands. Needs no command line."""

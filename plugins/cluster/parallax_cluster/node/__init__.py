@@ -1,0 +1,1 @@
+"""Runs pipelines, their stages and links. Pure decisions are in `engine` and `cluster`."""

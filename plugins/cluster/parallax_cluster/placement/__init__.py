@@ -1,0 +1,1 @@
+"""Chooses the layers of each stage by cost, speed and memory. `node.executor` opens the stages."""

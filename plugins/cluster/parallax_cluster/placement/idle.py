@@ -1,0 +1,74 @@
+"""Says why nodes have no layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from parallax_cluster.placement.cost_model import CostModel
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.idle_use import IdleUses
+from parallax_cluster.placement.pipeline import Pipeline
+from parallax_cluster.placement.seeds import can_hold
+from parallax_cluster.placement.shares import Rating, is_better, rate_pipelines
+from parallax_cluster.placement.stage_table import Effort
+from parallax_core.contracts.placement import Placement, PlacementProblem
+from parallax_core.pages.budget import format_bytes
+
+EXPLAINING = 100_000
+"""The effort for trying what idle nodes could do."""
+MOST_TOLD = 8
+"""The most nodes that an explanation names."""
+
+
+def explain_idle(problem: PlacementProblem, placement: Placement) -> dict[str, str]:
+    """Return the reason for each node without layers, by its name."""
+    used = {stage.node for stages in placement.pipelines for stage in stages}
+    estimator = PlacementEstimator(problem)
+    costs, pipelines = estimator.costs, estimator.read_pipelines(placement)
+    idle = [index for index, node in enumerate(problem.cluster.nodes) if node.name not in used]
+    uses = IdleUses(costs, Effort(EXPLAINING))
+    return {costs.nodes[index].name: _explain(costs, index, pipelines, uses) for index in idle}
+
+
+def _explain(costs: CostModel, node: int, pipelines: list[Pipeline], uses: IdleUses) -> str:
+    layers = range(costs.num_layers)
+    if not can_hold(costs, node):
+        needed = min(costs.weights[n + 1] - costs.weights[n] + costs.kept[n + 1] - costs.kept[n] for n in layers)
+        free = format_bytes(int(costs.speeds[node].memory))
+        return f"its memory of {free} is too small for a layer and one request, which take {format_bytes(int(needed))}"
+    if not pipelines:
+        gaps = _describe_gaps(costs, node, range(len(costs.nodes)))
+        return gaps or "all nodes together have too little memory for the model"
+    found = uses.find_best(node, pipelines)
+    if not found:
+        gaps = _describe_gaps(costs, node, {each for pipeline in pipelines for each in pipeline.order})
+        return f"no pipeline has layers that fit into its memory{f', and {gaps}' if gaps else ''}"
+    best, now = found[0], rate_pipelines(pipelines, costs.goal)
+    is_gain = is_better(best, now)
+    if not is_gain and not is_better(now, best):
+        return f"it would get none of the requests (at once: {costs.goal.concurrency}): others answer them sooner"
+    little = "it would gain too little: " if is_gain else ""
+    if best[0] == now[0]:
+        return f"{little}with it a request would take {-best[1]:.3g} s on average, and without it takes {-now[1]:.3g} s"
+    return f"{little}with it there would be {_describe(costs, best)}, and without it there are {_describe(costs, now)}"
+
+
+def _describe_gaps(costs: CostModel, node: int, others: Iterable[int]) -> str:
+    """Return, in words, the missing links between a node and ``others``, by direction; empty without any."""
+    listed = sorted(others)
+    reached = [costs.nodes[other].name for other in listed if not costs.reaches(node, other)]
+    reaching = [costs.nodes[other].name for other in listed if not costs.reaches(other, node)]
+    told = [("it does not reach", reached), ("it is not reached by", reaching)]
+    return " and ".join(f"{words} {name_some(names)}" for words, names in told if names)
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return names in words, at most `MOST_TOLD` of them and the number of the others."""
+    more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
+    return f"{', '.join(names[:MOST_TOLD])}{more}"
+
+
+def _describe(costs: CostModel, score: Rating) -> str:
+    if costs.goal.objective == "throughput":
+        return f"{score[0]:.4g} tokens/s"
+    return f"{score[0]:.0%} of the tokens/s asked for"

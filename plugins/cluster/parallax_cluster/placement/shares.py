@@ -1,0 +1,150 @@
+"""Shares the requests of a goal among pipelines, and rates how good that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
+
+from parallax_cluster.placement.cost_model import PipelineCost
+from parallax_cluster.placement.pipeline import Pipeline
+from parallax_core.contracts.placement import ServingGoal
+
+MOST_PORTIONS = 64
+"""Requests are shared out one by one, or in this number of portions if there are more."""
+MOST_EXACT = 3000
+"""Pipelines times requests squared up to which the best division is computed exactly."""
+GAIN = 1e-6
+"""Relative gains below this are ignored."""
+Rating = tuple[float, float]
+"""How good a placement is for the objective, and then how short its requests are; larger is better."""
+
+
+class RequestShare(NamedTuple):
+    """A number of requests of a pipeline, and what they add to the objective."""
+
+    number: int
+    value: float
+    pipeline: Pipeline | None
+
+
+NONE = RequestShare(0, 0.0, None)
+
+
+def share_requests(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[int]:
+    """Return the number of requests of each pipeline, such that they reach most of the objective.
+
+    Requests beyond what memory and limits allow wait and are left out, and those that would make all wait longer.
+    """
+    if not can_share_exactly(len(pipelines), goal.concurrency):
+        return _share_greedily(pipelines, goal)
+    numbers = range(goal.concurrency + 1)
+    return [offer.number for offer in share_offers([make_offers([each], numbers) for each in pipelines], goal)]
+
+
+def can_share_exactly(num_pipelines: int, concurrency: int) -> bool:
+    """Return whether the best division of requests among pipelines is computed exactly."""
+    return num_pipelines * concurrency**2 <= MOST_EXACT
+
+
+def make_offers(choice: Sequence[Pipeline], numbers: Iterable[int]) -> list[RequestShare]:
+    """Return the best of some pipelines for each of some numbers of requests, and for the most that each can have."""
+    offers = [NONE]
+    for number in sorted({*numbers, *(pipeline.max_requests for pipeline in choice)} - {0}):
+        able = [pipeline for pipeline in choice if pipeline.max_requests >= number]
+        if able:
+            values = [pipeline.value(number) for pipeline in able]
+            best = max(values)
+            offers.append(RequestShare(number, best, able[values.index(best)]))
+    return offers
+
+
+def share_offers(choices: Sequence[Sequence[RequestShare]], goal: ServingGoal) -> list[RequestShare]:
+    """Return an offer of each choice, such that all together reach most of the objective.
+
+    By dynamic programming over the requests of the choices so far.
+    """
+    best: dict[int, tuple[float, tuple[RequestShare, ...]]] = {0: (0.0, ())}
+    for offers in choices:
+        longer: dict[int, tuple[float, tuple[RequestShare, ...]]] = {}
+        for before, (value, chosen) in best.items():
+            for offer in offers:
+                number, total = before + offer.number, value + offer.value
+                if number > goal.concurrency:
+                    break
+                if number not in longer or total > longer[number][0]:
+                    longer[number] = total, (*chosen, offer)
+        best = longer
+    judge = _judge_by(goal)
+    most = max(best, key=lambda number: (judge(best[number][0], number), number))
+    return list(best[most][1])
+
+
+def _judge_by(goal: ServingGoal) -> Callable[[float, int], float]:
+    """Return a function of the value of all pipelines and the number of their requests, for the objective.
+
+    For ``latency`` it is the negative of the mean seconds of a request, times N: if fewer requests are served than
+    there are, others wait for them (Little, Operations Research 1961).
+    """
+    if goal.objective == "throughput":
+        return lambda value, _: value
+    return lambda value, number: value / number**2 if number else float("-inf")
+
+
+def _share_greedily(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[int]:
+    """Give the next requests to the pipeline where they add most to the objective, each.
+
+    One by one, this is the best division if each pipeline gains less by each further request (Fox, "Discrete
+    optimization via marginal analysis", Management Science 1966).
+    """
+    judge, concurrency = _judge_by(goal), goal.concurrency
+    shares, left, total = [0] * len(pipelines), concurrency, 0.0
+    unit = max(1, concurrency // MOST_PORTIONS)
+    first = [(*pipeline.find_portion(0, unit, left), rank) for rank, pipeline in enumerate(pipelines)]
+    gains = [(loss, rank, number) for loss, number, rank in first if number]
+    heapify(gains)
+    while left and gains:
+        _, rank, number = gains[0]
+        pipeline, share, number = pipelines[rank], shares[rank], min(number, left)
+        more = pipeline.value(share + number) - pipeline.value(share)
+        if judge(total + more, concurrency - left + number) < judge(total, concurrency - left):
+            break
+        total += more
+        left -= number
+        shares[rank] = share = share + number
+        loss, number = pipeline.find_portion(share, unit, left)
+        if number:
+            heapreplace(gains, (loss, rank, number))
+        else:
+            heappop(gains)
+    return shares
+
+
+def rate_pipelines(pipelines: Sequence[Pipeline], goal: ServingGoal) -> Rating:
+    """Return how good pipelines are for the objective; see `Rating`."""
+    shares = zip(pipelines, share_requests(pipelines, goal), strict=True)
+    return _rate([pipeline.measure(number) for pipeline, number in shares if number], goal)
+
+
+def rate_offers(offers: Iterable[RequestShare], goal: ServingGoal) -> Rating:
+    """Return how good pipelines with some requests are for the objective; see `Rating`."""
+    return _rate([offer.pipeline.measure(offer.number) for offer in offers if offer.pipeline], goal)
+
+
+def _rate(costs: Sequence[PipelineCost], goal: ServingGoal) -> Rating:
+    if not costs:
+        return 0.0, 0.0
+    tokens_per_s, num_requests = sum(cost.tokens_per_s for cost in costs), sum(cost.num_requests for cost in costs)
+    mean_s = sum(cost.num_requests * cost.request_s for cost in costs) / num_requests
+    if goal.objective == "throughput":
+        return tokens_per_s, -mean_s
+    reached = min(1.0, tokens_per_s / goal.min_tokens_per_s) if goal.min_tokens_per_s else 1.0
+    return reached, -mean_s * goal.concurrency / num_requests
+
+
+def is_better(score: Rating, than: Rating, gain: float = GAIN) -> bool:
+    """Return whether a score is better by more than a relative gain, by default by more than rounding errors."""
+    for new, old in zip(score, than, strict=True):
+        if abs(new - old) > gain * max(abs(new), abs(old)):
+            return new > old
+    return False

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from parallax_cluster.node.relay.client import RelayClient
+from parallax_cluster.node.relay.paths import RelayPaths
+from parallax_cluster.wire.relay import RelayPlace
+from parallax_core.api import Link, PeerLost, TransportPlan
+from parallax_core.builtin.inprocess import InProcessLink, InProcessTransport
+from parallax_core.node.channel import Channel
+from parallax_core.wire.api_data import ApiData
+from plugins.cluster.tests.node.relay.lonely import LonelyTransport
+from tests.unit.node.cluster import soon, until
+
+
+class Streams(RelayClient):
+    """A relay that reaches every node, or none."""
+
+    def __init__(self, transport: Ways, name: str, *, works: bool) -> None:
+        super().__init__(transport, "near", RelayPlace(name, "inprocess://"))
+        self._works = works
+
+    async def reach(self, node: str) -> Channel:
+        if not self._works:
+            raise PeerLost(f"the relay {self.name!r} says: no such node")
+        near, _ = await link_nodes()
+        return Channel(near)
+
+
+class Ways(LonelyTransport):
+    """Reaches a node directly once ``direct`` is set, and over a relay once ``relayed`` is."""
+
+    def __init__(self) -> None:
+        super().__init__(TransportPlan(node="near"))
+        self.direct, self.relayed = asyncio.Event(), asyncio.Event()
+        self.tried: list[str] = []
+        self.ends: dict[str, InProcessLink] = {}
+        """The far ends of the links that were made, by their way."""
+
+    async def connect(self, address: str, node: str) -> InProcessLink:
+        if address == "inprocess://refused":
+            raise PeerLost(f"node {node!r} does not listen", "start it")
+        return await self._make("direct", self.direct)
+
+    async def connect_port(self, port: int, node: str) -> Link:
+        return await self._make("relayed", self.relayed)
+
+    async def _make(self, way: str, is_there: asyncio.Event) -> InProcessLink:
+        self.tried.append(way)
+        await is_there.wait()
+        near, far = await link_nodes()
+        self.ends[way] = far
+        return near
+
+
+async def link_nodes() -> tuple[InProcessLink, InProcessLink]:
+    far = InProcessTransport(TransportPlan(node="far", listen="inprocess://"))
+    await far.start()
+    near = await InProcessTransport(TransportPlan(node="near")).connect(far.address, "far")
+    return near, await far.accept()
+
+
+def make_paths(transport: Ways, **relays: bool) -> RelayPaths:
+    """Return the paths of a node with these relays, of which some work."""
+    paths = RelayPaths(transport, "near")
+    for name, works in relays.items():
+        client = Streams(transport, name, works=works)
+        paths._clients[RelayPlace(name, "inprocess://")] = client, asyncio.create_task(asyncio.sleep(0))
+    return paths
+
+
+@asynccontextmanager
+async def streaming() -> AsyncIterator[tuple[Channel, Channel]]:
+    """Yield both ends of a link on which there is a stream."""
+    far = InProcessTransport(TransportPlan(node="far", listen="inprocess://"))
+    await far.start()
+    near = InProcessTransport(TransportPlan(node="near"))
+    yield Channel(await near.connect(far.address, "far")), Channel(await far.accept())
+    await far.stop()
+
+
+async def test_stream_over_which_no_node_answers_is_closed() -> None:
+    paths = RelayPaths(LonelyTransport(TransportPlan(node="near")), "near")
+    async with streaming() as (near, far):
+        with pytest.raises(PeerLost, match="'other' does not answer"):
+            await paths._make_link(near, "other")
+        with pytest.raises(PeerLost):
+            await soon(far.receive())
+
+
+async def test_machine_that_has_no_more_files_loses_no_more_than_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start_server(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "start_server", start_server)
+    paths = RelayPaths(LonelyTransport(TransportPlan(node="near")), "near")
+    async with streaming() as (near, far):
+        with pytest.raises(PeerLost, match="Too many open files"):
+            await paths._make_link(near, "other")
+        with pytest.raises(PeerLost):
+            await soon(far.receive())
+
+
+async def test_node_that_is_reached_at_once_is_not_asked_for_over_a_relay() -> None:
+    ways = Ways()
+    ways.direct.set()
+    ways.relayed.set()
+    path = await soon(make_paths(ways, relay=True).reach("inprocess://far", "far"))
+    assert path.relay == ""
+    assert ways.tried == ["direct"]
+    await path.link.close()
+
+
+async def test_relay_is_used_while_a_direct_link_is_still_tried() -> None:
+    ways = Ways()
+    ways.relayed.set()
+    path = await soon(make_paths(ways, broken=False, relay=True).reach("inprocess://far", "far"))
+    assert path.relay == "relay"
+    assert ways.tried == ["direct", "relayed"]
+    await path.link.close()
+
+
+async def test_of_two_links_made_at_once_the_direct_one_stays_and_the_other_is_closed() -> None:
+    ways = Ways()
+    reaching = asyncio.create_task(make_paths(ways, relay=True).reach("inprocess://far", "far"))
+    await until(lambda: "relayed" in ways.tried)
+    ways.direct.set()
+    ways.relayed.set()
+    path = await soon(reaching)
+    assert path.relay == ""
+    with pytest.raises(PeerLost):
+        await soon(ways.ends["relayed"].receive())
+    await Channel(ways.ends["direct"]).send(ApiData(b"still there"))
+    assert await soon(Channel(path.link).receive()) == ApiData(b"still there")
+    await path.link.close()
+
+
+async def test_node_that_is_not_reached_in_any_way_is_told_with_each_reason() -> None:
+    paths = make_paths(Ways(), one=False, two=False)
+    with pytest.raises(PeerLost) as caught:
+        await soon(paths.reach("inprocess://refused", "far"))
+    assert str(caught.value) == (
+        "node 'far' does not listen; over a relay: the relay 'one' says: no such node; "
+        "the relay 'two' says: no such node"
+    )
+    assert caught.value.hint == "start it"

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from parallax_cluster.placement.demand import measure_demand
+from parallax_core.contracts.model import LayerShape, ModelShape
+from parallax_core.contracts.placement import LayerDemand, ModelDemand
+
+LAYER = LayerShape(kind="full", weights=1000, active_weights=1000, kv_width=64)
+SHAPE = ModelShape(
+    hidden_size=32,
+    vocab_size=10,
+    context_length=128,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    layers=(LAYER,) * 3,
+    before_weights=320,
+    after_weights=352,
+    is_tied=False,
+)
+PLAIN = LayerDemand(weights=2000, read=2000, flops=2000, context_flops=4 * 4 * 16, kv=128)
+
+
+def test_ends_are_part_of_the_first_and_the_last_layer() -> None:
+    last = dataclasses.replace(PLAIN, weights=2704, read=2704, draw_flops=704)
+    layers = (dataclasses.replace(PLAIN, weights=2640), PLAIN, last)
+    assert measure_demand(SHAPE) == ModelDemand(layers=layers, hidden=64)
+
+
+def test_tied_embedding_is_on_both_ends_and_shared() -> None:
+    demand = measure_demand(dataclasses.replace(SHAPE, after_weights=32, is_tied=True))
+    assert (demand.layers[0].weights, demand.layers[-1].weights, demand.shared) == (2640, 2704, 640)
+    assert demand.layers[-1].draw_flops == 640
+
+
+def test_quantized_weights_take_fewer_bytes_and_as_many_flops() -> None:
+    layer = measure_demand(SHAPE, weight_bytes=0.5).layers[1]
+    assert (layer.weights, layer.read, layer.flops, layer.kv) == (500, 500, 2000, 128)
+
+
+@pytest.mark.parametrize(("experts", "active"), [(8, 2), (128, 8), (4, 1)])
+def test_bytes_of_experts_follow_from_their_numbers(experts: int, active: int) -> None:
+    layer = dataclasses.replace(
+        LAYER,
+        weights=100 + 90 * experts,
+        active_weights=100 + 90 * active,
+        num_experts=experts,
+        num_active_experts=active,
+    )
+    demand = measure_demand(dataclasses.replace(SHAPE, layers=(layer,) * 3)).layers[1]
+    assert (demand.weights, demand.read, demand.experts) == (200 + 180 * experts, 200, 180 * experts)
+    assert (demand.num_experts, demand.num_active_experts) == (experts, active)
+
+
+def test_latent_window_and_state_have_their_own_costs_of_context() -> None:
+    kinds = (
+        LayerShape(kind="latent", weights=1, active_weights=1, kv_width=576),
+        LayerShape(kind="window", weights=1, active_weights=1, kv_width=64, window=8),
+        LayerShape(kind="state", weights=1, active_weights=1, state_width=100),
+    )
+    latent, window, state = measure_demand(dataclasses.replace(SHAPE, layers=kinds), value_bytes=4).layers
+    assert (latent.context_flops, latent.kv) == (4 * 4 * 576, 2304)
+    assert (window.context_flops, window.window) == (256, 8)
+    assert (state.context_flops, state.kv, state.state) == (0, 0, 400)

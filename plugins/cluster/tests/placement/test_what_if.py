@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from parallax_cluster.placement.cost_model import CostModel
+from parallax_cluster.placement.what_if import change_cluster
+from parallax_core.base.errors import UsageError
+from parallax_core.contracts.placement import ClusterProfile, PlacementProblem
+from tests.support.clusters import make_model, make_node
+
+CLUSTER = ClusterProfile(nodes=(make_node("desk", site="home"), make_node("attic")), head="home")
+
+
+def test_added_nodes_are_as_far_as_they_say_from_all_others() -> None:
+    cluster = change_cluster(change_cluster(CLUSTER, "+2xRTX4090@20ms/80mbit"), "+m4max@50ms")
+    assert [node.name for node in cluster.nodes] == ["desk", "attic", "RTX4090 3", "RTX4090 4", "M4Max 5"]
+    costs = CostModel(PlacementProblem(cluster=cluster, model=make_model()))
+    ends = [(0, 1), (0, 2), (1, 3), (2, 3), (2, 4), (0, 4)]
+    assert [costs.find_link(*each).round_trip_s for each in ends] == [0.001, 0.02, 0.02, 0.02, 0.05, 0.05]
+    assert costs.find_link(0, 2).bandwidth == 10e6
+    assert costs.find_link(0, 4).bandwidth == CLUSTER.default_link.bandwidth
+
+
+def test_added_node_is_near_if_it_does_not_say() -> None:
+    cluster = change_cluster(CLUSTER, "+T4")
+    costs = CostModel(PlacementProblem(cluster=cluster, model=make_model()))
+    assert costs.find_link(0, 2).round_trip_s == CLUSTER.default_link.round_trip_s
+
+
+def test_node_is_taken_away() -> None:
+    assert [node.name for node in change_cluster(CLUSTER, "-desk").nodes] == ["attic"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("RTX4090", "is not a change"),
+        ("+1xRTX4090@fast", "is not a change"),
+        (f"+1xRTX4090@{'9' * 400}ms", "is not a change"),
+        ("+0.5xRTX4090", "is no device"),
+        ("+Abacus@1ms", "'Abacus' in '\\+Abacus@1ms' is no device with known figures"),
+        ("-nobody", "there is no node 'nobody'"),
+        ("+99999xT4", "is no device"),
+        ("", "is not a change"),
+    ],
+)
+def test_wrong_change_is_refused(change: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        change_cluster(CLUSTER, change)
+    assert caught.value.hint
