@@ -17,8 +17,11 @@ from tests.e2e.test_workers import read_stream, wait_until
 
 @pytest.fixture
 def homes(model_home: Path, tmp_path: Path) -> dict[str, Path]:
-    """Return the homes of machines that have the model."""
-    return {name: make_home(tmp_path / name, model_home) for name in ("server", "one", "two", "spare", "late")}
+    """Return the homes of machines that have the model, and no figures of their processor yet."""
+    made = {name: make_home(tmp_path / name, model_home) for name in ("server", "one", "two", "spare", "late")}
+    for home in made.values():
+        (home / "cache").unlink()
+    return made
 
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
