@@ -173,5 +173,5 @@ def is_alive(pid: int) -> bool:
     """Return whether a process is there, and more than an entry that its parent has not looked at."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended after the file was opened
         return False

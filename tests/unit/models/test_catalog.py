@@ -24,6 +24,7 @@ from parallax_core.builtin import plugin as builtin_plugin
 from parallax_core.models.catalog import Catalog, Located
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
+from parallax_source_hub import plugin as hub_plugin
 
 
 class Shelf:
@@ -62,7 +63,8 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "shelf", SimpleNamespace(Shelf=Shelf))
-    return Catalog(PluginHost([(record("core"), builtin_plugin), (record("shelf"), ShelfPlugin())]))
+    plugins = [(record("core"), builtin_plugin), (record("hub"), hub_plugin), (record("shelf"), ShelfPlugin())]
+    return Catalog(PluginHost(plugins))
 
 
 @pytest.mark.parametrize(

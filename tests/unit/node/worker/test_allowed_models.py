@@ -10,6 +10,7 @@ from parallax_core.models.catalog import Catalog
 from parallax_core.node.worker.allowed_models import AllowedModels
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
+from parallax_source_hub import plugin as hub_plugin
 from parallax_source_pypi import plugin as pypi_plugin
 
 
@@ -20,7 +21,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     for place in ("home/models/hf/org--model", "outside/model", "outside/org"):
         (tmp_path / place).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "outside")
-    plugins = {"core": builtin_plugin, "pypi": pypi_plugin}
+    plugins = {"core": builtin_plugin, "hub": hub_plugin, "pypi": pypi_plugin}
     records = [
         (PluginRecord(name=name, distribution=name, version="1", module=name, state="loaded"), plugin)
         for name, plugin in plugins.items()
