@@ -230,7 +230,8 @@ def test_plugins_are_listed_as_json(model_home: Path) -> None:
     assert found["mlx"]["distribution"] == "parallax-backend-mlx"
     assert found["mlx"]["state"] == "loaded"
     assert found["mlx"]["offers"] == {"backends": ["mlx"], "settings": ["mlx"]}
-    assert found["core"]["offers"]["sources"] == ["file", "hf"]
+    assert found["core"]["offers"]["sources"] == ["file"]
+    assert found["hub"]["offers"] == {"sources": ["hf"]}
     assert found["pypi"]["offers"] == {"sources": ["pypi", "gguf"]}
 
 
