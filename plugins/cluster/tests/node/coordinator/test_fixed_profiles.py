@@ -18,7 +18,8 @@ class Channel:
 
 def join(name: str, report: NodeReport | None = None, **given: Any) -> JoinedNode:
     layers = {"model": "hf:org/model", "start": 0, "stop": 3, "is_fixed": True, "memory": 5, **given}
-    return JoinedNode(Channel(name), Join("inprocess://x", (), "here", 0, **layers), report)  # type: ignore[arg-type]
+    joined = Join("inprocess://x", (), "here", 0, **layers)
+    return JoinedNode(Channel(name), joined, report=report)  # type: ignore[arg-type]
 
 
 def test_nodes_with_layers_of_the_model_are_described_before_they_have_measured_anything() -> None:
