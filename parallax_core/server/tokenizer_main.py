@@ -74,4 +74,7 @@ def _send(target: BinaryIO, message: msgspec.Struct) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # the server has ended, and reads nothing more
+        os._exit(0)

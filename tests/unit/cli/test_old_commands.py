@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from parallax_core.base.errors import UsageError
 from parallax_core.cli import COMMANDS, load_command
 from parallax_core.cli.old_commands import OLD, OWNERS, find_old, refuse_missing
 from parallax_core.cli.plugin_commands import list_headings
-from tests.unit.plugins.site import Site
+from parallax_core.plugins.discovery import DISABLED_VARIABLE
+from tests.unit.plugins.site import PARALLAX, Site
 
 
 @pytest.mark.parametrize("name", OLD)
@@ -19,7 +22,10 @@ def test_old_spelling_is_another_command(name: str) -> None:
 
 
 def test_old_spelling_runs_with_a_hint_on_standard_error(site: Site) -> None:
-    done = site.run("codes", "list")
+    enabled = site.environment() | {DISABLED_VARIABLE: ""}
+    done = subprocess.run(
+        [PARALLAX, "codes", "list"], env=enabled, cwd=site.folder, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout.startswith("there are no join codes")) == (0, True)
     assert done.stderr == "hint: `parallax codes` is now `parallax cluster codes`\n"
     asked = site.run("complete", "Once", "--url", "http://127.0.0.1:9/v1")
