@@ -13,13 +13,13 @@ from parallax_core.contracts.transport import Guarded, Link, Transport, Transpor
 from parallax_core.testing.promise import broken, expect
 from parallax_core.testing.runner import beside, in_loop, within
 
-ONCE = "Have the head admit this machine's own key"
+ONCE = "Ask the head to admit this machine's own key"
 AGAIN = "A second call with the same code is harmless"
 HEAD_KEY = "Nothing is sent before the head has proved its key"
 REFUSED = "if the head cannot be reached, is another one, or refuses; with its reason"
 SIZE = "At most `MOST_HEAD_BYTES`, which are part of the code and not secret"
 DAMAGED = "if it is damaged"
-PROOF = "it recognises the secret, which cannot be found from it"
+PROOF = "a head stores to recognise it; the secret cannot be derived from it"
 NAME = "The name by which the head knows this machine"
 VERSION = "which the head checks (`Admission.check_versions`) before it counts a use"
 VERSIONS, OTHER_VERSIONS = b"versions", b""

@@ -22,7 +22,7 @@ from parallax_core.testing.toy import GREEDY, Toy
 SHARES = "Return a list or tuple of shares, the first served first; each names another prompt of the view"
 TOKENS = "The number of tokens, from 0 to `PromptView.remaining`"
 STARVING = "Starving a prompt is an error"
-ALWAYS = "A request always ends: with tokens, or with an error its client sees"
+ALWAYS = "so a policy holds nothing back"
 STEP_S, NUM_STEPS = 0.5, 120
 """Seconds of a step while others keep coming, and the number of those steps."""
 ARRIVES = 8
