@@ -142,10 +142,10 @@ def test_server_answers_503_while_it_loads(model_home: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("args", "code", "error", "hint"),
     [
-        (["serve", "no-such-model"], 1, "no model named 'no-such-model'", "alias"),
-        (["serve", "smollm2-135"], 1, "no model named 'smollm2-135'", "did you mean 'smollm2-135m'?"),
-        (["serve", "--backend", "mlxx"], 1, "no backend named 'mlxx'", "did you mean 'mlx'?"),
-        (["serve", "./nowhere"], 1, "nowhere", ""),
+        (["serve", "no-such-model", "--port", "0"], 1, "no model named 'no-such-model'", "alias"),
+        (["serve", "smollm2-135", "--port", "0"], 1, "no model named 'smollm2-135'", "did you mean 'smollm2-135m'?"),
+        (["serve", "--backend", "mlxx", "--port", "0"], 1, "no backend named 'mlxx'", "did you mean 'mlx'?"),
+        (["serve", "./nowhere", "--port", "0"], 1, "nowhere", ""),
         (["serve", "--port", "70000"], 2, "'--port'", "serve --help"),
         (["serve", "--dtype", "int3"], 2, "'--dtype'", "serve --help"),
         (["sevre"], 2, "No such command 'sevre'", "did you mean `parallax serve`?"),
