@@ -34,7 +34,9 @@ VIOLATIONS = [
     ("http", "parallax_core/node/pipeline/engine.py", "from fastapi import FastAPI"),
     ("http", "parallax_core/cli/serve.py", "import uvicorn"),
     ("hub", "parallax_core/models/catalog.py", "from huggingface_hub import snapshot_download"),
+    ("core", "parallax_core/deploy/kinds.py", "def later() -> None:\n    import parallax_cluster.deploy.cluster"),
     ("pure", "parallax_core/engine/head.py", "import time"),
+    ("pure", "parallax_cluster/placement/cost_model.py", "import time"),
     ("pure", "parallax_core/engine/head.py", "from asyncio import sleep"),
 ]
 """A contract, a file, and a line that breaks the contract when appended to the file."""
