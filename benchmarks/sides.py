@@ -50,7 +50,7 @@ class Side(Protocol):
     """Its process group."""
 
     def generate(self, requests: Sequence[Request], at_once: int) -> Figures:
-        """Generate greedy tokens after each prompt, so many at the same time, past any end-of-text.
+        """Generate greedy tokens after each prompt, ``at_once`` at a time, past any end-of-text.
 
         ``tokens_per_s`` counts the tokens of all answers, from the first request to the end of the last answer;
         ``ttft_ms`` and ``itl_ms`` are medians of the time to the first token and of the time between tokens, and

@@ -32,7 +32,7 @@ CALM_S = 120.0
 GRACE_S = 5.0
 """Seconds after a fault within which a node that it touches may be lost."""
 NEAR_S = 1.0
-"""A wait that began so many seconds before a fault is because of it."""
+"""Seconds before a fault in which a wait may begin that the fault causes."""
 PROMPT_KINDS = ("kill", "kill-local", "leave", "arrive")
 """Kinds of faults after which streams go on soon."""
 MOST_PAUSE_S = {"tiny": 5.0, "smollm2": 10.0}

@@ -79,7 +79,7 @@ class ServeSettings(ServerSettings):
     deployment: Annotated[
         str,
         Meta(
-            description="The kind of deployment, of those that `parallax plugins` lists; by default what suits.",
+            description="The kind of deployment; `parallax plugins` lists them. If empty, other settings choose it.",
             extra={"metavar": "NAME", "advanced": True},
         ),
     ] = ""
