@@ -32,8 +32,8 @@ from parallax_core.contracts.deployment import WorkerRequest
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.backend_options import prepare_plugins
+from parallax_core.deploy.deployment_kind import FIXED, FOUND, call
 from parallax_core.deploy.head_access import HeadAccess, WorkRequest
-from parallax_core.deploy.kinds import FIXED, FOUND, call
 from parallax_core.deploy.node_services import WorkerContext, make_services, open_transport
 from parallax_core.deploy.stage_opener import StageOpener, make_opener
 from parallax_core.node.worker.engine_session import OpenEngine

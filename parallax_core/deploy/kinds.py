@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
-from parallax_core.base.errors import BrokenPlugin, ParallaxError, PluginConflict, UsageError
-from parallax_core.base.refs import Ref
+from parallax_core.base.errors import BrokenPlugin, PluginConflict, UsageError
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.deployment import DeploymentSpec, Launch, ServerPlan, ServerRequest
 from parallax_core.contracts.joining import ListeningHead
@@ -17,18 +16,13 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.status import PlanStatus
 from parallax_core.deploy.additions import Additions
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
+from parallax_core.deploy.deployment_kind import FIXED, FOUND, call
 from parallax_core.deploy.fixed import FixedPlan, read_plan
 from parallax_core.deploy.services import ServiceMaker
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
-from parallax_core.plugins.remedy import describe_error
 from parallax_core.server.hosting import HostedModel, ModelHost
 
-FIXED, FOUND = "fixed", "found"
-"""The kind of stages that the user chose, which is core's, and the one that ``--find`` and ``--announce`` are for."""
-
-R = TypeVar("R")
-A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -128,23 +122,6 @@ def read_serve_plan(settings: ServeSettings, plugins: PluginHost) -> ServePlan:
         message = f"the deployment {offer.spec.name!r} of {offer.plugin.origin} gave {plan!r} as the plan of a server"
         raise BrokenPlugin(message, "report it to its authors")
     return plan
-
-
-def call(offer: Offer[DeploymentSpec], ref: Ref[Callable[[A], R]], argument: A) -> R:
-    """Call a function of a kind of deployment.
-
-    Raises:
-        BrokenPlugin: if it cannot be imported, or raises anything but a ParallaxError.
-        ParallaxError: whatever it raises.
-    """
-    function = offer.load(ref)
-    try:
-        return function(argument)
-    except ParallaxError:
-        raise
-    except Exception as error:
-        message = f"the deployment {offer.spec.name!r} of {offer.plugin.origin} failed: {describe_error(error)}"
-        raise BrokenPlugin(message, "report it to its authors") from error
 
 
 def _choose(settings: ServeSettings, plugins: PluginHost) -> Offer[DeploymentSpec]:

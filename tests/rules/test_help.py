@@ -1,4 +1,4 @@
-"""`parallax --help` imports few modules, which keeps it fast; a test of the time would depend on the machine."""
+"""Commands import few modules, which keeps them fast; a test of the time would depend on the machine."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ BANNED = {
     "uvicorn",
     "zmq",
 }
+
+OF_SERVERS = {"fastapi", "jinja2", "prometheus_client", "starlette", "tokenizers", "uvicorn"}
+"""What only those import that serve clients: it takes as long as all else that a worker imports."""
 
 # Runs the console entry point like an installed script, then prints the imported modules, even if the command exits.
 SCRIPT = """
@@ -68,6 +71,12 @@ def test_help_imports_no_plugin() -> None:
 def test_help_imports_few_modules() -> None:
     imported = list_imports("--help")
     assert len(imported) <= MOST_MODULES, imported
+
+
+@pytest.mark.parametrize("command", ["worker", "join"])
+def test_worker_imports_nothing_of_servers(command: str) -> None:
+    imported = {module.partition(".")[0] for module in list_imports(command, "--help")}
+    assert sorted(imported & OF_SERVERS) == []
 
 
 def test_banned_list_catches_what_a_command_imports() -> None:
