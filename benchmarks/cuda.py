@@ -37,8 +37,8 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.record import describe_run, write_report
-from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import Draw, Drop, Open, Row, Sampling, SeqId, SequenceSpec, Stage, StageBatch, StagePlan
+from tests.support.torch_backend import TorchBackend
 
 ROWS = (1, 8, 32, 128)
 CONTEXT, STEPS, WARM_UP = 1024, 24, 6

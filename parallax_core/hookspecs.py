@@ -147,7 +147,9 @@ def parallax_configure(config: Settings) -> None:
 
 
 @hookspec(firstresult=True)
-def parallax_select_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
+def parallax_select_backend(
+    model_config: Mapping[str, Any], available: Sequence[str], with_blocks: Sequence[str]
+) -> str | None:
     """Choose the backend of a model if the user has not.
 
     Called by ``parallax serve`` without ``--backend``, before the ranks of backends decide. The first answer other than
@@ -156,6 +158,7 @@ def parallax_select_backend(model_config: Mapping[str, Any], available: Sequence
     Args:
         model_config: the contents of the model's config.json.
         available: the names of the backends that this machine can run, best rank first.
+        with_blocks: those of them for which the model's adapter has blocks; see `ModelSpec.blocks`.
 
     Returns:
         One of ``available``, or None to leave the choice to others.

@@ -88,8 +88,8 @@ class ModelSpec:
     """Their names in config.json, such as ``LlamaForCausalLM``."""
     adapter: Ref[ModelAdapter]
     blocks: Mapping[str, Ref[Any]] = field(default_factory=dict)
-    """Layer builders by the name of a backend, for backends that lack their own for this family. The backend
-    defines what a builder is, and gets it, loaded, in `StagePlan.blocks`."""
+    """Layer builders by the name of a backend. The backend defines what a builder is, and gets it, loaded, in
+    `StagePlan.blocks`."""
     remedy: str = ""
     """What to do if a Ref cannot be imported."""
     parser: str = ""

@@ -8,6 +8,7 @@ from typing import Any
 
 from parallax_core.base.errors import ParallaxError
 from parallax_core.contracts.backend import Availability, BackendSpec, Opens
+from parallax_core.models.adapters import find_spec
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.limit import TimedCall
 from parallax_core.plugins.output import divert_output
@@ -50,8 +51,13 @@ def find_backends(host: PluginHost, name: str | None, opens: Opens | None = None
 def choose_backend(
     host: PluginHost, offers: Sequence[Offer[BackendSpec]], model_config: Mapping[str, Any]
 ) -> Offer[BackendSpec]:
-    """Return the backend of ``offers`` that a plugin selects for a model, else the first."""
-    name = host.select_backend(model_config, [offer.spec.name for offer in offers])
+    """Return the backend of ``offers`` that a plugin selects for a model, else the first.
+
+    Raises:
+        PluginConflict: if several plugins claim the model's architecture.
+    """
+    family, names = find_spec(host, model_config), [offer.spec.name for offer in offers]
+    name = host.select_backend(model_config, names, [name for name in names if family and name in family.blocks])
     return next((offer for offer in offers if offer.spec.name == name), offers[0])
 
 

@@ -185,12 +185,16 @@ class PluginHost:
                 found[implementation.plugin_name].append(hook)
         return dict(found)
 
-    def select_backend(self, model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
+    def select_backend(
+        self, model_config: Mapping[str, Any], available: Sequence[str], with_blocks: Sequence[str] = ()
+    ) -> str | None:
         """Return the first backend of ``available`` that a plugin selects for a model, or None."""
         hook, names = "parallax_select_backend", tuple(available)
         for implementation in reversed(self._caller.find(hook)):  # pluggy's order for firstresult
             key = implementation.plugin_name
-            call = self._caller.bind(implementation, hook, model_config=model_config, available=names)
+            call = self._caller.bind(
+                implementation, hook, model_config=model_config, available=names, with_blocks=tuple(with_blocks)
+            )
             match self._caller.attempt(key, call):
                 case (str() as name,) if name in names:
                     logger.info("backend %r was chosen by plugin %r", name, self._caller.record(key).name)

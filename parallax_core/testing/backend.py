@@ -36,6 +36,7 @@ from parallax_core.api import (
     Unit,
     Unsupported,
 )
+from parallax_core.testing.blocks import bring_blocks
 from parallax_core.testing.checks.lease import LeaseChecks
 from parallax_core.testing.checks.life import LifeChecks
 from parallax_core.testing.holes import punch_holes
@@ -95,9 +96,9 @@ class BackendConformance(LeaseChecks, LifeChecks):
         return StagePlan(model=self.make_model(), layers=layers, dtype=self.dtype, memory_fraction=self.memory_fraction)
 
     def open_plan(self, plan: StagePlan) -> Stage:
-        """Open a stage with a new backend."""
+        """Open a stage with a new backend, and the blocks of the model's adapter, if one is installed."""
         backend: Backend = self.spec.factory.load()()
-        return backend.open_stage(plan)
+        return backend.open_stage(bring_blocks(plan, self.spec.name))
 
     def test_spec_names_what_it_offers(self) -> None:
         """The name can be typed, the summary is one line, and the references load."""

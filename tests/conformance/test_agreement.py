@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from parallax_backend_mlx.backend import MlxBackend
-from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import Backend, Draw, LayerRange, StageInfo, StagePlan
 from parallax_core.checkpoint.reader import find_locations
 from parallax_core.testing.checks.chain import Chain
 from tests.support.checkpoints import FAMILIES, LAYERS, save_family
 from tests.support.families import VOCAB, make_tokens, read_logprobs
+from tests.support.torch_backend import TorchBackend
 
 BACKENDS: dict[str, Backend] = {"mlx": MlxBackend(), "torch": TorchBackend()}
 TOLERANCE = 1e-3

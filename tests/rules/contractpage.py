@@ -42,9 +42,9 @@ LONGEST = 160
 """The most characters of a value that is shown."""
 
 
-def list_modules() -> dict[str, list[str]]:
-    """Return the names of the API, by the module that defines them."""
-    tree = ast.parse((ROOT / "parallax_core/api/__init__.py").read_text(encoding="utf-8"))
+def list_modules(module: str = "parallax_core/api/__init__.py") -> dict[str, list[str]]:
+    """Return the names of an API, by the module that defines them."""
+    tree = ast.parse((ROOT / module).read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     return {str(node.module): [alias.name for alias in node.names] for node in imports}
 
@@ -61,11 +61,11 @@ def write_page() -> str:
 
 
 class Module:
-    """A module of core, and its names that plugins may use."""
+    """A module, and its names that plugins may use."""
 
-    def __init__(self, name: str, names: set[str]) -> None:
+    def __init__(self, name: str, names: set[str], root: Path = ROOT) -> None:
         self.name, self.names = name, names
-        self.source = (ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
+        self.source = (root / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
         self.tree = ast.parse(self.source)
         self.classes = {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
 

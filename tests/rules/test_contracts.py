@@ -16,6 +16,7 @@ import pytest
 from parallax_core import api
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.server.errors import error_response
+from tests.rules import partspage
 from tests.rules.contractpage import PAGE, ROOT, Module, find_name, list_modules, write_page
 
 ERRORS = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
@@ -65,6 +66,10 @@ def write_table() -> str:
 
 def test_page_of_contracts_is_that_of_the_code() -> None:
     assert PAGE.read_text(encoding="utf-8") == write_page(), "run: python -m tests.rules.contractpage"
+
+
+def test_page_of_parts_is_that_of_the_code() -> None:
+    assert partspage.PAGE.read_text(encoding="utf-8") == partspage.write_page(), "run: python -m tests.rules.partspage"
 
 
 def test_page_of_contracts_has_every_name_of_the_api() -> None:

@@ -20,6 +20,7 @@ from parallax_core.server.embedding_models import EmbeddingRequest
 from parallax_core.server.field_docs import read_field_docs
 from parallax_core.server.fields import Strict
 from parallax_core.server.request_models import STRUCTURED, ChatRequest, CompletionRequest, Generation
+from parallax_core.testing.blocks import bring_blocks
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/http.md"
@@ -75,7 +76,8 @@ def list_backends(model: Path) -> dict[str, frozenset[str]]:
         specs += getattr(module, "parallax_register_backends", list)()
     found: dict[str, frozenset[str]] = {}
     for spec in (each for each in specs if each.opens[0] == "stage"):
-        stage = spec.factory.load()().open_stage(StagePlan(model=model, memory_fraction=0.001))
+        plan = bring_blocks(StagePlan(model=model, memory_fraction=0.001), spec.name)
+        stage = spec.factory.load()().open_stage(plan)
         found[spec.name] = frozenset(stage.info.capabilities)
         stage.close()
     return found

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
 from parallax_backend_torch.config import FULL, SLIDING, Config
-from parallax_backend_torch.decoder_layer import build_plain
+from parallax_backend_torch.decoder import Decoder
+from parallax_backend_torch.decoder_layer import NormedLayer, PlainLayer, WholeLayer, build_normed, build_plain
+from parallax_backend_torch.delta_net import DeltaNet, NetSizes
+from parallax_backend_torch.experts import Expert, Experts, GroupRoute, SoftmaxRoute, build_experts
 from parallax_backend_torch.heads import Attention, Heads, Look, read_heads
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
-from parallax_backend_torch.mlp import GatedMlp
+from parallax_backend_torch.latent import LatentAttention, LatentSizes
+from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
-from parallax_backend_torch.rope import Rope, make_rope
+from parallax_backend_torch.mxfp4 import widen_blocks
+from parallax_backend_torch.rope import Rope, make_rope, read_rope, scale_magnitude, split_pairs
 from parallax_backend_torch.step import LayerCache, SlotMapping, Slots, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
@@ -25,29 +30,49 @@ __all__ = [
     "Attention",
     "CacheSpec",
     "Config",
+    "Decoder",
+    "DeltaNet",
+    "Expert",
+    "Experts",
     "GatedMlp",
+    "GroupRoute",
     "Heads",
+    "LatentAttention",
+    "LatentSizes",
     "Layer",
     "LayerCache",
     "Look",
+    "Looker",
+    "Mixer",
     "Model",
+    "NetSizes",
     "Norm",
+    "NormedLayer",
     "Packed",
+    "PlainLayer",
     "Pool",
     "Rope",
     "Rule",
     "Shape",
     "SlotMapping",
     "Slots",
+    "SoftmaxRoute",
     "Step",
     "Weights",
+    "WholeLayer",
     "attend",
+    "build_experts",
+    "build_normed",
     "build_plain",
     "check_choice",
     "make_rope",
     "read_heads",
+    "read_rope",
     "read_shape",
     "read_windows",
     "rotate",
+    "scale_magnitude",
+    "split_pairs",
     "store",
+    "widen_blocks",
 ]

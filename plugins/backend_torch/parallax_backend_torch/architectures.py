@@ -1,25 +1,14 @@
-"""Finds out from config.json, without importing torch, whether this backend's blocks run a model."""
+"""Finds out from config.json, without importing torch, whether this backend runs a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from parallax_backend_torch.config import GGUF, Config
 from parallax_backend_torch.probe import probe_machine
 
-BLOCKS = {
-    "LlamaForCausalLM": "llama:Llama",
-    "Qwen2ForCausalLM": "qwen2:Qwen2",
-    "Qwen3ForCausalLM": "qwen3:Qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
-    "Gemma3ForCausalLM": "gemma3:Gemma3",
-    "GptOssForCausalLM": "gpt_oss:GptOss",
-    "DeepseekV3ForCausalLM": "deepseek_v3:DeepseekV3",
-    "Qwen3NextForCausalLM": "qwen3_next:Qwen3Next",
-}
-"""The module in ``blocks``, and its class, by the architecture in config.json."""
 QUANTIZED = {("GptOssForCausalLM", "mxfp4")}
 """The architectures and quantisation methods that are read, in addition to the blocks of GGUF files."""
 
@@ -49,11 +38,18 @@ def advise(config: Config) -> str:
     return f"choose {able}, or the model in full precision"
 
 
-def choose_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
+def choose_backend(
+    model_config: Mapping[str, Any], available: Sequence[str], with_blocks: Collection[str]
+) -> str | None:
     """Return the backend for a model; None leaves the choice to the ranks of available backends.
 
     Models with the blocks of a GGUF file run on this backend, since others do not read them. Models that run only on
     the code of transformers, or not at all, are left to another backend, unless a GPU outweighs that.
+
+    Args:
+        model_config: the model's config.json.
+        available: the backends that run here, best rank first.
+        with_blocks: the backends for which the model's adapter has blocks.
     """
     config = Config(model_config)
     others = [name for name in available if name != "torch"]
@@ -61,7 +57,7 @@ def choose_backend(model_config: Mapping[str, Any], available: Sequence[str]) ->
         return None
     if name_method(config) == GGUF:
         return "torch"
-    if config.architecture in BLOCKS and reads_weights(config):
+    if "torch" in with_blocks and reads_weights(config):
         return None
     can_run = reads_weights(config) and find_spec("transformers") is not None
     return None if can_run and probe_machine().device != "cpu" else others[0]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
+from typing import cast
 
-from parallax_backend_torch.architectures import BLOCKS, advise, name_form, reads_weights
+from parallax_backend_torch.architectures import advise, name_form, reads_weights
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.devices import choose_factory, claim_device, estimate_bytes, find_room, free_memory
-from parallax_backend_torch.families import find_model
 from parallax_backend_torch.gpu_claim import GpuClaim
 from parallax_backend_torch.loaded import LoadedLayers
 from parallax_backend_torch.malloc import load_leanly
@@ -70,12 +70,15 @@ def _find_model(plan: StagePlan, config: Config) -> Model | None:
     """Return the blocks of a model, or None if it runs on the code of transformers.
 
     Raises:
-        Unsupported: if this backend does not read the quantisation method of its weights.
+        Unsupported: if this backend does not read the quantisation method of its weights, or the model has a setting
+            that its blocks do not support.
     """
     if not reads_weights(config):
         message = f"this backend does not read the form of the weights: {name_form(config)}"
         raise Unsupported(message, advise(config))
-    return None if _read_options(plan).generic == "always" else find_model(config, plan.blocks)
+    if plan.blocks is None or _read_options(plan).generic == "always":
+        return None
+    return cast("Callable[[Config], Model]", plan.blocks)(config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class Loading:
 
 
 def _load_blocks(plan: StagePlan, model: Model) -> LoadedLayers:
-    """Load layers as blocks of this backend."""
+    """Load layers as the blocks of the model's adapter."""
     loading = _open_weights(plan, model.shape)
     layers, dtype = loading.selection.layers, loading.weights.factory.kept
     kept = [keep_as(model.keep_layer(index), dtype) for index in range(layers.start, layers.stop)]
@@ -104,7 +107,7 @@ def _load_generic(plan: StagePlan, config: Config) -> LoadedLayers:
     """
     if _read_options(plan).generic == "off" or find_spec("transformers") is None:
         message = f"there are no blocks for {config.architecture or 'a model without architectures'}"
-        raise Unsupported(message, f"pip install transformers, or choose one of: {', '.join(BLOCKS)}")
+        raise Unsupported(message, "pip install -U parallax-models transformers, which know many models")
     generic = import_module("parallax_backend_torch.transformers_model")
     sketch, shape = generic.read_sketch(plan.model)
     loading = _open_weights(plan, shape)

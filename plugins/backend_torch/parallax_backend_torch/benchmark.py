@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from parallax_backend_torch.backend import TorchBackend
+from parallax_backend_torch.decoder import Decoder
 from parallax_backend_torch.devices import choose_device, choose_factory, find_room, free_memory
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kernels.rows import TensorRows
@@ -18,6 +20,7 @@ from parallax_core.api import (
     DeviceSpeed,
     Machine,
     ParallaxError,
+    Stage,
     StagePlan,
     Tensor,
     format_bytes,
@@ -66,10 +69,18 @@ class TorchBenchmark:
         factory = choose_factory(self._stage, self._settings, [Tensor("bfloat16", (1, 1), bytes(2))])
         products = measure_products(_Matrices(factory), limit_s * (1 - OVERHEAD))
         free_memory(self._device)
-        overhead = measure_overhead(TorchBackend(), self._plan, limit_s * OVERHEAD)
+        overhead = measure_overhead(_Plain(), self._plan, limit_s * OVERHEAD)
         return DeviceSpeed(
             flops=products.flops, bandwidth=products.bandwidth, step_s=overhead.step_s, layer_s=overhead.layer_s
         )
+
+
+class _Plain(TorchBackend):
+    """Opens stages of plain layers, without the adapter of a model."""
+
+    def open_stage(self, plan: StagePlan) -> Stage:
+        """Load the layers of ``plan``."""
+        return super().open_stage(replace(plan, blocks=Decoder))
 
 
 class _Matrices:

@@ -39,6 +39,30 @@ class PlainLayer:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class NormedLayer:
+    """Attention and a mixer, each with a norm before it or after it, or both, and each scaled and added."""
+
+    attention: Looker
+    mixer: Mixer
+    norms: tuple[Norm | None, ...]
+    """Before attention and after it, before the mixer and after it."""
+    scale: float = 1.0
+    """The factor of what is added to the residual."""
+    is_steady: ClassVar[bool] = True
+
+    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
+        """Return the hidden states after the layer."""
+        before, after, before_mixer, after_mixer = self.norms
+        found = self.attention(before(hidden) if before else hidden, None, step, cache)
+        hidden = self._add(hidden, after(found) if after else found)
+        found = self.mixer(before_mixer(hidden) if before_mixer else hidden, None)
+        return self._add(hidden, after_mixer(found) if after_mixer else found)
+
+    def _add(self, hidden: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        return hidden + found if self.scale == 1 else torch.add(hidden, found, alpha=self.scale)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class WholeLayer:
     """A `PlainLayer` in one call of the kernels."""
 
@@ -122,9 +146,25 @@ def build_plain(
     return _fuse_layer(plain, attention, mixer) or plain
 
 
+def build_normed(
+    weights: Weights, norms: tuple[float, float], names: Sequence[str], attention: Looker, mixer: Mixer
+) -> NormedLayer:
+    """Return a layer with other norms than those of most families.
+
+    Args:
+        weights: the weights of the layer.
+        norms: the eps and the offset of the norms; see `Norm`.
+        names: the names of the norms before and after attention, and before and after the mixer; empty: no norm.
+        attention: the first part.
+        mixer: the second part.
+    """
+    made = (Norm(weights.read_vector(f"{name}.weight"), *norms) if name else None for name in names)
+    return NormedLayer(attention, mixer, tuple(made))
+
+
 def _fuse_layer(plain: PlainLayer, attention: Looker, mixer: Mixer) -> WholeLayer | None:
     """Return the layer as one call, or None if the kernels cannot run it."""
-    if not isinstance(attention, Attention) or attention.gates or not isinstance(mixer, GatedMlp):
+    if not isinstance(attention, Attention) or not attention.is_plain or not isinstance(mixer, GatedMlp):
         return None
     query_norm, key_norm = (_scale(norm) for norm in attention.norms) if attention.norms else (None, None)
     recipe = Recipe(
@@ -140,7 +180,7 @@ def _fuse_layer(plain: PlainLayer, attention: Looker, mixer: Mixer) -> WholeLaye
         gate=mixer.gate,
     )
     fused = fuse_layer(recipe, attention.heads.queries, attention.heads.width)
-    return WholeLayer(fused, attention.rope) if fused else None
+    return WholeLayer(fused, attention.rope) if fused and attention.rope else None
 
 
 def _scale(norm: Norm) -> Scaling:

@@ -80,7 +80,7 @@ def find_kernels(layer: Layer) -> ModuleType | None:
 def _list_matrices(layer: Layer) -> list[DeviceLinear]:
     """Return the matrices of a layer, in the order of `Products`; empty if it has others."""
     attention, mixer = getattr(layer, "attention", None), getattr(layer, "mixer", None)
-    if not isinstance(attention, Attention) or attention.gates or not isinstance(mixer, GatedMlp):
+    if not isinstance(attention, Attention) or not attention.is_plain or not isinstance(mixer, GatedMlp):
         return []
     matrices = [attention.into, attention.back, mixer.into, mixer.back]
     found = [matrix for matrix in matrices if isinstance(matrix, DeviceLinear)]

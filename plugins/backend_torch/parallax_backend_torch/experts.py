@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.weights import Weights
 
@@ -66,7 +65,14 @@ class Experts:
 
 
 def build_experts(weights: Weights, num: int) -> list[Expert]:
-    """Return the experts of a checkpoint with separate tensors for each: ``experts.0.gate_proj`` and so on."""
+    """Return the experts of a layer.
+
+    A checkpoint has tensors for each, ``experts.0.gate_proj.weight`` and so on, or two for all:
+    ``experts.gate_up_proj`` of shape [experts, 2 * inner, width], and ``experts.down_proj`` [experts, width, inner].
+    """
+    if weights.has("experts.gate_up_proj"):
+        both = (weights.read_plain(f"experts.{name}") for name in ("gate_up_proj", "down_proj"))
+        return [Expert(*(weights.keep_linear(each, None) for each in pair)) for pair in zip(*both, strict=True)]
     parts = [weights.within(f"experts.{number}") for number in range(num)]
     return [Expert(part.make_linear("gate_proj", "up_proj"), part.make_linear("down_proj")) for part in parts]
 
@@ -85,12 +91,35 @@ class SoftmaxRoute:
         return chosen, shares / shares.sum(-1, keepdim=True) if self.is_normalised else shares
 
 
-def has_experts(config: Config, index: int) -> bool:
-    """Whether a layer has experts, by the rules of Qwen's models."""
-    step = config.count("decoder_sparse_step", default=1)
-    return index not in config.list_numbers("mlp_only_layers") and (index + 1) % step == 0
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class GroupRoute:
+    """Takes the best groups of experts, and of these the best experts (arXiv 2412.19437, section 2.1.2)."""
 
+    num_chosen: int
+    num_groups: int = 1
+    num_chosen_groups: int = 1
+    correction: torch.Tensor | None = None
+    """Added to the scores to choose experts, but not to their shares: float32 of shape [experts]."""
+    is_normalised: bool = True
+    scale: float = 1.0
+    """The factor of the experts' shares."""
+    score: Callable[[torch.Tensor], torch.Tensor] = torch.sigmoid
+    """Makes scores of the router's outputs."""
+    num_best: int = 2
+    """The number of experts in a group whose scores, added, are the score of the group."""
 
-def count_experts(config: Config) -> int:
-    """Return the number of experts in a layer."""
-    return config.count("num_experts", "num_local_experts")
+    def __call__(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose."""
+        shares = self.score(scores)
+        ranked = shares if self.correction is None else shares + self.correction
+        if self.num_groups > 1:
+            groups = ranked.unflatten(1, (self.num_groups, -1))
+            ranks = groups.topk(min(self.num_best, groups.shape[-1]), dim=-1).values.sum(-1)
+            kept = torch.zeros_like(ranks, dtype=torch.bool)
+            kept.scatter_(1, ranks.topk(self.num_chosen_groups, dim=-1).indices, value=True)
+            ranked = groups.masked_fill(~kept[..., None], -torch.inf).flatten(1)
+        chosen = ranked.topk(self.num_chosen, dim=-1).indices
+        found = shares.gather(1, chosen)
+        if self.is_normalised:
+            found = found / (found.sum(-1, keepdim=True) + 1e-20)
+        return chosen, found * self.scale

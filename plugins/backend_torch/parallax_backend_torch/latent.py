@@ -12,7 +12,7 @@ import torch
 
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
 from parallax_backend_torch.kernels.attention import Pool, Rule
-from parallax_backend_torch.rope import Rope
+from parallax_backend_torch.rope import Rope, split_pairs
 from parallax_backend_torch.step import LayerCache, SlotMapping, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
@@ -97,9 +97,3 @@ def rotate_tail(x: torch.Tensor, width: int, angles: tuple[torch.Tensor, torch.T
     tail = x[..., -width:].contiguous()
     rotate(tail, angles)
     x[..., -width:] = tail
-
-
-def split_pairs(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Move the first of each pair of neighbours along ``dim`` to the first half, and the second to the second half."""
-    pairs = x.unflatten(dim, (-1, 2))
-    return torch.cat(pairs.unbind(dim + 1), dim=dim)

@@ -1,4 +1,4 @@
-"""The interface of a file in ``blocks``: the model's shape, layer caches, and layer builder."""
+"""The interface of the blocks of a family: the model's shape, layer caches, and layer builder."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Shape:
     """See `arithmetic.Norm`."""
     embed_scale: float = 1.0
     """The factor of the embeddings."""
+    logit_scale: float = 1.0
+    """The factor of the logits."""
     soft_cap: float = 0.0
     """Logits become ``cap * tanh(logit / cap)``; 0: no cap."""
 

@@ -82,6 +82,8 @@ class Ends:
             return RunResult()
         states = self.norm(picks.take(hidden))
         logits = self.head.apply(states).float()
+        if self.shape.logit_scale != 1:
+            logits = logits * self.shape.logit_scale
         if cap := self.shape.soft_cap:
             logits = torch.tanh(logits / cap) * cap
         if picks.sums:

@@ -31,11 +31,13 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
 
 
 @hookimpl
-def parallax_select_backend(model_config: Mapping[str, Any], available: Sequence[str]) -> str | None:
+def parallax_select_backend(
+    model_config: Mapping[str, Any], available: Sequence[str], with_blocks: Sequence[str]
+) -> str | None:
     """Choose this backend for models that only it reads; leave others to the backend that runs them best."""
     from parallax_backend_torch.architectures import choose_backend
 
-    return choose_backend(model_config, available)
+    return choose_backend(model_config, available, with_blocks)
 
 
 @hookimpl

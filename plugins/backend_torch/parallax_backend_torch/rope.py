@@ -73,6 +73,12 @@ def make_rope(config: Config, width: int, kind: str = "") -> Rope:
     return Rope(frequencies, scale)
 
 
+def split_pairs(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Move the first of each pair of neighbours along ``dim`` to the first half, and the second to the second half."""
+    pairs = x.unflatten(dim, (-1, 2))
+    return torch.cat(pairs.unbind(dim + 1), dim=dim)
+
+
 def read_rope(config: Config, kind: str = "") -> Mapping[str, Any]:
     """Return the settings of rope with the names of transformers 5."""
     parameters = dict(config.table("rope_parameters"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -211,46 +211,53 @@ class Weights:
     file: TensorFile
     factory: LayerFactory
     prefix: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """See `rename`."""
+
+    def rename(self, **names: str) -> Weights:
+        """Return the same tensors under other names: ``weights.rename(o_proj="out_proj")``.
+
+        Each word of a name is looked up by itself. Several matrices of one name are one in the checkpoint, stacked by
+        rows: ``weights.rename(gate_proj="gate_up_proj", up_proj="gate_up_proj")``.
+        """
+        return replace(self, names={**self.names, **names})
 
     def within(self, part: str) -> Weights:
         """Return the tensors of a part, such as ``self_attn``."""
-        return Weights(self.file, self.factory, f"{self.prefix}{part}.")
+        return replace(self, prefix=f"{self._spell(part)}.")
 
     def has(self, name: str) -> bool:
         """Whether the tensor exists."""
-        return self.prefix + name in self.file.tensors
+        return self._spell(name) in self.file.tensors
 
     def read_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an existing tensor; see `TensorFile.read_shape`."""
-        return self.file.read_shape(self.prefix + name)
+        return self.file.read_shape(self._spell(name))
 
     def read_plain(self, name: str) -> torch.Tensor:
         """Return a copy of a tensor as it is stored, blocks in float32, on the CPU; see `TensorFile.view`."""
-        whole = self.prefix + name
-        form = self.file.forms.get(whole)
-        view = self.file.view(whole)
-        own = read_blocks(view, form).to_dense() if form else view.clone()
-        self.file.release(whole)
-        return own
+        return self._read_whole(self._spell(name))
 
     def read_vector(self, name: str) -> torch.Tensor:
         """Return a small tensor in float32 on the device; see `TensorFile.view`."""
         vector = self.factory.make_vector(self.read_plain(name))
-        self.file.sizes.add(self.prefix + name, vector.nbytes)
+        self.file.sizes.add(self._spell(name), vector.nbytes)
         return vector
 
     def make_linear(self, *names: str, purpose: Purpose = "layer") -> Packed:
         """Return the matrices ``NAME.weight`` as one, stacked by rows, with their biases if they have any."""
         bias = self.read_bias(*names)
-        rows = FileRows(self.file, [f"{self.prefix}{name}.weight" for name in names])
-        kind = self.factory.choose_kind(rows.stored, self._refine(purpose, names[0]))
-        made = self._keep_rows(f"{names[0]}.weight", rows, bias, kind)
+        stored = list(dict.fromkeys(self._spell(f"{name}.weight") for name in names))
+        rows = FileRows(self.file, stored)
+        kind = self.factory.choose_kind(rows.stored, self._refine(purpose, stored[0]))
+        made = self._keep_rows(stored[0], rows, bias, kind)
         rows.close()
         return made
 
     def keep_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
         """Return a copy of a matrix [out, in] read with this object, ready for products."""
-        return self._keep_rows("", TensorRows(weight), bias, self.factory.choose_kind(None, self._refine(purpose)))
+        kind = self.factory.choose_kind(None, self._refine(purpose, self.prefix))
+        return self._keep_rows(self.prefix, TensorRows(weight), bias, kind)
 
     def keep_stack(self, matrices: torch.Tensor) -> torch.Tensor:
         """Return matrices [number, in, out] read with this object, in the dtype of activations."""
@@ -262,15 +269,27 @@ class Weights:
         """Return the biases ``NAME.bias``, concatenated, or None without any."""
         if not any(self.has(f"{name}.bias") for name in names):
             return None
-        return torch.cat([self.read_plain(f"{name}.bias").float() for name in names])
+        stored = dict.fromkeys(self._spell(f"{name}.bias") for name in names)
+        return torch.cat([self._read_whole(name).float() for name in stored])
 
-    def _refine(self, purpose: Purpose, name: str = "") -> Purpose:
+    def _read_whole(self, name: str) -> torch.Tensor:
+        form = self.file.forms.get(name)
+        view = self.file.view(name)
+        own = read_blocks(view, form).to_dense() if form else view.clone()
+        self.file.release(name)
+        return own
+
+    def _spell(self, name: str) -> str:
+        """Return the name of a tensor or part in the checkpoint."""
+        return self.prefix + ".".join(self.names.get(word, word) for word in name.split("."))
+
+    def _refine(self, purpose: Purpose, name: str) -> Purpose:
         """Return the purpose of a matrix, refined by the part of the layer that it belongs to."""
-        return "attention" if purpose == "layer" and ATTENTION.search(self.prefix + name) else purpose
+        return "attention" if purpose == "layer" and ATTENTION.search(name) else purpose
 
     def _keep_rows(self, name: str, rows: Rows, bias: torch.Tensor | None, kind: WeightKind) -> Packed:
         made = self.factory.make_linear(rows, bias, kind)
-        self.file.sizes.add(self.prefix + name, made.num_bytes, made.out_features * made.in_features)
+        self.file.sizes.add(name, made.num_bytes, made.out_features * made.in_features)
         return made
 
 

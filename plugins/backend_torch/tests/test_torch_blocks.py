@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.kernels import linear
 from parallax_backend_torch.kernels.ggml import LAYOUTS, Form
 from parallax_core.api import (
@@ -34,6 +33,7 @@ from parallax_core.api import (
 from parallax_source_pypi.convert import convert_gguf
 from parallax_source_pypi.local import GgufSource
 from tests.support.tinyllama import TinyLlama, default_values
+from tests.support.torch_backend import TorchBackend
 
 WIDTH, HEADS, KV_HEADS, LAYERS = 256, 4, 2, 2
 HALVES: dict[Form, tuple[int, ...]] = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}

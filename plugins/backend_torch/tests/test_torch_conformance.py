@@ -15,7 +15,6 @@ import torch
 
 from parallax_backend_torch import backend
 from parallax_backend_torch.answer import Pending
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.plugin import parallax_register_backends
 from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.backend import BackendConformance
@@ -24,6 +23,7 @@ from parallax_core.testing.checks.lease import LeaseChecks
 from parallax_core.testing.checks.window import StageInput
 from parallax_core.testing.stage import StageConformance
 from tests.support.checkpoints import LAYERS, save_family
+from tests.support.torch_backend import TorchBackend
 
 ROOM = 2**21
 """Bytes there are, so that tests which fill the pools are quick."""

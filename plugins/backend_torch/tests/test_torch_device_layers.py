@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional
 
 from parallax_backend_torch.arithmetic import Norm, rotate
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_core.api import DType, Hidden, Open, Row, Sampling, SeqId, SequenceSpec, StageBatch, StagePlan
 from parallax_sampling_torch.tensors import read_tensor
 from tests.support.checkpoints import save_family
+from tests.support.torch_backend import TorchBackend
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 DEVICE, CLOSE = "cuda", 2e-2

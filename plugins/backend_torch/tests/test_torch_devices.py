@@ -100,8 +100,8 @@ def test_blocks_are_those_of_transformers() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("kind", ["llama", "gpt_oss", "deepseek_v3", "qwen3_next"])
 def test_families_run_on_cuda(kind: str, tmp_path: Path) -> None:
-    from parallax_backend_torch.backend import TorchBackend
     from tests.support.families import Family, Trial, run_chunks, run_ragged
+    from tests.support.torch_backend import TorchBackend
 
     family = Family(kind, tmp_path, TorchBackend())
     with family.open_chain(()) as chain:

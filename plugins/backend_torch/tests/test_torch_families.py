@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.weights import Selection
 from parallax_core.api import LayerRange
 from parallax_core.testing.model import read_checkpoint
 from tests.support.checkpoints import FAMILIES, LAYERS, find_tensors, save_family
 from tests.support.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
+from tests.support.torch_backend import TorchBackend
 
 LENGTH = 36
 EDGES = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 35)

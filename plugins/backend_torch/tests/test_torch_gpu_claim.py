@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from parallax_backend_torch import gpu_claim
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.devices import claim_device
 from parallax_backend_torch.gpu_claim import GpuClaim, claim_gpu
 from parallax_backend_torch.stage import TorchStage
 from parallax_core.api import StagePlan
 from tests.support.checkpoints import save_family
 from tests.support.pretence import Pretence, pretend_device
+from tests.support.torch_backend import TorchBackend
 
 FREE = {"cuda:0": 10, "cuda:1": 30, "cuda:2": 20}
 

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from parallax_backend_torch import graph_replay as replay
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.experts import Experts
 from parallax_backend_torch.graph_replay import round_extent
 from parallax_backend_torch.stage import TorchStage
@@ -27,6 +26,7 @@ from parallax_sampling_torch.tensors import upload
 from tests.support.checkpoints import LAYERS, save_family
 from tests.support.families import TOLERANCE, Family, Trial, make_tokens, read_logprobs
 from tests.support.pretence import Pretence, Recorder, pretend_device
+from tests.support.torch_backend import TorchBackend
 
 ROOM = 2**21
 SIZES = (2, 3, 9)

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from parallax_backend_torch import devices
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.kernels import library
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule, attend, quantize_heads, store
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.store import CacheSpec, keep_as
 from parallax_core.api import StagePlan, Unsupported
 from tests.support.checkpoints import save_family
+from tests.support.torch_backend import TorchBackend
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from parallax_backend_torch import backend, gpu_claim
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.devices import claim_device
 from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_core.api import LayerRange, LeasedStage, Stage, StagePlan
@@ -21,6 +20,7 @@ from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.lease import LeaseChecks
 from tests.support.checkpoints import LAYERS, save_family
 from tests.support.pretence import Pretence, pretend_device
+from tests.support.torch_backend import TorchBackend
 
 ROOM = 2**21
 """Bytes there are."""

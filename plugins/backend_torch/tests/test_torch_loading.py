@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.loaded import SATURATION_ROWS
 from parallax_core.api import (
     Draw,
@@ -28,6 +27,7 @@ from parallax_core.api import (
     Unsupported,
 )
 from tests.support.checkpoints import save_family
+from tests.support.torch_backend import TorchBackend
 
 MOST = 1.25
 """Times the memory of the weights that loading may take; pages of the file that happen to be mapped count too."""
@@ -66,6 +66,7 @@ PEAK = """
 import sys
 from dataclasses import replace
 from pathlib import Path
+from parallax_backend_torch.api import Decoder
 from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import LayerRange, StagePlan
 
@@ -73,7 +74,7 @@ def read(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
-plan = StagePlan(model=Path(sys.argv[1]), layers=LayerRange(30, 32), memory_fraction=1e-3)
+plan = StagePlan(model=Path(sys.argv[1]), layers=LayerRange(30, 32), memory_fraction=1e-3, blocks=Decoder)
 for kind in sys.argv[2:]:
     plan = replace(plan, options={"weights": kind, "threads": 1})
     TorchBackend().open_stage(plan).close()  # code that runs for the first time takes memory too

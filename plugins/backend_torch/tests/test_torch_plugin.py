@@ -41,34 +41,35 @@ PACKED = {"quantization_config": {"group_size": 64, "bits": 4}}
 
 def test_plugin_takes_what_only_it_reads() -> None:
     kept = {**LLAMA, "quantization_config": {"quant_method": "gguf"}}
-    assert parallax_select_backend(kept, ["mlx", "torch"]) == "torch"
-    assert parallax_select_backend(kept, ["mlx"]) is None
+    assert parallax_select_backend(kept, ["mlx", "torch"], ["torch"]) == "torch"
+    assert parallax_select_backend(kept, ["mlx"], []) is None
 
 
 def test_plugin_leaves_what_it_has_blocks_for_to_the_ranks() -> None:
-    assert parallax_select_backend(LLAMA, ["torch", "mlx"]) is None
+    assert parallax_select_backend(LLAMA, ["torch", "mlx"], ["torch"]) is None
     mxfp4 = {"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}
-    assert parallax_select_backend(mxfp4, ["torch", "mlx"]) is None
+    assert parallax_select_backend(mxfp4, ["torch", "mlx"], ["torch"]) is None
 
 
 @pytest.mark.parametrize("config", [STRANGER, {}, {**LLAMA, **PACKED}])
 def test_plugin_leaves_what_it_has_no_blocks_for_to_others_if_there_are_any(config: dict[str, Any]) -> None:
-    assert parallax_select_backend(config, ["torch", "mlx"]) == "mlx"
-    assert parallax_select_backend(config, ["torch"]) is None
+    blocks = ["torch"] if config is not STRANGER and config else []
+    assert parallax_select_backend(config, ["torch", "mlx"], blocks) == "mlx"
+    assert parallax_select_backend(config, ["torch"], blocks) is None
 
 
 def test_plugin_keeps_what_transformers_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(architectures, "probe_machine", lambda: Availability(ok=True, device="CUDA"))
-    assert parallax_select_backend(STRANGER, ["torch", "mlx"]) is None
-    assert parallax_select_backend({**LLAMA, **PACKED}, ["torch", "mlx"]) == "mlx"
+    assert parallax_select_backend(STRANGER, ["torch", "mlx"], []) is None
+    assert parallax_select_backend({**LLAMA, **PACKED}, ["torch", "mlx"], ["torch"]) == "mlx"
     monkeypatch.setattr(architectures, "find_spec", lambda _: None)
-    assert parallax_select_backend(STRANGER, ["torch", "mlx"]) == "mlx"
+    assert parallax_select_backend(STRANGER, ["torch", "mlx"], []) == "mlx"
 
 
 CHOICE = """
 import sys
 from parallax_backend_torch.plugin import parallax_select_backend
-parallax_select_backend({"architectures": ["StrangerForCausalLM"]}, ["torch", "mlx"])
+parallax_select_backend({"architectures": ["StrangerForCausalLM"]}, ["torch", "mlx"], [])
 sys.exit("torch" in sys.modules)
 """
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import LayerRange, Stage, StagePlan
 from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.draw import DrawChecks
@@ -16,6 +15,7 @@ from parallax_core.testing.checks.penalty import PenaltyChecks
 from tests.support.checkpoints import FAMILIES, LAYERS, save_family
 from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_ragged
 from tests.support.pretence import DEVICE, DeviceTensor, Pretence, Recorder, pretend_device
+from tests.support.torch_backend import TorchBackend
 
 ROOM = 2**21
 LENGTH = 24

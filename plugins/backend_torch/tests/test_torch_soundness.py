@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.network import RunResult
 from parallax_backend_torch.soundness import check_found
 from parallax_core.api import (
@@ -26,6 +25,7 @@ from parallax_core.api import (
     Tensor,
 )
 from tests.support.checkpoints import LAYERS, save_family
+from tests.support.torch_backend import TorchBackend
 
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
 

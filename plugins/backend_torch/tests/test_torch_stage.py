@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from parallax_backend_torch.backend import TorchBackend
 from parallax_backend_torch.network import Network
 from parallax_backend_torch.stage import TorchStage
 from parallax_backend_torch.step import Step
@@ -32,6 +31,7 @@ from parallax_core.api import (
     Truncate,
 )
 from tests.support.checkpoints import save_family
+from tests.support.torch_backend import TorchBackend
 
 FULL = CacheSpec("full", ((2, 8), (2, 8)))
 WINDOW = CacheSpec("window", ((2, 8), (2, 8)), 8)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from parallax_backend_torch.backend import TorchBackend
 from parallax_core.api import StagePlan, Unsupported
 from tests.support.checkpoints import OTHERS, save_family, save_random
 from tests.support.families import TOLERANCE, Configured, Family, Trial, run_chunks, run_forks, run_ragged
+from tests.support.torch_backend import TorchBackend
 
 LENGTH = 36
 ALWAYS = {"generic": "always"}
@@ -37,6 +37,6 @@ def test_what_cannot_run_in_pages_is_refused(kind: str, tmp_path: Path) -> None:
 
 
 def test_generic_path_can_be_turned_off(tmp_path: Path) -> None:
-    save_family("mistral", tmp_path)
-    with pytest.raises(Unsupported, match="no blocks for MistralForCausalLM"):
+    save_family("cohere", tmp_path)
+    with pytest.raises(Unsupported, match="no blocks for CohereForCausalLM"):
         TorchBackend().open_stage(StagePlan(model=tmp_path, options={"generic": "off"}))

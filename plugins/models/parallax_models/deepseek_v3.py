@@ -14,9 +14,9 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     hidden = settings.count("hidden_size")
     common = count_attention(settings) + 2 * hidden
     dense = gated_mlp(hidden, settings.count("intermediate_size"))
-    inner, num = settings.count("moe_intermediate_size"), settings.count("n_routed_experts", "num_local_experts")
-    experts = Experts(hidden=hidden, inner=inner, num=num, num_chosen=settings.count("num_experts_per_tok"))
-    shared = gated_mlp(hidden, inner * settings.count("n_shared_experts")) + num  # the router's correction
+    experts = read_experts(settings)
+    shared = gated_mlp(hidden, experts.inner * settings.count("n_shared_experts"))
+    shared += experts.num  # the router's correction
     first_sparse = settings.size("first_k_dense_replace", 0)
     for index in range(settings.count("num_hidden_layers")):
         sparse = index >= first_sparse
@@ -28,6 +28,16 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
             num_experts=experts.num if sparse else 0,
             num_active_experts=experts.num_chosen if sparse else 0,
         )
+
+
+def read_experts(settings: ConfigReader) -> Experts:
+    """Return the routed experts of a layer that has some."""
+    return Experts(
+        hidden=settings.count("hidden_size"),
+        inner=settings.count("moe_intermediate_size"),
+        num=settings.count("n_routed_experts", "num_local_experts"),
+        num_chosen=settings.count("num_experts_per_tok"),
+    )
 
 
 def count_attention(settings: ConfigReader) -> int:

@@ -7,35 +7,48 @@ from collections.abc import Iterable
 from parallax_core.api import ModelSpec, ParserSpec, Ref, hookimpl
 from parallax_models.parsers.formats import FORMATS
 
-FAMILIES = {
-    "llama": ("Llama and SmolLM", "LlamaForCausalLM"),
-    "qwen2": ("Qwen2 and Qwen2.5", "Qwen2ForCausalLM"),
-    "qwen3": ("Qwen3, dense", "Qwen3ForCausalLM"),
-    "qwen3_moe": ("Qwen3 with experts", "Qwen3MoeForCausalLM"),
-    "gemma3": ("Gemma 3, text", "Gemma3ForCausalLM"),
-    "gpt_oss": ("GPT-OSS", "GptOssForCausalLM"),
-    "deepseek_v3": ("DeepSeek-V3 and R1", "DeepseekV3ForCausalLM"),
-    "qwen3_next": ("Qwen3-Next", "Qwen3NextForCausalLM"),
-}
+REMEDY = "pip install -U parallax-models parallax-backend-torch"
+PLAIN = "parallax_backend_torch.api:Decoder"
+"""The blocks of families whose layers are those of Llama."""
 
-PARSERS = {"gpt_oss": "harmony"}
-"""The families whose models all write one format."""
+
+def _offer(name: str, summary: str, architectures: str, blocks: str, parser: str = "") -> ModelSpec:
+    """Return the offer of a family.
+
+    Args:
+        name: the family, and the module of its adapter.
+        summary: as `ModelSpec.summary`.
+        architectures: the architectures, separated by spaces.
+        blocks: the class of its blocks for ``torch``, in ``blocks``; or a whole reference.
+        parser: as `ModelSpec.parser`.
+    """
+    return ModelSpec(
+        name=name,
+        summary=summary,
+        architectures=tuple(architectures.split()),
+        adapter=Ref(f"parallax_models.{name}:ADAPTER"),
+        blocks={"torch": Ref(blocks if "." in blocks else f"parallax_models.blocks.{blocks}")},
+        remedy=REMEDY,
+        parser=parser,
+    )
+
+
+FAMILIES = (
+    _offer("llama", "Llama and SmolLM", "LlamaForCausalLM", PLAIN),
+    _offer("qwen2", "Qwen2 and Qwen2.5", "Qwen2ForCausalLM", "qwen2:Qwen2"),
+    _offer("qwen3", "Qwen3, dense", "Qwen3ForCausalLM", "qwen2:Qwen2"),
+    _offer("qwen3_moe", "Qwen3 with experts", "Qwen3MoeForCausalLM", "qwen3_moe:Qwen3Moe"),
+    _offer("gemma3", "Gemma 3, text", "Gemma3ForCausalLM", "gemma3:Gemma3"),
+    _offer("gpt_oss", "GPT-OSS", "GptOssForCausalLM", "gpt_oss:GptOss", parser="harmony"),
+    _offer("deepseek_v3", "DeepSeek-V3 and R1", "DeepseekV3ForCausalLM", "deepseek_v3:DeepseekV3"),
+    _offer("qwen3_next", "Qwen3-Next", "Qwen3NextForCausalLM", "qwen3_next:Qwen3Next"),
+)
 
 
 @hookimpl
 def parallax_register_models() -> Iterable[ModelSpec]:
-    """Offer an adapter for each family."""
-    return [
-        ModelSpec(
-            name=name,
-            summary=summary,
-            architectures=(architecture,),
-            adapter=Ref(f"parallax_models.{name}:ADAPTER"),
-            remedy="pip install parallax-models",
-            parser=PARSERS.get(name, ""),
-        )
-        for name, (summary, architecture) in FAMILIES.items()
-    ]
+    """Offer an adapter, and blocks, for each family."""
+    return FAMILIES
 
 
 @hookimpl

@@ -15,12 +15,7 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     heads = Heads.read(settings)
     common = count_attention(heads, settings) + 2 * heads.hidden
     dense = gated_mlp(heads.hidden, settings.count("intermediate_size"))
-    experts = Experts(
-        hidden=heads.hidden,
-        inner=settings.count("moe_intermediate_size"),
-        num=settings.count("num_experts", "num_local_experts"),
-        num_chosen=settings.count("num_experts_per_tok"),
-    )
+    experts = read_experts(settings)
     for index in range(settings.count("num_hidden_layers")):
         sparse = has_experts(index, settings)
         yield LayerShape(
@@ -31,6 +26,16 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
             num_experts=experts.num if sparse else 0,
             num_active_experts=experts.num_chosen if sparse else 0,
         )
+
+
+def read_experts(settings: ConfigReader) -> Experts:
+    """Return the experts of a layer that has some."""
+    return Experts(
+        hidden=settings.count("hidden_size"),
+        inner=settings.count("moe_intermediate_size"),
+        num=settings.count("num_experts", "num_local_experts"),
+        num_chosen=settings.count("num_experts_per_tok"),
+    )
 
 
 def has_experts(index: int, settings: ConfigReader) -> bool:

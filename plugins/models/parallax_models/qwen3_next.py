@@ -6,18 +6,16 @@ from collections.abc import Iterator
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.qwen3_moe import has_experts
+from parallax_models.qwen3_moe import has_experts, read_experts
 from parallax_models.sliding import FULL
-from parallax_models.weights import Experts, Heads, gated_mlp
+from parallax_models.weights import Heads, gated_mlp
 
 LINEAR = "linear_attention"
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers; every fourth is attention, unless config.json differs."""
-    num_layers, period = settings.count("num_hidden_layers"), settings.count("full_attention_interval", default=4)
-    default = [LINEAR if (index + 1) % period else FULL for index in range(num_layers)]
-    for index, kind in enumerate(settings.list_words("layer_types", (FULL, LINEAR), default)):
+    """Yield the layers."""
+    for index, kind in enumerate(read_kinds(settings)):
         mixer = read_attention(settings) if kind == FULL else read_delta_net(settings)
         weights, active = count_mlp(index, settings)
         sparse = has_experts(index, settings)
@@ -30,6 +28,13 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
             num_experts=settings.count("num_experts", "num_local_experts") if sparse else 0,
             num_active_experts=settings.count("num_experts_per_tok") if sparse else 0,
         )
+
+
+def read_kinds(settings: ConfigReader) -> tuple[str, ...]:
+    """Return the kind of each layer; every fourth is attention, unless config.json differs."""
+    num_layers, period = settings.count("num_hidden_layers"), settings.count("full_attention_interval", default=4)
+    default = [LINEAR if (index + 1) % period else FULL for index in range(num_layers)]
+    return settings.list_words("layer_types", (FULL, LINEAR), default)
 
 
 def read_attention(settings: ConfigReader) -> LayerShape:
@@ -62,12 +67,7 @@ def count_mlp(index: int, settings: ConfigReader) -> tuple[int, int]:
     if not has_experts(index, settings):
         dense = gated_mlp(hidden, settings.count("intermediate_size"))
         return dense, dense
-    experts = Experts(
-        hidden=hidden,
-        inner=settings.count("moe_intermediate_size"),
-        num=settings.count("num_experts", "num_local_experts"),
-        num_chosen=settings.count("num_experts_per_tok"),
-    )
+    experts = read_experts(settings)
     shared = gated_mlp(hidden, settings.count("shared_expert_intermediate_size")) + hidden  # and its gate
     return experts.all + shared, experts.active + shared
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import Availability, BackendSpec, Ref, hookimpl
+from parallax_core.api import Availability, BackendSpec, ModelSpec, Ref, hookimpl
 from parallax_core.base.errors import ParallaxError, PluginConflict
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.plugins.discovery import PluginRecord
@@ -135,3 +135,17 @@ def test_plugin_chooses_among_what_can_run_before_ranks_do() -> None:
     assert choose_backend(host, offers, {"wants": "two"}).spec.name == "two"
     assert choose_backend(host, offers, {}).spec.name == "one"
     assert choose_backend(host, offers, {"wants": "three"}).spec.name == "one"
+
+
+def test_plugin_that_chooses_knows_for_which_backends_the_adapter_has_blocks() -> None:
+    seen: list[Sequence[str]] = []
+    blocks: dict[str, Ref[Any]] = {"two": Ref("no.such:thing"), "absent": Ref("no.such:thing")}
+    spec = ModelSpec(name="m", summary="s", architectures=("Tiny",), adapter=Ref("no.such:thing"), blocks=blocks)
+
+    def choose(with_blocks: Sequence[str]) -> None:
+        seen.append(with_blocks)
+
+    host = make_host({"one": "fit", "two": "fit"}, register_models=lambda: [spec], select_backend=choose)
+    for config in ({"architectures": ["Tiny"]}, {"architectures": ["Stranger"]}):
+        assert choose_backend(host, find_backends(host, None), config).spec.name == "one"
+    assert seen == [("two",), ()]

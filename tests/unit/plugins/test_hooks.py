@@ -107,6 +107,8 @@ def test_select_backend_stops_at_the_first_answer_and_gets_what_it_asks_for() ->
     )
     assert host.select_backend({"model_type": "toy"}, ["a", "b"]) == "b"
     assert seen == ["toy", ("a", "b")]
+    asking = make_host(one={"select_backend": lambda with_blocks: with_blocks[0]})
+    assert asking.select_backend({}, ["a", "b"], ["b"]) == "b"
 
 
 def test_select_backend_goes_on_after_nonsense_and_errors(caplog: pytest.LogCaptureFixture) -> None:

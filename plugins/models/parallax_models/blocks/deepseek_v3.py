@@ -1,0 +1,79 @@
+"""DeepSeek-V3 and R1: latent attention, shared and routed experts."""
+
+from __future__ import annotations
+
+from parallax_backend_torch.api import (
+    CacheSpec,
+    Config,
+    Decoder,
+    Experts,
+    GatedMlp,
+    GroupRoute,
+    LatentAttention,
+    LatentSizes,
+    Mixer,
+    Weights,
+    build_experts,
+    make_rope,
+    read_rope,
+    scale_magnitude,
+)
+from parallax_core.api import Unsupported
+from parallax_models.deepseek_v3 import read_experts
+
+
+class DeepseekV3(Decoder):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if not config.flag("rope_interleave", default=True):
+            raise Unsupported("'rope_interleave' in config.json is false", "try another backend")
+        self.sizes = LatentSizes(
+            num_heads=config.count("num_attention_heads"),
+            latent=config.count("kv_lora_rank"),
+            plain=config.count("qk_nope_head_dim"),
+            rotated=config.count("qk_rope_head_dim"),
+            value=config.count("v_head_dim"),
+        )
+        self.rope = make_rope(config, self.sizes.rotated)
+        self.scale = find_scale(config, self.sizes)
+
+    def keep_layer(self, index: int) -> CacheSpec:  # noqa: ARG002 -- every layer is alike
+        """Return the cache of a layer: a latent, and the part of a key with rope."""
+        return self.sizes.keep()
+
+    def build_attention(self, index: int, weights: Weights) -> LatentAttention:  # noqa: ARG002 -- every layer is alike
+        """Build attention."""
+        return LatentAttention(weights.within("self_attn"), self.sizes, self.rope, self.scale, self.shape.eps)
+
+    def build_mixer(self, index: int, weights: Weights) -> Mixer:
+        """Build experts, or in the first layers an MLP."""
+        weights = weights.within("mlp")
+        if index < self.config.size("first_k_dense_replace", 0):
+            return GatedMlp(weights)
+        return build_groups(self.config, weights)
+
+
+def build_groups(config: Config, weights: Weights) -> Experts:
+    """Return experts in groups, and those that every token meets, from the weights of a layer's MLP."""
+    experts = read_experts(config)
+    route = GroupRoute(
+        correction=weights.read_vector("gate.e_score_correction_bias"),
+        num_chosen=experts.num_chosen,
+        num_groups=config.count("n_group", default=1),
+        num_chosen_groups=config.count("topk_group", default=1),
+        is_normalised=config.flag("norm_topk_prob", default=True),
+        scale=config.number("routed_scaling_factor", 1.0),
+    )
+    shared = GatedMlp(weights.within("shared_experts"))
+    router = weights.make_linear("gate", purpose="router")
+    return Experts(router, build_experts(weights, experts.num), route, lambda x: shared(x, None))
+
+
+def find_scale(config: Config, sizes: LatentSizes) -> float:
+    """Return the factor of the scores; YaRN changes the temperature here instead of in cosines and sines."""
+    scale, settings = float((sizes.plain + sizes.rotated) ** -0.5), read_rope(config)
+    if settings.get("rope_type", "default") == "default" or not settings.get("mscale_all_dim"):
+        return scale
+    return scale * scale_magnitude(float(settings["factor"]), float(settings["mscale_all_dim"])) ** 2

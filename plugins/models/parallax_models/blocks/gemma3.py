@@ -1,0 +1,66 @@
+"""Gemma 3, the text model: windows, and norms before and after each part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from parallax_backend_torch.api import (
+    FULL,
+    SLIDING,
+    Config,
+    Decoder,
+    GatedMlp,
+    Layer,
+    Look,
+    Rope,
+    Weights,
+    build_normed,
+    check_choice,
+    make_rope,
+)
+from parallax_core.api import Unsupported
+from parallax_models.gemma3 import read_layers
+
+NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+
+
+class Gemma3(Decoder):
+    """See `parallax_backend_torch.api.Model`."""
+
+    activation: ClassVar[str] = "gelu_pytorch_tanh"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, is_tied=True)
+        check_choice(config, "hidden_activation", self.activation)
+        if config.flag("use_bidirectional_attention", default=False):
+            raise Unsupported("this Gemma attends to later tokens too", "choose a model that generates text")
+        cap = config.number("final_logit_softcapping", 0.0)
+        self.shape = replace(self.shape, norm_offset=1.0, embed_scale=self.shape.hidden_size**0.5, soft_cap=cap)
+        self.windows = [layer.window for layer in read_layers(config)]
+        self.ropes = make_ropes(config, self.heads.width)
+        self.look = replace(
+            self.look,
+            norm_offset=1.0,
+            scale=config.count("query_pre_attn_scalar", default=256) ** -0.5,
+            soft_cap=config.number("attn_logit_softcapping", 0.0),
+        )
+
+    def find_look(self, index: int) -> Look:
+        """Return the options of attention in a layer, with the rope of its kind."""
+        window = self.windows[index]
+        return replace(self.look, window=window, rope=self.ropes[SLIDING if window else FULL])
+
+    def build_layer(self, index: int, weights: Weights) -> Layer:
+        """Build a layer."""
+        mlp = GatedMlp(weights.within("mlp"), "gelu_tanh")
+        return build_normed(weights, (self.shape.eps, 1.0), NORMS, self.build_attention(index, weights), mlp)
+
+
+def make_ropes(config: Config, width: int) -> dict[str, Rope]:
+    """Return the rope of each kind of layer; older files have a separate base for layers with sliding windows."""
+    full = make_rope(config, width, FULL)
+    if not config.has("rope_local_base_freq"):
+        return {FULL: full, SLIDING: make_rope(config, width, SLIDING)}
+    local = Config({"rope_theta": config.number("rope_local_base_freq")})
+    return {FULL: full, SLIDING: make_rope(local, width)}

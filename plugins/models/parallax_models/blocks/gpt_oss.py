@@ -1,0 +1,70 @@
+"""GPT-OSS: sinks, windows in every other layer, experts with biases, in full precision or MXFP4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from parallax_backend_torch.api import Config, Decoder, Experts, Packed, Weights, widen_blocks
+from parallax_models.gpt_oss import read_layers
+
+
+@dataclass(frozen=True, slots=True)
+class GptOssExpert:
+    """Gate, up and down; both halves are clamped, and the gate is an approximate GELU."""
+
+    into: Packed
+    """The rows of gate, then those of up."""
+    back: Packed
+    limit: float
+    alpha: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output: [tokens, width]."""
+        gate, up = self.into.apply(x).chunk(2, dim=1)
+        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return self.back.apply((up + 1) * gate * torch.sigmoid(gate * self.alpha))
+
+
+class GptOss(Decoder):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.windows = [layer.window for layer in read_layers(config)]
+        self.num_chosen = config.count("num_experts_per_tok", "experts_per_token")
+        self.clamps = config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)
+
+    def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
+        """Build experts."""
+        weights = weights.within("mlp")
+        router, stored = weights.make_linear("router", purpose="router"), weights.within("experts")
+        parts = zip(read_matrices(stored, "gate_up_proj"), read_matrices(stored, "down_proj"), strict=True)
+        experts = []
+        for (into, into_bias), (back, back_bias) in parts:
+            halves = torch.cat([into[0::2], into[1::2]]), torch.cat([into_bias[0::2], into_bias[1::2]])
+            made = weights.keep_linear(*halves), weights.keep_linear(back, back_bias)
+            experts.append(GptOssExpert(*made, *self.clamps))
+        return Experts(router, experts, self._route)
+
+    def _route(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose the best experts; their shares are a softmax over these only."""
+        best, chosen = scores.topk(self.num_chosen, dim=-1)
+        return chosen, best.softmax(-1)
+
+
+def read_matrices(weights: Weights, name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the matrix [out, in] and the bias [out] of each expert.
+
+    Files store all experts in one tensor: transposed, or, if quantised, as blocks and scales.
+    """
+    biases = weights.read_plain(f"{name}_bias").float()
+    if weights.has(f"{name}_blocks"):
+        blocks, scales = weights.read_plain(f"{name}_blocks"), weights.read_plain(f"{name}_scales")
+        for block, scale, bias in zip(blocks, scales, biases, strict=True):
+            yield widen_blocks(block, scale), bias
+        return
+    for matrix, bias in zip(weights.read_plain(name), biases, strict=True):
+        yield matrix.T.contiguous(), bias

@@ -1,0 +1,81 @@
+"""Qwen3-Next: gated delta nets, every few layers gated attention, experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from parallax_backend_torch.api import (
+    FULL,
+    Attention,
+    CacheSpec,
+    Config,
+    Decoder,
+    DeltaNet,
+    Experts,
+    GatedMlp,
+    Mixer,
+    NetSizes,
+    Packed,
+    SoftmaxRoute,
+    Weights,
+    build_experts,
+)
+from parallax_models.qwen3_moe import has_experts, read_experts
+from parallax_models.qwen3_next import read_kinds
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SharedExpert:
+    """The shared expert, which runs for every token, weighted by its gate."""
+
+    mlp: GatedMlp
+    gate: Packed
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output: [tokens, width]."""
+        return self.mlp(x, None) * self.gate.apply(x).sigmoid()
+
+
+class Qwen3Next(Decoder):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.shape = replace(self.shape, norm_offset=1.0)
+        self.look = replace(self.look, norm_offset=1.0, is_gated=True)
+        self.kinds = read_kinds(config)
+        self.sizes = NetSizes(
+            num_keys=config.count("linear_num_key_heads"),
+            num_values=config.count("linear_num_value_heads"),
+            key=config.count("linear_key_head_dim"),
+            value=config.count("linear_value_head_dim"),
+            kernel=config.count("linear_conv_kernel_dim"),
+        )
+
+    def keep_layer(self, index: int) -> CacheSpec:
+        """Return the cache of a layer: keys and values, or a state."""
+        return self.heads.keep() if self.kinds[index] == FULL else self.sizes.keep()
+
+    def build_attention(self, index: int, weights: Weights) -> Attention | DeltaNet:
+        """Build attention with a gate on its output, or a delta net."""
+        if self.kinds[index] != FULL:
+            return DeltaNet(weights.within("linear_attn"), self.sizes, self.shape.eps)
+        return Attention(weights.within("self_attn"), self.heads, self.look)
+
+    def build_mixer(self, index: int, weights: Weights) -> Mixer:
+        """Build experts and a shared one, or in some layers an MLP."""
+        weights = weights.within("mlp")
+        if not has_experts(index, self.config):
+            return GatedMlp(weights)
+        experts = read_experts(self.config)
+        route = SoftmaxRoute(experts.num_chosen, self.config.flag("norm_topk_prob", default=True))
+        return build_shared(weights, experts.num, route)
+
+
+def build_shared(weights: Weights, num: int, route: SoftmaxRoute) -> Experts:
+    """Return experts beside a shared one with a gate, from the weights of a layer's MLP."""
+    gate = weights.make_linear("shared_expert_gate", purpose="router")
+    shared = SharedExpert(GatedMlp(weights.within("shared_expert")), gate)
+    return Experts(weights.make_linear("gate", purpose="router"), build_experts(weights, num), route, shared)
