@@ -30,6 +30,7 @@ from parallax_cluster.node.coordinator.profiles import NodeProfiles
 from parallax_cluster.node.coordinator.rooms import MachineRooms, ModelProfiles
 from parallax_cluster.node.profile.reporter import NodeReporter
 from parallax_cluster.placement.policy import SearchPlacement
+from parallax_cluster.server.events import ClusterFeed
 from parallax_cluster.wire.profile import DeviceReport, LinkReport, NodeReport
 from parallax_core.api import ParallaxError, TransportPlan, keys_folder
 from parallax_core.base.ids import name_machine
@@ -43,7 +44,6 @@ from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from parallax_core.node.status import describe_node
 from parallax_core.node.worker.session import WorkerSession
-from parallax_core.server.cluster_events import ClusterFeed
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.node import name_toy, open_toy
 from parallax_core.wire.membership import Join

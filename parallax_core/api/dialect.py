@@ -11,11 +11,11 @@ from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import TokenWriter
 from parallax_core.server.model_errors import explain
 from parallax_core.server.model_routes import describe_model
-from parallax_core.server.openapi import describe_body, describe_errors, describe_named_events
+from parallax_core.server.openapi import describe_body, describe_errors, describe_event_stream, describe_named_events
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, WholeResponse, answer_whole
 from parallax_core.server.response_models import ResponseModel
-from parallax_core.server.served_models import ModelEntry, ServedModels
+from parallax_core.server.served_models import ModelEntry, ModelState, ServedModels
 from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
 
@@ -23,6 +23,7 @@ __all__ = [
     "AnswerParsing",
     "FaultLog",
     "ModelEntry",
+    "ModelState",
     "OutputParser",
     "Overloaded",
     "ResponseFlow",
@@ -39,6 +40,7 @@ __all__ = [
     "continues",
     "describe_body",
     "describe_errors",
+    "describe_event_stream",
     "describe_model",
     "describe_named_events",
     "error_response",

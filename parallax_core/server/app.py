@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from parallax_core.base.errors import SHUTTING_DOWN
 from parallax_core.contracts.surface import needs_role
 from parallax_core.plugins.host import PluginHost
-from parallax_core.server import cluster, cluster_events, metrics, model_routes, stop_request
+from parallax_core.server import metrics, model_routes, stop_request
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.base_url import BaseUrls
@@ -53,7 +53,7 @@ def make_app(
         _make_basics(models, drain),
         metrics.make_router(models.server_metrics),
         model_routes.make_router(models, changes),
-        *(routes.make_router(models) for routes in (stop_request, cluster, cluster_events)),
+        stop_request.make_router(models),
     ]
     dialects = ServedDialects(own)
     plugins.open_dialects(lambda spec, load: dialects.add(spec, load()(models, options)))

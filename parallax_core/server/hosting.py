@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from parallax_core.base.errors import SHUTTING_DOWN
 from parallax_core.contracts.status import NodeProgress
@@ -34,14 +34,6 @@ class HostedModel(Protocol):
 
     def list_progress(self) -> Sequence[NodeProgress]:
         """Return what each node has of it, or is about to load."""
-
-
-@runtime_checkable
-class Rebalancing(Protocol):
-    """An optional protocol of a `HostedModel` whose layers move between nodes."""
-
-    def rebalance(self) -> None:
-        """Plan the layers anew soon, and move them if that is worth it, even while they rest or are held."""
 
 
 class ModelHost(Protocol):

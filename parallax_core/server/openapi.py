@@ -68,18 +68,15 @@ def describe_events(chunk: type[ResponseModel]) -> Responses:
     return _describe_stream(text, {"data": data})
 
 
-def describe_cluster_events(model: type[ResponseModel]) -> Responses:
-    """Return the description of the stream of changes of a cluster, which begins with ``model``."""
-    names = "`node_joined`, `node_changed`, `node_left`, `plan`, `status` and `models`"
-    text = f"Server-sent events: first `cluster` with the whole state, and then {names}."
-    data = {"type": "string", **_describe_data(model)}
-    return _describe_stream(text, {"event": {"type": "string"}, "data": data})
-
-
 def describe_named_events(last: str, *models: type[ResponseModel]) -> Responses:
     """Return the description of a route's stream of events that have names, the last of which is ``last``."""
-    data = {"type": "string", **_describe_data(*models)}
     text = f"The answer; with `stream`, as server-sent events, which end with `{last}` unless an error occurs."
+    return describe_event_stream(text, *models)
+
+
+def describe_event_stream(text: str, *models: type[ResponseModel]) -> Responses:
+    """Return the description of a route whose events have names and data of one of ``models``."""
+    data = {"type": "string", **_describe_data(*models)}
     return _describe_stream(text, {"event": {"type": "string"}, "data": data})
 
 

@@ -1,8 +1,8 @@
-"""The deployments, placement policies and configuration sections of the plugin for clusters."""
+"""What the plugin of clusters offers: deployments, routes, placement policies, services of nodes and settings."""
 
 from __future__ import annotations
 
-from parallax_core.api import DeploymentSpec, NodeServiceSpec, PolicySpec, Ref, SettingsSpec
+from parallax_core.api import DeploymentSpec, DialectSpec, NodeServiceSpec, PolicySpec, Ref, SettingsSpec
 
 CLUSTER = "parallax_cluster.placement"
 """The package of the placement policies, which use its cost model; a `Ref` imports it only when one is asked for."""
@@ -24,6 +24,14 @@ DEPLOYMENTS = (
         name="planned",
         summary="layers that a planner gives to the machines that join, as `parallax run` does",
         plan=Ref("parallax_cluster.deploy.cluster:plan"),
+    ),
+)
+
+DIALECTS = (
+    DialectSpec(
+        name="cluster",
+        summary="the state of a cluster, and what its operator does",
+        open=Ref("parallax_cluster.server.routes:open_dialect"),
     ),
 )
 

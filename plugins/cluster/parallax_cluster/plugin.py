@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parallax_core.api import DeploymentSpec, NodeServiceSpec, PolicySpec, SettingsSpec, hookimpl
+from parallax_core.api import DeploymentSpec, DialectSpec, NodeServiceSpec, PolicySpec, SettingsSpec, hookimpl
 
 
 @hookimpl
@@ -13,6 +13,14 @@ def parallax_register_deployments() -> Iterable[DeploymentSpec]:
     from parallax_cluster.offers import DEPLOYMENTS
 
     return DEPLOYMENTS
+
+
+@hookimpl
+def parallax_register_dialects() -> Iterable[DialectSpec]:
+    """Offer the routes of a cluster."""
+    from parallax_cluster.offers import DIALECTS
+
+    return DIALECTS
 
 
 @hookimpl

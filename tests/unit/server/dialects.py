@@ -7,6 +7,7 @@ from typing import Any
 
 import parallax_api_anthropic.plugin
 import parallax_api_responses.plugin
+import parallax_cluster.plugin
 from parallax_core.builtin import plugin
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -17,7 +18,12 @@ from parallax_core.server.dialects import list_bodies
 
 def make_plugins(**others: object) -> PluginHost:
     """Return the host of the built-in plugin, of those of this repository with dialects, and of ``others``."""
-    return make_core(messages=parallax_api_anthropic.plugin, responses=parallax_api_responses.plugin, **others)
+    return make_core(
+        cluster=parallax_cluster.plugin,
+        messages=parallax_api_anthropic.plugin,
+        responses=parallax_api_responses.plugin,
+        **others,
+    )
 
 
 def make_core(**others: object) -> PluginHost:

@@ -11,10 +11,8 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from parallax_core.contracts.status import PlanStatus
-from parallax_core.contracts.surface import needs_role
-from parallax_core.server.cluster_models import ClusterReply
-from parallax_core.server.cluster_view import (
+from parallax_cluster.server.replies import ClusterReply
+from parallax_cluster.server.view import (
     ClusterView,
     read_cluster,
     show_cluster,
@@ -22,12 +20,21 @@ from parallax_core.server.cluster_view import (
     show_models,
     show_plan,
 )
-from parallax_core.server.openapi import describe_cluster_events, describe_errors
-from parallax_core.server.response import SseResponse
-from parallax_core.server.response_models import ResponseModel
-from parallax_core.server.served_models import ServedModels
-from parallax_core.server.sse import write_named
+from parallax_core.api import needs_role
+from parallax_core.api.dialect import (
+    ResponseModel,
+    ServedModels,
+    SseResponse,
+    describe_errors,
+    describe_event_stream,
+    write_named,
+)
+from parallax_core.contracts.status import PlanStatus
 
+ABOUT = (
+    "Server-sent events: first `cluster` with the whole state, and then `node_joined`, `node_changed`, `node_left`, "
+    "`plan`, `status` and `models`."
+)
 LOOK_S = 0.25
 """Seconds between two looks at the cluster, for all clients together."""
 MOST_UNREAD = 64
@@ -129,7 +136,7 @@ def make_router(models: ServedModels) -> APIRouter:
     @router.get(
         "/v1/cluster/events",
         response_class=Response,
-        responses={**describe_cluster_events(ClusterReply), **describe_errors(401, 403)},
+        responses={**describe_event_stream(ABOUT, ClusterReply), **describe_errors(401, 403)},
     )
     @needs_role("admin")
     async def follow_cluster() -> Response:

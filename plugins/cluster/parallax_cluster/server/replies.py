@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from parallax_core.api import LinkProfile
+from parallax_core.api.dialect import ModelState, ResponseModel
 from parallax_core.contracts.engine import HealthState
-from parallax_core.contracts.placement import LinkProfile
 from parallax_core.contracts.status import NodeStatus, ReplicaLimits, ReplicaStatus, StageStatus
-from parallax_core.server.response_models import ResponseModel
-from parallax_core.server.served_models import ModelState
 
 NodeState = Literal["serving", "loading", "idle"]
 

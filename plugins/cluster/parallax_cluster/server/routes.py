@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from parallax_core.base.errors import UnknownName
+from parallax_cluster.server import events
+from parallax_cluster.server.replies import ClusterReply, ReplicaReply, show_replica
+from parallax_cluster.server.view import ClusterView, describe_replicas, read_cluster, show_cluster
+from parallax_core.api import Dialect, UnknownName, needs_role
+from parallax_core.api.dialect import ServedModels, ServerOptions, Service, describe_errors
 from parallax_core.contracts.status import Drainable
-from parallax_core.contracts.surface import needs_role
-from parallax_core.server.cluster_models import ClusterReply, ReplicaReply, show_replica
-from parallax_core.server.cluster_view import ClusterView, describe_replicas, read_cluster, show_cluster
-from parallax_core.server.hosting import Rebalancing
-from parallax_core.server.openapi import describe_errors
-from parallax_core.server.served_models import ServedModels
-from parallax_core.server.service import Service
 
 ModelQuery = Annotated[
     str | None, Query(max_length=1024, description="The model of the replica; by default the main one.")
 ]
 RankPath = Annotated[int, Path(ge=0, description="The number of a replica, from 0.")]
+
+
+@runtime_checkable
+class Rebalancing(Protocol):
+    """A `HostedModel` whose layers move between nodes."""
+
+    def rebalance(self) -> None:
+        """Plan the layers anew soon, and move them if that is worth it, even while they rest or are held."""
+
+
+def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
+    """Return the routes of a cluster for a server."""
+    del options
+    return Dialect(routers=(make_router(models), events.make_router(models)))
 
 
 def make_router(models: ServedModels) -> APIRouter:

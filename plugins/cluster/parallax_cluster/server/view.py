@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from parallax_core.base.ids import holder_of
-from parallax_core.contracts.engine import Engine, Health
-from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage
-from parallax_core.contracts.status import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
-from parallax_core.server.cluster_models import (
+from parallax_cluster.server.replies import (
     ClusterModelReply,
     ClusterReply,
     LeaseReply,
@@ -24,7 +20,10 @@ from parallax_core.server.cluster_models import (
     show_node,
     show_replica,
 )
-from parallax_core.server.served_models import ModelState, ServedModels
+from parallax_core.api import Engine, Estimate, Health, PipelineEstimate, PlacedStage
+from parallax_core.api.dialect import ModelState, ServedModels
+from parallax_core.base.ids import holder_of
+from parallax_core.contracts.status import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
 
 
 def describe_replicas(engine: Engine) -> tuple[ReplicaStatus, ...]:

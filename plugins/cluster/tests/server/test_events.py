@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+from parallax_cluster.server.events import MOST_UNREAD, ClusterFeed, find_changes
+from parallax_cluster.server.replies import ClusterReply, LeaseReply
+from parallax_cluster.server.view import find_places, read_cluster, show_cluster
 from parallax_core.contracts.engine import Health
 from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage, StageLease
 from parallax_core.contracts.stage import LayerRange
@@ -17,9 +20,6 @@ from parallax_core.contracts.status import (
     ReplicaStatus,
     StageStatus,
 )
-from parallax_core.server.cluster_events import MOST_UNREAD, ClusterFeed, find_changes
-from parallax_core.server.cluster_models import ClusterReply, LeaseReply
-from parallax_core.server.cluster_view import find_places, read_cluster, show_cluster
 from parallax_core.server.served_models import ServedModels
 from tests.unit.server.letters import Site
 

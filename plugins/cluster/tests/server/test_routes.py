@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from parallax_cluster.server.replies import ClusterReply, ReplicaReply
 from parallax_core.contracts.placement import DeviceProfile, LinkProfile, NodeProfile
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.status import NodeStatus
-from parallax_core.server.cluster_models import ClusterReply, ReplicaReply
 from parallax_core.server.hosting import FixedModel
 from parallax_core.server.service import Service
 from tests.unit.server.letters import Site, error_of
