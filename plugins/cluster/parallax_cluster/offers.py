@@ -1,4 +1,4 @@
-"""What the plugin of clusters offers: deployments, routes, placement policies, services of nodes and settings."""
+"""What the plugin of clusters offers: deployments, routes, policies, services and settings."""
 
 from __future__ import annotations
 

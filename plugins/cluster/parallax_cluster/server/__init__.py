@@ -1,1 +1,1 @@
-"""What a server shows of its cluster: ``/v1/cluster``, and the routes that drain replicas and move layers."""
+"""What a server shows of its cluster, and lets its operator do: the routes below ``/v1/cluster``."""

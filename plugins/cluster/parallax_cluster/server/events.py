@@ -1,4 +1,4 @@
-"""The route ``GET /v1/cluster/events``: the changes of a cluster, as server-sent events."""
+"""The changes of a cluster, as server-sent events for ``GET /v1/cluster/events``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter
-from fastapi.responses import Response
-
-from parallax_cluster.server.replies import ClusterReply
 from parallax_cluster.server.view import (
     ClusterView,
     read_cluster,
@@ -20,21 +16,9 @@ from parallax_cluster.server.view import (
     show_models,
     show_plan,
 )
-from parallax_core.api import needs_role
-from parallax_core.api.dialect import (
-    ResponseModel,
-    ServedModels,
-    SseResponse,
-    describe_errors,
-    describe_event_stream,
-    write_named,
-)
+from parallax_core.api.dialect import ResponseModel, ServedModels, write_named
 from parallax_core.contracts.status import PlanStatus
 
-ABOUT = (
-    "Server-sent events: first `cluster` with the whole state, and then `node_joined`, `node_changed`, `node_left`, "
-    "`plan`, `status` and `models`."
-)
 LOOK_S = 0.25
 """Seconds between two looks at the cluster, for all clients together."""
 MOST_UNREAD = 64
@@ -127,20 +111,3 @@ def _find_status(state: ClusterView) -> dict[str, Any]:
 def write_event(name: str, data: dict[str, Any]) -> bytes:
     """Return an event with data as JSON."""
     return write_named(name, json.dumps(data, separators=(",", ":")).encode())
-
-
-def make_router(models: ServedModels) -> APIRouter:
-    """Return the route."""
-    router, feed = APIRouter(), ClusterFeed(models)
-
-    @router.get(
-        "/v1/cluster/events",
-        response_class=Response,
-        responses={**describe_event_stream(ABOUT, ClusterReply), **describe_errors(401, 403)},
-    )
-    @needs_role("admin")
-    async def follow_cluster() -> Response:
-        """Follow the cluster: its whole state first, and then each change, as server-sent events."""
-        return SseResponse(feed.listen())
-
-    return router

@@ -1,4 +1,4 @@
-"""The route ``GET /v1/cluster``, and the routes that move layers, and drain and readmit a replica."""
+"""The routes that show a cluster and its changes, move its layers, and drain and readmit replicas."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from typing import Annotated, Protocol, runtime_checkable
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from parallax_cluster.server import events
+from parallax_cluster.server.events import ClusterFeed
 from parallax_cluster.server.replies import ClusterReply, ReplicaReply, show_replica
 from parallax_cluster.server.view import ClusterView, describe_replicas, read_cluster, show_cluster
 from parallax_core.api import Dialect, UnknownName, needs_role
-from parallax_core.api.dialect import ServedModels, ServerOptions, Service, describe_errors
+from parallax_core.api.dialect import (
+    ServedModels,
+    ServerOptions,
+    Service,
+    SseResponse,
+    describe_errors,
+    describe_event_stream,
+)
 from parallax_core.contracts.status import Drainable
 
+EVENTS = (
+    "Server-sent events: first `cluster` with the whole state, and then `node_joined`, `node_changed`, `node_left`, "
+    "`plan`, `status` and `models`."
+)
 ModelQuery = Annotated[
     str | None, Query(max_length=1024, description="The model of the replica; by default the main one.")
 ]
@@ -32,18 +43,28 @@ class Rebalancing(Protocol):
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """Return the routes of a cluster for a server."""
     del options
-    return Dialect(routers=(make_router(models), events.make_router(models)))
+    return Dialect(routers=(make_router(models),))
 
 
 def make_router(models: ServedModels) -> APIRouter:
     """Return the routes."""
-    router = APIRouter()
+    router, feed = APIRouter(), ClusterFeed(models)
 
     @router.get("/v1/cluster", response_model=ClusterReply, responses=describe_errors(401, 403))
     @needs_role("admin")
     async def get_cluster(http: Request) -> Response:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
         return await _answer(read_cluster(models), is_admin=http.state.role == "admin")
+
+    @router.get(
+        "/v1/cluster/events",
+        response_class=Response,
+        responses={**describe_event_stream(EVENTS, ClusterReply), **describe_errors(401, 403)},
+    )
+    @needs_role("admin")
+    async def follow_cluster() -> Response:
+        """Follow the cluster: its whole state first, and then each change, as server-sent events."""
+        return SseResponse(feed.listen())
 
     @router.post("/v1/cluster/rebalance", response_model=ClusterReply, responses=describe_errors(401, 403, 404))
     @needs_role("admin")
