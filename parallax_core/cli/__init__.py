@@ -185,11 +185,13 @@ def _silence_output() -> None:
 
 
 def _complain(message: str, hint: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    from parallax_core.base.log import write_line
+
+    print(write_line(f"error: {message}", "ERROR"), file=sys.stderr)
     if hint:
         from parallax_core.cli.pip_hint import localize_here
 
-        print(f"hint: {localize_here(hint)}", file=sys.stderr)
+        print(write_line(f"hint: {localize_here(hint)}", "ERROR"), file=sys.stderr)
     return code
 
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any, TypeVar, get_args
 import typer
 
 from parallax_core.base.errors import UsageError
+from parallax_core.base.log import choose_format
+from parallax_core.cli.tell import tell
 from parallax_core.config.config import Config
 from parallax_core.config.schema import Key, is_sequence, list_keys, strip_type
 from parallax_core.config.source import SettingOrigin, WrittenSetting
@@ -35,8 +37,10 @@ def from_section(section: str, schema: type[T]) -> Callable[[Callable[[T, Config
         def command(ctx: typer.Context, config: Path | None, settings: list[str], **given: Any) -> None:  # noqa: ANN401 -- of any type
             loaded = Config.load(config).override({section: read_settings(settings)})
             flags = {name: _take(keys[name], value) for name, value in given.items() if _is_given(ctx, name)}
+            found = loaded.read(section, schema, flags)
+            choose_format(getattr(found, "log_format", None))
             _announce([key for name, key in keys.items() if name in flags and key.is_advanced])
-            run(loaded.read(section, schema, flags), loaded)
+            run(found, loaded)
 
         parameters = [
             Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context),
@@ -71,7 +75,7 @@ def read_settings(given: Sequence[str]) -> Mapping[str, WrittenSetting]:
 def _announce(keys: Sequence[Key]) -> None:
     """Say of options that are not listed how they are written now."""
     for key in keys:
-        print(f"hint: `{_name_flag(key)}` is now `--set {key.name}=VALUE`", file=sys.stderr)
+        tell(f"hint: `{_name_flag(key)}` is now `--set {key.name}=VALUE`", sys.stderr)
 
 
 def _make_set(section: str) -> Any:  # noqa: ANN401 -- an annotation

@@ -8,6 +8,7 @@ import time
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
+from parallax_core.base.log import writes_json
 from parallax_core.cli.tell import tell
 from parallax_core.contracts.progress import Unit
 
@@ -36,8 +37,8 @@ class Display(Protocol):
 
 
 def make_display() -> Display:
-    """Return bars if standard error is a terminal, lines otherwise."""
-    return Bars() if sys.stderr.isatty() else Lines()
+    """Return bars if standard error is a terminal and no JSON goes there, lines otherwise."""
+    return Bars() if sys.stderr.isatty() and not writes_json() else Lines()
 
 
 class _Plain:
@@ -103,7 +104,7 @@ class Lines(_Plain):
         if not finished and (at_end or now - then >= LINE_INTERVAL_S):
             self._last[task] = (now, at_end)
             with contextlib.suppress(OSError):  # a full disk or a closed pipe does not end the work
-                print(f"{task}: {describe(done, total, unit)}", file=sys.stderr, flush=True)
+                tell(f"{task}: {describe(done, total, unit)}", sys.stderr)
 
 
 def describe(done: int, total: int | None, unit: Unit) -> str:

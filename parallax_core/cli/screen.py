@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from parallax_core.base.log import writes_json
 from parallax_core.cli.log_file import LogFile
 from parallax_core.cli.progress import Display, describe, make_display
 from parallax_core.cli.tell import tell
@@ -138,7 +139,8 @@ def _open_screen(name: str, stack: contextlib.ExitStack) -> Screen | None:
 
 def _is_wanted(*, verbose: bool) -> bool:
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
-    return is_terminal and not verbose and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+    is_plain = verbose or writes_json() or os.environ.get("CI") or os.environ.get("TERM") == "dumb"
+    return is_terminal and not is_plain
 
 
 @asynccontextmanager

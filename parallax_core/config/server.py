@@ -8,7 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from parallax_core.config.marks import HTTP, MODEL, NETWORK
+from parallax_core.config.log_option import LogFormat
+from parallax_core.config.marks import ADVANCED, HTTP, MODEL, NETWORK
 from parallax_core.config.network_options import Offline
 from parallax_core.config.server_tuning import ServerTuning
 from parallax_core.contracts.device import DType
@@ -87,3 +88,4 @@ class ServerSettings(ServerTuning):
         Meta(description="Seconds that running answers may take to end after SIGTERM.", ge=0, extra={"metavar": "S"}),
     ] = 1.0
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
+    log_format: Annotated[LogFormat, ADVANCED] = None

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from parallax_core.base.ids import HEAD
 from parallax_core.config.backend_option import BackendOptionTexts
+from parallax_core.config.log_option import LogFormat
 from parallax_core.config.network_options import Offline, PeerTimeout, RelaySettings
 
 
@@ -58,6 +59,7 @@ class NodeSettings(RelaySettings):
     ] = 30.0
     offline: Offline = False
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
+    log_format: LogFormat = None
 
     @property
     def memory_bytes(self) -> int | None:

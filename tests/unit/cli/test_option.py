@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from parallax_core.base.errors import UsageError
+from parallax_core.base.log import writes_json
 from parallax_core.cli.command import new_app
 from parallax_core.cli.exposure import make_options
 from parallax_core.cli.option import from_section
@@ -46,6 +47,7 @@ VALUES: dict[str, Any] = {
     "discovery": False,
     "offline": True,
     "stun_port": 9,
+    "log_format": "text",
     "host": "::1",
     "port": 9,
     "dtype": "float16",
@@ -132,6 +134,7 @@ def as_value(name: str, folder: Path = Path()) -> Any:
 @pytest.fixture(autouse=True)
 def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PARALLAX_LOG_FORMAT", "text")  # options change it
     monkeypatch.chdir(tmp_path)
 
 
@@ -188,6 +191,12 @@ def test_option_that_is_not_listed_works_with_a_hint() -> None:
         "hint: `--lenient` is now `--set lenient=VALUE`",
     ]
     assert "--max-waiting" not in run_all("--help").stdout
+
+
+def test_format_of_the_log_holds_for_all_that_follows() -> None:
+    done = run_all("--log-format", "json")
+    assert json.loads(done.stderr)["message"] == "hint: `--log-format` is now `--set log_format=VALUE`"
+    assert writes_json()
 
 
 def test_setting_is_set_by_its_key_after_file_and_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

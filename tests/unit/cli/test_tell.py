@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import io
+import json
+import sys
 
 import pytest
 
@@ -30,3 +32,11 @@ def test_line_that_a_full_disk_refuses_is_logged(caplog: pytest.LogCaptureFixtur
 def test_reader_that_has_ended_is_an_error() -> None:
     with pytest.raises(BrokenPipeError):
         tell("ready", Refusing(errno.EPIPE))
+
+
+def test_line_beside_a_log_of_json_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PARALLAX_LOG_FORMAT", "json")
+    tell("loading", sys.stderr)
+    tell("ready", sys.stdout)
+    shown = capsys.readouterr()
+    assert (json.loads(shown.err)["message"], shown.out) == ("loading", "ready\n")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from parallax_core.config.log_option import LogFormat
 from parallax_core.config.network_options import STUN_PORT, Offline, PeerTimeout, RelayLimitSettings, StunPort
 
 
@@ -46,3 +47,4 @@ class RelayCommandSettings(RelayLimitSettings):
     offline: Offline = False
     stun_port: StunPort = STUN_PORT
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
+    log_format: LogFormat = None

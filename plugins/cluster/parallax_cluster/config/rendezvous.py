@@ -7,6 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from parallax_core.config.log_option import LogFormat
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RendezvousSettings:
@@ -31,3 +33,4 @@ class RendezvousSettings:
         bool, Meta(description="Neither look for nodes nor answer broadcasts; only serve connecting nodes.")
     ] = False
     verbose: Annotated[bool, Meta(description="Log more, with tracebacks.", extra={"short": "-v"})] = False
+    log_format: LogFormat = None
