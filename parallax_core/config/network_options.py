@@ -1,9 +1,9 @@
-"""The settings that several sections have about the network of a machine."""
+"""The settings that several sections have about the network of a machine, and about the log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -35,7 +35,12 @@ StunPort = Annotated[
     ),
 ]
 
-
+LogFormat = Annotated[
+    Literal["text", "json"] | None,
+    Meta(
+        description="The form of log lines: text, or json, an object a line; by default PARALLAX_LOG_FORMAT, or text."
+    ),
+]
 RelayRate = Annotated[
     float,
     Meta(

@@ -8,9 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from parallax_core.config.log_option import LogFormat
 from parallax_core.config.marks import ADVANCED, HTTP, MODEL, NETWORK
-from parallax_core.config.network_options import Offline
+from parallax_core.config.network_options import LogFormat, Offline
 from parallax_core.config.server_tuning import ServerTuning
 from parallax_core.contracts.device import DType
 

@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from parallax_core.base.ids import HEAD
 from parallax_core.config.backend_option import BackendOptionTexts
-from parallax_core.config.log_option import LogFormat
-from parallax_core.config.network_options import Offline, PeerTimeout, RelaySettings
+from parallax_core.config.network_options import LogFormat, Offline, PeerTimeout, RelaySettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

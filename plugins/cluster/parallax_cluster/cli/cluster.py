@@ -15,6 +15,8 @@ app = lazy_app(
         "codes": ("Create and revoke join codes for machines that join a server.", f"{HERE}.codes:app"),
         "leave": ("Stop workers of this machine without losing answers.", f"{HERE}.leave:app"),
         "promote": ("Let the standby on this machine replace its server.", f"{HERE}.promote:app"),
+        "backup": ("Copy the state of the server of this machine into a file.", f"{HERE}.backup:app"),
+        "restore": ("Put the state in a backup in the place of that of this machine.", f"{HERE}.backup:restore_app"),
         "relay": ("Forward between machines of a server that cannot reach each other.", f"{HERE}.relay:app"),
         "rendezvous": (
             "Run a rendezvous where nodes with fixed layers and servers find each other.",

@@ -7,8 +7,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from parallax_core.config.log_option import LogFormat
-from parallax_core.config.network_options import STUN_PORT, Offline, PeerTimeout, RelayLimitSettings, StunPort
+from parallax_core.config.network_options import (
+    STUN_PORT,
+    LogFormat,
+    Offline,
+    PeerTimeout,
+    RelayLimitSettings,
+    StunPort,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

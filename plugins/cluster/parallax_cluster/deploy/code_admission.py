@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from parallax_cluster.deploy.backup import hold_state
 from parallax_cluster.deploy.discovery import being_found
 from parallax_cluster.deploy.join_codes import find_method, note_listening
 from parallax_cluster.deploy.network import telling_addresses
@@ -57,6 +58,7 @@ class CodeAdmission:
         """Note where a head listens, for new codes, and have machines find it; see `NodeAdmission.listening`."""
         places = (settings.listen or "", registry.address)
         async with AsyncExitStack() as stack:
+            stack.enter_context(hold_state())
             head = note_listening(offer, *places)
             stack.enter_context(telling_addresses(places, settings.stun_port))
             if settings.discovery:
