@@ -15,13 +15,13 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 QUIET = ("uvicorn", "asyncio", "httpx", "httpx2", "huggingface_hub", "filelock")
 VARIABLE = "PARALLAX_LOG_FORMAT"
 """The environment variable of the format, ``text`` or ``json``; processes that are started inherit it."""
-PLACE = re.compile(r"(?:(\w+)=)?%(?:%|[-#0 +]*\d*(?:\.\d+)?([a-zA-Z]))")
+PLACE = re.compile(r"(?:(\w+)=)?%(?:%|[-+ 0#]*\d*(?:\.\d+)?([a-zA-Z]))")
 """A place of a value in a message, with the name before it, as in ``node=%s``."""
 SCALARS = (bool, int, str, type(None))
 
 
 def choose_format(given: str | None) -> None:
-    """Write the log in a format from now on, also that of processes which are started; None: as inherited, or text."""
+    """Set the format of log lines, for processes started from now on, too; None: leave it."""
     if given is not None:
         os.environ[VARIABLE] = given
 

@@ -22,7 +22,7 @@ def backup(file: File) -> None:
     """Copy the state of the server of this machine into a new file, also while it runs.
 
     That is what `parallax run` needs to go on as the same server on this machine or another: join codes, the last plan,
-    drained nodes, events, its term, and the keys by which machines know it. The file is a secret; only you can read it.
+    its term, and the keys by which machines know it. The file is a secret; only you can read it.
     """
     number = back_up(file)
     print(f"{file} has {number} files; whoever reads it can be the server")

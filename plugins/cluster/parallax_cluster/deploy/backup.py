@@ -1,6 +1,7 @@
-"""Copies the state of this machine's coordinator into one file, and back: codes, plans, events, its term and its keys.
+"""Copies the state of this machine's coordinator into one file, and back.
 
-A backup is a tar archive for its owner only, whose first member lists the SHA-256 of all others.
+The state is codes, plans, the term and the keys. A backup is a tar archive for its owner only, whose first member lists
+the SHA-256 of all others.
 """
 
 from __future__ import annotations
