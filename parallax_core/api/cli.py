@@ -1,6 +1,8 @@
 """Tools for plugins' commands: options from settings, tables, progress, a client of running servers."""
 
 from parallax_core.base.errors import UsageError
+from parallax_core.base.processes import end_with_parent
+from parallax_core.cli import main as run_program
 from parallax_core.cli.client import Client, HttpReply
 from parallax_core.cli.command import new_app
 from parallax_core.cli.lazy import lazy_app
@@ -14,6 +16,7 @@ from parallax_core.cli.tell import tell
 from parallax_core.config.config import Config
 from parallax_core.config.marks import ADVANCED
 from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.remedy import normalize
 
 __all__ = [
     "ADVANCED",
@@ -28,13 +31,16 @@ __all__ = [
     "UsageError",
     "align",
     "describe_progress",
+    "end_with_parent",
     "find_url",
     "from_section",
     "lazy_app",
     "make_display",
     "new_app",
+    "normalize",
     "open_display",
     "print_table",
+    "run_program",
     "tell",
     "watching",
 ]

@@ -25,12 +25,15 @@ OLD = {
 """What a command is written as now; the old spelling works in version 0.1."""
 
 OWNERS = {
+    "batch": "parallax-batch",
     "bench": "parallax-bench",
     "cluster": "parallax-cluster",
+    "engines": "parallax-engines",
     "join": "parallax-cluster",
     "keys": "parallax-transport-zmq",
     "network": "parallax-netcheck",
     "nodes": "parallax-cluster",
+    "plugins new": "parallax-scaffold",
     "run": "parallax-cluster",
     "simulate": "parallax-simulate",
 }

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 GROUP = "parallax.commands"
 """The entry-point group; one below it, such as ``parallax.commands.my_tools``, names a heading of its own."""
+EXTENDED = ("plugins",)
+"""Commands of core with sub-commands of plugins: ``parallax.commands.plugins`` has those of ``parallax plugins``."""
 HEADING = "Commands of plugins"
 """The heading of commands without one of their own."""
 
@@ -27,13 +29,14 @@ Points = Mapping[str, Sequence[EntryPoint]]
 
 
 def find_commands() -> Points:
-    """Return the entry points of all commands that distributions offer, by name."""
+    """Return the entry points of all commands that distributions offer, by name: ``batch``, ``plugins new``."""
     found: dict[str, list[EntryPoint]] = defaultdict(list)
     all_points = entry_points()
     groups = [group for group in all_points.groups if group == GROUP or group.startswith(f"{GROUP}.")]
     points = [point for group in groups for point in all_points.select(group=group)]
     for point in sorted(points, key=lambda each: (each.name, _name_distribution(each))):
-        found[point.name].append(point)
+        parent = point.group.removeprefix(GROUP)[1:]
+        found[f"{parent} {point.name}" if parent in EXTENDED else point.name].append(point)
     return found
 
 
@@ -45,7 +48,7 @@ def list_headings(taken: Collection[str]) -> dict[str, dict[str, str]]:
     """
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for name, points in find_commands().items():
-        if name not in taken:
+        if name not in taken and " " not in name:
             found[read_heading(points[0])][name] = describe(points)
     return dict(sorted(found.items(), key=lambda each: (each[0] == HEADING, each[0])))
 

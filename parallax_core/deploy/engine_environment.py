@@ -1,8 +1,7 @@
-"""Finds and removes the environments in which engines are installed."""
+"""Finds the environments in which engines are installed."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -11,7 +10,6 @@ from pathlib import Path
 import msgspec
 from packaging.specifiers import SpecifierSet
 
-from parallax_core.base.errors import ParallaxError
 from parallax_core.config.home import engines_folder
 from parallax_core.contracts.engine_spec import EngineBuild
 
@@ -69,18 +67,3 @@ def find_environment(backend: str) -> EngineEnvironment | None:
     except (OSError, msgspec.DecodeError):
         return None
     return EngineEnvironment(folder, note) if find_python(folder).exists() else None
-
-
-def remove_environment(backend: str) -> int:
-    """Remove the environment of a backend's engine, complete or not, and return the bytes that are freed.
-
-    Raises:
-        ParallaxError: if there is none.
-    """
-    folder = engines_folder() / backend
-    if not folder.is_dir():
-        message = f"there is no environment for the engine of {backend!r} in {folder.parent}"
-        raise ParallaxError(message, "`parallax engines list` shows the engines")
-    freed = sum(path.lstat().st_size for path in folder.rglob("*"))
-    shutil.rmtree(folder)
-    return freed

@@ -60,6 +60,18 @@ class TestNetwork(CommandConformance):
     place = "parallax_netcheck.cli:app"
 
 
+class TestBatch(CommandConformance):
+    place = "parallax_batch.cli:app"
+
+
+class TestEngines(CommandConformance):
+    place = "parallax_engines.cli:app"
+
+
+class TestNewPlugin(CommandConformance):
+    place = "parallax_scaffold.cli:app"
+
+
 @pytest.fixture
 def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> type[CommandConformance]:
     """Return the kit of a command whose code was changed."""

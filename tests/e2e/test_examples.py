@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from parallax_core.cli.scaffold import KINDS
+from parallax_scaffold.scaffold import KINDS
 from tests.e2e.conftest import ROOT, environment
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]

@@ -42,10 +42,13 @@ OTHERS = {"torch", "openai", "ollama"}
 INSTALLED = {
     "parallax-api-anthropic",
     "parallax-api-responses",
+    "parallax-batch",
     "parallax-cluster",
     "parallax-core",
+    "parallax-engines",
     "parallax-models",
     "parallax-netcheck",
+    "parallax-scaffold",
     "parallax-simulate",
     "parallax-source-hub",
     "parallax-source-pypi",

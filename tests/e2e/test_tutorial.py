@@ -103,6 +103,6 @@ def test_tutorial_does_what_it_says(author_bin: Path, tmp_path: Path) -> None:
 
 def test_tutorial_names_every_file_of_the_package(tmp_path: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    templates = ROOT / "parallax_core/cli/templates"
+    templates = ROOT / "plugins/scaffold/parallax_scaffold/templates"
     sources = [*templates.glob("backend/package/*.j2"), *templates.glob("common/*.toml.j2")]
     assert [path.name for path in sources if path.name.removesuffix(".j2") not in page] == []

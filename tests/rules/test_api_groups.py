@@ -17,7 +17,7 @@ USERS = (
     "plugins/**/*.py",
     "docs/examples/**/*.py",
     "parallax_core/builtin/**/*.py",
-    "parallax_core/cli/templates/**/*.j2",
+    "plugins/scaffold/parallax_scaffold/templates/**/*.j2",
     "tests/data/old_plugins/**/*.py",
 )
 IMPORT = re.compile(r"from parallax_core\.api import (\([^)]*\)|.*)")

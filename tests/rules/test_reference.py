@@ -25,7 +25,15 @@ CLI = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
 
 ALSO = {"parallax cluster join", "parallax cluster nodes", "parallax cluster run"}
 """Commands that are on the page without that word."""
-ON_PAGE = {"parallax-cluster", "parallax-core", "parallax-netcheck", "parallax-simulate"}
+ON_PAGE = {
+    "parallax-batch",
+    "parallax-cluster",
+    "parallax-core",
+    "parallax-engines",
+    "parallax-netcheck",
+    "parallax-scaffold",
+    "parallax-simulate",
+}
 """The distributions whose commands the page describes."""
 MOST_COMMANDS = 13
 """Of core and of the cluster, listed by ``parallax --help``; plugins' have a heading of their own."""

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.client import Client
+from parallax_core.api import ParallaxError
+from parallax_core.api.cli import Client, end_with_parent, run_program
 
 END_S = 10.0
 """Seconds that the server has to end before it is killed."""
@@ -106,8 +106,5 @@ def run_server(model: str, options: Sequence[str]) -> Iterator[Client]:
 
 
 if __name__ == "__main__":
-    from parallax_core.base.processes import end_with_parent
-    from parallax_core.cli import main
-
     end_with_parent()
-    main()
+    run_program()

@@ -1,4 +1,4 @@
-"""The command ``parallax batch``."""
+"""Run the requests of a file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.cli.batch_files import ResultFile, count_requests, read_requests
-from parallax_core.cli.batch_run import BatchCount, BatchRunner
-from parallax_core.cli.child_server import run_server
-from parallax_core.cli.client import Client
-from parallax_core.cli.command import new_app
-from parallax_core.cli.progress import make_display
-from parallax_core.cli.server_url import UrlOption, find_url
+from parallax_batch.child_server import run_server
+from parallax_batch.files import ResultFile, count_requests, read_requests
+from parallax_batch.run import BatchCount, BatchRunner
+from parallax_core.api import ParallaxError
+from parallax_core.api.cli import Client, UrlOption, UsageError, find_url, make_display, new_app
 
 ANSWER_S = 3600.0
 """Seconds that an answer may take."""

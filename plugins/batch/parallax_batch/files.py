@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.api import ParallaxError
+from parallax_core.api.cli import UsageError
 
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 """The routes that OpenAI's batches may name; a server without one of them answers with 404."""

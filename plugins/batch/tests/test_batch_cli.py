@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from parallax_core.api import SequenceSpec
-from parallax_core.base.errors import ParallaxError
-from parallax_core.cli import batch_run
-from parallax_core.cli.batch import app
-from parallax_core.cli.client import Client
+from parallax_batch import run as batch_run
+from parallax_batch.cli import app
+from parallax_core.api import ParallaxError, SequenceSpec
+from parallax_core.api.cli import Client
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import answer
 from tests.unit.server.thread import Threaded

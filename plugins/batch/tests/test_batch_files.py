@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parallax_batch.files import BatchRequest, InvalidLine, ResultFile, count_requests, read_requests
 from parallax_core.base.errors import UsageError
-from parallax_core.cli.batch_files import BatchRequest, InvalidLine, ResultFile, count_requests, read_requests
 
 REQUEST: dict[str, Any] = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
 

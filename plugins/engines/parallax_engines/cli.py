@@ -1,4 +1,4 @@
-"""The command ``parallax engines``."""
+"""Install, list and remove engines, such as vLLM."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.base.errors import UnknownName, UsageError
-from parallax_core.cli.command import new_app
-from parallax_core.cli.progress import make_display
-from parallax_core.cli.table import print_table
-from parallax_core.contracts.backend import BackendSpec
-from parallax_core.contracts.engine_spec import EngineBuild, EngineSpec
-from parallax_core.deploy.engine_environment import find_environment, remove_environment
-from parallax_core.deploy.engine_install import EngineInstall, choose_build
-from parallax_core.models.backends import probe
-from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Offer
+from parallax_core.api import BackendSpec, EngineBuild, EngineSpec, UnknownName
+from parallax_core.api.cli import PluginHost, UsageError, make_display, new_app, print_table
+from parallax_core.api.engines import Offer, find_environment, probe
+from parallax_engines.install import EngineInstall, choose_build, remove_environment
 
 app = new_app("Install, list and remove engines, such as vLLM, in environments of their own.")
 

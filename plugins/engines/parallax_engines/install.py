@@ -15,14 +15,17 @@ from pathlib import Path
 import filelock
 import msgspec
 
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.base.machine import Machine
-from parallax_core.config.home import engines_folder
-from parallax_core.contracts.engine_spec import EngineBuild, EngineSpec, PipStep
-from parallax_core.contracts.progress import Progress, silent
-from parallax_core.deploy.engine_environment import NOTE, EngineEnvironment, EngineNote, find_distribution, find_python
-from parallax_core.deploy.local_source import CORE, list_sources
-from parallax_core.plugins.remedy import normalize
+from parallax_core.api import EngineBuild, EngineSpec, Machine, ParallaxError, PipStep, Progress, silent
+from parallax_core.api.cli import UsageError, normalize
+from parallax_core.api.engines import (
+    NOTE,
+    EngineEnvironment,
+    EngineNote,
+    engines_folder,
+    find_distribution,
+    find_python,
+)
+from parallax_engines.local_source import CORE, list_sources
 
 MACHINE = Machine()
 NAME = re.compile(r"^[\w.-]*")
@@ -160,6 +163,21 @@ class EngineInstall:
             message = f"{module} is installed, but cannot be imported: {last}"
             builds = ", ".join(f"--{name}" for name in self.spec.builds)
             raise ParallaxError(message, f"try another build: {builds}")
+
+
+def remove_environment(backend: str) -> int:
+    """Remove the environment of a backend's engine, complete or not, and return the bytes that are freed.
+
+    Raises:
+        ParallaxError: if there is none.
+    """
+    folder = engines_folder() / backend
+    if not folder.is_dir():
+        message = f"there is no environment for the engine of {backend!r} in {folder.parent}"
+        raise ParallaxError(message, "`parallax engines list` shows the engines")
+    freed = sum(path.lstat().st_size for path in folder.rglob("*"))
+    shutil.rmtree(folder)
+    return freed
 
 
 def choose_build(spec: EngineSpec, machine: Machine = MACHINE) -> EngineBuild:

@@ -9,14 +9,12 @@ from pathlib import Path
 import filelock
 import pytest
 
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.base.machine import Machine
-from parallax_core.base.refs import Ref
-from parallax_core.contracts.engine_spec import EngineSpec, PipStep
-from parallax_core.deploy import engine_install
-from parallax_core.deploy.engine_environment import NOTE, find_environment, remove_environment
-from parallax_core.deploy.engine_install import EngineInstall, choose_build, find_pip_error
-from parallax_core.deploy.local_source import find_family, list_sources
+from parallax_core.api import EngineSpec, Machine, ParallaxError, PipStep, Ref
+from parallax_core.api.cli import UsageError
+from parallax_core.api.engines import NOTE, find_environment
+from parallax_engines import install as engine_install
+from parallax_engines.install import EngineInstall, choose_build, find_pip_error, remove_environment
+from parallax_engines.local_source import find_family, list_sources
 
 PIP_OPTIONS = ("--no-deps", "--no-index")
 

@@ -1,4 +1,4 @@
-"""The command ``parallax plugins new``."""
+"""Write a package with a small plugin that works, and its tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.cli.scaffold import KINDS, make_project, read_kind, write_project
+from parallax_core.api.cli import new_app
+from parallax_scaffold.scaffold import KINDS, make_project, read_kind, write_project
+
+app = new_app()
 
 KindArgument = Annotated[str, typer.Argument(metavar="KIND", help=f"What it offers: {', '.join(KINDS)}.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name for users, such as `cuda-graphs`.")]
@@ -19,6 +22,7 @@ Folder = Annotated[
 ]
 
 
+@app.command()
 def new(kind: KindArgument, name: NameArgument, folder: Folder = Path()) -> None:
     """Write a package with a small plugin that works, and its tests.
 

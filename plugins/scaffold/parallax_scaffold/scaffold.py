@@ -17,9 +17,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.hookspecs import PLUGIN_API
-from parallax_core.plugins.remedy import normalize
+from parallax_core.api import PLUGIN_API, ParallaxError
+from parallax_core.api.cli import UsageError, normalize
 
 KINDS = {
     "backend": "a way to run the layers of a model",
@@ -116,7 +115,7 @@ def render_project(project: Project) -> Iterator[tuple[PurePosixPath, str]]:
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
     facts = describe_project(project)
     for root in ("common", project.kind):
-        for path, template in _walk_templates(files("parallax_core.cli") / "templates" / root, PurePosixPath()):
+        for path, template in _walk_templates(files("parallax_scaffold") / "templates" / root, PurePosixPath()):
             parts = (project.package if part == "package" else part for part in path.parts)
             yield PurePosixPath(*parts), environment.from_string(template).render(facts)
 

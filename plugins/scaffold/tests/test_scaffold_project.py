@@ -8,9 +8,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 from typer.testing import CliRunner
 
-from parallax_core.base.errors import ParallaxError, UsageError
+from parallax_core.api import ParallaxError
+from parallax_core.api.cli import UsageError
 from parallax_core.cli.plugins import app
-from parallax_core.cli.scaffold import KINDS, Project, make_project, read_kind, render_project, write_project
+from parallax_scaffold.scaffold import KINDS, Project, make_project, read_kind, render_project, write_project
 from tests.conformance.example import EXAMPLES, run_pytest
 
 SLOW = {"transport"}

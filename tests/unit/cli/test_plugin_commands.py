@@ -39,6 +39,17 @@ def test_help_lists_a_command_with_the_first_line_of_its_module_under_its_own_he
     assert site.run("hello").stdout == "hello world\n"
 
 
+def test_plugin_adds_a_sub_command_to_parallax_plugins(site: Site) -> None:
+    site.install_command("greeter", "hello", '"""Greet whoever you like."""\n' + HELLO)
+    site.state("greeter", {"parallax.commands.plugins": "hello = greeter_plugin:app"})
+    assert "\n  hello  Greet whoever you like.\n" in site.run("plugins", "--help").stdout
+    assert "hello" not in site.run("--help").stdout
+    assert not (site.folder / "imported").exists()
+    assert site.run("plugins", "hello").stdout == "hello world\n"
+    assert "hint: pip install parallax-scaffold" in site.run("plugins", "new", "backend", "mine").stderr
+    assert "did you mean" in site.run("plugins", "helo").stderr
+
+
 def test_command_of_a_plugin_runs_with_its_options_and_exit_code(site: Site) -> None:
     site.install_command("greeter", "hello", HELLO)
     done = site.run("hello", "--name", "you", "--code", "3")

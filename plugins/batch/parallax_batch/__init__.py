@@ -1,0 +1,1 @@
+"""Runs the requests of a file."""

@@ -1,0 +1,1 @@
+"""Makes the environments of engines."""

@@ -1,0 +1,1 @@
+"""Writes packages of new plugins."""
