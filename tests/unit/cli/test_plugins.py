@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from parallax_core.cli.plugins import plugins
+from parallax_core.base.errors import UsageError
+from parallax_core.cli import plugins as module
+from parallax_core.cli.plugins import app, plugins
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from tests.unit.plugins.site import Site
@@ -44,6 +47,13 @@ def test_plugins_lists_every_kind_of_thing_core_offers(capsys: pytest.CaptureFix
         "prefix-affinity",
         "least-finish-time",
     ]
+
+
+def test_sub_command_that_is_not_installed_names_its_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_commands", dict)
+    with pytest.raises(UsageError, match="`parallax plugins new` is a command of parallax-scaffold") as caught:
+        typer.main.get_command(app).main(["new", "backend", "mine"], standalone_mode=False)
+    assert caught.value.hint == "pip install parallax-scaffold"
 
 
 def test_plugins_writes_a_line_for_each_kind(capsys: pytest.CaptureFixture[str]) -> None:
