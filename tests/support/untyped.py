@@ -48,6 +48,7 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax engines install": ENGINE,
         "parallax serve": ENGINE,
     },
+    "plugins/engines/README.md": {"parallax engines install": ENGINE},
     "plugins/simulate/README.md": {"parallax simulate": HUB},
     "plugins/source_hub/README.md": {"parallax models pull org/name": HUB},
     "plugins/transport_zmq/README.md": {"parallax keys allow": "needs a key of another machine"},
