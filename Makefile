@@ -46,18 +46,19 @@ serve: $(SERVE)/.stamp-$(BACKEND) ## serve MODEL on PORT (8000) with BACKEND (ml
 # With CI set, the newest vLLM is tested too: its environment takes 4 GB, which a person's first `make test` should not.
 test: $(if $(CI),ci,lint unit) ## run everything a change must pass: lint, types, imports and tests
 
-# The engine's tests run where what they test was touched since they passed: tests/engines.json knows.
-ENGINE_RECORD := $(DEV)/bin/python -m tests.support.engine_record $(CI_ENGINE)
+# The tests of engines and of most plugins run where what they stand on was touched since they passed: tests/passed.json
+# knows. EVERYTHING=1 runs those of all plugins.
+PASSED := $(DEV)/bin/python -m tests.support.passed
 
 ci: $(DEV)/.stamp ## run `make test`, and the tests of vLLM that are marked ci where what they test was touched
-	@$(MAKE) $$($(ENGINE_RECORD) >&2 && echo lint unit || echo ci-engine)
+	@$(MAKE) $$($(PASSED) $(CI_ENGINE) >&2 && echo lint unit || echo ci-engine)
 
 # The environment of the engine is made while one core checks types.
 ci-engine: $(DEV)/.stamp
 	@$(MAKE) build/engines/$(CI_ENGINE)/.stamp & $(MAKE) lint; linted=$$?; wait $$! && exit $$linted
 	@$(MAKE) unit
 	@$(MAKE) engine-$(CI_ENGINE) ARGS="-m ci"
-	@$(ENGINE_RECORD) --record
+	@$(PASSED) $(CI_ENGINE) --record
 
 # Each folder of tests is called "tests": in the tests' own run, modules are named from the root, as in pluginA.tests.
 PLUGIN_TEST_PATH := . $(sort $(wildcard docs/examples/*-*)) docs/examples/backend-numpy/tests
@@ -85,14 +86,16 @@ unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 # DURATIONS=FILE adds what each file of tests took to a JSON file; the record is tests/durations.json.
 unit: $(DEV)/.stamp ## run the tests in WORKERS (3) processes, or with ARGS for pytest in one
 	@echo "pytest"
-	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal) \
+	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal $(if $(EVERYTHING),,$$($(PASSED)))) \
 		$(if $(DURATIONS),--store-durations $(abspath $(DURATIONS)))
+	@$(if $(ARGS),,$(PASSED) --record)
 
 # The record says what ran. What fails runs once more, and is flaky if it passes then.
 nightly: NIGHTLY := $(DEV)/bin/python -m pytest -m nightly --record tests/nightly.json
 nightly: $(DEV)/.stamp ## run the tests that `make test` leaves out, and type the documentation on machines that have nothing yet (90 minutes)
 	@$(NIGHTLY) --numprocesses $(WORKERS) --dist worksteal $(ARGS) || $(NIGHTLY) --last-failed --last-failed-no-failures none
 	@$(NIGHTLY) tests/e2e/nightly.py $(ARGS)
+	@$(MAKE) unit EVERYTHING=1
 
 # The releases of engines that are tested. Each gets an environment of its own, as `parallax engines install` makes it.
 engines: ## build the environment of each engine from nothing, and run its tests there (an hour)

@@ -1,4 +1,7 @@
-"""Calls the functions of a kind of deployment; see `DeploymentSpec`. What a server is planned with is not imported."""
+"""Calls the functions of a kind of deployment; see `DeploymentSpec`.
+
+What a server is planned with is not imported.
+"""
 
 from __future__ import annotations
 
