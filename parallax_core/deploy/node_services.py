@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from parallax_core.base.errors import BrokenPlugin, PluginConflict
+from parallax_core.base.errors import BrokenPlugin, ParallaxError, PluginConflict
 from parallax_core.config.worker import WorkerSettings
-from parallax_core.contracts.node_service import NodeService, NodeServiceSpec, ServiceContext
-from parallax_core.contracts.service_message import RESERVED, TAGS_OF_ONE, ServiceMessage, service_tag
+from parallax_core.contracts.node_service import MessageKinds, NodeService, NodeServiceSpec, ServiceContext
 from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.deploy.stage_opener import StageOpener
 from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.shared_layers import SharedLayers
+from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
-from parallax_core.wire.codec import find_number, index_kinds
+from parallax_core.plugins.remedy import describe_error
+from parallax_core.wire.codec import check_tag, index_kinds
 from parallax_core.wire.membership import Join
-
-OWN = "parallax-"
-"""How the names of our own distributions begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,40 +63,47 @@ def make_services(plugins: PluginHost, side: Literal["node", "head"], context: S
     """Yield the services that plugins offer for a node or a head.
 
     Raises:
-        BrokenPlugin: if a service cannot be imported, or its messages have tags of others.
-        PluginConflict: if messages of two services have the same tag.
+        BrokenPlugin: if a service cannot be imported or made, or its messages have tags of others.
+        PluginConflict: if two services have the same name, or a message with the same tag.
     """
-    offers = plugins.node_services().offers
+    registry = plugins.node_services()
+    offers = [registry.get(offer.spec.name) for offer in registry.offers]
     check_messages(offers)
     for offer in offers:
         ref = offer.spec.node if side == "node" else offer.spec.head
-        if ref is not None and (service := offer.load(ref)(context)) is not None:
+        if ref is not None and (service := _make(offer, offer.load(ref), context)) is not None:
             yield service
 
 
-def check_messages(offers: tuple[Offer[NodeServiceSpec], ...]) -> None:
-    """Check the tags of all messages; see `make_services`."""
-    kinds = [(offer, kind) for offer in offers for kind in offer.load(offer.spec.messages)]
-    for offer, kind in kinds:
-        _check_tag(offer, kind)
+def _make(
+    offer: Offer[NodeServiceSpec], make: Callable[[Any], NodeService | None], context: ServiceContext
+) -> NodeService | None:
     try:
-        index_kinds(kind for _, kind in kinds)
+        return make(context)
+    except ParallaxError:
+        raise
+    except Exception as error:
+        message = f"{offer.spec.name!r} of {offer.plugin.origin} cannot be made: {describe_error(error)}"
+        raise BrokenPlugin(
+            message, f"see its author, or leave it out: {DISABLED_VARIABLE}={offer.plugin.distribution}"
+        ) from error
+
+
+def check_messages(offers: Iterable[Offer[NodeServiceSpec]]) -> None:
+    """Check the tags of all messages; see `make_services`."""
+    kinds = [kind for offer in offers for kind in _load_messages(offer)]
+    try:
+        index_kinds(kinds)
     except ValueError as error:
         raise PluginConflict(str(error), "remove one of the plugins: `parallax plugins` lists them") from error
 
 
-def _check_tag(offer: Offer[NodeServiceSpec], kind: type[ServiceMessage]) -> None:
-    distribution = offer.plugin.distribution
+def _load_messages(offer: Offer[NodeServiceSpec]) -> MessageKinds:
+    kinds = offer.load(offer.spec.messages)
     try:
-        tag = find_number(kind)
+        for kind in kinds:
+            check_tag(kind, offer.plugin.distribution)
     except ValueError as error:
-        raise BrokenPlugin(f"{offer.spec.name!r} of {offer.plugin.origin}: {error}", HINT) from error
-    first = service_tag(distribution, 0)
-    if not (first <= tag < first + TAGS_OF_ONE or (tag < RESERVED and distribution.startswith(OWN))):
-        raise BrokenPlugin(
-            f"{offer.spec.name!r} of {offer.plugin.origin} has a message with tag {tag}, which is not one of its tags",
-            HINT,
-        )
-
-
-HINT = "its author should number it with `service_tag` and the name of the distribution"
+        hint = "its author should number it with `service_tag` and the name of the distribution"
+        raise BrokenPlugin(f"{offer.spec.name!r} of {offer.plugin.origin}: {error}", hint) from error
+    return kinds

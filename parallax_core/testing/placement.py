@@ -1,15 +1,15 @@
-"""The kit for placement policies. Subclass it as ``Test...``, and give the policy."""
+"""The kit for placement policies. Subclass it as ``Test...``, and give the policy and an estimator."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice, permutations
 
-from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_core.contracts.placement import (
     ClusterProfile,
     DeviceProfile,
+    Estimator,
     LayerDemand,
     LinkProfile,
     ModelDemand,
@@ -28,6 +28,9 @@ GB = 10**9
 
 class PlacementConformance(PolicyConformance[PlacementProblem]):
     """Holds a placement policy to its contract."""
+
+    estimator: Callable[[PlacementProblem], Estimator]
+    """The class that predicts speeds, such as ``parallax_cluster.placement.estimate.PlacementEstimator``."""
 
     def list_cases(self) -> Sequence[PlacementProblem]:
         """Return problems: no node, one, several alike or not, sites, missing links, too small, a placement."""
@@ -49,7 +52,7 @@ class PlacementConformance(PolicyConformance[PlacementProblem]):
 
     def ask(self, policy: PlacementPolicy, case: PlacementProblem) -> Placement:
         """Return the placement."""
-        return policy.place(case, PlacementEstimator(case))
+        return policy.place(case, self.estimator(case))
 
     def test_placement_is_valid(self) -> None:
         """Every pipeline has all layers in order, no node twice, memory that suffices, and links from node to node."""
@@ -58,7 +61,7 @@ class PlacementConformance(PolicyConformance[PlacementProblem]):
                 answer = self.ask(policy, case)
                 assert isinstance(answer, Placement), broken(f"{policy!r} answers {answer!r}", VALID)
                 try:
-                    PlacementEstimator(case).estimate(answer)
+                    self.estimator(case).estimate(answer)
                 except ValueError as error:
                     raise AssertionError(broken(f"{policy!r} answers {answer!r}: {error}", VALID)) from error
 

@@ -13,7 +13,7 @@ from typing import get_args
 
 import msgspec
 
-from parallax_core.contracts.service_message import ServiceMessage
+from parallax_core.contracts.service_message import RESERVED, TAGS_OF_ONE, ServiceMessage, service_tag
 from parallax_core.contracts.tensor import Data, Tensor
 from parallax_core.contracts.transport import Frame, FrameLimits
 from parallax_core.wire.bounds import check_message
@@ -31,6 +31,8 @@ DECODER: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
 
 
 DEFAULT_LIMITS = FrameLimits()
+OWN = "parallax-"
+"""How the names of our own distributions begin."""
 Kinds = Mapping[int, type[ServiceMessage]]
 """The messages of services that a channel takes, by their tags."""
 NO_KINDS: Kinds = MappingProxyType({})
@@ -120,6 +122,18 @@ def find_number(kind: type[ServiceMessage]) -> int:
     if not isinstance(tag := kind.__struct_config__.tag, int) or tag < 0:
         raise ValueError(f"the tag of the message {kind.__name__} is {tag!r}, not a number")
     return tag
+
+
+def check_tag(kind: type[ServiceMessage], distribution: str) -> None:
+    """Check that a distribution may give a kind of messages its tag.
+
+    Raises:
+        ValueError: if not.
+    """
+    first = service_tag(distribution, 0)
+    is_reserved = (tag := find_number(kind)) < RESERVED and distribution.startswith(OWN)
+    if not (is_reserved or first <= tag < first + TAGS_OF_ONE):
+        raise ValueError(f"the message {kind.__name__} has the tag {tag}, which is not one of those of {distribution}")
 
 
 @cache

@@ -25,6 +25,7 @@ SIZES = {
     "model-olmo2": 80,
     "policy-cached": 40,
     "policy-rush": 85,
+    "service-clock": 90,
     "transport-tcp": 210,
 }
 """The most lines of code of each package, without its tests, and without the layers that a model may bring."""

@@ -27,9 +27,10 @@ NAMES = (
     "model_olmo2",
     "policy_cached",
     "policy_rush",
+    "service_clock",
     "transport_tcp",
 )
-NUMPY, COMMAND, ASK, OLMO2, CACHED, RUSH, TCP = (f"parallax_{name}" for name in NAMES)
+NUMPY, COMMAND, ASK, OLMO2, CACHED, RUSH, CLOCK, TCP = (f"parallax_{name}" for name in NAMES)
 
 DAMAGES = {
     "nodes run on after their server": Damage(
@@ -52,6 +53,27 @@ DAMAGES = {
         ")",
         "test_launcher_has_a_server_that_listens",
         "a server that does not listen",
+    ),
+    "the time is told all the time": Damage(
+        f"{CLOCK}/clock.py",
+        "asyncio.sleep(self._every_s)",
+        "asyncio.sleep(0)",
+        "test_both_sides_keep_to_their_limits",
+        "more than 1 of ClockReading per second",
+    ),
+    "the time goes on to a head that was left": Damage(
+        f"{CLOCK}/clock.py",
+        "            sending.cancel()\n            await asyncio.gather(sending, return_exceptions=True)",
+        "            pass",
+        "test_nothing_is_left_of_a_peer",
+        "tasks run on for a peer that has left",
+    ),
+    "a reading is larger than it says": Damage(
+        f"{CLOCK}/messages.py",
+        "most_bytes: ClassVar[int] = 32",
+        "most_bytes: ClassVar[int] = 8",
+        "test_samples_arrive_as_they_were_sent",
+        "at most 8 are allowed",
     ),
     "angles of a chunk begin at 0": Damage(
         f"{NUMPY}/llama.py",
@@ -229,6 +251,6 @@ def test_kit_finds_what_was_damaged(damage: Damage, tmp_path: Path) -> None:
 
 def test_every_example_is_damaged_in_three_ways_at_least() -> None:
     damaged = [damage.file.partition("/")[0] for damage in DAMAGES.values()]
-    assert set(damaged) == {NUMPY, COMMAND, ASK, OLMO2, CACHED, RUSH, TCP}
+    assert set(damaged) == {NUMPY, COMMAND, ASK, OLMO2, CACHED, RUSH, CLOCK, TCP}
     assert len(EXAMPLES) == len(set(damaged))
     assert min(map(damaged.count, damaged)) > 2

@@ -111,6 +111,7 @@ class TestLeastFinishTime(RoutingConformance):
 
 class TestSearchPlacement(PlacementConformance):
     policy = SearchPlacement(effort=20, seed=1)
+    estimator = PlacementEstimator
 
     def make_policies(self) -> list[Any]:
         """Return policies that search a little."""
@@ -120,14 +121,17 @@ class TestSearchPlacement(PlacementConformance):
 @pytest.mark.nightly
 class TestSearchPlacementOfAllEffort(PlacementConformance):
     policy = SearchPlacement(effort=100, seed=1)
+    estimator = PlacementEstimator
 
 
 class TestGreedyPlacement(PlacementConformance):
     policy = GreedyPlacement(param_mem_ratio=0.9)
+    estimator = PlacementEstimator
 
 
 class TestWaterFillingPlacement(PlacementConformance):
     policy = WaterFillingPlacement(most_states=3)
+    estimator = PlacementEstimator
 
 
 def test_every_policy_of_core_is_held_to_its_contract() -> None:
@@ -418,7 +422,7 @@ class Crowding:
 
 
 def test_kit_catches_a_fault_of_placement() -> None:
-    assert fails(PlacementConformance, Crowding) == {"test_placement_is_valid"}
+    assert fails(PlacementConformance, Crowding, estimator=PlacementEstimator) == {"test_placement_is_valid"}
 
 
 def test_invalid_placement_of_a_policy_is_replaced(caplog: pytest.LogCaptureFixture) -> None:

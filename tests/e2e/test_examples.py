@@ -65,6 +65,7 @@ def test_every_package_is_loaded_and_offers_something(
     assert offers["parallax-dialect-ask"] == {"dialects": ["ask"]}
     assert offers["parallax-policy-cached"] == {"scheduling": ["cached-first"]}
     assert offers["parallax-policy-rush"] == {"batching": ["rush"], "settings": ["rush"], "commands": ["rush"]}
+    assert offers["parallax-service-clock"] == {"node services": ["clock"]}
     assert offers["parallax-source-my-thing"] == {"sources": ["my-thing"]}
     assert offers["parallax-parser-my-thing"] == {"parsers": ["my-thing"]}
     assert all(offers.values())

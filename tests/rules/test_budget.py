@@ -13,9 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "parallax_core": 46_200,
-    "parallax_core/testing": 9_500,
+    "parallax_core/testing": 9_900,
     "tests": 80_000,
-    "docs/examples": 1_450,
+    "docs/examples": 1_600,
     "benchmarks": 8_000,
     "labs": 2_500,
     "plugins/api_anthropic": 2_700,

@@ -48,9 +48,6 @@ ELSEWHERE = {"sglang": ["sglang"], "triton": ["torch"], "vllm": ["vllm", "vllm-c
 """Modules of engines, which are installed in environments of their own, and of PyTorch for CUDA: the distributions that
 have or bring them."""
 
-KITS = {"parallax_core/testing/placement.py"}
-"""Kits for plugins of a distribution of this project that extends core, which have it installed."""
-
 OURS = {path.name for path in (*ROOT.glob("parallax_*"), *ROOT.glob("plugins/*/parallax_*"))}
 
 Project = Mapping[str, Any]
@@ -88,8 +85,7 @@ def find_owners() -> dict[str, list[str]]:
 def find_imported(project: Path) -> set[frozenset[str]]:
     """Return the possible distributions of each module that the packages of a project import."""
     owners = find_owners()
-    files = (path for path in project.glob("parallax_*/**/*.py") if path.relative_to(ROOT).as_posix() not in KITS)
-    modules = {module for path in files for module in list_modules(path)}
+    modules = {module for path in project.glob("parallax_*/**/*.py") for module in list_modules(path)}
     strangers = modules - set(sys.stdlib_module_names) - {path.name for path in project.glob("parallax_*")}
     return {frozenset(BROUGHT.get(name, name) for name in names(owners[module])) for module in strangers}
 

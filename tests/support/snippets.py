@@ -48,6 +48,7 @@ ELSEWHERE = {
             "model-olmo2",
             "policy-cached",
             "policy-rush",
+            "service-clock",
             "transport-tcp",
         )
     },

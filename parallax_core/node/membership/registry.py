@@ -18,11 +18,11 @@ from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import SoftwareNotes, welcome
 from parallax_core.node.membership.copies import NAME_HINT, check_original
 from parallax_core.node.membership.false_alarms import FalseAlarms
-from parallax_core.node.membership.head_services import HeadServices
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.node_matcher import Fit, NodeMatcher, NodeRequest
 from parallax_core.node.membership.refused_nodes import RefusedNodes
 from parallax_core.node.membership.served_links import ServedLinks
+from parallax_core.node.services import Services
 from parallax_core.wire.membership import Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result
 
@@ -72,7 +72,7 @@ class NodeRegistry:
         self._served = ServedLinks(self.has)
         self.purposes = self._served.purposes
         """How to serve links, by purpose; links of other purposes are refused."""
-        self.services = HeadServices(self.purposes)
+        self.services = Services(self.purposes)
         """What the head does beside handing out nodes."""
         self.sharing: Collection[str] = ()
         """The nodes whose stages are released when they are given back, since leases want their memory."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
-from parallax_core.base.errors import ParallaxError, StageLost
-from parallax_core.base.taskgroup import FailFastGroup
-from parallax_core.contracts.node_service import LinkPurpose, NodeService
+from parallax_core.base.errors import StageLost
+from parallax_core.contracts.node_service import NodeService
 from parallax_core.contracts.transport import Transport
 from parallax_core.node.channel import Channel
 from parallax_core.node.paths import Paths
+from parallax_core.node.services import Services
 from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.node.worker.peers import PeerLinks
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +52,23 @@ class WorkerService(NodeService):
         """Prepare to join the head at ``address`` next."""
 
 
-class NodeServices:
+class NodeServices(Services):
     """All services of a node, and what they share with its session. Belongs to one event loop."""
 
-    def __init__(self, transport: Transport, services: Sequence[NodeService] = ()) -> None:
-        """Begin with ``services``; ``transport`` has started and listens."""
+    fatal = (StageLost,)
+
+    def __init__(self, transport: Transport) -> None:
+        """Begin without services; ``transport`` has started and listens."""
+        super().__init__()
         self.paths = Paths(transport)
         """Makes links to other nodes; a service may put another in its place when it is added."""
         self.trusted = TrustedPeers(transport)
         """Keeps the keys of other nodes."""
-        self._services = list(services)
-
-    @property
-    def purposes(self) -> Mapping[str, LinkPurpose]:
-        """How to serve links, by purpose."""
-        return {name: purpose for service in self._services for name, purpose in service.purposes.items()}
 
     @property
     def are_needed(self) -> bool:
         """Whether others rely on any."""
-        return any(service.is_needed for service in self._services)
+        return any(service.is_needed for service in self)
 
     @property
     def heads(self) -> list[str]:
@@ -84,27 +77,7 @@ class NodeServices:
 
     @property
     def _workers(self) -> list[WorkerService]:
-        return [service for service in self._services if isinstance(service, WorkerService)]
-
-    def add(self, service: NodeService) -> None:
-        """Add a service.
-
-        Raises:
-            ParallaxError: if another one serves links of one of its purposes.
-        """
-        if taken := self.purposes.keys() & service.purposes.keys():
-            raise ParallaxError(f"links for {min(taken)!r} are served by two node services")
-        self._services.append(service)
-
-    @asynccontextmanager
-    async def joined(self, head: HeadPeer) -> AsyncIterator[None]:
-        """Give services their messages, for as long as the node has joined ``head``."""
-        async with AsyncExitStack() as stack:
-            for service in self._services:
-                takers = await stack.enter_async_context(service.joined(head))
-                for kind, take in takers.items():
-                    head.channel.divert(kind, take)
-            yield
+        return [service for service in self if isinstance(service, WorkerService)]
 
     @asynccontextmanager
     async def linked(self, head: Channel, links: PeerLinks) -> AsyncIterator[None]:
@@ -133,30 +106,3 @@ class NodeServices:
         """Tell services which head is joined next."""
         for service in self._workers:
             service.choose_head(address)
-
-    async def run(self) -> None:
-        """Run all services until one fails.
-
-        Raises:
-            StageLost: if the process of the node has to end.
-        """
-        try:
-            async with FailFastGroup() as group:
-                group.start(asyncio.Event().wait())
-                for service in self._services:
-                    group.start(_run(service))
-        finally:
-            for service in self._services:
-                await service.close()
-
-    def __iter__(self) -> Iterator[NodeService]:
-        return iter(self._services)
-
-
-async def _run(service: NodeService) -> None:
-    try:
-        await service.run()
-    except StageLost:
-        raise
-    except Exception:  # a node without this service serves all the same
-        logger.exception("service %s has failed", type(service).__name__)

@@ -1,0 +1,1 @@
+"""A service of nodes that compares clocks."""
