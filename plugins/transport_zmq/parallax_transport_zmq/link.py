@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -125,6 +125,11 @@ class ZmqLink:
     def is_over(self) -> bool:
         """Whether no more messages cross, not even a goodbye."""
         return self._over.is_set()
+
+    @property
+    def frames(self) -> Sequence[Frame]:
+        """The frames that have come and were not received yet."""
+        return self._frames
 
     def admit(self) -> None:
         """Accept frames up to the limits of the plan; see `Guarded`."""

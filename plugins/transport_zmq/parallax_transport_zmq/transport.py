@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
@@ -36,6 +37,23 @@ FILES_S = 1.0
 """Seconds between two looks at each key file, in which its rights may have changed."""
 STOP_S = 2.0
 """Seconds for which a stop waits to send goodbyes: the process has to end within three seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a transport holds for others."""
+
+    links: int
+    waiting: int
+    """Links that wait to be accepted."""
+    calls: int
+    """Links that are being made."""
+    connections: int
+    """Connections of others, linked or not, where they need a key."""
+    frames: int
+    """Frames that have come and were not received yet."""
+    num_bytes: int
+    """Of these frames."""
 
 
 class ZmqTransport:
@@ -70,6 +88,18 @@ class ZmqTransport:
     def address(self) -> str:
         """The address at which others reach this node, once started; empty if it does not listen."""
         return self._address
+
+    def measure(self) -> Held:
+        """Return what it holds for others."""
+        frames = [frame for link in self._links if not link.is_over for frame in link.frames]
+        return Held(
+            links=sum(not link.is_over for link in self._links),
+            waiting=len(self._waiting),
+            calls=len(self._calls),
+            connections=len(self._strangers.connections) if self._strangers is not None else 0,
+            frames=len(frames),
+            num_bytes=sum(frame.num_bytes for frame in frames),
+        )
 
     def enrol_by(self, admission: Admission) -> None:
         """Admit machines by a code, as ``admission`` decides; see `Enrolling`."""

@@ -14,12 +14,16 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 import pytest
 import zmq
 
-from parallax_core.api import Frame
+from parallax_core.api import Frame, keys_folder
 from parallax_core.testing.joining import SECRET, VERSIONS, OneCode
 from parallax_transport_zmq import connections as module
+from parallax_transport_zmq import listener
 from parallax_transport_zmq.arrivals import count_arrived, hang_up
 from parallax_transport_zmq.connections import Connection, Connections
 from parallax_transport_zmq.joining import ZmqJoining, derive_pair
+from parallax_transport_zmq.keyring import Keyring
+from parallax_transport_zmq.link import ZmqLink
+from parallax_transport_zmq.listener import Linked
 from parallax_transport_zmq.message import Hello, pack_enrol
 from parallax_transport_zmq.security import Guard
 from parallax_transport_zmq.transport import ZmqTransport
@@ -207,7 +211,7 @@ async def heading() -> AsyncIterator[tuple[ZmqTransport, OneCode]]:
 def dialed(head: ZmqTransport) -> Iterator[zmq.Socket[bytes]]:
     """Connect with the key of the code."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    server = head._keyring.find_pair("far")
+    server = Keyring(keys_folder()).find_pair("far")
     assert server is not None
     with context.socket(zmq.DEALER) as guest:
         guest.linger, guest.reconnect_ivl = 0, -1
@@ -218,8 +222,7 @@ def dialed(head: ZmqTransport) -> Iterator[zmq.Socket[bytes]]:
 
 
 def count_open(head: ZmqTransport) -> int:
-    assert head._strangers is not None
-    return len(head._strangers.connections)
+    return head.measure().connections
 
 
 async def test_holder_of_a_code_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +259,7 @@ async def test_connection_by_a_code_may_say_one_thing(first: bytes) -> None:
 
 async def test_message_of_many_parts_is_not_gathered_whole() -> None:
     async with heading() as (head, _):
-        server, code = head._keyring.find_pair("far"), derive_pair(SECRET)
+        server, code = Keyring(keys_folder()).find_pair("far"), derive_pair(SECRET)
         assert server is not None
         keys = (server.public.hex(), code.public.hex(), code.secret.hex())
         command = (sys.executable, "-c", PARTS, head.address, *keys)
@@ -280,19 +283,20 @@ async def test_link_that_has_ended_leaves_no_connection() -> None:
             await here.close()
 
 
-async def test_messages_of_another_key_are_not_those_of_a_link() -> None:
+async def test_messages_of_another_key_are_not_those_of_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer chooses the identity of its connection; it may be the one that a link had a moment ago."""
+
+    def link(made: ZmqLink, user: str, connection: Connection | None) -> Linked:
+        assert user
+        return Linked(made, "00" * 32, connection)
+
+    monkeypatch.setattr(listener, "Linked", link)
     async with started(plan_node("far", LOOPBACK)) as far, started(plan_node("near")) as near:
         here, there = await join(near, far)
-        assert far._listener is not None
-        [(identity, linked)] = far._listener._links.items()
-        far._listener._links[identity] = type(linked)(linked.link, "00" * 32, linked.connection)
         await here.send(Frame(b"x"))
         await asyncio.sleep(0.2)
-        assert not there._frames
-        far._listener._links[identity] = linked
-        await here.send(Frame(b"y"))
-        assert (await asyncio.wait_for(there.receive(), 5)).header == b"y"
+        assert not there.frames
+        there.break_off("enough", "enough")
 
 
 def test_connection_that_closes_under_the_look_raises_nothing() -> None:

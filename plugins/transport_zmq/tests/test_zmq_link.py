@@ -169,7 +169,7 @@ async def test_several_frames_taken_are_one_message() -> None:
         link = await greet(socket, far)
         for number in range(4):
             socket.send(cut_frame(Frame(bytes([number + 1])), 0)[0])
-        await eventually(lambda: len(link._frames) == 4)
+        await eventually(lambda: len(link.frames) == 4)
         for _ in range(4):
             await link.receive()
         assert await hear(socket) == pack_taken(4)
@@ -235,10 +235,10 @@ async def test_peer_that_says_what_it_should_not_is_lost(fault: str, messages: l
         for message in messages:
             socket.send(message)
         await eventually(lambda: link.is_over)
-        with pytest.raises(PeerLost, match=fault):  # noqa: PT012 -- frames before are received
+        with pytest.raises(PeerLost, match=fault) as caught:  # noqa: PT012 -- frames before are received
             while True:
                 await asyncio.wait_for(link.receive(), 5)
-        assert await hear(socket) == b"Eyou sent " + str(link._lost).removeprefix("it sent ").encode()
+        assert await hear(socket) == b"Eyou sent " + caught.value.message.partition(": it sent ")[2].encode()
         with pytest.raises(PeerLost, match=fault):
             await link.send(Frame(b"x"))
 
@@ -330,7 +330,7 @@ async def test_link_that_nobody_accepts_for_long_ends(monkeypatch: pytest.Monkey
         link = await near.connect(far.address, "far")
         with pytest.raises(PeerLost, match="the link was not accepted"):
             await asyncio.wait_for(link.receive(), 5)
-        assert not far._waiting
+        assert far.measure().waiting == 0
 
 
 STRANGERS = FrameLimits(header_bytes=2**10, frame_bytes=2**10, buffers=0)
@@ -384,8 +384,8 @@ async def test_connection_that_was_given_up_leaves_nothing() -> None:
             with suppress(asyncio.CancelledError):
                 link = await connecting
                 await link.close()
-        assert not near._calls
-        await eventually(lambda: far._listener is not None and not far._listener._links)
+        assert near.measure().calls == 0
+        await eventually(lambda: far.measure().links == far.measure().connections == 0)
 
 
 async def test_stop_ends_a_connection_that_is_being_made() -> None:

@@ -59,10 +59,6 @@ def push(sockets: list[zmq.Socket[bytes]]) -> None:
                 socket.send(message, zmq.NOBLOCK)
 
 
-def count_held(transport: ZmqTransport) -> int:
-    return sum(frame.num_bytes for link in transport._links for frame in link._frames)
-
-
 async def join_as(name: str, address: str) -> None:
     """Join a head, trying again as a worker does."""
     async with started(plan_node(name)) as near, asyncio.timeout(60):
@@ -87,7 +83,7 @@ async def test_strangers_hold_little_memory_and_keep_no_worker_out(monkeypatch: 
         joining = asyncio.create_task(join_as("honest", transport.address))
         async with asyncio.timeout(60):
             while not registry.waiting:
-                most = max(most, count_held(transport))
+                most = max(most, transport.measure().num_bytes)
                 await asyncio.sleep(0.005)
         joining.cancel()
         await asyncio.gather(joining, return_exceptions=True)
@@ -101,9 +97,9 @@ async def test_strangers_that_nobody_accepts_hold_little() -> None:
     async with started(plan) as far:
         with strangers(far.address, NUM_STRANGERS) as sockets:
             await asyncio.to_thread(push, sockets)
-            await eventually(lambda: len(far._waiting) == MOST_WAITING, 60)
-            await eventually(lambda: count_held(far) > 2**18, 60)
+            await eventually(lambda: far.measure().waiting == MOST_WAITING, 60)
+            await eventually(lambda: far.measure().num_bytes > 2**18, 60)
             for _ in range(100):
-                assert count_held(far) <= MOST_WAITING * CREDIT * LIMITS.frame_bytes
-                assert len(far._waiting) <= MOST_WAITING
+                assert far.measure().num_bytes <= MOST_WAITING * CREDIT * LIMITS.frame_bytes
+                assert far.measure().waiting <= MOST_WAITING
                 await asyncio.sleep(0.01)
