@@ -27,7 +27,6 @@ from parallax_core.node.routing.router import Router
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
 from tests.support.crowd import now
-from tests.support.heads import drop_stored
 from tests.support.node_services import equip
 
 TIMEOUT_S = 2.5
@@ -111,14 +110,10 @@ class Fleet:
 
     async def count_used(self) -> int:
         for engine in self.engines:
-            assert engine._head is not None
-            assert engine._driver is not None
-            drop_stored(engine._head)
-            engine._driver.wake()
+            engine.drop_stored()
         await asyncio.sleep(1.0)
         for engine in self.engines:
-            assert engine._head is not None
-            engine._head.check()
+            engine.check()
         return sum(pool.used for engine in self.engines for pool in engine.stats()[0].pools)
 
     def count_left(self) -> int:

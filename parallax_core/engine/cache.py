@@ -253,6 +253,11 @@ class SequenceCache:
             if match.seq in self.stored and self.budget.fits(DROP):
                 self.stored.drop(match.seq)
 
+    def drop_stored(self) -> None:
+        """Drop the stored sequences, as many as the next step has room to drop."""
+        while self.evict(RequestId("")) is not None:
+            pass
+
     def evict(self, request: RequestId, spared: SeqId | None = None) -> SeqId | None:
         """Drop the least recently used stored sequence, to make room for ``request``; return it, or None.
 

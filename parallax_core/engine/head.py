@@ -77,9 +77,8 @@ class Head:
         self._cache.budget.check_request(request)
         self.check_room()
         self._num_accepted += 1
-        context = RequestContext(
-            request=request, max_output=max_output, decode=self._decode, timeline=Timeline(now, latest=now)
-        )
+        timeline = Timeline(now, latest=now)
+        context = RequestContext(request=request, max_output=max_output, decode=self._decode, timeline=timeline)
         context.timer, context.number, context.grammar = self._options.timer, self._num_accepted, grammar
         state = RequestState(context)
         if not state.live:
@@ -282,6 +281,10 @@ class Head:
         """Whether no step is on its way, and none has to be: the stages hold what the head says they do."""
         return not (self._in_flight or self._cache.has_edits)
 
+    def drop_stored(self) -> None:
+        """Drop the stored prefixes, as many as the next step has room to drop."""
+        self._cache.drop_stored()
+
     def check(self) -> None:
         """Check that counters and queues agree with the requests; for tests.
 
@@ -292,13 +295,12 @@ class Head:
         self._readiness.check(live, self._cache.running)
 
     def _begin_epoch(self, stages: Listing[StageInfo]) -> None:
-        self._stages = tuple(stages)
+        self._stages, self._num_steps = tuple(stages), 0
         self._versions = tuple(stage.weights_version for stage in stages)
         self.limits = find_limits(self._wanted, self._stages)
         self._in_flight: deque[InflightStep] = deque()
         self._absorbed: deque[InflightStep] = deque(maxlen=1 if len(stages) == 1 else MOST_IN_FLIGHT)
         """The last absorbed steps; stages before the last may still report on them."""
-        self._num_steps = 0
         self.stage_clock.restart(self._stages[0].steps_ahead)
         self._pacer = Pacer(self.stage_clock, self._options.target_itl_s)
         self._ledger = Ledger(self._stages)

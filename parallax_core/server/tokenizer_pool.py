@@ -92,6 +92,11 @@ class TokenizerPool:
         await asyncio.gather(*self._starting, *self._reading, return_exceptions=True)
 
     @property
+    def pids(self) -> list[int]:
+        """The numbers of the processes that read bodies."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    @property
     def takes_grammars(self) -> bool:
         """Whether bodies may ask for a grammar; see `BodyReading`."""
         return self._grammars.takes_grammars

@@ -52,6 +52,11 @@ class TokenizerProcess:
         self.takes_grammars = True
         """See `ReaderReady.takes_grammars`."""
 
+    @property
+    def pid(self) -> int | None:
+        """The number of the process; None if none runs."""
+        return None if self._process is None else self._process.pid
+
     async def start(self) -> None:
         """Start the process, and wait until it is ready.
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from parallax_core.api import (
     Answer,
@@ -187,6 +187,10 @@ class ToyStage:
     def info(self) -> StageInfo:
         """The properties of the stage."""
         return self._info
+
+    def restate(self, **changes: Any) -> None:  # noqa: ANN401 -- fields of `StageInfo`
+        """State other properties than the true ones; see `StageInfo`."""
+        self._info = replace(self._info, **changes)
 
     @property
     def free(self) -> tuple[int, ...]:

@@ -168,7 +168,7 @@ class OtherVersions(ToyBackend):
         type(self).count += 1
         stage = super().open_stage(plan)
         assert isinstance(stage, ToyStage)
-        stage._info = replace(stage.info, weights_version=str(self.count))
+        stage.restate(weights_version=str(self.count))
         return stage
 
 

@@ -50,7 +50,7 @@ class MissingProtocol(LeasingBackend):
 
     def open_leased(self, toy: Toy, layers: LayerRange, pages: int) -> Stage:
         stage = toy.open(layers, num_pages=pages, context=64)
-        stage._info = replace(stage.info, capabilities=stage.info.capabilities | {"leases"})
+        stage.restate(capabilities=stage.info.capabilities | {"leases"})
         return stage
 
 

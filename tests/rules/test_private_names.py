@@ -10,11 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("plugins/*/tests/**/*.py")])
-MOST = 335
+MOST = 231
 """The most uses of private names. It only becomes less: an object gets a public member where somebody else than a test
 would rightly ask the same, or the test goes through what is public."""
-PUBLIC = {"_asdict", "_fields", "_make", "_replace"}
-"""Public names of named tuples."""
+PUBLIC = {"_asdict", "_exit", "_fields", "_make", "_replace", "_request_id"}
+"""Names that are public and documented: of named tuples, of `os`, and of answers of the SDK of Anthropic."""
 
 
 def list_private(source: str) -> Iterator[str]:

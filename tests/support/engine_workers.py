@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from parallax_core.api import Health, PeerLost, Progress, Request, Stream, TransportPlan
 from parallax_core.base.errors import StageLost
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.engine import EngineStats
+from parallax_core.contracts.progress import silent
 from parallax_core.contracts.status import ReplicaStatus
 from parallax_core.contracts.token_engine import EngineInfo, TokenEngine
 from parallax_core.contracts.transport import Transport
@@ -93,13 +95,17 @@ class LinkedEngine:
     """A `RemoteEngine` and the registry that its worker joins; both start and stop together."""
 
     def __init__(
-        self, transport: Transport, supervisor: WorkerSupervisor, toy: Toy, options: PipelineOptions | None = None
+        self,
+        transport: Transport,
+        supervisor: WorkerSupervisor,
+        assignment: EngineAssignment,
+        options: PipelineOptions | None = None,
+        progress: Progress = silent,
     ) -> None:
         self.registry = equip(NodeRegistry(transport, "head"))
         self.supervisor = supervisor
         self.losses: list[str] = []
-        assignment = EngineAssignment(node=NODE, model=name_toy(toy), backend=BACKEND, status_s=0.05)
-        self.host = EngineHost(assignment, self.registry, supervisor)
+        self.host = EngineHost(assignment, self.registry, supervisor, progress)
         self.engine = RemoteEngine(self.host, options, self.losses.append)
 
     async def start(self) -> None:
@@ -134,12 +140,22 @@ class LinkedEngine:
         return self.engine.describe()
 
 
-def link_task(make: Callable[[], TokenEngine], toy: Toy, options: PipelineOptions | None = None) -> LinkedEngine:
-    """Return the engine that ``make`` gives, behind a link, with its worker in this process."""
+def assign(toy: Toy, **fields: Any) -> EngineAssignment:
+    """Return the assignment of a toy's engine, with these fields."""
+    return EngineAssignment(**{"node": NODE, "model": name_toy(toy), "backend": BACKEND, "status_s": 0.05, **fields})
+
+
+def link_task(
+    make: Callable[[], TokenEngine],
+    toy: Toy,
+    options: PipelineOptions | None = None,
+    progress: Progress = silent,
+    **fields: Any,
+) -> LinkedEngine:
+    """Return the engine that ``make`` gives, behind a link, with its worker in this process; see `assign`."""
     supervisor = TaskSupervisor(make)
-    linked = LinkedEngine(
-        InProcessTransport(TransportPlan(node="head", listen="inprocess://")), supervisor, toy, options
-    )
+    transport = InProcessTransport(TransportPlan(node="head", listen="inprocess://"))
+    linked = LinkedEngine(transport, supervisor, assign(toy, **fields), options, progress)
     supervisor.registry = linked.registry
     return linked
 
@@ -162,7 +178,7 @@ class ProcessEngine(LinkedEngine):
             return [sys.executable, "-m", "parallax_core.testing.node", json.dumps(plan)]
 
         transport = ZmqTransport(TransportPlan(node="head", listen=place_local(private, "head"), timeout_s=timeout_s))
-        super().__init__(transport, WorkerSupervisor(command), toy)
+        super().__init__(transport, WorkerSupervisor(command), assign(toy))
 
     async def stop(self) -> None:
         await super().stop()

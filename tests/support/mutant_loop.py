@@ -68,7 +68,7 @@ def _judge(place: str, items: Sequence[pytest.Item]) -> str:
 def _run(items: Sequence[pytest.Item], writing: int) -> NoReturn:
     """Run tests until one fails, in the child; tell which begins."""
     try:
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items[1:], None], strict=False):
             os.write(writing, f"{item.nodeid}\n".encode())
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             if item.session.testsfailed:

@@ -24,7 +24,6 @@ from parallax_core.testing.node import name_toy
 from parallax_core.testing.toy import GREEDY, Toy
 from parallax_transport_zmq.address import place_local
 from parallax_transport_zmq.transport import ZmqTransport
-from tests.support.heads import drop_stored
 from tests.support.node_services import equip
 
 TOY = Toy(("full", "window", "full"))
@@ -108,10 +107,8 @@ class Pipeline:
 
     async def check_pages(self) -> None:
         """Check that all pages are free but those that are stored; every stage has confirmed the head's account."""
-        head = self.engine._head
-        assert head is not None
-        head.check()
-        drop_stored(head)
+        self.engine.check()
+        self.engine.drop_stored()
         assert {pool.used for pool in self.engine.stats()[0].pools} == {0}
 
     @property

@@ -94,6 +94,21 @@ class PipelineEngine(EngineBase[tuple[StageInfo, ...]]):
         takes_grammars = self._options.grammars is not None and take_grammars(self._infos)
         return (replace(status, takes_grammars=takes_grammars, poolings=list_poolings(self._infos)),)
 
+    def drop_stored(self) -> None:
+        """Drop the stored prefixes, as many as one step has room to drop.
+
+        Raises:
+            Unavailable: if the engine is not ready.
+        """
+        head, driver = self._find_head()
+        head.drop_stored()
+        driver.wake()
+
+    def check(self) -> None:
+        """Check that the head agrees with its requests; for tests. See `Head.check`."""
+        head, _ = self._find_head()
+        head.check()
+
     def locations(self) -> tuple[StageLocation, ...]:
         """Return where each stage runs."""
         return self._executor.locations()

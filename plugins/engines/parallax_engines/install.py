@@ -85,7 +85,7 @@ class EngineInstall:
         try:
             self._make_venv()
             count = len(self.spec.builds[self.build]) + 1
-            for number, command in enumerate(self._list_commands(), 1):
+            for number, command in enumerate(self.list_commands(), 1):
                 self._run_pip(f"installing {self.backend}, step {number} of {count}", command)
             self._check()
             (self.folder / NOTE).write_bytes(msgspec.json.encode(note))
@@ -105,7 +105,7 @@ class EngineInstall:
             lines = (done.stderr or done.stdout).strip().splitlines() or ["venv failed"]
             raise ParallaxError(f"{self.python} cannot make an environment in {self.folder}: {lines[-1]}", hint)
 
-    def _list_commands(self) -> Iterator[list[str]]:
+    def list_commands(self) -> Iterator[list[str]]:
         """Yield the arguments of each pip call; later calls may depend on what earlier ones installed."""
         for step in self.spec.builds[self.build]:
             yield self._describe_step(step)

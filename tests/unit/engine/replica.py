@@ -48,6 +48,7 @@ from tests.support.grammars import SumCompiler, expect_answer
 TOY = Toy()
 LUCKY = Sampling(temperature=1.0, seed=5)
 NUMBERS = count()
+NOBODY = RequestId("")
 
 
 def decode(tokens: Sequence[int]) -> str:

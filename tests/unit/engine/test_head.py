@@ -11,8 +11,7 @@ from parallax_core.engine.head import Head
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import Toy
-from tests.support.heads import NOBODY
-from tests.unit.engine.replica import LUCKY, TOY, Replica, make_request, open_stages
+from tests.unit.engine.replica import LUCKY, NOBODY, TOY, Replica, make_request, open_stages
 
 DEEP = Toy(("full",) * 3)
 

@@ -5,7 +5,6 @@ import pytest
 from parallax_core.api import Unavailable
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import Toy
-from tests.support.heads import drop_stored
 from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, expect_logprobs, open_stages
 
 
@@ -99,7 +98,7 @@ def test_cancelled_request_leaves_nothing_running() -> None:
     replica.head.absorb(replica.compute(step), replica.now)
     replica.run()
     assert replica.deltas[request_id] == told
-    drop_stored(replica.head)
+    replica.head.drop_stored()
     replica.run()
     assert replica.stage.free == (40,)
 

@@ -20,9 +20,16 @@ from parallax_core.engine.limits import Limits
 from parallax_core.node.policy.guard import SchedulingGuard
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
 from tests.support.grammars import STOP, SumCompiler, make_grammar
-from tests.support.heads import NOBODY, drop_stored
 from tests.unit.engine.faulty_scheduling import AnyOrder, Faulty
-from tests.unit.engine.replica import NUMBERS, Replica, expect_embedding, expect_logprobs, make_request, read_numbers
+from tests.unit.engine.replica import (
+    NOBODY,
+    NUMBERS,
+    Replica,
+    expect_embedding,
+    expect_logprobs,
+    make_request,
+    read_numbers,
+)
 
 CONTEXT = 15
 BROKEN = {"error": "it broke", "timeout": "timed out after 0.1 seconds"}
@@ -128,6 +135,7 @@ class Traffic(RuleBasedStateMachine):
         token, and the target for the time between tokens.
         """
         token_s, target_s = pace
+        self.header_bytes = limits.header_bytes
         preemption, scheduling = policies[0], SchedulingGuard(policies[1]())
         self.replica = Replica(
             *stages, limits=limits, preemption=preemption, scheduling=scheduling, target_itl_s=target_s
@@ -305,7 +313,7 @@ class Traffic(RuleBasedStateMachine):
         assert head.stats().running == sum(bool(state.running) for state in states)
         deadlines = [state.deadline for state in states if state.deadline is not None]
         assert head.next_deadline() == min(deadlines, default=None)
-        assert self.replica.chain.largest_header <= self.replica.head._wanted.header_bytes
+        assert self.replica.chain.largest_header <= self.header_bytes
 
     def teardown(self) -> None:
         if not hasattr(self, "replica"):
@@ -313,7 +321,7 @@ class Traffic(RuleBasedStateMachine):
         self.finish_requests()
         assert not self.live, "a request never ends"
         assert all(sum(bool(delta.finish) for delta in told) == 1 for told in self.replica.deltas.values())
-        drop_stored(self.replica.head)
+        self.replica.head.drop_stored()
         self.finish_requests()
         for stage in self.replica.stages:
             if self.replica.head.epoch == self.replica.chain.epoch:

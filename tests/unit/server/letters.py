@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from parallax_core.api import Grammar, InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.engine.limits import Limits
 from parallax_core.models.chat_template import ANSWER, PromptEnding, Tools, Turns
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.models.grammars import ModelGrammars, TokenGrammar
@@ -147,12 +150,12 @@ class Site:
         server_metrics: ServerMetrics | None = None,
         reader: BodyReading | None = None,
         parser: OutputParser | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
-        self.engine = PipelineEngine(
-            LocalExecutor([lambda: self.stage]), self.text.decode, PipelineOptions(grammars=self.text)
-        )
+        pipeline = PipelineOptions(limits=limits or Limits(), grammars=self.text)
+        self.engine = PipelineEngine(LocalExecutor([lambda: self.stage]), self.text.decode, pipeline)
         self.drain = Drain()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
         traits = ParserTraits.of(parser.spec) if parser else ParserTraits(finds_calls=True, reasoning_end=".")
@@ -186,11 +189,24 @@ class Site:
         self.client.portal.call(self.app.state.dialects.close)  # type: ignore[union-attr]
         self.client.__exit__()
 
-    def limit(self, **limits: int) -> None:
-        """Change limits of the engine; see `ReplicaLimits`."""
-        head = self.engine._head
-        assert head is not None
-        head.limits = dataclasses.replace(head.limits, **limits)
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Have the engine compute a request all the time; with ``limits`` for one it has room for no other."""
+        entered, release = threading.Event(), threading.Event()
+
+        def wait(batch: object) -> None:
+            entered.set()
+            release.wait(20)
+
+        self.stage.before_step = wait
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(self.complete, max_tokens=1)
+            try:
+                assert entered.wait(20)
+                yield
+            finally:
+                release.set()
+            assert asking.result().status_code == 200
 
     def post(self, route: str = "/v1/chat/completions", headers: Mapping[str, str] | None = None, **body: Any) -> Any:
         """Send ``body`` as JSON, which may have lone surrogates, and check the shape of the answer."""

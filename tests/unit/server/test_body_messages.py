@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+from parallax_core.engine.limits import Limits
 from parallax_core.server.body_messages import BodyRequest, BodyResult
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from tests.unit.server.dialects import BODIES
@@ -43,13 +44,13 @@ def test_time_that_reading_takes_counts_towards_the_timeout() -> None:
 
 def test_request_that_would_be_refused_anyway_is_not_even_read() -> None:
     reader = SlowReader(0)
-    with Site(reader=reader) as site:
-        site.limit(max_running=0, max_waiting=0)
-        assert error_of(site.ask(), 429)["code"] == "overloaded"
-        assert error_of(site.complete(), 429)["code"] == "overloaded"
+    with Site(reader=reader, limits=Limits(max_running=1, max_waiting=0)) as site:
+        with site.full():
+            assert error_of(site.ask(), 429)["code"] == "overloaded"
+            assert error_of(site.complete(), 429)["code"] == "overloaded"
         site.router.drain(0)
         error_of(site.ask(), 503)
-        assert reader.asked == 0
+        assert reader.asked == 1
         assert site.post("/tokenize", prompt="a").status_code == 200  # for which no engine is needed
 
 
@@ -65,10 +66,10 @@ async def test_client_that_leaves_while_its_request_waits_to_be_read_is_forgotte
         assert reader.cancelled == 2
 
 
-def test_many_prompts_are_submitted_all_or_none(site: Site) -> None:
-    site.stage.before_step = lambda _: time.sleep(0.01)
-    site.limit(max_running=1, max_waiting=5)
-    error_of(site.complete(["a" * 60] * 99, max_tokens=3), 429)
-    assert site.complete("a", max_tokens=3).status_code == 200
-    [stats] = site.engine.stats()
-    assert stats.running == stats.waiting == 0
+def test_many_prompts_are_submitted_all_or_none() -> None:
+    with Site(limits=Limits(max_running=1, max_waiting=5)) as site:
+        site.stage.before_step = lambda _: time.sleep(0.01)
+        error_of(site.complete(["a" * 60] * 99, max_tokens=3), 429)
+        assert site.complete("a", max_tokens=3).status_code == 200
+        [stats] = site.engine.stats()
+        assert stats.running == stats.waiting == 0

@@ -7,7 +7,6 @@ import random
 import time
 from typing import Any
 
-from tests.support.heads import drop_stored
 from tests.unit.server.letters import answer
 from tests.unit.server.listening import Listening, request, until
 from tests.unit.server.test_connection import content_of
@@ -55,16 +54,12 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind() -> None:
                 await (stay(server) if turn % 10 == 0 else leave(server, draw))
 
         await asyncio.gather(*(work() for _ in range(WORKERS)))
-        await until(lambda: server.num_connections == 0 and not engine._streams)
+        await until(lambda: server.num_connections == 0)
         await until(lambda: len(asyncio.all_tasks()) <= usual)
-        head = engine._head
-        assert head is not None
-        await until(lambda: head.is_settled)
-        assert head.stats().running == head.stats().waiting == 0
-        head.check()
-        drop_stored(head)
-        engine._driver.wake()  # type: ignore[union-attr]
-        await until(lambda: head.is_settled)
+        await until(lambda: all(stats.running == stats.waiting == 0 for stats in engine.stats()))
+        engine.check()
+        engine.drop_stored()
         assert all(pool.used == 0 for stats in engine.stats() for pool in stats.pools)
-        assert all(memory.pool.num_free == memory.pool.info.num_pages for memory in server.site.stage.layers.memories)
+        pools = [memory.pool for memory in server.site.stage.layers.memories]
+        await until(lambda: all(pool.num_free == pool.info.num_pages for pool in pools))
         assert await server.answers()

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, normalizers
 
+from parallax_core.contracts.grammar import Grammar
 from parallax_core.server import grammar_queue
-from parallax_core.server.body_messages import BodyRequest, BodyResult, ParsedBody, RefusedBody
+from parallax_core.server.body_messages import BodyRequest, BodyResult, DirectAnswer, ParsedBody, RefusedBody
+from parallax_core.server.grammar_queue import GrammarQueue
 from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
+from parallax_core.server.tokenizer_process import TokenizerProcess
 from tests.unit.server.dialects import make_setup
 from tests.unit.tinymodel import write_model
 
@@ -34,8 +37,8 @@ def make_slow(number: int, client: bytes = b"") -> BodyRequest:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[TokenizerPool]:
-    pool = TokenizerPool(make_setup(folder), PoolLimits(num_processes=1))
+async def running(folder: Path, **limits: int) -> AsyncIterator[TokenizerPool]:
+    pool = TokenizerPool(make_setup(folder), PoolLimits(num_processes=1, **limits))
     if not (folder / "tokenizer.json").exists():
         write_model(folder)
     try:
@@ -50,9 +53,8 @@ async def running(folder: Path) -> AsyncIterator[TokenizerPool]:
 async def sending_slow(pool: TokenizerPool, client: bytes) -> AsyncIterator[Sequence[asyncio.Task[BodyResult]]]:
     """Have a client send slow grammars, and wait until one of them is being compiled."""
     tasks = [asyncio.create_task(pool.read(make_slow(number, client))) for number in range(NUM_SLOW)]
-    async with asyncio.timeout(20):
-        while not pool._grammars._turn.locked():  # noqa: ASYNC110 -- nobody tells
-            await asyncio.sleep(0.005)
+    await asyncio.sleep(0)
+    await pool.read(make(client))  # the one process has read theirs before
     try:
         yield tasks
     finally:
@@ -87,15 +89,16 @@ async def test_bad_grammar_is_refused_by_the_name_of_its_field(tmp_path: Path) -
 
 async def test_pool_says_whether_the_tokenizer_takes_grammars(tmp_path: Path) -> None:
     async with running(tmp_path) as pool:
-        await pool._starting[-1]
+        await pool.read(make(**GOOD))
         assert pool.takes_grammars
     path = tmp_path / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.normalizer = normalizers.Replace("t", "d")
     tokenizer.save(str(path))
     async with running(tmp_path) as pool:
-        await pool._starting[-1]
-        assert not pool.takes_grammars
+        async with asyncio.timeout(60):
+            while pool.takes_grammars:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.01)
         assert isinstance((await pool.read(make(**GOOD))).content, RefusedBody)
 
 
@@ -115,6 +118,38 @@ async def test_other_client_waits_for_one_slow_grammar_at_most(tmp_path: Path) -
         assert sum(task.done() for task in slow) <= 1
 
 
+class QuickProcess(TokenizerProcess):
+    """Finds every grammar good, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__(make_setup(""))
+        self.num_checked = 0
+
+    async def read(self, ask: BodyRequest, limit_s: float) -> BodyResult:
+        del ask, limit_s
+        self.num_checked += 1
+        return BodyResult(DirectAnswer(b'{"seconds": 0}'))
+
+    async def revive(self) -> None:
+        """There is nothing to start."""
+
+
+def number_grammar(number: int) -> Grammar:
+    return Grammar(kind="regex", source=str(number))
+
+
+async def test_grammar_used_longest_ago_is_forgotten() -> None:
+    process = QuickProcess()
+    queue = GrammarQueue(process)
+    for number in (*range(grammar_queue.MOST_KNOWN), 0, grammar_queue.MOST_KNOWN):
+        await queue.check(number_grammar(number), b"")
+    assert process.num_checked == grammar_queue.MOST_KNOWN + 1
+    await queue.check(number_grammar(0), b"")
+    assert process.num_checked == grammar_queue.MOST_KNOWN + 1
+    await queue.check(number_grammar(1), b"")
+    assert process.num_checked == grammar_queue.MOST_KNOWN + 2
+
+
 async def test_good_grammar_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_queue, "QUICK_S", math.inf)
     async with running(tmp_path) as pool:
@@ -122,7 +157,6 @@ async def test_good_grammar_is_not_checked_again(tmp_path: Path, monkeypatch: py
             await pool.read(make(guided_regex=f"a{{{number}}}"))
         await pool.read(make(guided_regex="a{0}"))
         await pool.read(make(**GOOD))
-        assert len(pool._grammars._known) == grammar_queue.MOST_KNOWN
         async with sending_slow(pool, b"slow"):
             for _ in range(3):
                 assert isinstance((await pool.read(make(b"slow", **GOOD))).content, ParsedBody)
@@ -130,9 +164,9 @@ async def test_good_grammar_is_not_checked_again(tmp_path: Path, monkeypatch: py
 
 
 async def test_client_that_leaves_gives_up_its_place(tmp_path: Path) -> None:
-    async with running(tmp_path) as pool:
+    async with running(tmp_path, max_waiting=NUM_SLOW + 1) as pool:
         async with sending_slow(pool, b"slow") as slow:
             await asyncio.sleep(0)
         assert all(task.cancelled() for task in slow)
         assert isinstance((await pool.read(make(b"slow", **GOOD))).content, ParsedBody)
-        assert pool._num_waiting == pool._waiting_bytes == 0
+        await asyncio.gather(*(pool.read(make()) for _ in range(NUM_SLOW + 2)))  # one is read while the others wait

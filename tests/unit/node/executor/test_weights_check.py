@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -60,7 +59,7 @@ def open_stage(folder: Path, assign: Assign, progress: Progress) -> Stage:
     """Open a stage of the toy that states the weights in a folder, as a real one would."""
     stage = open_toy(assign, progress)
     found = identify_weights(StagePlan(model=folder), stage.info.layers, COUNT)
-    stage._info = replace(stage.info, weights_version=found.version, weights_parts=found.parts)
+    stage.restate(weights_version=found.version, weights_parts=found.parts)
     return stage
 
 

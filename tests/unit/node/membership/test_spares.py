@@ -203,7 +203,7 @@ async def test_spares_are_released_at_the_end() -> None:
 async def test_spare_of_other_weights_is_turned_away(caplog: pytest.LogCaptureFixture) -> None:
     def open_other(assign: Assign, progress: Progress) -> Stage:
         stage = open_toy(assign, progress)
-        stage._info = replace(stage.info, weights_parts={"model.layers.0": "other"})
+        stage.restate(weights_parts={"model.layers.0": "other"})
         return stage
 
     weights, node = WeightsCheck(lambda: {"model.layers.0": "ours"}), Node("spare")

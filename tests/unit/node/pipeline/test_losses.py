@@ -14,6 +14,7 @@ from parallax_core.api import (
     Unavailable,
 )
 from parallax_core.base.errors import StageLost
+from parallax_core.engine.head import Head
 from parallax_core.node import backoff
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
@@ -144,9 +145,8 @@ async def test_streams_end_when_the_head_itself_fails(monkeypatch: pytest.Monkey
         stream = engine.submit(make_request([1], 40))
         async for _ in stream:
             break
-        assert engine._head is not None
-        monkeypatch.setattr(engine._head, "plan", lambda now: 1 / 0)
-        monkeypatch.setattr(engine._head, "cancel", lambda request_id: 1 / 0)  # it is good for nothing any more
+        monkeypatch.setattr(Head, "plan", lambda head, now: 1 / 0)
+        monkeypatch.setattr(Head, "cancel", lambda head, request_id: 1 / 0)  # it is good for nothing any more
         reason, message = end_of(await collect(stream))
         assert (reason, message) == ("error", "ZeroDivisionError: division by zero")
         assert engine.health().state == "failed"
@@ -187,7 +187,6 @@ async def test_observer_of_losses_that_fails_harms_nobody(monkeypatch: pytest.Mo
         raise RuntimeError("the observer is broken")
 
     async with started(PipelineEngine(LocalExecutor(openers(make_stages(1))), decode, on_lost=tell)) as engine:
-        assert engine._head is not None
-        monkeypatch.setattr(engine._head, "plan", lambda now: 1 / 0)
+        monkeypatch.setattr(Head, "plan", lambda head, now: 1 / 0)
         assert end_of(await collect(engine.submit(make_request([1]))))[0] == "error"
     assert told == ["ZeroDivisionError: division by zero"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -88,7 +88,7 @@ async def test_aborted_request_is_closed_in_the_engine() -> None:
         async for _ in stream:
             break
         stream.close()
-        await until(lambda: not made[0].engine._streams)
+        await until(lambda: made[0].stats()[0].running == 0)
         await check_answer(engine)
 
 
@@ -104,14 +104,17 @@ async def test_stop_string_aborts_the_request_in_the_engine() -> None:
         deltas = await read(engine, ask(length=50, stop=(f"<{third}>",)))
         finish = get_finish(deltas)
         assert (finish.reason, finish.output_tokens) == ("stop", sum(len(delta.tokens) for delta in deltas))
-        await until(lambda: not made[0].engine._streams)
+        await until(lambda: made[0].stats()[0].running == 0)
 
 
 async def test_options_reach_the_engine_and_progress_the_head() -> None:
-    linked = link_task(lambda: make_toy_engine(TOY), TOY)
     heard: list[str] = []
-    linked.host._progress = lambda task, done, total, unit="bytes": heard.append(f"{task} {done}/{total}")
-    linked.host._assignment = replace(linked.host._assignment, device="gpu:1", max_running=7, dtype="bfloat16")
+
+    def hear(task: str, done: int, total: int | None, unit: str = "bytes") -> None:
+        heard.append(f"{task} {done}/{total}")
+
+    given: dict[str, Any] = {"device": "gpu:1", "max_running": 7, "dtype": "bfloat16"}
+    linked = link_task(lambda: make_toy_engine(TOY), TOY, progress=hear, **given)
     async with running(linked) as engine:
         assert isinstance(linked.supervisor, TaskSupervisor)
         [assigned] = linked.supervisor.assigned
@@ -149,8 +152,7 @@ async def test_engine_that_reports_no_progress_is_given_up() -> None:
         over.wait(5)
         return make_toy_engine(TOY)
 
-    linked = link_task(make, TOY)
-    linked.host._assignment = replace(linked.host._assignment, load_timeout_s=0.1)
+    linked = link_task(make, TOY, load_timeout_s=0.1)
     with pytest.raises(BackendFailed, match=r"it has reported no loading progress for 0\.1 s"):
         await soon(linked.start())
     over.set()
