@@ -12,12 +12,14 @@ import tomllib
 import venv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from parallax_transport_zmq.keyring import Keyring
+from tests.e2e.tiny import SPLIT, write_tiny
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = [path.parent for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))]
@@ -26,12 +28,14 @@ PARALLAX = str(Path(sys.executable).with_name("parallax"))
 MODEL = "smollm2-135m"
 START_TIMEOUT_S = 120
 END_TIMEOUT_S = 3
+ONE_READER = {f"PARALLAX_{command}__TOKENIZER_PROCESSES": "1" for command in ("SERVE", "RUN")}
+"""A second process that reads bodies takes half a second of the processor in each server that starts."""
 
 
 def environment(home: Path, **changes: str) -> dict[str, str]:
-    """Return an environment with ``home`` as its only configuration of Parallax."""
+    """Return an environment with ``home`` as its only configuration of Parallax, but that servers start few readers."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}
-    return {**kept, "PARALLAX_HOME": str(home), **changes}
+    return {**kept, "PARALLAX_HOME": str(home), **ONE_READER, **changes}
 
 
 @pytest.fixture
@@ -111,6 +115,12 @@ def model_folder(model_home: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def split(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a random model to be split over machines, for what real weights would only make slower."""
+    return make_once("split", tmp_path_factory, partial(write_tiny, real=model_folder, sizes=SPLIT))
+
+
+@pytest.fixture(scope="session")
 def server(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Return a server shared by the tests that do not change its state."""
     server = start_server(model_home, tmp_path_factory.mktemp("server") / "log")
@@ -119,7 +129,7 @@ def server(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     assert server.process.returncode == 0
 
 
-def make_once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path], None]) -> Path:
+def make_once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path], object]) -> Path:
     """Return a folder that ``make`` has filled; the workers of a run of tests share it."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = factory.mktemp(name)

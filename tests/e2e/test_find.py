@@ -1,4 +1,4 @@
-"""Pipelines without a coordinator: nodes announce their layers, and a head finds them; real processes and weights."""
+"""Pipelines without a coordinator: nodes announce their layers, and a head finds them; real processes."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def list_pids(server: Server) -> list[int]:
 
 
 @pytest.mark.timeout(600)
-def test_head_finds_nodes_by_a_code_and_a_spare_takes_over(homes: dict[str, Path], tmp_path: Path) -> None:
+def test_head_finds_nodes_by_a_code_and_a_spare_takes_over(homes: dict[str, Path], split: Path, tmp_path: Path) -> None:
     logs = {name: tmp_path / f"{name}.log" for name in NAMES}
     with ExitStack() as stack:
         listen = ("--listen", "tcp://127.0.0.1:0")
         meeting = stack.enter_context(started(homes["meeting"], logs["meeting"], "cluster", "rendezvous", *listen))
         assert meeting.stdout is not None
         code = meeting.stdout.readline().strip().rpartition("code=")[2]
-        worker = ("worker", MODEL, "--backend", "mlx", "--announce", code)
+        worker = ("worker", str(split), "--backend", "mlx", "--announce", code)
         pids = {
             name: stack.enter_context(started(homes[name], logs[name], *worker, "--layers", layers)).pid
-            for name, layers in (("front", "0-14"), ("back", "14-30"))
+            for name, layers in (("front", "0-5"), ("back", "5-12"))
         }
-        find = ("serve", MODEL, "--find", code, "--port", "0")
+        find = ("serve", str(split), "--find", code, "--port", "0")
         server = read_ready(stack.enter_context(started(homes["head"], logs["head"], *find)), logs["head"])
         assert list_pids(server) == [pids["front"], pids["back"]]
         whole = read_stream(server, 0, lambda: None)
         assert whole[1] == "length"
 
-        spare = stack.enter_context(started(homes["spare"], logs["spare"], *worker, "--layers", "14-30"))
+        spare = stack.enter_context(started(homes["spare"], logs["spare"], *worker, "--layers", "5-12"))
         wait_until(lambda: "it is a spare" in logs["head"].read_text())
         meeting.kill()  # what has found each other needs no rendezvous
         assert read_stream(server, 12, partial(os.kill, pids["back"], signal.SIGKILL)) == whole

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import MODEL, PARALLAX, Server, environment
-from tests.e2e.test_run import ROOM, coordinating, homes, read_ready, started
+from tests.e2e.conftest import PARALLAX, Server, environment
+from tests.e2e.test_run import coordinating, homes, join_with, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 
 __all__ = ("homes",)
@@ -49,7 +49,6 @@ def read_refusal(url: str) -> tuple[int, dict[str, Any]]:
 
 def follow_hint(homes: dict[str, Path], log: Path) -> None:
     """Have a machine that has joined manage models, by the command that its refusal names, and then no longer."""
-    assert MODEL in run(homes["one"], "models", "served").stdout
     refused = run(homes["one"], "models", "forget", "stranger").stderr
     found = re.search(r"`parallax (keys allow \S+ \S+ --role) any` on the server's machine", refused)
     assert found, refused
@@ -60,14 +59,16 @@ def follow_hint(homes: dict[str, Path], log: Path) -> None:
         assert answer in run(homes["one"], "models", "forget", "stranger").stderr
 
 
-def test_machine_that_has_joined_answers_at_its_own_address(homes: dict[str, Path], tmp_path: Path) -> None:
+def test_machine_that_has_joined_answers_at_its_own_address(
+    homes: dict[str, Path], split: Path, tmp_path: Path
+) -> None:
     log, one = tmp_path / "log", tmp_path / "one.log"
     with ExitStack() as stack:
-        process, code = stack.enter_context(coordinating(homes["first"], log, "--nodes", "2"))
-        stack.enter_context(started(homes["one"], one, "join", "--backend", "mlx", "--port", "0", *ROOM, code))
+        process, code = stack.enter_context(coordinating(homes["first"], log, "--nodes", "2", model=split))
+        stack.enter_context(started(homes["one"], one, *join_with(split, "--port", "0", code)))
         wait_until(lambda: "joined head=head" in one.read_text())
         begun, url = time.monotonic(), find_api(one)
-        assert Client(url).model() == MODEL
+        assert Client(url).model() == split.name
         assert time.monotonic() - begun < FORWARD_S
         assert "stage" not in one.read_text(), "no layer is loaded yet"
 
@@ -77,6 +78,7 @@ def test_machine_that_has_joined_answers_at_its_own_address(homes: dict[str, Pat
         chat = run(homes["one"], "chat", "--max-tokens", "4", "--temperature", "0", "Hello")
         assert (chat.returncode, chat.stderr) == (0, "")
         assert chat.stdout.strip()
+        assert split.name in run(homes["one"], "models", "served").stdout
         nodes = run(homes["one"], "nodes").stdout
         assert "local/0" in nodes
         assert "to join" not in nodes, "the code is a secret of the first machine"

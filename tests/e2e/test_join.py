@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import MODEL, PARALLAX, Server, environment, make_home
+from tests.e2e.conftest import PARALLAX, Server, environment, make_home
 from tests.e2e.test_workers import read_stream, wait_until
 
 
@@ -30,9 +30,9 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def joining(home: Path, where: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def joining(home: Path, model: Path, where: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as sink:
-        command = [PARALLAX, "join", "--backend", "mlx", where]
+        command = [PARALLAX, "join", "--backend", "mlx", "--allow-model", str(model), where]
         process = subprocess.Popen(command, stderr=sink, env=environment(home))
     try:
         yield process
@@ -42,10 +42,10 @@ def joining(home: Path, where: str, log: Path) -> Iterator[subprocess.Popen[byte
 
 
 @contextmanager
-def listening(home: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
-    options = ("--layers", "0-10,10-30", "--listen", "tcp://127.0.0.1:0", "--port", "0")
+def listening(home: Path, model: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
+    options = ("--layers", "0-4,4-12", "--listen", "tcp://127.0.0.1:0", "--port", "0")
     with log.open("w") as sink:
-        command = [PARALLAX, "serve", MODEL, *options]
+        command = [PARALLAX, "serve", str(model), *options]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment(home))
     try:
         wait_until(lambda: "head listens at" in log.read_text())
@@ -85,20 +85,22 @@ def check_report(server: Server) -> str:
     return name
 
 
-def test_strangers_join_by_a_code_and_again_by_their_own_keys(homes: dict[str, Path], tmp_path: Path) -> None:
+def test_strangers_join_by_a_code_and_again_by_their_own_keys(
+    homes: dict[str, Path], split: Path, tmp_path: Path
+) -> None:
     assert run(homes["server"], "keys", "new").returncode == 0
     with ExitStack() as stack:
-        process = stack.enter_context(listening(homes["server"], tmp_path / "log"))
+        process = stack.enter_context(listening(homes["server"], split, tmp_path / "log"))
         code = make_code(homes["server"], "--uses", "3")
         for name in ("one", "two"):
-            stack.enter_context(joining(homes[name], code, tmp_path / f"{name}.log"))
+            stack.enter_context(joining(homes[name], split, code, tmp_path / f"{name}.log"))
         assert process.stdout is not None
         server = Server(process, process.stdout.readline().split()[1], tmp_path / "log")
         whole = read_stream(server, 0, lambda: None)
         first, second = list_nodes(server)
         assert second == f"{first}-2", "both machines have the same host name"
 
-        stack.enter_context(joining(homes["spare"], code, tmp_path / "spare.log"))
+        stack.enter_context(joining(homes["spare"], split, code, tmp_path / "spare.log"))
         assert check_report(server).startswith(f"{first}-3/"), "nodes with a stage are not measured"
 
         late = run(homes["late"], "join", code)
@@ -109,7 +111,7 @@ def test_strangers_join_by_a_code_and_again_by_their_own_keys(homes: dict[str, P
         assert row.split()[1:3] == ["used", "3/3"]
 
         [address] = {line.split()[1] for line in (tmp_path / "one.log").read_text().splitlines() if "joining" in line}
-        stack.enter_context(joining(homes["one"], address, tmp_path / "again.log"))
+        stack.enter_context(joining(homes["one"], split, address, tmp_path / "again.log"))
         wait_until(lambda: "joined head=head" in (tmp_path / "again.log").read_text())
         assert read_stream(server, 0, lambda: None) == whole
 

@@ -20,7 +20,9 @@ from tests.e2e.test_workers import read_stream, wait_until
 from tests.support.terminal import Terminal
 
 ROOM = ("--memory", "0.2")
-"""Less than the model takes, and more than half of it."""
+"""Less than the real model takes, and more than half of it."""
+SPLIT_ROOM = ("--memory", "0.042")
+"""The same of the model that is made to be split."""
 
 
 @pytest.fixture
@@ -48,15 +50,21 @@ def started(
 
 @contextmanager
 def coordinating(
-    home: Path, log: Path, *options: str, terminal: Terminal | None = None
+    home: Path, log: Path, *options: str, model: str | Path = MODEL, terminal: Terminal | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a coordinator, and yield it with the code by which machines join."""
     listen = ("--listen", "tcp://127.0.0.1:0", "--port", "0", "--backend", "mlx")
-    with started(home, log, "run", MODEL, *listen, *ROOM, *options, terminal=terminal) as process:
+    room = ROOM if model == MODEL else SPLIT_ROOM
+    with started(home, log, "run", str(model), *listen, *room, *options, terminal=terminal) as process:
         assert process.stdout is not None
         command = process.stdout.readline().split()
         assert command[:2] == ["parallax", "join"], log.read_text()
         yield process, command[2]
+
+
+def join_with(model: Path, *words: str) -> tuple[str, ...]:
+    """Return the arguments by which a machine joins with room for half of ``model``, which it may load."""
+    return ("join", "--backend", "mlx", *SPLIT_ROOM, "--allow-model", str(model), *words)
 
 
 def read_ready(process: subprocess.Popen[str], log: Path) -> Server:
@@ -72,13 +80,13 @@ def list_users(server: Server) -> set[str]:
     return {stage["node"] for replica in replicas for stage in replica["stages"]}
 
 
-def test_machines_that_join_serve_together_and_one_may_die(homes: dict[str, Path], tmp_path: Path) -> None:
+def test_machines_that_join_serve_together_and_one_may_die(homes: dict[str, Path], split: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with ExitStack() as stack:
-        process, code = stack.enter_context(coordinating(homes["first"], log, "--nodes", "3"))
+        process, code = stack.enter_context(coordinating(homes["first"], log, "--nodes", "3", model=split))
         logs = {name: tmp_path / f"{name}.log" for name in ("one", "two")}
         machines: dict[str, subprocess.Popen[Any]] = {
-            name: stack.enter_context(started(homes[name], path, "join", "--backend", "mlx", *ROOM, code))
+            name: stack.enter_context(started(homes[name], path, *join_with(split, code)))
             for name, path in logs.items()
         }
         server = read_ready(process, log)
@@ -97,7 +105,7 @@ def test_machines_that_join_serve_together_and_one_may_die(homes: dict[str, Path
         assert found["status"] == "starting"
         assert "there is one node" in found["reason"]
 
-        stack.enter_context(started(homes["three"], tmp_path / "three.log", "join", *ROOM, "--backend", "mlx", code))
+        stack.enter_context(started(homes["three"], tmp_path / "three.log", *join_with(split, code)))
         wait_until(lambda: Client(server.url).cluster()["status"] == "ready")
         assert read_stream(server, 0, lambda: None) == whole
         assert server.end(signal.SIGTERM) < 5
@@ -118,18 +126,20 @@ def test_machine_that_has_room_for_the_model_serves_it_alone(homes: dict[str, Pa
     assert "head listens" in kept.read_text()
 
 
-def test_coordinator_without_layers_of_its_own_waits_for_machines(homes: dict[str, Path], tmp_path: Path) -> None:
+def test_coordinator_without_layers_of_its_own_waits_for_machines(
+    homes: dict[str, Path], split: Path, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
-    with coordinating(homes["first"], log, "--no-local") as (process, _):
+    with coordinating(homes["first"], log, "--no-local", model=split) as (process, _):
         wait_until(lambda: "and no node has joined" in log.read_text())
         assert process.poll() is None
 
 
-def test_listening_at_an_address_in_use_is_an_error(homes: dict[str, Path], tmp_path: Path) -> None:
+def test_listening_at_an_address_in_use_is_an_error(homes: dict[str, Path], split: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with coordinating(homes["first"], log) as _:
+    with coordinating(homes["first"], log, "--no-local", model=split) as _:
         [address] = re.findall(r"head listens at (\S+)", log.read_text())
-        again = [PARALLAX, "run", MODEL, "--listen", address, "--port", "0"]
+        again = [PARALLAX, "run", str(split), "--backend", "mlx", "--listen", address, "--port", "0"]
         done = subprocess.run(again, capture_output=True, text=True, env=environment(homes["one"]), check=False)
         assert done.returncode == 1
         assert "error: " in done.stderr

@@ -1,4 +1,4 @@
-"""A standby takes the place of a coordinator whose machine dies: real processes, keys and weights."""
+"""A standby takes the place of a coordinator whose machine dies: real processes and keys."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import MODEL, PARALLAX, Server, environment
-from tests.e2e.test_run import ROOM, coordinating, homes, list_users, read_ready, started
+from tests.e2e.conftest import PARALLAX, Server, environment
+from tests.e2e.test_run import coordinating, homes, join_with, list_users, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 from tests.e2e.tiny import write_tiny
 from tests.support.zmq_nodes import find_tcp_port
@@ -26,18 +26,20 @@ STAGES = ("--no-local", "--nodes", "2")
 class Machines:
     """A coordinator, two machines that have joined it, and one that stands by."""
 
-    def __init__(self, stack: ExitStack, homes: dict[str, Path], folder: Path, *join: str) -> None:
+    def __init__(self, stack: ExitStack, homes: dict[str, Path], model: Path, folder: Path, *join: str) -> None:
         """Have the machines join with the options ``join``."""
         self._stack = stack
         self._homes = homes
         self.logs = {name: folder / f"{name}.log" for name in ("first", "one", "two", "three", "again")}
         self._listen = f"tcp://127.0.0.1:{find_tcp_port()}"
         options = (*STAGES, "--listen", self._listen)
-        self.first, self.code = stack.enter_context(coordinating(homes["first"], self.logs["first"], *options))
+        self.first, self.code = stack.enter_context(
+            coordinating(homes["first"], self.logs["first"], *options, model=model)
+        )
         self.api = find_tcp_port()
         """Where clients of the first machine that joins are served."""
         for name, api in {"one": ("--port", str(self.api)), "two": ("--no-api",)}.items():
-            self._start(name, homes[name], "join", "-v", "--backend", "mlx", *api, *ROOM, *join, self.code)
+            self._start(name, homes[name], *join_with(model, "-v", *api, *join, self.code))
         self.server = read_ready(self.first, self.logs["first"])
 
     def _start(self, name: str, home: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -93,9 +95,9 @@ Answer = tuple[str, str | None, int]
 
 
 @pytest.mark.timeout(600)
-def test_standby_takes_over_with_what_is_loaded(homes: dict[str, Path], tmp_path: Path) -> None:
+def test_standby_takes_over_with_what_is_loaded(homes: dict[str, Path], split: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        machines = Machines(stack, homes, tmp_path)
+        machines = Machines(stack, homes, split, tmp_path)
         whole, users = read_stream(machines.server, 0, lambda: None), list_users(machines.server)
         assert whole[1] == "length"
         assert "no standby runs" in machines.promote().stderr
@@ -123,10 +125,10 @@ def take_over(machines: Machines) -> Server:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_coordinator_whose_place_was_taken_is_refused_until_it_has_a_new_term(
-    homes: dict[str, Path], tmp_path: Path
+    homes: dict[str, Path], split: Path, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        machines = Machines(stack, homes, tmp_path)
+        machines = Machines(stack, homes, split, tmp_path)
         whole, users = read_stream(machines.server, 0, lambda: None), list_users(machines.server)
         assert take_over(machines).end(signal.SIGTERM) < 5
         successor = machines.start_successor_again()
@@ -159,12 +161,11 @@ def check_new_term(machines: Machines, users: set[str], whole: Answer) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_standby_that_takes_over_loads_the_other_models_again(
-    homes: dict[str, Path], model_folder: Path, tmp_path: Path
+    homes: dict[str, Path], split: Path, model_folder: Path, tmp_path: Path
 ) -> None:
     tiny = write_tiny(tmp_path / "tiny", model_folder)
-    allowed = ("--allow-model", MODEL, "--allow-model", str(tiny))
     with ExitStack() as stack:
-        machines = Machines(stack, homes, tmp_path, "--memory", "2", *allowed)
+        machines = Machines(stack, homes, split, tmp_path, "--memory", "2", "--allow-model", str(tiny))
         standby = machines.stand_by()
         load = [PARALLAX, "models", "load", str(tiny), "--url", machines.server.url]
         subprocess.run(load, check=True, env=environment(homes["first"]))
@@ -176,7 +177,10 @@ def test_standby_that_takes_over_loads_the_other_models_again(
         client = Client(read_ready(standby, machines.logs["three"]).url)
         wait_until(lambda: [each["state"] for each in client.known_models()["data"]] == ["ready", "ready"])
         body = {"prompt": "Once upon a time", "max_tokens": 4}
-        assert [client.send("/completions", {**body, "model": name}).status for name in (MODEL, "tiny")] == [200, 200]
+        assert [client.send("/completions", {**body, "model": name}).status for name in (split.name, "tiny")] == [
+            200,
+            200,
+        ]
 
 
 def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -194,10 +198,10 @@ def list_keys(home: Path) -> dict[str, tuple[str, str]]:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_machine_that_is_removed_after_a_promotion_is_out_at_once_and_stays_out(
-    homes: dict[str, Path], tmp_path: Path
+    homes: dict[str, Path], split: Path, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        machines = Machines(stack, homes, tmp_path)
+        machines = Machines(stack, homes, split, tmp_path)
         standby = machines.stand_by()
         machines.first.kill()
         wait_until(lambda: machines.promote().returncode == 0)

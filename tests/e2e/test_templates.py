@@ -41,8 +41,9 @@ def test_template_without_end_holds_up_nobody_and_not_the_end(
 ) -> None:
     folder = write_tiny(tmp_path / "tiny", model_folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    server = start_server(model_home, tmp_path / "log", model=str(folder))
-    readers = list_children(server.process.pid)
+    readers = {"PARALLAX_SERVE__TOKENIZER_PROCESSES": "2"}
+    server = start_server(model_home, tmp_path / "log", model=str(folder), **readers)
+    children = list_children(server.process.pid)
     with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client, ThreadPoolExecutor(5) as threads:
         looping = threads.submit(ask, client, "loop")
         time.sleep(1)
@@ -56,6 +57,6 @@ def test_template_without_end_holds_up_nobody_and_not_the_end(
         assert server.process.returncode == 0
         assert all("shutting down" in each.result() for each in again)
     assert "Traceback" not in server.log.read_text()
-    for pid in readers:
+    for pid in children:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
