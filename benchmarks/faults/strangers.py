@@ -23,11 +23,11 @@ import zmq
 from benchmarks.faults.run import Figures, Run, private_folder, say
 from benchmarks.processes import read_cpu_s, read_resident
 from benchmarks.servers import parallax, read_ready, running
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_core.api import keys_folder
-from parallax_core.config.home import cluster_file, models_folder
-from parallax_core.node.versions import own_versions
-from parallax_core.wire.versions import write_versions
+from parallax_core.config.home import models_folder
+from parallax_core.node.versions import write_own_versions
 from parallax_transport_zmq.joining import ZmqJoining, derive_pair
 from parallax_transport_zmq.keyfile import KeyPair
 from parallax_transport_zmq.keyring import Keyring, make_pair
@@ -44,7 +44,7 @@ HELD_S = 2.0
 SECRET = bytes(range(16))
 """Of a join code that was revoked."""
 PART, NUM_PARTS = bytes(2**20), 512
-ENROL = pack_enrol(write_versions(own_versions()), bytes(range(1, 33)), "guest")
+ENROL = pack_enrol(write_own_versions(), bytes(range(1, 33)), "guest")
 
 
 class Aim:

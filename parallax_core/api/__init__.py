@@ -18,20 +18,34 @@ from parallax_core.base.errors import (
     Unavailable,
     UnknownName,
     Unsupported,
+    UsageError,
 )
 from parallax_core.base.files import read_object
-from parallax_core.base.ids import Epoch, LeaseId, RequestId, SeqId
+from parallax_core.base.ids import (
+    HEAD,
+    Epoch,
+    LeaseId,
+    RequestId,
+    SeqId,
+    further_node,
+    holder_of,
+    is_further,
+    is_lease,
+    lease_node,
+    name_machine,
+)
 from parallax_core.base.json_scan import JsonScan
 from parallax_core.base.lark import write_pattern
 from parallax_core.base.machine import Machine
 from parallax_core.base.offline import is_offline
+from parallax_core.base.printable import make_printable
 from parallax_core.base.processes import ChildProcess
 from parallax_core.base.refs import Ref
 from parallax_core.base.schema_refs import JsonSchema, follow_references, localize_references, move_references
 from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
 from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
 from parallax_core.checkpoint.weights_version import identify_weights
-from parallax_core.config.home import cache_folder, keys_folder
+from parallax_core.config.home import cache_folder, keys_folder, models_folder, state_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, Opens, StagePlan
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.deployment import (
@@ -51,6 +65,7 @@ from parallax_core.contracts.engine import (
     EngineStats,
     Finish,
     Health,
+    HealthState,
     Measured,
     Pause,
     PoolUse,
@@ -73,10 +88,12 @@ from parallax_core.contracts.joining import (
     Introducing,
     JoinCodes,
     JoinMethod,
+    ListeningHead,
     MachineKeys,
 )
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
 from parallax_core.contracts.node_service import (
+    NOTHING,
     JoinedPeer,
     LinkPurpose,
     NodeLink,
@@ -134,6 +151,7 @@ from parallax_core.contracts.policy import (
     SchedulingView,
 )
 from parallax_core.contracts.progress import Progress, Unit, silent
+from parallax_core.contracts.relay import Relayable
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.service_message import ServiceMessage, service_tag
 from parallax_core.contracts.setting import Settings, SettingsSpec
@@ -146,6 +164,7 @@ from parallax_core.contracts.source import (
     StoredModel,
 )
 from parallax_core.contracts.stage import (
+    SHARE_ROUNDING,
     Answer,
     Draw,
     Drawn,
@@ -188,10 +207,12 @@ from parallax_core.contracts.transport import (
     Link,
     Monitored,
     MonitoredOnDemand,
+    NodeRole,
     Transport,
     TransportPlan,
     TransportSpec,
 )
+from parallax_core.contracts.value import LARGEST, Count, Positive
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
 from parallax_core.pages.account import Account, Entry, Outcome
 from parallax_core.pages.budget import PAGE_SIZE, Room, format_bytes, plan_pools
@@ -202,6 +223,8 @@ from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash
 from parallax_core.sampling.masks import mask_logits
 from parallax_core.sampling.ranking import Inquiry, Ranking, make_answers
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
+from parallax_core.wire.base import MOST_NAME, MOST_TEXT, Name, PeerKey, Text
+from parallax_core.wire.checks import check_words, require
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Failure, Heartbeat, Hello, Mask, Message, Result, Step, Welcome
@@ -219,6 +242,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Unit",
     "UnknownName",
     "Unsupported",
+    "UsageError",
     "bare_environment",
     "cache_folder",
     "engine_environment",
@@ -228,11 +252,14 @@ __all__ = [  # noqa: RUF022 -- in groups
     "is_offline",
     "keys_folder",
     "localize_references",
+    "models_folder",
     "move_references",
     "read_object",
     "silent",
+    "state_folder",
     # Backends: what a backend offers, and the stage contract
     "ITEM_BYTES",
+    "SHARE_ROUNDING",
     "Answer",
     "Availability",
     "Backend",
@@ -353,7 +380,9 @@ __all__ = [  # noqa: RUF022 -- in groups
     "LossCause",
     "Monitored",
     "MonitoredOnDemand",
+    "NodeRole",
     "PeerLost",
+    "Relayable",
     "Transport",
     "TransportPlan",
     "TransportSpec",
@@ -366,22 +395,43 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Introducing",
     "JoinCodes",
     "JoinMethod",
+    "ListeningHead",
     "MachineKeys",
     # Finding nodes without an address
     "MOST_ANSWER_BYTES",
     "MOST_QUESTION_BYTES",
     "Discovery",
     "FindAnswer",
-    # Node services, and their messages
+    # Node services, and their messages; `parallax_core.api.node` has the rest
+    "LARGEST",
+    "MOST_NAME",
+    "MOST_TEXT",
+    "NOTHING",
+    "Count",
     "JoinedPeer",
     "LinkPurpose",
+    "Name",
     "NodeLink",
     "NodeService",
     "NodeServiceSpec",
+    "PeerKey",
+    "Positive",
     "ServiceContext",
     "ServiceMessage",
     "Takers",
+    "Text",
+    "check_words",
+    "make_printable",
+    "require",
     "service_tag",
+    # Names of nodes
+    "HEAD",
+    "further_node",
+    "holder_of",
+    "is_further",
+    "is_lease",
+    "lease_node",
+    "name_machine",
     # Policies
     "ArrivalView",
     "BatchingPolicy",
@@ -434,7 +484,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Dialect",
     "DialectSpec",
     "ErrorForm",
-    # Kinds of deployments
+    # Kinds of deployments; `parallax_core.api.deployment` has the rest
     "DeploymentSpec",
     "Launch",
     "ServerPlan",
@@ -467,6 +517,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Grammar",
     "GrammarKind",
     "Health",
+    "HealthState",
     "InvalidRequest",
     "Measured",
     "Opens",
@@ -526,7 +577,6 @@ PROVISIONAL = frozenset(
         "decode",
         "encode",
         "mix32",
-        "read_object",
     }
 )
 """Names that no plugin, example or template of the repository uses. They may change or go within one plugin API, with a

@@ -1,18 +1,21 @@
-"""Tools for plugins' commands: options from settings, tables, progress, a client of running servers."""
+"""Tools for plugins' commands: options from settings, tables, progress, running servers and workers."""
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.processes import end_with_parent
 from parallax_core.cli import main as run_program
 from parallax_core.cli.client import Client, HttpReply
 from parallax_core.cli.command import new_app
+from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.lazy import lazy_app
 from parallax_core.cli.option import ConfigFile, from_section
 from parallax_core.cli.progress import Display, make_display
 from parallax_core.cli.progress import describe as describe_progress
 from parallax_core.cli.screen import Look, open_display, watching
+from parallax_core.cli.served_models import describe_loading
 from parallax_core.cli.server_url import UrlOption, find_url
 from parallax_core.cli.table import align, print_table
 from parallax_core.cli.tell import tell
+from parallax_core.cli.worker_record import WorkerRecord, find_workers
 from parallax_core.config.config import Config
 from parallax_core.config.marks import ADVANCED
 from parallax_core.plugins.host import PluginHost
@@ -23,16 +26,20 @@ __all__ = [
     "Client",
     "Config",
     "ConfigFile",
+    "Contacts",
     "Display",
     "HttpReply",
     "Look",
     "PluginHost",
     "UrlOption",
     "UsageError",
+    "WorkerRecord",
     "align",
+    "describe_loading",
     "describe_progress",
     "end_with_parent",
     "find_url",
+    "find_workers",
     "from_section",
     "lazy_app",
     "make_display",
@@ -42,5 +49,6 @@ __all__ = [
     "print_table",
     "run_program",
     "tell",
+    "tell_contacts",
     "watching",
 ]

@@ -28,64 +28,24 @@ def engines_folder() -> Path:
     return _folder("engines", platformdirs.user_data_path("parallax") / "engines")
 
 
+def state_folder(name: str) -> Path:
+    """Return a folder for what a machine remembers of ``name``; it may not exist yet."""
+    return _folder(name, platformdirs.user_state_path("parallax") / name)
+
+
 def workers_folder() -> Path:
     """Return the folder of the records of running workers; it may not exist yet."""
-    return _folder("workers", platformdirs.user_state_path("parallax") / "workers")
-
-
-def cluster_file() -> Path:
-    """Return the file of join codes; it may not exist yet."""
-    return _folder("cluster", platformdirs.user_state_path("parallax") / "cluster") / "codes.db"
-
-
-def plan_file() -> Path:
-    """Return the file of the last plans of this user's servers; it may not exist yet."""
-    return cluster_file().with_name("plans.db")
-
-
-def term_file() -> Path:
-    """Return the file of the state of this machine's coordinator; it may not exist yet."""
-    return cluster_file().with_name("coordinator")
-
-
-def term_key_file() -> Path:
-    """Return the file of the key by which a coordinator or standby of this machine signs; it may not exist yet."""
-    return cluster_file().with_name("signing.key")
-
-
-def standby_file() -> Path:
-    """Return the file of what a standby on this machine has heard; it may not exist yet."""
-    return cluster_file().with_name("standby")
-
-
-def known_terms_file() -> Path:
-    """Return the file of the terms that nodes of this machine have heard of; it may not exist yet."""
-    return joined_folder() / "terms"
-
-
-def joined_folder() -> Path:
-    """Return the folder of the records of the clusters that this machine has joined; it may not exist yet."""
-    return _folder("joined", platformdirs.user_state_path("parallax") / "joined")
-
-
-def rendezvous_folder() -> Path:
-    """Return the folder of the records of the rendezvous that have admitted this machine; it may not exist yet."""
-    return joined_folder() / "rendezvous"
+    return state_folder("workers")
 
 
 def told_file() -> Path:
     """Return the file of the sentences that a user of this machine has read once; it may not exist yet."""
-    return _folder("told", platformdirs.user_state_path("parallax") / "told") / "network"
-
-
-def signing_key_file() -> Path:
-    """Return the file of the key that signs what this machine announces; it may not exist yet."""
-    return joined_folder() / "signing.key"
+    return state_folder("told") / "network"
 
 
 def log_folder() -> Path:
     """Return the folder of the logs of commands that show something else on their terminal; it may not exist yet."""
-    return _folder("log", platformdirs.user_state_path("parallax") / "log")
+    return state_folder("log")
 
 
 def cache_folder(name: str) -> Path:

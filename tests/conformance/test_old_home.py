@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from parallax_api_responses.store import ResponseStore
+from parallax_cluster.config.home import cluster_file, known_terms_file, plan_file, term_file, term_key_file
 from parallax_cluster.config.join import JoinSettings
 from parallax_cluster.config.rendezvous import RendezvousSettings
 from parallax_cluster.config.run import RunSettings
@@ -29,15 +30,7 @@ from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_cluster.node.membership.term_store import TermStore
 from parallax_cluster.node.worker.terms import HeadTerms
 from parallax_core.config.config import Config
-from parallax_core.config.home import (
-    cluster_file,
-    config_folder,
-    keys_folder,
-    known_terms_file,
-    plan_file,
-    term_file,
-    term_key_file,
-)
+from parallax_core.config.home import config_folder, keys_folder
 from parallax_core.config.serve import ServeSettings
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.api_keys import KeyFile, digest_key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -9,8 +10,11 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.rules.contractpage import list_modules
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +27,7 @@ VIOLATIONS = [
     ("cluster", "parallax_cluster/placement/estimate.py", "import parallax_cluster.deploy.network"),
     ("api", "parallax_backend_mlx/plugin.py", "from parallax_core.contracts.stage import Row"),
     ("api", "parallax_source_pypi/plugin.py", "import parallax_core.hookspecs"),
+    ("api", "parallax_cluster/node/relay/client.py", "from parallax_core.node.peer_watch import PeerWatch"),
     ("api", "parallax_sampling_torch/sampler.py", "import parallax_core.sampling.draw"),
     ("strangers", "parallax_backend_mlx/plugin.py", "import parallax_source_pypi.plugin"),
     ("strangers", "parallax_backend_mlx/plugin.py", "import parallax_sampling_torch.sampler"),
@@ -40,9 +45,15 @@ VIOLATIONS = [
     ("core", "parallax_core/deploy/kinds.py", "def later() -> None:\n    import parallax_cluster.deploy.cluster"),
     ("pure", "parallax_core/engine/head.py", "import time"),
     ("pure", "parallax_cluster/placement/cost_model.py", "import time"),
+    ("pure", "parallax_cluster/placement/cost_model.py", "from parallax_core.api.node import WatchedWork"),
     ("pure", "parallax_core/engine/head.py", "from asyncio import sleep"),
 ]
 """A contract, a file, and a line that breaks the contract when appended to the file."""
+
+MOST_LISTED = 43
+"""The most modules of core that the cluster may import besides `parallax_core.api` and its sub-modules."""
+VALUES = ("parallax_core.base.errors", "parallax_core.base.ids", "parallax_core.contracts.", "parallax_core.pages.")
+"""Where names of `parallax_core.api` are defined that decisions of the cluster may use."""
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +112,31 @@ def test_every_plugin_is_under_contract() -> None:
     assert plugins == set(settings["root_packages"]) - {"parallax_core"}
     independent = next(contract for contract in settings["contracts"] if contract["id"] == "strangers")
     assert plugins == set(independent["modules"])
+
+
+def read_contract(name: str) -> dict[str, Any]:
+    """Return a contract of pyproject.toml."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    found: dict[str, Any] = next(each for each in tools["importlinter"]["contracts"] if each["id"] == name)
+    return found
+
+
+def test_cluster_imports_few_modules_of_core() -> None:
+    allowed = [each.partition(" -> ") for each in read_contract("api")["ignore_imports"]]
+    listed = [module for owner, _, module in allowed if owner == "parallax_cluster.**"]
+    assert not [module for module in listed if "*" in module]
+    inside = [module for module in listed if not f"{module}.".startswith("parallax_core.api.")]
+    assert len(inside) <= MOST_LISTED
+
+
+def test_decisions_of_the_cluster_use_values_of_the_api_only() -> None:
+    names = {name: module for module, names in list_modules().items() for name in names}
+    folder = ROOT / "plugins/cluster"
+    parts = [each for each in read_contract("pure")["source_modules"] if each.startswith("parallax_cluster.")]
+    places = [part.replace(".", "/") for part in parts]
+    files = [path for place in places for pattern in ("/**/*.py", ".py") for path in folder.glob(f"{place}{pattern}")]
+    assert len(files) > len(parts)
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in files)
+    imports = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    used = {alias.name for node in imports if node.module == "parallax_core.api" for alias in node.names}
+    assert {name for name in used if not names[name].startswith(VALUES)} == set()

@@ -11,16 +11,16 @@ from parallax_cluster.placement.covers import describe_gap, find_covers
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.movement import find_loads, measure_movement
 from parallax_cluster.rebalancing.rest import USUAL, MoveRules
-from parallax_core.contracts.placement import (
+from parallax_core.api import (
     ClusterProfile,
     Estimate,
+    LayerRange,
     ModelDemand,
     NodeProfile,
     Placement,
     PlacementProblem,
     ServingGoal,
 )
-from parallax_core.contracts.stage import LayerRange
 
 AMPLE = 2**50
 """Bytes of memory that suffice for any layers: of a fixed node it is its user who knows that they fit."""

@@ -14,8 +14,7 @@ from parallax_cluster.placement.movement import Movement, find_loads, is_worth_m
 from parallax_cluster.placement.shortage import describe_shortage
 from parallax_cluster.rebalancing.rest import USUAL as USUAL_RULES
 from parallax_cluster.rebalancing.rest import MoveRules
-from parallax_core.base.ids import lease_node
-from parallax_core.contracts.placement import (
+from parallax_core.api import (
     ClusterProfile,
     Estimate,
     Estimator,
@@ -26,6 +25,7 @@ from parallax_core.contracts.placement import (
     PlacementPolicy,
     PlacementProblem,
     ServingGoal,
+    lease_node,
 )
 
 MOST_SETTLED = 5

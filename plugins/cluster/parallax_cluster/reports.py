@@ -9,8 +9,7 @@ import msgspec
 
 from parallax_cluster.placement.devices import recognise_product
 from parallax_cluster.wire.profile import DeviceReport, LinkReport, NodeReport
-from parallax_core.contracts.placement import ClusterProfile, DeviceProfile, LinkProfile, NodeProfile
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import ClusterProfile, DeviceProfile, LayerRange, LinkProfile, NodeProfile
 
 SLACK = 1.5
 """How much faster than its data sheet a device may say it is: clocks and variants of a product differ."""

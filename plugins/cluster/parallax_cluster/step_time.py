@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from parallax_cluster.placement.cost_model import CostModel
-from parallax_core.contracts.placement import LayerDemand
-from parallax_core.contracts.stage import Row
+from parallax_core.api import LayerDemand, Row
 
 
 class StepWork(NamedTuple):

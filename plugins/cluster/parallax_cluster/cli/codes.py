@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.deploy.join_codes import make_code
 from parallax_cluster.membership.code_rules import CodeRecord, describe_left, describe_state
 from parallax_cluster.membership.join_code import shorten_code
 from parallax_cluster.node.membership.code_store import CodeStore, write_time
 from parallax_core.api.cli import PluginHost, new_app, print_table
-from parallax_core.config.home import cluster_file
 
 HOUR_S = 3600.0
 

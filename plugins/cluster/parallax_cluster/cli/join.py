@@ -11,13 +11,12 @@ from parallax_cluster.cli.join_view import JoinScreen
 from parallax_cluster.config.join import JoinSettings
 from parallax_cluster.deploy.joined import list_joined
 from parallax_cluster.deploy.joining import Joiner, check_where
-from parallax_core.api.cli import Config, PluginHost, from_section, new_app, open_display, tell
-from parallax_core.base.errors import UsageError
-from parallax_core.cli.contacts import Contacts, tell_contacts
+from parallax_core.api import UsageError
+from parallax_core.api.cli import Config, Contacts, PluginHost, from_section, new_app, open_display, tell, tell_contacts
+from parallax_core.api.deployment import find_backends
 from parallax_core.cli.worker import run_worker
 from parallax_core.deploy.head_access import HeadAccess
 from parallax_core.deploy.memory_claim import MemoryClaim
-from parallax_core.models.backends import find_backends
 from parallax_core.server.forwarder import bind_api, find_api_url
 
 STANDARD_INPUT = "-"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
+from parallax_core.api import Progress, Unit
 from parallax_core.api.cli import Display, watching
 from parallax_core.api.cli import describe_progress as describe
-from parallax_core.contracts.progress import Progress, Unit
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.wire.engine import AssignEngine

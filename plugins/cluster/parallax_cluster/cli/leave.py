@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.api.cli import new_app
-from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.cli.worker_record import WorkerRecord, find_workers
+from parallax_core.api import ParallaxError, UnknownName
+from parallax_core.api.cli import WorkerRecord, find_workers, new_app
 
 app = new_app()
 

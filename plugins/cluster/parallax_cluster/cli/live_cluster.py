@@ -9,10 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from parallax_cluster.reports import merge_links
-from parallax_core.base.errors import ParallaxError
-from parallax_core.base.ids import HEAD
-from parallax_core.contracts.placement import ClusterProfile, DeviceProfile, LinkProfile, NodeProfile
-from parallax_core.contracts.value import Positive
+from parallax_core.api import HEAD, ClusterProfile, DeviceProfile, LinkProfile, NodeProfile, ParallaxError, Positive
 
 NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]

@@ -16,16 +16,17 @@ from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.idle import explain_idle
 from parallax_cluster.placement.nodes_file import read_cluster
 from parallax_cluster.placement.what_if import change_cluster
-from parallax_core.api.cli import Client, PluginHost, UrlOption, find_url, new_app
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.cli.status import TIMEOUT_S
-from parallax_core.contracts.placement import (
+from parallax_core.api import (
     ClusterProfile,
     Objective,
+    ParallaxError,
     PlacementPolicy,
     PlacementProblem,
     ServingGoal,
+    UsageError,
 )
+from parallax_core.api.cli import Client, PluginHost, UrlOption, find_url, new_app
+from parallax_core.cli.status import TIMEOUT_S
 
 app = new_app()
 

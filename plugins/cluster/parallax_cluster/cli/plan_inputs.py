@@ -7,15 +7,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from parallax_cluster.deploy.weight_size import measure_weight, read_model
 from parallax_cluster.layer_plan import describe_unreachable, lacks_links
 from parallax_cluster.placement.demand import measure_demand
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_cluster.placement.shortage import describe_shortage
+from parallax_core.api import ModelDemand, ParallaxError, PlacementProblem, UsageError
 from parallax_core.api.cli import PluginHost, make_display
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.contracts.placement import ModelDemand, PlacementProblem
-from parallax_core.models.weight_size import measure_weight, read_model
-from parallax_core.plugins.output import divert_output
+from parallax_core.api.node import divert_output
 
 
 def read_nodes(path: Path) -> Any:  # noqa: ANN401 -- of any type; `read_cluster` checks it

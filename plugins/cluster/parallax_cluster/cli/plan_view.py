@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from parallax_cluster.placement.demand import weigh_layers
+from parallax_core.api import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem, format_bytes
 from parallax_core.api.cli import align
-from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem
-from parallax_core.pages.budget import format_bytes
 
 LIMITS = {
     "compute": "compute",

@@ -10,13 +10,10 @@ import typer
 
 from parallax_cluster.node.profile.device import measure_machine
 from parallax_cluster.placement.nodes_file import describe_node
+from parallax_core.api import DevicePlan, DType, NodeProfile, UsageError, format_bytes
 from parallax_core.api.cli import PluginHost, new_app
-from parallax_core.base.errors import UsageError
-from parallax_core.contracts.device import DevicePlan, DType
-from parallax_core.contracts.placement import NodeProfile
-from parallax_core.models.backends import find_backends
-from parallax_core.pages.budget import format_bytes
-from parallax_core.plugins.output import divert_output
+from parallax_core.api.deployment import find_backends
+from parallax_core.api.node import divert_output
 
 app = new_app()
 

@@ -9,8 +9,8 @@ import typer
 
 from parallax_cluster.deploy.standby import PROMOTION, find_standby
 from parallax_cluster.deploy.succession import find_promotion_hint
+from parallax_core.api import ParallaxError
 from parallax_core.api.cli import new_app
-from parallax_core.base.errors import ParallaxError
 
 app = new_app()
 

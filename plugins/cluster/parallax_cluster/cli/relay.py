@@ -19,15 +19,10 @@ from parallax_cluster.deploy.rendezvous_host import host_rendezvous
 from parallax_cluster.node.relay.host import RelayHost
 from parallax_cluster.node.relay.offer import RelayOffer
 from parallax_cluster.wire.profile import Peer
-from parallax_core.api.cli import Config, PluginHost, from_section, new_app, tell
-from parallax_core.base import log
-from parallax_core.base.errors import UsageError
-from parallax_core.base.ids import HEAD
-from parallax_core.base.taskgroup import FailFastGroup
-from parallax_core.cli.contacts import Contacts, tell_contacts
-from parallax_core.contracts.transport import Transport
+from parallax_core.api import HEAD, Transport, UsageError
+from parallax_core.api.cli import Config, Contacts, PluginHost, from_section, new_app, tell, tell_contacts
+from parallax_core.api.node import FailFastGroup, configure_log, run_until_signal
 from parallax_core.deploy.node_transport import choose_listen, make_transport
-from parallax_core.node.worker.stop import run_until_signal
 
 app = new_app()
 
@@ -47,7 +42,7 @@ def relay(settings: RelayCommandSettings, config: Config) -> None:
     if not settings.where:
         raise UsageError("there is no join code", "`parallax cluster codes new` on the server's machine makes one")
     check_where(settings.where)
-    log.configure(verbose=settings.verbose)
+    configure_log(verbose=settings.verbose)
     contacts = Contacts(
         links=True,
         seeks=settings.discovery,

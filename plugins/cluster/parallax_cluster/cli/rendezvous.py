@@ -7,10 +7,8 @@ import sys
 
 from parallax_cluster.config.rendezvous import RendezvousSettings
 from parallax_cluster.deploy.rendezvous_host import host_rendezvous
-from parallax_core.api.cli import Config, PluginHost, from_section, new_app, tell
-from parallax_core.base import log
-from parallax_core.cli.contacts import Contacts, tell_contacts
-from parallax_core.node.worker.stop import run_until_signal
+from parallax_core.api.cli import Config, Contacts, PluginHost, from_section, new_app, tell, tell_contacts
+from parallax_core.api.node import configure_log, run_until_signal
 
 app = new_app()
 
@@ -27,7 +25,7 @@ def rendezvous(settings: RendezvousSettings, config: Config) -> None:
 
     parallax serve org/model --find CODE
     """
-    log.configure(verbose=settings.verbose)
+    configure_log(verbose=settings.verbose)
     tell_contacts(
         Contacts(is_found=settings.discovery, fetches=False), offline=settings.offline, verbose=settings.verbose
     )

@@ -9,15 +9,14 @@ from parallax_cluster.config.run import RunSettings
 from parallax_cluster.deploy.cluster import read_cluster_plan
 from parallax_cluster.deploy.joining import check_where
 from parallax_cluster.deploy.standby import wait_for_promotion
-from parallax_core.api.cli import Config, Look, PluginHost, from_section, new_app, open_display
-from parallax_core.base import log
-from parallax_core.base.errors import UsageError
-from parallax_core.cli.contacts import Contacts, tell_contacts
+from parallax_core.api import UsageError
+from parallax_core.api.cli import Config, Contacts, Look, PluginHost, from_section, new_app, open_display, tell_contacts
+from parallax_core.api.node import configure_log
 from parallax_core.cli.serve import ServeDisplay, run_service
 
 if TYPE_CHECKING:
+    from parallax_core.api.dialect import ServedModels
     from parallax_core.server.model_changes import ModelChanges
-    from parallax_core.server.served_models import ServedModels
 
 app = new_app()
 
@@ -54,7 +53,7 @@ def run(settings: RunSettings, config: Config) -> None:
     )
     if settings.standby_of:
         tell_contacts(contacts, offline=settings.offline, verbose=settings.verbose)
-        log.configure(verbose=settings.verbose)
+        configure_log(verbose=settings.verbose)
         settings = wait_for_promotion(settings, PluginHost.discover(config))
     shown = partial(open_display, "run", verbose=settings.verbose)
     run_service(

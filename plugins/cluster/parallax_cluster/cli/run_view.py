@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 from parallax_cluster.cli.nodes import render
 from parallax_cluster.server.view import read_cluster, show_cluster
-from parallax_core.cli.served_models import describe_loading
+from parallax_core.api.cli import describe_loading
+from parallax_core.api.dialect import ServedModels
 from parallax_core.cli.status import Cluster
 from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.model_routes import view_models
-from parallax_core.server.served_models import ServedModels
 
 
 class RunView:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from parallax_core.config.worker import NodeSettings, WorkerSettings
+from parallax_core.api.deployment import NodeSettings, WorkerSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

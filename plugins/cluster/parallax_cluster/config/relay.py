@@ -7,14 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from parallax_core.config.network_options import (
-    STUN_PORT,
-    LogFormat,
-    Offline,
-    PeerTimeout,
-    RelayLimitSettings,
-    StunPort,
-)
+from parallax_core.api.deployment import STUN_PORT, LogFormat, Offline, PeerTimeout, RelayLimitSettings, StunPort
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from parallax_core.config.network_options import LogFormat
+from parallax_core.api.deployment import LogFormat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,10 +8,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from parallax_core.config.marks import ADVANCED, MODEL, STAGES
-from parallax_core.config.serve import ServeSettings
-from parallax_core.config.server import ServerSettings
-from parallax_core.contracts.placement import Objective
+from parallax_core.api import Objective
+from parallax_core.api.cli import ADVANCED
+from parallax_core.api.deployment import MODEL, STAGES, ServerSettings, ServeSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,21 +18,12 @@ from parallax_cluster.membership.announcement import ClusterSecret
 from parallax_cluster.membership.calls import LayerOffer, find_calls, find_offers, read_call
 from parallax_cluster.membership.join_code import read_code
 from parallax_cluster.node.membership.rendezvous_client import Announcer, RendezvousClient
-from parallax_core.base import log
-from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
-from parallax_core.base.ids import name_machine
-from parallax_core.config.worker import WorkerSettings, name_node
-from parallax_core.contracts.deployment import WorkerRequest
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import LayerRange, ParallaxError, PeerLost, UsageError, WorkerRequest, name_machine
+from parallax_core.api.deployment import Catalog, PluginHost, WorkerSettings, find_backends, name_node
+from parallax_core.api.node import configure_log, run_until_signal, write_own_versions
 from parallax_core.deploy.head_access import HeadAccess, WorkRequest
 from parallax_core.deploy.stage_opener import name_offered, read_layers
-from parallax_core.models.backends import find_backends
-from parallax_core.models.catalog import Catalog
 from parallax_core.node.membership.joined_node import HeldLayers
-from parallax_core.node.versions import own_versions
-from parallax_core.node.worker.stop import run_until_signal
-from parallax_core.plugins.host import PluginHost
-from parallax_core.wire.versions import write_versions
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +78,7 @@ class AnnouncedNode:
         return None
 
     async def _enrol(self, head: bytes, secret: ClusterSecret) -> JoinedHead | None:
-        own = write_versions(own_versions())
+        own = write_own_versions()
         try:
             found = await self.codes.method.enrol(head, secret.enrolment, name_machine(name_node(0)), own)
         except ParallaxError as error:
@@ -136,7 +127,7 @@ def work(request: WorkerRequest) -> None:
         ParallaxError: if a backend, the transport or the model is unknown, or no rendezvous can be reached at first.
     """
     assert isinstance(request, WorkRequest), "core made it"
-    log.configure(verbose=request.settings.verbose)
+    configure_log(verbose=request.settings.verbose)
     for code in request.settings.announce:
         read_code(code)
     request.tell()

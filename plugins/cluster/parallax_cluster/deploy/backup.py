@@ -21,9 +21,9 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.deploy.standby import find_standby
-from parallax_core.base.errors import ParallaxError
-from parallax_core.config.home import cluster_file, keys_folder
+from parallax_core.api import ParallaxError, keys_folder
 
 LIST = "parallax-backup.json"
 """The member that lists the others."""

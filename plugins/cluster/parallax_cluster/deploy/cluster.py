@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from parallax_cluster.config.home import plan_file
 from parallax_cluster.config.run import RunSettings
 from parallax_cluster.deploy.code_admission import CodeAdmission
 from parallax_cluster.deploy.join_codes import find_method, get_method, try_code_of
 from parallax_cluster.deploy.joined_model import JoinedModel
 from parallax_cluster.deploy.succession import ToldState, check_taken_over, followed, open_own_term
+from parallax_cluster.deploy.weight_size import ITEM_BYTES, measure_weight, read_model
 from parallax_cluster.layer_plan import LayerPlanner
 from parallax_cluster.node.coordinator.coordinator import Describe
 from parallax_cluster.node.coordinator.former_plan import FormerNodes, make_lasting
@@ -29,29 +31,29 @@ from parallax_cluster.node.membership.own_term import NEWER_HINT, OwnTerm
 from parallax_cluster.node.membership.standbys import Standbys
 from parallax_cluster.placement.demand import measure_demand
 from parallax_cluster.rebalancing.rest import MoveRules
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.base.ids import HEAD
-from parallax_core.base.tasks import WatchedWork
-from parallax_core.config.home import plan_file
-from parallax_core.config.server import ServerSettings
-from parallax_core.contracts.deployment import ServerRequest
-from parallax_core.contracts.device import DType
-from parallax_core.contracts.joining import ListeningHead
-from parallax_core.contracts.placement import ModelDemand, PlacementPolicy, ServingGoal
-from parallax_core.contracts.progress import Progress, silent
-from parallax_core.contracts.status import PlanStatus
-from parallax_core.contracts.transport import TransportSpec
+from parallax_core.api import (
+    HEAD,
+    DType,
+    ListeningHead,
+    ModelDemand,
+    ParallaxError,
+    PlacementPolicy,
+    Progress,
+    ServerRequest,
+    ServingGoal,
+    TransportSpec,
+    UsageError,
+    silent,
+)
+from parallax_core.api.deployment import Catalog, Offer, PlanStatus, PluginHost, ServerSettings
+from parallax_core.api.node import WatchedWork
 from parallax_core.deploy.additions import Additions
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.executors import RemoteStages, WorkerLauncher
 from parallax_core.deploy.fixed import FixedPlan, read_plan
 from parallax_core.deploy.kinds import ServeRequest
 from parallax_core.deploy.services import ServiceMaker
-from parallax_core.models.catalog import Catalog
-from parallax_core.models.weight_size import ITEM_BYTES, measure_weight, read_model
 from parallax_core.node.membership.supervisor import WorkerSupervisor
-from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Offer
 
 HOUR_S = 3600.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from parallax_cluster.config.home import known_terms_file
 from parallax_cluster.deploy.further_nodes import drop_port, make_further_command
 from parallax_cluster.deploy.node_reports import make_reporter
 from parallax_cluster.deploy.relays import make_offer
@@ -36,8 +37,7 @@ from parallax_cluster.wire.relay import (
 )
 from parallax_cluster.wire.rendezvous import Announced, Follow
 from parallax_cluster.wire.succession import ClusterState, Succession
-from parallax_core.base.ids import is_further
-from parallax_core.config.home import known_terms_file
+from parallax_core.api import is_further
 from parallax_core.deploy.node_services import WorkerContext, open_transport
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.worker.node_services import NodeServices

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.deploy.backup import hold_state
 from parallax_cluster.deploy.discovery import being_found
 from parallax_cluster.deploy.join_codes import find_method, note_listening
@@ -16,17 +17,21 @@ from parallax_cluster.node.executor.rebalance import RebalancingExecutor
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_cluster.node.membership.rendezvous import RendezvousServer
 from parallax_cluster.node.relay.directory import RelayDirectory
-from parallax_core.config.home import cluster_file
-from parallax_core.config.serve import ServeSettings
-from parallax_core.contracts.deployment import ServerRequest
-from parallax_core.contracts.joining import Admission, Enrolling, ListeningHead, MachineKeys
-from parallax_core.contracts.node_service import LinkPurpose
-from parallax_core.contracts.transport import Transport, TransportSpec
+from parallax_core.api import (
+    Admission,
+    Enrolling,
+    LinkPurpose,
+    ListeningHead,
+    MachineKeys,
+    ServerRequest,
+    Transport,
+    TransportSpec,
+)
+from parallax_core.api.deployment import Offer, ServeSettings
 from parallax_core.deploy.additions import Additions
 from parallax_core.deploy.fixed import FixedPlan, read_plan
 from parallax_core.deploy.kinds import ServeRequest
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.plugins.registry import Offer
 
 
 @dataclass(frozen=True, slots=True)

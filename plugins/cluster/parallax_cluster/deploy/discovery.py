@@ -8,17 +8,13 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.deploy.join_codes import describe_listening, find_method
 from parallax_cluster.membership.discovery import index_secrets, new_question
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_cluster.node.membership.head_answers import FoundHead, HeadAnswers
-from parallax_core.base.errors import ParallaxError
-from parallax_core.base.ids import HEAD
-from parallax_core.base.offline import is_offline
-from parallax_core.config.home import cluster_file
-from parallax_core.contracts.discovery import Discovery
-from parallax_core.contracts.transport import TransportSpec
-from parallax_core.plugins.registry import Offer
+from parallax_core.api import HEAD, Discovery, ParallaxError, TransportSpec, is_offline
+from parallax_core.api.deployment import Offer
 
 logger = logging.getLogger(__name__)
 

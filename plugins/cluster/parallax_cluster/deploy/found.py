@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.cover_plan import CoverPlanner
 from parallax_cluster.deploy.cluster import measure_model
 from parallax_cluster.deploy.code_admission import CodeAdmission
@@ -17,16 +18,9 @@ from parallax_cluster.node.coordinator.fixed_profiles import FixedProfiles
 from parallax_cluster.node.coordinator.node_pool import NodePool
 from parallax_cluster.node.coordinator.rooms import MachineRooms
 from parallax_cluster.node.membership.code_store import CodeStore
-from parallax_core.base.errors import UsageError
-from parallax_core.base.ids import HEAD
-from parallax_core.base.taskgroup import wait_for_ever
-from parallax_core.base.tasks import WatchedWork
-from parallax_core.config.home import cluster_file
-from parallax_core.config.serve import ServeSettings
-from parallax_core.contracts.deployment import ServerRequest
-from parallax_core.contracts.joining import ListeningHead
-from parallax_core.contracts.progress import Progress, silent
-from parallax_core.contracts.status import PlanStatus
+from parallax_core.api import HEAD, ListeningHead, Progress, ServerRequest, UsageError, silent
+from parallax_core.api.deployment import Catalog, PlanStatus, PluginHost, ServeSettings
+from parallax_core.api.node import WatchedWork, wait_for_ever
 from parallax_core.deploy.additions import Additions
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.executors import RemoteStages
@@ -35,8 +29,6 @@ from parallax_core.deploy.kinds import ServeRequest
 from parallax_core.deploy.node_transport import choose_listen
 from parallax_core.deploy.services import ServiceMaker
 from parallax_core.deploy.stage_opener import name_offered
-from parallax_core.models.catalog import Catalog
-from parallax_core.plugins.host import PluginHost
 
 
 class FoundNodes:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from parallax_core.config.worker import WorkerSettings
+from parallax_core.api.deployment import WorkerSettings
 from parallax_core.node.worker.allowed_models import ANYTHING
 
 PORT = re.compile(r"(?<=:)\d+$")

@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.membership.code_rules import CodeRecord
 from parallax_cluster.membership.join_code import JoinCode, new_secret, write_code
 from parallax_cluster.node.membership.code_store import CodeStore
-from parallax_core.base.errors import ParallaxError
-from parallax_core.base.ids import HEAD
-from parallax_core.config.home import cluster_file
-from parallax_core.contracts.joining import JoinMethod, ListeningHead
-from parallax_core.contracts.transport import TransportSpec
-from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Offer
+from parallax_core.api import HEAD, JoinMethod, ListeningHead, ParallaxError, TransportSpec
+from parallax_core.api.deployment import Offer, PluginHost
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.base.files import replace_file
-from parallax_core.config.home import joined_folder
+from parallax_cluster.config.home import joined_folder
+from parallax_core.api import ParallaxError, UsageError
+from parallax_core.api.node import replace_file
 
 
 class JoinedHead(msgspec.Struct, frozen=True, kw_only=True):

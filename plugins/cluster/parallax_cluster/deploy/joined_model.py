@@ -16,12 +16,10 @@ from parallax_cluster.node.coordinator.pipelines import PlannedPipeline
 from parallax_cluster.node.coordinator.planned import PlannedExecutor, Planning
 from parallax_cluster.node.coordinator.rooms import MachineRooms, ModelProfiles
 from parallax_cluster.placement.demand import weigh_layers
-from parallax_core.base.errors import SHUTTING_DOWN, ParallaxError
-from parallax_core.base.faults import describe_error
-from parallax_core.base.tasks import WatchedWork
+from parallax_core.api import ParallaxError, PlacedStage
+from parallax_core.api.deployment import NodeProgress, PlannedReplica, PlanStatus
+from parallax_core.api.node import SHUTTING_DOWN, WatchedWork, describe_error
 from parallax_core.cluster.placement.parallel import StagePlace
-from parallax_core.contracts.placement import PlacedStage
-from parallax_core.contracts.status import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.executors import RemoteStages
 from parallax_core.deploy.services import ServiceMaker

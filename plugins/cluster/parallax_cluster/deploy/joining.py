@@ -14,14 +14,9 @@ from parallax_cluster.deploy.discovery import find_discovery, find_head, find_he
 from parallax_cluster.deploy.join_codes import get_method
 from parallax_cluster.deploy.joined import JoinedHead, find_joined, list_joined
 from parallax_cluster.membership.join_code import JoinCode, is_code, read_code
-from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
-from parallax_core.base.ids import HEAD, name_machine
-from parallax_core.config.worker import name_node
-from parallax_core.contracts.discovery import Discovery
-from parallax_core.contracts.joining import Enrolment, JoinMethod
-from parallax_core.node.versions import own_versions
-from parallax_core.plugins.host import PluginHost
-from parallax_core.wire.versions import write_versions
+from parallax_core.api import HEAD, Discovery, Enrolment, JoinMethod, ParallaxError, PeerLost, UsageError, name_machine
+from parallax_core.api.deployment import PluginHost, name_node
+from parallax_core.api.node import write_own_versions
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +213,7 @@ class CodeUse:
 
     async def _enrol(self, head: bytes) -> tuple[Enrolment, bytes]:
         wanted = name_machine(name_node(0))
-        return await self.method.enrol(head, self.code.secret, wanted, write_versions(own_versions())), head
+        return await self.method.enrol(head, self.code.secret, wanted, write_own_versions()), head
 
     @property
     def _proof(self) -> bytes:

@@ -11,15 +11,10 @@ import msgspec
 
 from parallax_cluster.node.profile.device import measure_machine
 from parallax_cluster.node.profile.measuring import IMPORTED, MeasuringProcess
-from parallax_core.base import log
-from parallax_core.base.errors import ParallaxError
-from parallax_core.base.processes import end_with_parent
-from parallax_core.config.config import Config
-from parallax_core.config.worker import WorkerSettings
-from parallax_core.contracts.device import DevicePlan
+from parallax_core.api import DevicePlan, ParallaxError
+from parallax_core.api.deployment import Config, WorkerSettings, find_backends
+from parallax_core.api.node import claim_output, configure_log, end_with_parent
 from parallax_core.deploy.backend_options import prepare_plugins
-from parallax_core.models.backends import find_backends
-from parallax_core.plugins.output import claim_output
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +63,6 @@ def main(arguments: Sequence[str] = sys.argv) -> int:
 
 
 if __name__ == "__main__":
-    log.configure(verbose=False)
+    configure_log(verbose=False)
     end_with_parent()
     sys.exit(main())

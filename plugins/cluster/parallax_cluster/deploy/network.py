@@ -13,9 +13,8 @@ from parallax_cluster.deploy.join_codes import get_method
 from parallax_cluster.deploy.joined import list_joined
 from parallax_cluster.membership.join_code import is_code, read_code
 from parallax_cluster.node.network.responder import answering
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.config.network_options import STUN_PORT
-from parallax_core.plugins.host import PluginHost
+from parallax_core.api import ParallaxError, UsageError
+from parallax_core.api.deployment import STUN_PORT, PluginHost
 
 MOST_ASKED = 8
 """The most servers that are asked."""

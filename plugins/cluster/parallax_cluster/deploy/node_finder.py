@@ -14,8 +14,7 @@ from parallax_cluster.deploy.rendezvous import RendezvousCodes
 from parallax_cluster.membership.announcement import Announcement
 from parallax_cluster.membership.calls import HeadCall, find_calls, find_offers, read_offer
 from parallax_cluster.node.membership.rendezvous_client import RendezvousClient
-from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.joining import Admission
+from parallax_core.api import Admission, ParallaxError
 
 logger = logging.getLogger(__name__)
 

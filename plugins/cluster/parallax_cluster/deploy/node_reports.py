@@ -14,13 +14,8 @@ from parallax_cluster.node.profile.measuring import MeasuringProcess
 from parallax_cluster.node.profile.report import list_stored, make_report
 from parallax_cluster.node.profile.reporter import NodeReporter
 from parallax_cluster.wire.profile import NodeReport
-from parallax_core.base.errors import ParallaxError
-from parallax_core.config.worker import WorkerSettings
-from parallax_core.contracts.backend import BackendSpec
-from parallax_core.contracts.device import DevicePlan
-from parallax_core.models.catalog import Catalog
-from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Offer
+from parallax_core.api import BackendSpec, DevicePlan, ParallaxError
+from parallax_core.api.deployment import Catalog, Offer, PluginHost, WorkerSettings
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from parallax_cluster.node.relay.limits import RelayLimits
 from parallax_cluster.node.relay.offer import RelayOffer
 from parallax_cluster.node.relay.server import RelayServer
-from parallax_core.config.network_options import RelayLimitSettings, RelaySettings
+from parallax_core.api.deployment import RelayLimitSettings, RelaySettings
 
 MEGA, GIGA = 1e6, 1e9
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from parallax_cluster.config.home import rendezvous_folder, signing_key_file
 from parallax_cluster.deploy.join_codes import get_method
 from parallax_cluster.deploy.joined import JoinedHead, list_joined
 from parallax_cluster.deploy.joining import Joiner
@@ -16,11 +17,8 @@ from parallax_cluster.deploy.signing_key import ensure_signing_key
 from parallax_cluster.membership.announcement import ClusterSecret
 from parallax_cluster.membership.join_code import JoinCode, read_code
 from parallax_cluster.node.membership.rendezvous_client import Announcer, RendezvousClient, RendezvousPlace
-from parallax_core.base.errors import IncompatibleNode, ParallaxError, UsageError
-from parallax_core.config.home import rendezvous_folder, signing_key_file
-from parallax_core.contracts.joining import JoinMethod
-from parallax_core.contracts.transport import TransportPlan
-from parallax_core.plugins.host import PluginHost
+from parallax_core.api import IncompatibleNode, JoinMethod, ParallaxError, TransportPlan, UsageError
+from parallax_core.api.deployment import PluginHost
 
 logger = logging.getLogger(__name__)
 

@@ -6,17 +6,15 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.config.rendezvous import RendezvousSettings
 from parallax_cluster.deploy.discovery import being_found
 from parallax_cluster.deploy.join_codes import get_method, note_listening, try_code_of
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_cluster.node.membership.rendezvous_host import RendezvousHost
-from parallax_core.base.errors import ParallaxError
-from parallax_core.base.ids import HEAD
-from parallax_core.config.home import cluster_file
-from parallax_core.contracts.joining import Enrolling
+from parallax_core.api import HEAD, Enrolling, ParallaxError
+from parallax_core.api.deployment import PluginHost
 from parallax_core.deploy.node_transport import make_transport
-from parallax_core.plugins.host import PluginHost
 
 HOUR_S = 3600.0
 

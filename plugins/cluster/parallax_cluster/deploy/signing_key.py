@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 from nacl.signing import SigningKey
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.api import ParallaxError
 
 LOCK_S = 5.0
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 from filelock import FileLock, Timeout
 
+from parallax_cluster.config.home import plan_file, standby_file, term_file, term_key_file
 from parallax_cluster.config.run import RunSettings
 from parallax_cluster.deploy.join_codes import get_method
 from parallax_cluster.deploy.joined import JoinedHead
@@ -24,14 +25,9 @@ from parallax_cluster.membership.term_proof import judge, read_proof
 from parallax_cluster.node.coordinator.plan_store import PlanStore
 from parallax_cluster.node.membership.standby import Candidacy, Follower
 from parallax_cluster.node.membership.term_store import TermStore
-from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
-from parallax_core.base.files import replace_file
-from parallax_core.base.ids import HEAD
-from parallax_core.config.home import plan_file, standby_file, term_file, term_key_file
-from parallax_core.contracts.transport import TransportPlan, TransportSpec
-from parallax_core.models.catalog import Catalog
-from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Offer
+from parallax_core.api import HEAD, ParallaxError, PeerLost, TransportPlan, TransportSpec, UsageError
+from parallax_core.api.deployment import Catalog, Offer, PluginHost
+from parallax_core.api.node import replace_file
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 from nacl.signing import SigningKey
 
+from parallax_cluster.config.home import term_file, term_key_file
 from parallax_cluster.config.run import RunSettings
 from parallax_cluster.deploy.signing_key import ensure_signing_key
 from parallax_cluster.membership.standby_state import ClusterSettings, StandbyState
@@ -20,11 +21,8 @@ from parallax_cluster.node.coordinator.plan_store import FormerPlan
 from parallax_cluster.node.membership.own_term import OwnTerm, check_newer, open_term
 from parallax_cluster.node.membership.standbys import Standbys
 from parallax_cluster.node.membership.term_store import TermStore
-from parallax_core.base.errors import ParallaxError
-from parallax_core.base.ids import name_machine
-from parallax_core.cluster.stage_row import read_row, write_row
-from parallax_core.config.home import term_file, term_key_file
-from parallax_core.contracts.joining import MachineKeys
+from parallax_cluster.placement.stage_row import read_row, write_row
+from parallax_core.api import MachineKeys, ParallaxError, name_machine
 from parallax_core.node.membership.registry import NodeRegistry
 
 logger = logging.getLogger(__name__)

@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parallax_core.base.errors import Unsupported
-from parallax_core.base.files import read_object
-from parallax_core.checkpoint.reader import INDEX, read_config
-from parallax_core.contracts.model import ModelShape
-from parallax_core.contracts.progress import Progress
-from parallax_core.models.adapters import count_weights, find_family
-from parallax_core.models.catalog import Catalog
-from parallax_core.plugins.host import PluginHost
+from parallax_core.api import ModelShape, Progress, Unsupported, read_config, read_object
+from parallax_core.api.deployment import Catalog, PluginHost, count_weights, find_family
+from parallax_core.api.source import INDEX
 
 ITEM_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 

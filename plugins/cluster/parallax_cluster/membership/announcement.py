@@ -17,7 +17,7 @@ from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey, VerifyKey
 
 from parallax_cluster.wire.rendezvous import MOST_ANNOUNCEMENT_BYTES, TOPIC_BYTES, Topic
-from parallax_core.contracts.value import Count
+from parallax_core.api import Count
 
 SIGNER_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 32
 MOST_CONTENT_BYTES = 1536

@@ -7,8 +7,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from parallax_cluster.membership.announcement import Announcement, ClusterSecret
-from parallax_core.contracts.joining import MOST_HEAD_BYTES
-from parallax_core.contracts.value import LARGEST, Count
+from parallax_core.api import LARGEST, MOST_HEAD_BYTES, Count
 
 OFFERS, CALLS = b"offers", b"calls"
 

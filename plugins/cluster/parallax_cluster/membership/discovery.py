@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from parallax_core.contracts.joining import MOST_HEAD_BYTES
+from parallax_core.api import MOST_HEAD_BYTES
 
 VERSION = b"\x01"
 FINGERPRINT_BYTES, NONCE_BYTES, TAG_BYTES = 16, 16, 32

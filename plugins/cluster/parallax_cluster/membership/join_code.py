@@ -12,8 +12,7 @@ import secrets
 import string
 from dataclasses import dataclass, replace
 
-from parallax_core.base.errors import UsageError
-from parallax_core.contracts.joining import MOST_HEAD_BYTES
+from parallax_core.api import MOST_HEAD_BYTES, UsageError
 
 PREFIX = "plx1"
 VERSION = 1

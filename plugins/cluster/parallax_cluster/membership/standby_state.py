@@ -7,10 +7,9 @@ from typing import Annotated
 import msgspec
 
 from parallax_cluster.membership.term_proof import Signer
+from parallax_cluster.placement.stage_row import StageRow
 from parallax_cluster.wire.succession import MOST_PROOF, MOST_STANDBYS
-from parallax_core.cluster.stage_row import StageRow
-from parallax_core.contracts.device import DType
-from parallax_core.contracts.placement import Objective
+from parallax_core.api import DType, Objective
 
 MOST_MACHINES = 10_000
 """The most machines of a cluster."""

@@ -18,8 +18,7 @@ from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey, VerifyKey
 
 from parallax_cluster.wire.succession import MOST_PROOF
-from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.value import LARGEST, Count
+from parallax_core.api import LARGEST, Count, ParallaxError
 
 SIGNER_BYTES, SIGNATURE_BYTES = 32, 64
 MOST_SUCCESSORS = 16

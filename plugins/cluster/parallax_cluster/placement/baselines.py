@@ -14,7 +14,7 @@ from itertools import accumulate
 from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.linked import LinkedOrders, grow_pipelines
 from parallax_cluster.placement.pipeline import Pipeline
-from parallax_core.contracts.placement import Estimator, NodeProfile, Placement, PlacementProblem
+from parallax_core.api import Estimator, NodeProfile, Placement, PlacementProblem
 
 BISECTIONS = 40
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from parallax_cluster.placement.cost_model import CostModel, PipelineCost, count_batch
-from parallax_core.contracts.placement import Resource
+from parallax_core.api import Resource
 
 MOSTLY = 0.8
 """A resource that is busy for this share of the time sets the pace: prompts that hold up other steps take the rest."""

@@ -10,12 +10,7 @@ from typing import NamedTuple
 
 from parallax_cluster.placement.paced_turns import PacedTurns
 from parallax_cluster.placement.stage_step import StageStep, count_groups
-from parallax_core.contracts.placement import (
-    LayerDemand,
-    LinkProfile,
-    NodeProfile,
-    PlacementProblem,
-)
+from parallax_core.api import LayerDemand, LinkProfile, NodeProfile, PlacementProblem
 
 
 class StepSums(NamedTuple):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from parallax_core.contracts.placement import PlacedStage
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import LayerRange, PlacedStage
 
 FindLatency = Callable[[str, str], float]
 """Returns the seconds for a small message from one node to another, and its answer; infinite: it does not reach it."""

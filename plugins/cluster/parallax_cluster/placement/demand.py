@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from parallax_core.contracts.model import LayerShape, ModelShape
-from parallax_core.contracts.placement import LayerDemand, ModelDemand
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import LayerDemand, LayerRange, LayerShape, ModelDemand, ModelShape
 
 FLOPS_PER_WEIGHT = 2
 """A multiplication and an addition for each weight and token (Kaplan et al., arXiv 2001.08361, section 2.1)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from parallax_core.contracts.placement import DeviceProfile
+from parallax_core.api import DeviceProfile
 
 GB = 10**9
 FREE_SHARE = 0.92

@@ -17,7 +17,7 @@ from parallax_cluster.placement.leased import (
 )
 from parallax_cluster.placement.pipeline import Pipeline
 from parallax_cluster.placement.shares import share_requests
-from parallax_core.contracts.placement import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem
+from parallax_core.api import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem
 
 
 class PlacementEstimator:

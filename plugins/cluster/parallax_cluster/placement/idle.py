@@ -11,8 +11,7 @@ from parallax_cluster.placement.pipeline import Pipeline
 from parallax_cluster.placement.seeds import can_hold
 from parallax_cluster.placement.shares import Rating, is_better, rate_pipelines
 from parallax_cluster.placement.stage_table import Effort
-from parallax_core.contracts.placement import Placement, PlacementProblem
-from parallax_core.pages.budget import format_bytes
+from parallax_core.api import Placement, PlacementProblem, format_bytes
 
 EXPLAINING = 100_000
 """The effort for trying what idle nodes could do."""

@@ -12,8 +12,7 @@ from parallax_cluster.placement.leased import LeasedPipeline
 from parallax_cluster.placement.linked import grow_pipelines
 from parallax_cluster.placement.seeds import order_nodes
 from parallax_cluster.placement.shared import Rates, SharedPlan, plan_shared
-from parallax_core.contracts.placement import Estimate, Estimator, Placement, StageLease
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import Estimate, Estimator, LayerRange, Placement, StageLease
 
 EFFORT, LEAST_EFFORT = 1200, 10
 """The changes of orders that are tried, divided by the number of nodes, and the least; not more than twice the orders

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from parallax_cluster.placement.cost_model import CostModel, PipelineCost, count_batch
 from parallax_cluster.placement.pipeline import Pipeline
-from parallax_core.contracts.placement import PlacedStage, Placement, StageLease
-from parallax_core.contracts.stage import SHARE_ROUNDING
+from parallax_core.api import SHARE_ROUNDING, PlacedStage, Placement, StageLease
 
 NUM_ROUNDS = 60
 """The rounds in which the rates of pipelines that share nodes settle."""

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parallax_core.contracts.placement import (
-    Estimate,
-    ModelDemand,
-    NodeProfile,
-    Placement,
-    PlacementProblem,
-)
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import Estimate, LayerRange, ModelDemand, NodeProfile, Placement, PlacementProblem
 
 HORIZON_S = 600.0
 """Seconds within which a change must gain more tokens than it costs."""

@@ -12,9 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from parallax_cluster.placement.devices import DEVICES, find_device
-from parallax_core.base.errors import UsageError
-from parallax_core.contracts.placement import ClusterProfile, DeviceProfile, LinkProfile, NodeProfile
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import ClusterProfile, DeviceProfile, LayerRange, LinkProfile, NodeProfile, UsageError
 
 AboveZero = Annotated[float, Meta(gt=0, le=1e12)]
 PerSecond = Annotated[float, Meta(ge=1e-9, le=1e12)]

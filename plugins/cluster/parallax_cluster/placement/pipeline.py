@@ -8,8 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from parallax_cluster.placement.cost_model import CostModel, PipelineCost
-from parallax_core.contracts.placement import PlacedStage
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import LayerRange, PlacedStage
 
 MULTIPLES = (1, 2, 4, 8, 16, 32)
 """The numbers of units of requests that may be given to a pipeline at once."""

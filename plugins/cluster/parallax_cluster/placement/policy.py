@@ -16,7 +16,7 @@ from parallax_cluster.placement.search import MOST_SMALL, LayoutSearch
 from parallax_cluster.placement.seeds import Layout, deal_layouts
 from parallax_cluster.placement.shares import GAIN, is_better, rate_pipelines
 from parallax_cluster.placement.stage_table import Effort
-from parallax_core.contracts.placement import Estimator, Placement, PlacementProblem
+from parallax_core.api import Estimator, Placement, PlacementProblem
 
 NUM_STARTS = 3
 """The number of first layouts of different shapes that are improved, best first, in a small cluster."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from parallax_cluster.placement.cost_model import PipelineCost
 from parallax_cluster.placement.pipeline import Pipeline
-from parallax_core.contracts.placement import ServingGoal
+from parallax_core.api import ServingGoal
 
 MOST_PORTIONS = 64
 """Requests are shared out one by one, or in this number of portions if there are more."""

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import permutations
 
 from parallax_cluster.placement.cost_model import CostModel
-from parallax_core.contracts.placement import PlacementProblem
-from parallax_core.contracts.stage import LayerRange
-from parallax_core.pages.budget import format_bytes
+from parallax_core.api import LayerRange, PlacementProblem, format_bytes
 
 NOBODY = "no node has joined"
 MOST_ORDERED = 5

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from parallax_core.contracts.placement import PlacedStage, StageLease
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import LayerRange, PlacedStage, StageLease
 
 StageRow = tuple[str, int, int, int, int, int, float]
 """The node, its first layer and the one after its last; the number of the lease (-1: none), the same two layers of what

@@ -7,8 +7,7 @@ import re
 
 from parallax_cluster.placement.devices import DEVICES, find_device
 from parallax_cluster.placement.nodes_file import make_link
-from parallax_core.base.errors import UsageError
-from parallax_core.contracts.placement import ClusterProfile, NodeProfile
+from parallax_core.api import ClusterProfile, NodeProfile, UsageError
 
 ADDED = re.compile(
     r"\+(?:(?P<count>\d{1,4})x)?(?P<device>[\w.-]+)(?:@(?P<rtt>\d{1,9}(?:\.\d+)?)ms)?(?:/(?P<mbit>\d{1,12})mbit)?"

@@ -10,16 +10,17 @@ from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.rebalancing.slowdown import USUAL, SlowdownEstimator, SlowdownRules
 from parallax_cluster.reports import limit_device
 from parallax_cluster.step_time import StageTime, list_windows, weigh_rows
-from parallax_core.base.ids import name_machine
-from parallax_core.contracts.placement import (
+from parallax_core.api import (
     ClusterProfile,
     DeviceProfile,
+    LayerRange,
     ModelDemand,
     NodeProfile,
     PlacedStage,
     PlacementProblem,
+    Row,
+    name_machine,
 )
-from parallax_core.contracts.stage import LayerRange, Row
 
 KEPT_S = 900.0
 """Seconds for which the slowdown of a node that is gone is kept: one that is lost for being slow often comes back."""

@@ -16,8 +16,8 @@ from parallax_cluster.server.view import (
     show_models,
     show_plan,
 )
+from parallax_core.api.deployment import PlanStatus
 from parallax_core.api.dialect import ResponseModel, ServedModels, write_named
-from parallax_core.contracts.status import PlanStatus
 
 LOOK_S = 0.25
 """Seconds between two looks at the cluster, for all clients together."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from parallax_core.api import LinkProfile
+from parallax_core.api import HealthState, LinkProfile
+from parallax_core.api.deployment import NodeStatus, ReplicaLimits, ReplicaStatus, StageStatus
 from parallax_core.api.dialect import ModelState, ResponseModel
-from parallax_core.contracts.engine import HealthState
-from parallax_core.contracts.status import NodeStatus, ReplicaLimits, ReplicaStatus, StageStatus
 
 NodeState = Literal["serving", "loading", "idle"]
 

@@ -12,6 +12,7 @@ from parallax_cluster.server.events import ClusterFeed
 from parallax_cluster.server.replies import ClusterReply, ReplicaReply, show_replica
 from parallax_cluster.server.view import ClusterView, describe_replicas, read_cluster, show_cluster
 from parallax_core.api import Dialect, UnknownName, needs_role
+from parallax_core.api.deployment import Drainable
 from parallax_core.api.dialect import (
     ServedModels,
     ServerOptions,
@@ -20,7 +21,6 @@ from parallax_core.api.dialect import (
     describe_errors,
     describe_event_stream,
 )
-from parallax_core.contracts.status import Drainable
 
 EVENTS = (
     "Server-sent events: first `cluster` with the whole state, and then `node_joined`, `node_changed`, `node_left`, "

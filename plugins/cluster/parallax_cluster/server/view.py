@@ -20,10 +20,9 @@ from parallax_cluster.server.replies import (
     show_node,
     show_replica,
 )
-from parallax_core.api import Engine, Estimate, Health, PipelineEstimate, PlacedStage
+from parallax_core.api import Engine, Estimate, Health, PipelineEstimate, PlacedStage, holder_of
+from parallax_core.api.deployment import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
 from parallax_core.api.dialect import ModelState, ServedModels
-from parallax_core.base.ids import holder_of
-from parallax_core.contracts.status import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
 
 
 def describe_replicas(engine: Engine) -> tuple[ReplicaStatus, ...]:

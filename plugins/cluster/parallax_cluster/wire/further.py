@@ -11,8 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from parallax_core.contracts.service_message import ServiceMessage
-from parallax_core.contracts.value import LARGEST
+from parallax_core.api import LARGEST, ServiceMessage
 
 
 class StartNode(ServiceMessage, frozen=True, tag=29):

@@ -16,12 +16,18 @@ from typing import Annotated, ClassVar, Self
 
 import msgspec
 
-from parallax_core.base.printable import make_printable
-from parallax_core.contracts.device import DType
-from parallax_core.contracts.service_message import ServiceMessage
-from parallax_core.contracts.value import Count
-from parallax_core.wire.base import MOST_TEXT, Name, PeerKey, Text
-from parallax_core.wire.checks import check_words, require
+from parallax_core.api import (
+    MOST_TEXT,
+    Count,
+    DType,
+    Name,
+    PeerKey,
+    ServiceMessage,
+    Text,
+    check_words,
+    make_printable,
+    require,
+)
 
 MOST_BYTES = 2**50
 """The most bytes of memory, or of a disk."""

@@ -19,9 +19,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from parallax_core.contracts.service_message import ServiceMessage
-from parallax_core.wire.base import Name, PeerKey, Text
-from parallax_core.wire.checks import check_words
+from parallax_core.api import Name, PeerKey, ServiceMessage, Text, check_words
 
 MOST_RELAYS = 8
 """The most relays that a head names."""

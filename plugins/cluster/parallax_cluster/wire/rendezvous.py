@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from parallax_core.contracts.service_message import ServiceMessage
+from parallax_core.api import ServiceMessage
 
 MOST_TOPICS = 64
 """The most topics that a client follows."""

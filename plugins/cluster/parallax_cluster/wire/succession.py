@@ -13,8 +13,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from parallax_cluster.wire.profile import Peer
-from parallax_core.contracts.service_message import ServiceMessage
-from parallax_core.wire.checks import check_words
+from parallax_core.api import ServiceMessage, check_words
 
 MOST_STANDBYS = 16
 """The most standbys of a coordinator."""

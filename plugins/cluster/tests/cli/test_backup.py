@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from parallax_cluster.cli.backup import app, restore_app
-from parallax_core.config.home import term_file
+from parallax_cluster.config.home import term_file
 
 
 def test_backup_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from parallax_cluster.cli.promote import promote
+from parallax_cluster.config.home import standby_file, term_file
 from parallax_cluster.deploy.standby import StandbyRecord, find_standby
 from parallax_cluster.node.membership.term_store import TermStore
 from parallax_core.base.errors import ParallaxError
-from parallax_core.config.home import standby_file, term_file
 
 HOLD = """
 import sys, signal
 from filelock import FileLock
-from parallax_core.config.home import standby_file
+from parallax_cluster.config.home import standby_file
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
 with FileLock(standby_file().with_suffix(".lock")):
     print("held", flush=True)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from parallax_cluster.config.home import cluster_file, term_file
 from parallax_cluster.deploy.backup import LIST, back_up, hold_state, read_backup, restore, write_archive
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_core.base.errors import ParallaxError
-from parallax_core.config.home import cluster_file, keys_folder, term_file
+from parallax_core.config.home import keys_folder
 
 
 @pytest.fixture(autouse=True)

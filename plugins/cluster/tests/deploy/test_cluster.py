@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.config.run import RunSettings
 from parallax_cluster.deploy.cluster import ClusterPlan, measure_model, read_cluster_plan
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.config.config import Config
-from parallax_core.config.home import cluster_file
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.joining import ListeningHead

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.deploy.discovery import being_found, find_discovery, find_head
 from parallax_cluster.deploy.join_codes import get_method
 from parallax_cluster.node.membership.code_store import CodeStore
@@ -14,7 +15,6 @@ from parallax_core.base.ids import HEAD
 from parallax_core.base.offline import OFFLINE_VARIABLE
 from parallax_core.builtin.plugin import parallax_register_transports
 from parallax_core.config.config import Config
-from parallax_core.config.home import cluster_file
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.deploy.join_codes import note_listening, try_code_of
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_core.config.config import Config
-from parallax_core.config.home import cluster_file
 from parallax_core.contracts.joining import ListeningHead
 from parallax_core.plugins.host import PluginHost
 

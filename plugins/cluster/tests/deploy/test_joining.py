@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from parallax_cluster.config.home import joined_folder
 from parallax_cluster.deploy import joining
 from parallax_cluster.deploy.joined import JoinedHead, find_joined, list_joined
 from parallax_cluster.deploy.joining import CodeUse, Joiner
@@ -17,7 +18,6 @@ from parallax_cluster.membership.discovery import index_secrets, write_answer
 from parallax_cluster.membership.join_code import JoinCode, shorten_code, write_code
 from parallax_core.base.errors import ParallaxError, PeerLost, UsageError
 from parallax_core.config.config import Config
-from parallax_core.config.home import joined_folder
 from parallax_core.contracts.discovery import FindAnswer
 from parallax_core.contracts.joining import Enrolment
 from parallax_core.plugins.host import PluginHost

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from parallax_cluster.config.home import rendezvous_folder
 from parallax_cluster.deploy.rendezvous import RendezvousCodes, read_codes
 from parallax_cluster.membership.join_code import JoinCode, read_code, write_code
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.config.config import Config
-from parallax_core.config.home import rendezvous_folder
 from parallax_core.plugins.host import PluginHost
 from tests.unit.deploy.local_rendezvous import at_home, hosting
 from tests.unit.node.cluster import soon, until

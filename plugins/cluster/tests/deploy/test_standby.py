@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from parallax_cluster.config.home import term_file
 from parallax_cluster.deploy.standby import find_taken_over
 from parallax_cluster.membership.standby_state import StandbyState
 from parallax_cluster.membership.term_proof import write_proof
 from parallax_cluster.node.membership.term_store import TermStore
-from parallax_core.config.home import term_file
 from plugins.cluster.tests.membership.terms import ONE
 
 STATE = StandbyState(cluster=b"c", term=2, model="org/model", predecessor=b"key of the first")

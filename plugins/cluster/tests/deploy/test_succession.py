@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from parallax_cluster.config.home import term_file
 from parallax_cluster.config.run import RunSettings
 from parallax_cluster.deploy.code_admission import CodeAdmission
 from parallax_cluster.deploy.join_codes import get_method
@@ -24,7 +25,6 @@ from parallax_cluster.membership.term_proof import write_proof
 from parallax_cluster.node.membership.term_store import TermStore
 from parallax_core.base.errors import ParallaxError
 from parallax_core.config.config import Config
-from parallax_core.config.home import term_file
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.joining import MachineKeys
 from parallax_core.contracts.placement import PlacedStage, StageLease

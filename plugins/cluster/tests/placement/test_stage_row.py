@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.cluster.stage_row import NO_LEASE, read_row, write_row
+from parallax_cluster.placement.stage_row import NO_LEASE, read_row, write_row
 from parallax_core.contracts.placement import PlacedStage, StageLease
 from parallax_core.contracts.stage import LayerRange
 

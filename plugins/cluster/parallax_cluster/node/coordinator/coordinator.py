@@ -18,10 +18,8 @@ from parallax_cluster.node.coordinator.planned import PlanFault, Planning, descr
 from parallax_cluster.placement.shortage import NOBODY
 from parallax_cluster.rebalancing.rest import MoveRest
 from parallax_cluster.rebalancing.watch import SlowdownWatch, describe_changes
-from parallax_core.base.ids import holder_of, is_lease
-from parallax_core.contracts.placement import ClusterProfile, PlacedStage
-from parallax_core.contracts.stage import LayerRange, Row
-from parallax_core.contracts.status import PlannedMove
+from parallax_core.api import ClusterProfile, LayerRange, PlacedStage, Row, holder_of, is_lease
+from parallax_core.api.deployment import PlannedMove
 from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.loading import NodeRefused

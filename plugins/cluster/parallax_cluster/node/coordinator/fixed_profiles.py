@@ -11,8 +11,7 @@ from parallax_cluster.node.coordinator.coordinator import UsableNodes
 from parallax_cluster.node.coordinator.profiles import ASSUMED
 from parallax_cluster.reports import ReportedCluster
 from parallax_cluster.wire.profile import NodeReport
-from parallax_core.base.ids import HEAD
-from parallax_core.contracts.stage import LayerRange
+from parallax_core.api import HEAD, LayerRange
 from parallax_core.node.membership.joined_node import JoinedNode
 
 

@@ -13,9 +13,8 @@ from parallax_cluster.node.coordinator.coordinator import UsableNodes
 from parallax_cluster.node.coordinator.own_node import OWN_NODE
 from parallax_cluster.node.coordinator.plan_store import FormerPlan, PlanStore
 from parallax_cluster.node.coordinator.profiles import NodeProfiles
-from parallax_core.base.disk import FaultLog
-from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.placement import ClusterProfile
+from parallax_core.api import ClusterProfile, ParallaxError
+from parallax_core.api.node import FaultLog
 from parallax_core.node.membership.joined_node import JoinedNode
 
 REUNION_S = 15.0

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from parallax_cluster.node.membership.lease_opener import LeaseOpener
 from parallax_cluster.wire.further import EndNode, StartNode
-from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import further_node, is_lease
+from parallax_core.api import PeerLost, further_node, is_lease
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.node.backoff import Backoff
+from parallax_core.api import ParallaxError
+from parallax_core.api.node import Backoff
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 
 logger = logging.getLogger(__name__)

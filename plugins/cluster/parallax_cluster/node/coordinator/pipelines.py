@@ -10,7 +10,7 @@ from typing import Protocol
 from parallax_cluster.layer_plan import Stages, list_hops, name_member
 from parallax_cluster.node.coordinator.planned import PlannedExecutor
 from parallax_cluster.rebalancing.rollout import Rollout
-from parallax_core.contracts.engine import Engine
+from parallax_core.api import Engine
 from parallax_core.node.pipeline.engine import PipelineEngine
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from parallax_cluster.placement.policy import SearchPlacement
-from parallax_core.contracts.placement import Estimator, Placement, PlacementPolicy, PlacementProblem
-from parallax_core.node.policy.guard import PolicyGuard
-from parallax_core.node.policy.parse import read_policy
-from parallax_core.plugins.host import PluginHost
+from parallax_core.api import Estimator, Placement, PlacementPolicy, PlacementProblem
+from parallax_core.api.deployment import PluginHost, PolicyGuard, read_policy
 
 
 class PlacementGuard(PolicyGuard[PlacementPolicy]):

@@ -8,8 +8,7 @@ from itertools import islice
 
 from parallax_cluster.layer_plan import LayerPlan, Stages
 from parallax_cluster.node.coordinator.planned import describe_places
-from parallax_core.contracts.placement import ClusterProfile
-from parallax_core.pages.budget import format_bytes
+from parallax_core.api import ClusterProfile, format_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from parallax_cluster.layer_plan import Stages
 from parallax_cluster.node.membership.database import open_database, write_database
-from parallax_core.cluster.stage_row import NO_LEASE, read_row, write_row
-from parallax_core.contracts.placement import PlacedStage
+from parallax_cluster.placement.stage_row import NO_LEASE, read_row, write_row
+from parallax_core.api import PlacedStage
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS stage (

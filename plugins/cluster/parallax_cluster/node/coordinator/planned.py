@@ -8,11 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from parallax_cluster.layer_plan import Stages
-from parallax_core.base.errors import EngineFailed, ParallaxError, StageLost
-from parallax_core.contracts.placement import PlacedStage
-from parallax_core.contracts.stage import Row, StageInfo
-from parallax_core.node.backoff import Backoff
-from parallax_core.node.channel import Channel
+from parallax_core.api import ParallaxError, PlacedStage, Row, StageInfo, StageLost
+from parallax_core.api.node import Backoff, Channel, EngineFailed
 from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.executor.remote import RemoteExecutor

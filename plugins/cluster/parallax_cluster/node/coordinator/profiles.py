@@ -11,8 +11,7 @@ import msgspec
 from parallax_cluster.node.coordinator.coordinator import UsableNodes
 from parallax_cluster.reports import ReportedCluster
 from parallax_cluster.wire.profile import DeviceReport, NodeReport
-from parallax_core.base.ids import HEAD
-from parallax_core.contracts.placement import ClusterProfile, LinkProfile
+from parallax_core.api import HEAD, ClusterProfile, LinkProfile
 from parallax_core.node.membership.joined_node import JoinedNode
 
 PATIENCE_S = 60.0

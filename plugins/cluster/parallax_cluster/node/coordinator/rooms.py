@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from parallax_cluster.node.coordinator.coordinator import Describe, UsableNodes
 from parallax_cluster.node.coordinator.node_pool import ModelNodes, NodePool
-from parallax_core.contracts.placement import ClusterProfile, LinkProfile, NodeProfile
+from parallax_core.api import ClusterProfile, LinkProfile, NodeProfile
 from parallax_core.node.membership.joined_node import JoinedNode
 
 

@@ -11,16 +11,12 @@ from collections.abc import Sequence
 from statistics import median
 
 from parallax_cluster.placement.layer_moves import choose_layers, find_rates, find_rooms
-from parallax_core.base.errors import StageLost
-from parallax_core.base.ids import Epoch, SeqId
+from parallax_core.api import Draw, LayerRange, Open, Row, Sampling, SeqId, SequenceSpec, StageInfo, StageLost
+from parallax_core.api.node import Channel, Epoch, Failure, Result, Step
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.partition import fit_layers
-from parallax_core.contracts.sample import Sampling
-from parallax_core.contracts.stage import Draw, LayerRange, Open, Row, SequenceSpec, StageInfo
-from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE, StageLocation
 from parallax_core.node.executor.remote import RemoteExecutor
-from parallax_core.wire.messages import Failure, Result, Step
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from parallax_cluster.config.home import cluster_file
 from parallax_cluster.membership.code_rules import CodeRecord, describe_left, describe_state, find_obstacle
 from parallax_cluster.node.membership.database import open_database, write_database
-from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.config.home import cluster_file
-from parallax_core.contracts.joining import ListeningHead
-from parallax_core.node.versions import check_machine
+from parallax_core.api import ListeningHead, ParallaxError, UnknownName
+from parallax_core.api.node import check_machine
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from parallax_core.base.errors import ParallaxError
+from parallax_core.api import ParallaxError
 
 BUSY_S = 2.0
 """Seconds to wait for another process that writes."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from parallax_cluster.membership.discovery import write_answer
-from parallax_core.base.errors import ParallaxError
+from parallax_core.api import ParallaxError
 
 logger = logging.getLogger(__name__)
 

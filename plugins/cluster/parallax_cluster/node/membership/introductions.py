@@ -7,9 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from parallax_cluster.wire.profile import MOST_PEERS, Peer, Peers
-from parallax_core.base.errors import PeerLost
-from parallax_core.base.taskgroup import run_in_turns
-from parallax_core.node.channel import Channel
+from parallax_core.api import PeerLost
+from parallax_core.api.node import Channel, run_in_turns
 from parallax_core.wire.membership import Join
 
 logger = logging.getLogger(__name__)

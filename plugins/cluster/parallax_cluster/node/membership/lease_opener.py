@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from parallax_cluster.wire.further import OpenLease
-from parallax_core.base.errors import PeerLost
-from parallax_core.contracts.node_service import NOTHING, JoinedPeer, NodeService, Takers
+from parallax_core.api import NOTHING, JoinedPeer, NodeService, PeerLost, Takers
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from parallax_cluster.wire.profile import LinkTried, Peer, TryLink
-from parallax_core.base.errors import PeerLost
+from parallax_core.api import PeerLost
 from parallax_core.node.membership.joined_node import JoinedNode
 
 ANSWER_S = 6.0

@@ -22,7 +22,7 @@ from parallax_cluster.membership.term_proof import (
 )
 from parallax_cluster.node.membership.term_store import TermStore
 from parallax_cluster.wire.succession import MOST_STANDBYS
-from parallax_core.base.errors import ParallaxError
+from parallax_core.api import ParallaxError
 
 logger = logging.getLogger(__name__)
 

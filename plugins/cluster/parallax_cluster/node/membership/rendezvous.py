@@ -14,12 +14,10 @@ from dataclasses import dataclass, field
 from parallax_cluster.membership.announcement import SKEW_S, Announcement, Place, read_announcement
 from parallax_cluster.membership.announcements import Announcements
 from parallax_cluster.wire.rendezvous import Announced, Follow
-from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import Epoch, name_machine
-from parallax_core.node.channel import Channel
+from parallax_core.api import PeerLost, name_machine
+from parallax_core.api.node import Channel, Epoch, Message
 from parallax_core.node.executor.base import LEASE
 from parallax_core.wire.membership import Refusal
-from parallax_core.wire.messages import Message
 
 logger = logging.getLogger(__name__)
 

@@ -21,13 +21,9 @@ from parallax_cluster.membership.announcement import (
 from parallax_cluster.membership.announcements import MOST_ANNOUNCEMENTS, Announcements
 from parallax_cluster.node.membership.skew_watch import SkewWatch
 from parallax_cluster.wire.rendezvous import Announced, Follow
-from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.base.ids import HEAD
-from parallax_core.contracts.transport import Transport
-from parallax_core.node.channel import Channel
-from parallax_core.node.handshake import greet
+from parallax_core.api import HEAD, ParallaxError, PeerLost, Transport
+from parallax_core.api.node import Channel, Message, greet
 from parallax_core.wire.membership import Refusal
-from parallax_core.wire.messages import Message
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,9 @@ import logging
 
 from parallax_cluster.node.membership.rendezvous import MOST_LINKS, MOST_LINKS_OF_ONE, RendezvousServer
 from parallax_cluster.wire.relay import OfferRelay
-from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.base.ids import Epoch, name_machine
-from parallax_core.contracts.transport import Link, Transport
-from parallax_core.node.channel import STRANGERS, Channel
+from parallax_core.api import Link, ParallaxError, PeerLost, Transport, name_machine
+from parallax_core.api.node import STRANGERS, Channel, Epoch, welcome
 from parallax_core.node.executor.base import LEASE
-from parallax_core.node.handshake import welcome
 from parallax_core.wire.membership import Refusal
 
 logger = logging.getLogger(__name__)

@@ -24,11 +24,8 @@ from parallax_cluster.membership.term_proof import (
 )
 from parallax_cluster.wire.profile import Peer
 from parallax_cluster.wire.succession import MOST_STANDBYS, ClusterState, Succession
-from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost
-from parallax_core.base.ids import HEAD
-from parallax_core.contracts.transport import Transport
-from parallax_core.node.channel import Channel
-from parallax_core.node.handshake import greet
+from parallax_core.api import HEAD, IncompatibleNode, ParallaxError, PeerLost, Transport
+from parallax_core.api.node import Channel, greet
 from parallax_core.wire.membership import Refusal
 
 logger = logging.getLogger(__name__)

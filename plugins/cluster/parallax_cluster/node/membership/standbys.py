@@ -13,15 +13,12 @@ from parallax_cluster.membership.term_proof import read_proof, write_proof
 from parallax_cluster.node.membership.own_term import OwnTerm, describe_newer
 from parallax_cluster.wire.profile import Peer
 from parallax_cluster.wire.succession import ClusterState, Succession
-from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import HEAD, Epoch, name_machine
-from parallax_core.contracts.node_service import LinkPurpose
-from parallax_core.node.channel import Channel
+from parallax_core.api import HEAD, LinkPurpose, PeerLost, name_machine
+from parallax_core.api.node import Channel, Epoch, Message
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Refusal
-from parallax_core.wire.messages import Message
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from parallax_cluster.membership.standby_state import StandbyState, read_state, write_state
 from parallax_cluster.membership.succession import FIRST_TERM
 from parallax_cluster.membership.term_proof import read_proof
-from parallax_core.base.errors import ParallaxError
-from parallax_core.base.files import replace_file
+from parallax_core.api import ParallaxError
+from parallax_core.api.node import replace_file
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from parallax_cluster.wire.stun import MOST_BYTES, answer_request
-from parallax_core.base.errors import ParallaxError
-from parallax_core.config.network_options import STUN_PORT
+from parallax_core.api import ParallaxError
+from parallax_core.api.deployment import STUN_PORT
 
 MOST_PER_SECOND = 200
 """Datagrams and connections, together, that are taken in a second."""

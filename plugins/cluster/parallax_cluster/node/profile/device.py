@@ -13,14 +13,18 @@ from parallax_cluster.node.profile.disk import measure_disk, read_free
 from parallax_cluster.node.profile.hardware import find_gpus, read_processor, read_shared_memory
 from parallax_cluster.node.profile.speed_cache import MeasuredSpeed, find_speed, keep_speed, measuring_alone
 from parallax_cluster.placement.devices import recognise_product
-from parallax_core.base.errors import ParallaxError
-from parallax_core.base.machine import Machine
-from parallax_core.config.home import models_folder
-from parallax_core.contracts.backend import BackendSpec
-from parallax_core.contracts.device import DeviceBenchmark, DeviceMemory, DevicePlan, DeviceSpeed
-from parallax_core.contracts.placement import DeviceProfile
-from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.registry import Offer
+from parallax_core.api import (
+    BackendSpec,
+    DeviceBenchmark,
+    DeviceMemory,
+    DevicePlan,
+    DeviceProfile,
+    DeviceSpeed,
+    Machine,
+    ParallaxError,
+    models_folder,
+)
+from parallax_core.api.deployment import Offer, PluginHost
 
 LIMIT_S = 2.0
 """Seconds that a benchmark takes, and at most about twice that on a slow machine."""

@@ -18,7 +18,7 @@ from parallax_cluster.node.profile.vendors import (
     parse_rocm,
     parse_vm_stat,
 )
-from parallax_core.base.machine import Machine
+from parallax_core.api import Machine
 
 TOOL_S = 3.0
 """Seconds that a tool may take."""

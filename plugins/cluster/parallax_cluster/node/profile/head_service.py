@@ -12,8 +12,7 @@ from parallax_cluster.node.membership.introductions import Introducer, Member
 from parallax_cluster.node.profile.service import PURPOSES
 from parallax_cluster.reports import make_link, make_node
 from parallax_cluster.wire.profile import LinkTried, NodeReport
-from parallax_core.base.ids import is_further, is_lease
-from parallax_core.contracts.node_service import JoinedPeer, LinkPurpose, NodeService, Takers
+from parallax_core.api import JoinedPeer, LinkPurpose, NodeService, Takers, is_further, is_lease
 from parallax_core.node.membership.joined_node import JoinedNode, ReportedNode
 from parallax_core.node.membership.registry import NodeRegistry
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from parallax_cluster.link_estimate import LinkSample
 from parallax_cluster.wire.profile import MOST_PROBE, Probe, ProbeAnswer
-from parallax_core.base.errors import PeerLost
-from parallax_core.node.channel import Channel
+from parallax_core.api import PeerLost
+from parallax_core.api.node import Channel
 
 SMALL_PROBES = 5
 LARGE_BYTES = MOST_PROBE

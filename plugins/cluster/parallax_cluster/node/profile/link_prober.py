@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from parallax_cluster.link_estimate import LinkEstimate
 from parallax_cluster.node.profile.link_probe import probe_link
 from parallax_cluster.wire.profile import LinkReport, Peer, Peers
-from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.transport import NodeRole, Transport
-from parallax_core.node.channel import Channel
-from parallax_core.node.handshake import greet
-from parallax_core.node.paths import Path, Paths
+from parallax_core.api import NodeRole, ParallaxError, Transport
+from parallax_core.api.node import Channel, Path, Paths, greet
 
 logger = logging.getLogger(__name__)
 

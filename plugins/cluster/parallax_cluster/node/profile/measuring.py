@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from parallax_cluster.node.profile.device import MachineProfile
-from parallax_core.base.environment import worker_environment
-from parallax_core.base.processes import ChildProcess
+from parallax_core.api import ChildProcess
+from parallax_core.api.node import worker_environment
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,8 @@ from dataclasses import replace
 from parallax_cluster.node.profile.device import MachineProfile
 from parallax_cluster.reports import describe_device
 from parallax_cluster.wire.profile import MOST_MODELS, NodeReport, StoredLayers
-from parallax_core.contracts.device import DType
-from parallax_core.models.catalog import Catalog
-from parallax_core.models.stage_tensors import find_stored_layers
-from parallax_core.plugins.host import PluginHost
-from parallax_core.wire.base import MOST_NAME
+from parallax_core.api import MOST_NAME, DType
+from parallax_core.api.deployment import Catalog, PluginHost, find_stored_layers
 
 
 def make_report(

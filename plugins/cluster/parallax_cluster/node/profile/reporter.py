@@ -13,8 +13,8 @@ import msgspec
 from parallax_cluster.node.profile.link_prober import LinkProber
 from parallax_cluster.node.profile.measuring import MeasuringProcess
 from parallax_cluster.wire.profile import DeviceReport, LinkReport, NodeReport, Peer, Peers
-from parallax_core.base.errors import PeerLost
-from parallax_core.node.channel import Channel
+from parallax_core.api import PeerLost
+from parallax_core.api.node import Channel
 from parallax_core.node.worker.thread import StageThread
 
 logger = logging.getLogger(__name__)

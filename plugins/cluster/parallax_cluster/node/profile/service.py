@@ -10,9 +10,8 @@ from parallax_cluster.node.profile.link_probe import answer_probes
 from parallax_cluster.node.profile.reporter import NodeReporter
 from parallax_cluster.node.worker.link_trials import LinkTrials
 from parallax_cluster.wire.profile import Peers, TryLink
-from parallax_core.contracts.node_service import JoinedPeer, LinkPurpose, Takers
-from parallax_core.node.channel import Channel
-from parallax_core.node.trusted_peers import TrustedPeers
+from parallax_core.api import JoinedPeer, LinkPurpose, Takers
+from parallax_core.api.node import Channel, TrustedPeers
 from parallax_core.node.worker.node_services import WorkerService
 
 PURPOSES = {"probe": LinkPurpose(serve=answer_probes, admits=True, must_have_joined=False)}

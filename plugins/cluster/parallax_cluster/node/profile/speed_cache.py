@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from parallax_core.base.files import replace_file
-from parallax_core.config.home import cache_folder
-from parallax_core.contracts.device import DeviceSpeed
+from parallax_core.api import DeviceSpeed, cache_folder
+from parallax_core.api.node import replace_file
 
 FOLDER = "speed"
 ALONE_S = 60.0

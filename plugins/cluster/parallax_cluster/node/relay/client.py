@@ -7,14 +7,8 @@ import logging
 from contextlib import suppress
 
 from parallax_cluster.wire.relay import NotReached, PickUp, Reach, Reached, RelayPlace, Ring
-from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.contracts.relay import Relayable
-from parallax_core.contracts.transport import NodeRole, Transport
-from parallax_core.node.channel import Channel
-from parallax_core.node.handshake import open_channel
-from parallax_core.node.tunnel import Tunnel, end_stream
-from parallax_core.wire.api_data import MOST_API_DATA
-from parallax_core.wire.messages import Message, Purpose
+from parallax_core.api import NodeRole, ParallaxError, PeerLost, Relayable, Transport
+from parallax_core.api.node import MOST_API_DATA, Channel, Message, Purpose, Tunnel, end_stream, open_channel
 
 GREETING_S = 5.0
 """Seconds that a relay has to greet."""

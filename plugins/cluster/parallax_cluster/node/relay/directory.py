@@ -20,13 +20,9 @@ from parallax_cluster.wire.relay import (
     RelayUsers,
     Relinked,
 )
-from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import name_machine
-from parallax_core.base.taskgroup import run_in_turns
-from parallax_core.contracts.node_service import JoinedPeer, LinkPurpose, NodeService, Takers
-from parallax_core.node.channel import Channel
+from parallax_core.api import JoinedPeer, LinkPurpose, NodeService, PeerLost, Takers, name_machine
+from parallax_core.api.node import Channel, Message, Purpose, run_in_turns
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.wire.messages import Message, Purpose
 
 OFFER_S = 10.0
 """Seconds that a node has to say where it relays."""

@@ -8,9 +8,8 @@ from contextlib import suppress
 
 from parallax_cluster.node.relay.offer import RelayOffer
 from parallax_cluster.wire.profile import Peer
-from parallax_core.base.errors import IncompatibleNode, ParallaxError, PeerLost
-from parallax_core.contracts.transport import Transport
-from parallax_core.node.trusted_peers import TrustedPeers
+from parallax_core.api import IncompatibleNode, ParallaxError, PeerLost, Transport
+from parallax_core.api.node import TrustedPeers
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.rejoin import SeekHead
 

@@ -11,10 +11,8 @@ from parallax_cluster.node.relay.limits import RelayLimits
 from parallax_cluster.node.relay.server import RelayServer
 from parallax_cluster.wire.profile import Peer
 from parallax_cluster.wire.relay import OfferRelay, RelayUsers
-from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.contracts.transport import Transport
-from parallax_core.node.handshake import open_channel
-from parallax_core.node.trusted_peers import TrustedPeers
+from parallax_core.api import ParallaxError, PeerLost, Transport
+from parallax_core.api.node import TrustedPeers, open_channel
 from parallax_core.wire.membership import Refusal
 
 GREETING_S = 10.0

@@ -13,13 +13,8 @@ from contextlib import asynccontextmanager
 from parallax_cluster.node.relay.client import LOCAL, LocalStream, RelayClient, carry
 from parallax_cluster.wire.profile import Peer
 from parallax_cluster.wire.relay import RelayPlace, Relays
-from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.contracts.relay import Relayable
-from parallax_core.contracts.transport import Link, Transport
-from parallax_core.node.channel import Channel
-from parallax_core.node.paths import RETRY_S, Path, Paths
-from parallax_core.node.trusted_peers import TrustedPeers
-from parallax_core.wire.api_data import MOST_API_DATA
+from parallax_core.api import Link, ParallaxError, PeerLost, Relayable, Transport
+from parallax_core.api.node import MOST_API_DATA, RETRY_S, Channel, Path, Paths, TrustedPeers
 
 DIRECT_S = 1.0
 """Seconds for which a direct link is tried where there are relays."""

@@ -17,12 +17,8 @@ from dataclasses import dataclass
 
 from parallax_cluster.node.relay.limits import MachinePair, Quotas, RelayLimits, Throttle, make_pair
 from parallax_cluster.wire.relay import TOKEN_BYTES, NotReached, PickUp, Reach, Reached, Ring
-from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import name_machine
-from parallax_core.contracts.node_service import LinkPurpose
-from parallax_core.node.channel import Channel
-from parallax_core.wire.api_data import ApiData
-from parallax_core.wire.messages import Message, Purpose
+from parallax_core.api import LinkPurpose, PeerLost, name_machine
+from parallax_core.api.node import ApiData, Channel, Message, Purpose
 
 KNOWN = (Reach, Ring, PickUp, Reached, NotReached)
 """The messages of relays; a link over which another one comes than is due ends."""

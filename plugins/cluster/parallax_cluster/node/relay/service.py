@@ -12,10 +12,8 @@ from parallax_cluster.node.relay.paths import RelayPaths
 from parallax_cluster.node.relay.upgrade import LinkUpgrade
 from parallax_cluster.wire.profile import Peer
 from parallax_cluster.wire.relay import Relays, Relinked
-from parallax_core.base.errors import PeerLost
-from parallax_core.contracts.node_service import JoinedPeer, LinkPurpose, Takers
-from parallax_core.node.channel import Channel
-from parallax_core.node.trusted_peers import TrustedPeers
+from parallax_core.api import JoinedPeer, LinkPurpose, PeerLost, Takers
+from parallax_core.api.node import Channel, TrustedPeers
 from parallax_core.node.worker.node_services import WorkerService
 from parallax_core.node.worker.peers import PeerLinks
 

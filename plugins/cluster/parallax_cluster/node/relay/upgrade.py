@@ -6,10 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.transport import Transport
-from parallax_core.node.channel import Channel
-from parallax_core.node.handshake import open_channel
+from parallax_core.api import ParallaxError, Transport
+from parallax_core.api.node import Channel, open_channel
 
 AGAIN_S = 10.0
 """Seconds between two attempts to reach a node directly."""

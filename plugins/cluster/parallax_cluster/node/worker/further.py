@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 
 from parallax_cluster.node.coordinator.own_node import keep_worker
 from parallax_cluster.wire.further import EndNode, StartNode
-from parallax_core.base.ids import further_node
-from parallax_core.contracts.node_service import JoinedPeer, NodeService, Takers
+from parallax_core.api import JoinedPeer, NodeService, Takers, further_node
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from parallax_cluster.wire.further import OpenLease
-from parallax_core.base.errors import ParallaxError, StageLost
-from parallax_core.base.ids import lease_node
-from parallax_core.contracts.node_service import JoinedPeer, NodeService, Takers
+from parallax_core.api import JoinedPeer, NodeService, ParallaxError, StageLost, Takers, lease_node
 
 logger = logging.getLogger(__name__)
 

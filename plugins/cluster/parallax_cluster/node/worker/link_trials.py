@@ -7,11 +7,8 @@ from contextlib import suppress
 
 from parallax_cluster.node.profile.reporter import NodeReporter
 from parallax_cluster.wire.profile import LinkTried, Peer, TryLink
-from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.node.channel import Channel
-from parallax_core.node.handshake import open_channel
-from parallax_core.node.paths import Paths
-from parallax_core.node.trusted_peers import TrustedPeers
+from parallax_core.api import ParallaxError, PeerLost
+from parallax_core.api.node import Channel, Paths, TrustedPeers, open_channel
 
 TRY_S = 5.0
 """Seconds after which a node counts as not reached."""

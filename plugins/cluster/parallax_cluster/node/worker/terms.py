@@ -15,11 +15,8 @@ from parallax_cluster.membership.succession import Candidate, ClusterId, KnownTe
 from parallax_cluster.membership.term_proof import read_proof, write_proof
 from parallax_cluster.wire.profile import Peer
 from parallax_cluster.wire.succession import Succession
-from parallax_core.base.errors import PeerLost
-from parallax_core.base.files import replace_file
-from parallax_core.base.ids import HEAD
-from parallax_core.contracts.node_service import JoinedPeer, Takers
-from parallax_core.node.channel import Channel
+from parallax_core.api import HEAD, JoinedPeer, PeerLost, Takers
+from parallax_core.api.node import Channel, replace_file
 from parallax_core.node.worker.node_services import WorkerService
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,73 @@
+"""What kinds of deployments use: settings, models and backends of this machine, policies, and the status they give."""
+
+from parallax_core.config.config import Config
+from parallax_core.config.marks import MODEL, STAGES
+from parallax_core.config.network_options import (
+    STUN_PORT,
+    LogFormat,
+    Offline,
+    PeerTimeout,
+    RelayLimitSettings,
+    RelaySettings,
+    StunPort,
+)
+from parallax_core.config.serve import ServeSettings
+from parallax_core.config.server import ServerSettings
+from parallax_core.config.worker import NodeSettings, WorkerSettings, name_node
+from parallax_core.contracts.status import (
+    Described,
+    Drainable,
+    NodeProgress,
+    NodeStatus,
+    PlannedMove,
+    PlannedReplica,
+    PlanStatus,
+    ReplicaLimits,
+    ReplicaStatus,
+    StageStatus,
+)
+from parallax_core.models.adapters import count_weights, find_family
+from parallax_core.models.backends import find_backends
+from parallax_core.models.catalog import Catalog
+from parallax_core.models.stage_tensors import find_stored_layers
+from parallax_core.node.policy.guard import PolicyGuard
+from parallax_core.node.policy.parse import read_policy
+from parallax_core.plugins.host import PluginHost
+from parallax_core.plugins.registry import Offer
+
+__all__ = [
+    "MODEL",
+    "STAGES",
+    "STUN_PORT",
+    "Catalog",
+    "Config",
+    "Described",
+    "Drainable",
+    "LogFormat",
+    "NodeProgress",
+    "NodeSettings",
+    "NodeStatus",
+    "Offer",
+    "Offline",
+    "PeerTimeout",
+    "PlanStatus",
+    "PlannedMove",
+    "PlannedReplica",
+    "PluginHost",
+    "PolicyGuard",
+    "RelayLimitSettings",
+    "RelaySettings",
+    "ReplicaLimits",
+    "ReplicaStatus",
+    "ServeSettings",
+    "ServerSettings",
+    "StageStatus",
+    "StunPort",
+    "WorkerSettings",
+    "count_weights",
+    "find_backends",
+    "find_family",
+    "find_stored_layers",
+    "name_node",
+    "read_policy",
+]
