@@ -1,4 +1,4 @@
-"""Tools for plugins' commands: options from settings, tables, progress, running servers and workers."""
+"""Tools for commands: options from settings, tables, progress, running servers and workers."""
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.processes import end_with_parent

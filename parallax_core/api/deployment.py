@@ -1,4 +1,4 @@
-"""What kinds of deployments use: settings, models and backends of this machine, policies, and the status they give."""
+"""What kinds of deployments use: settings, models and backends, policies, and the status they give."""
 
 from parallax_core.config.config import Config
 from parallax_core.config.marks import MODEL, STAGES

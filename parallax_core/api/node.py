@@ -1,4 +1,4 @@
-"""What services of nodes and their processes use: links to other nodes, messages of core, tasks and output."""
+"""What services of nodes use: links to other nodes, messages of core, tasks and processes."""
 
 from parallax_core.base.disk import FaultLog
 from parallax_core.base.environment import worker_environment
