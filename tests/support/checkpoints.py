@@ -130,20 +130,114 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 """The configuration specific to each family, as in its published models."""
 
-OTHERS: dict[str, dict[str, Any]] = {
-    "mistral": {"sliding_window": 8},
-    "olmo2": {},
-    "phi3": {"partial_rotary_factor": 0.5},
-    "gemma2": {
+ODD = {"num_hidden_layers": 5}
+UNEVEN = [*SLIDING, "sliding_attention"]
+GROUPS = {
+    "first_k_dense_replace": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 8,
+    "routed_scaling_factor": 2.5,
+    "topk_group": 2,
+}
+LATENT = {
+    "kv_lora_rank": 16,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 12,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+}
+PARTIAL = {"rope_parameters": THETA | {"partial_rotary_factor": 0.5}}
+MORE: dict[str, dict[str, Any]] = {
+    "deepseek_v2": ODD | GROUPS | LATENT | {"topk_method": "group_limited_greedy"},
+    "ernie4_5": ODD | {"use_bias": True, "tie_word_embeddings": True},
+    "ernie4_5_moe": ODD
+    | {
+        "moe_intermediate_size": 16,
+        "moe_k": 2,
+        "moe_layer_end_index": 3,
+        "moe_layer_start_index": 1,
+        "moe_num_experts": 4,
+        "moe_num_shared_experts": 2,
+    },
+    "exaone4": ODD | {"layer_types": UNEVEN, "sliding_window": 8},
+    "gemma2": ODD
+    | {
         "attn_logit_softcapping": 5.0,
         "final_logit_softcapping": 3.0,
-        "layer_types": SLIDING,
+        "layer_types": UNEVEN,
         "query_pre_attn_scalar": 8,
         "sliding_window": 8,
     },
-    "granite": {"logits_scaling": 2.0, "residual_multiplier": 0.5, "embedding_multiplier": 3.0},
-    "cohere": {"logit_scale": 0.25},
+    "glm4": ODD | PARTIAL | {"attention_bias": True},
+    "glm4_moe": ODD | GROUPS | PARTIAL | {"attention_bias": True, "use_qk_norm": True},
+    "glm4_moe_lite": ODD | GROUPS | LATENT | {"mlp_layer_types": ["dense", "sparse", "dense", "sparse", "sparse"]},
+    "granite": ODD
+    | {
+        "attention_multiplier": 0.3,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 2.0,
+        "residual_multiplier": 0.5,
+        "tie_word_embeddings": True,
+    },
+    "hunyuan_v1_dense": ODD | {"rope_parameters": THETA | {"alpha": 3.0, "rope_type": "dynamic", "factor": 1.0}},
+    "hunyuan_v1_moe": ODD | {"moe_topk": [2, 1, 2, 2, 1], "num_experts": 4},
+    "minimax_m2": ODD | EXPERTS | {"rotary_dim": 4},
+    "ministral3": ODD
+    | {
+        "rope_parameters": THETA
+        | {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 4.0,
+            "llama_4_scaling_beta": 0.1,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 16,
+            "rope_type": "yarn",
+        },
+        "sliding_window": None,
+    },
+    "mistral": ODD | {"sliding_window": 8},
+    "mixtral": ODD | EXPERTS,
+    "olmo3": ODD
+    | {
+        "layer_types": UNEVEN,
+        "rope_parameters": {
+            "full_attention": THETA
+            | {"factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "yarn", "attention_factor": 1.2},
+            "sliding_attention": THETA,
+        },
+        "sliding_window": 8,
+    },
+    "phi3": ODD | PARTIAL | {"sliding_window": 8},
+    "qwen2_moe": ODD
+    | EXPERTS
+    | {"mlp_only_layers": [1], "norm_topk_prob": False, "shared_expert_intermediate_size": 24},
+    "qwen3_5_moe_text": ODD
+    | {"initializer_range": 0.15}
+    | EXPERTS
+    | LINEAR
+    | PARTIAL
+    | {
+        "layer_types": [*["linear_attention"] * 3, "full_attention", "linear_attention"],
+        "shared_expert_intermediate_size": 16,
+    },
+    "qwen3_5_text": ODD
+    | LINEAR
+    | PARTIAL
+    | {"layer_types": ["linear_attention", "full_attention", *["linear_attention"] * 2, "full_attention"]},
+    "seed_oss": ODD | {"attention_out_bias": True, "mlp_bias": True},
+    "smollm3": ODD | {"no_rope_layers": [1, 1, 0, 1, 0], "tie_word_embeddings": True},
 }
+"""The configuration of further families, irregular in all they may be."""
+PROVED = FAMILIES | MORE
+"""Families with an adapter and blocks."""
+OTHERS: dict[str, dict[str, Any]] = {"olmo2": {}, "cohere": {"logit_scale": 0.25}, "olmo": {"clip_qkv": 1.5}}
 """Models of families without an adapter."""
 
 
@@ -157,7 +251,7 @@ def save_random(kind: str, folder: Path, file_bytes: int = FILE_BYTES) -> None:
 
 def save_family(kind: str, folder: Path, **changes: int) -> None:
     """Save a random model of one of `FAMILIES` or `OTHERS` in ``folder``, with some settings changed."""
-    _save_model(kind, (FAMILIES | OTHERS)[kind] | changes, folder, FILE_BYTES)
+    _save_model(kind, (PROVED | OTHERS)[kind] | changes, folder, FILE_BYTES)
 
 
 def load_reference(folder: Path) -> Any:

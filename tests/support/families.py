@@ -18,7 +18,7 @@ import torch
 
 from parallax_core.api import Answer, Backend, Draw, Drawn, LayerRange, SeqId, Stage, StagePlan, Truncate
 from parallax_core.testing.checks.chain import Chain
-from tests.support.checkpoints import BASE, LAYERS, load_reference, save_family
+from tests.support.checkpoints import BASE, LAYERS, PROVED, load_reference, save_family
 
 VOCAB = int(BASE["vocab_size"])
 TOLERANCE = 1e-4
@@ -63,13 +63,14 @@ class Family:
         save_family(kind, folder)
         self.backend = backend
         self.kind = kind
+        self.num_layers = int((BASE | PROVED.get(kind, {}))["num_hidden_layers"])
         self.folder = folder
         self._model: Any = load_reference(folder)
         self._logits: dict[tuple[int, ...], torch.Tensor] = {}
 
     def open_chain(self, cuts: Sequence[int], memory_fraction: float = 0.1) -> Chain:
         """Return the stages that begin at layer 0 and at ``cuts``, as a context manager that closes them."""
-        ranges = [LayerRange(*pair) for pair in pairwise((0, *cuts, LAYERS))]
+        ranges = [LayerRange(*pair) for pair in pairwise((0, *cuts, self.num_layers))]
         plans = [
             StagePlan(model=self.folder, layers=layers, dtype="float32", memory_fraction=memory_fraction)
             for layers in ranges

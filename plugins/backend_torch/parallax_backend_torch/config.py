@@ -25,6 +25,10 @@ class Config(ConfigReader):
             "quantization_config"
         )
 
+    def fill(self, **defaults: object) -> Config:
+        """Return these settings, with defaults of a family for those that are missing."""
+        return Config({**defaults, **{name: value for name, value in self.raw.items() if value is not None}})
+
     def list_forms(self) -> Mapping[str, str]:
         """Return the types of the tensors that are blocks of a GGUF file, by their names in the checkpoint."""
         found = self.quantization or {}

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.delta_rule import Tokens, run_sequence, run_single
+from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.step import FlatBatch, LayerCache, Slots, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
@@ -57,12 +58,7 @@ class DeltaNet:
 
     def __init__(self, weights: Weights, sizes: NetSizes, eps: float) -> None:
         self._sizes = sizes
-        each = sizes.num_values // sizes.num_keys
-        mixed = weights.read_plain("in_proj_qkvz.weight").unflatten(0, (sizes.num_keys, -1))
-        wide = mixed.split((sizes.key, sizes.key, each * sizes.value, each * sizes.value), dim=1)
-        narrow = weights.read_plain("in_proj_ba.weight").unflatten(0, (sizes.num_keys, -1)).split((each, each), dim=1)
-        # Files store the parts head by head; here each part is contiguous.
-        self._into = weights.keep_linear(torch.cat([part.flatten(0, 1) for part in (*wide, *narrow)]), None)
+        self._into = _build_into(weights, sizes)
         self._kernel = weights.read_vector("conv1d.weight")[:, 0].T.contiguous()
         self._decay = -weights.read_vector("A_log").exp()
         self._shift = weights.read_vector("dt_bias")
@@ -107,6 +103,17 @@ class DeltaNet:
         for back in range(1, seen + 1):
             found += long[at - back] * self._kernel[seen - back]
         return functional.silu(found)
+
+
+def _build_into(weights: Weights, sizes: NetSizes) -> Packed:
+    """Return the product for all parts of a token; each is contiguous, though files may store them head by head."""
+    if weights.has("in_proj_qkv.weight"):
+        return weights.make_linear("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+    each = sizes.num_values // sizes.num_keys
+    mixed = weights.read_plain("in_proj_qkvz.weight").unflatten(0, (sizes.num_keys, -1))
+    wide = mixed.split((sizes.key, sizes.key, each * sizes.value, each * sizes.value), dim=1)
+    narrow = weights.read_plain("in_proj_ba.weight").unflatten(0, (sizes.num_keys, -1)).split((each, each), dim=1)
+    return weights.keep_linear(torch.cat([part.flatten(0, 1) for part in (*wide, *narrow)]), None)
 
 
 def place_inputs(flat: FlatBatch, seen: int) -> tuple[torch.Tensor, torch.Tensor]:

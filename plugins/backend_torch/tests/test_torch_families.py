@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parallax_backend_torch.weights import Selection
 from parallax_core.api import LayerRange
 from parallax_core.testing.model import read_checkpoint
-from tests.support.checkpoints import FAMILIES, LAYERS, find_tensors, save_family
+from tests.support.checkpoints import FAMILIES, LAYERS, MORE, find_tensors, save_family
 from tests.support.families import SPLITS, TOLERANCE, Family, Trial, run_chunks, run_forks, run_ragged, run_returns
 from tests.support.torch_backend import TorchBackend
 
@@ -23,7 +24,24 @@ LONG = 108
 TOLERANCES = {"qwen3_next": 2 * TOLERANCE}
 """Where rounding alone is worth more: transformers itself, in float32, is 1.7e-4 away from itself in float64 there."""
 
+OTHER_LAYERS = {
+    "deepseek_v2": "experts of the best groups, by probability",
+    "glm4": "norms around each part, and rotated pairs of neighbours",
+    "granite": "factors of embedding, residual, scores and logits",
+    "hunyuan_v1_moe": "rope before norms, and a router of another name",
+    "ministral3": "queries that grow with their position",
+    "olmo3": "norms after each part, and of all queries together",
+    "phi3": "fused matrices",
+    "qwen3_5_text": "delta nets of separate matrices",
+    "smollm3": "layers without positions",
+}
+"""Of the further families one for each kind of layer that `FAMILIES` lack. ``benchmarks.families`` tries all."""
+
 Make = Callable[[str], Family]
+
+
+def mark_nightly(kind: str) -> Any:
+    return pytest.param(kind, marks=pytest.mark.nightly)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +63,18 @@ def test_logits_are_those_of_transformers(family: Make, kind: str, cuts: tuple[i
         run_chunks(trial, LONG, LONG)
         run_ragged(trial, LENGTH)
         assert trial.find_error() < TOLERANCES.get(kind, TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", [kind if kind in OTHER_LAYERS else mark_nightly(kind) for kind in MORE])
+def test_logits_of_further_families_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    further = Family(kind, tmp_path, TorchBackend())
+    for cuts in ((), (1, 4)):
+        with further.open_chain(cuts, 1e-3) as chain:
+            trial = Trial(further, chain)
+            run_chunks(trial, LENGTH, 5)
+            run_ragged(trial, LENGTH)
+            run_forks(trial, LENGTH, (16, 33))
+            assert trial.find_error() < TOLERANCE
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

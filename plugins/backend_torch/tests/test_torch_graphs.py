@@ -129,7 +129,7 @@ def test_rows_that_were_added_leave_everything_as_it_is(tmp_path: Path) -> None:
     [
         ("gpt_oss", "Experts does different work in each step"),
         ("qwen3_next", "DeltaNet does different work in each step"),
-        ("mistral", "the model runs on the code of transformers"),
+        ("cohere", "the model runs on the code of transformers"),
     ],
 )
 def test_log_says_why_nothing_is_recorded(

@@ -13,7 +13,7 @@ from tests.support.torch_backend import TorchBackend
 
 LENGTH = 36
 ALWAYS = {"generic": "always"}
-OURS = ("llama", "qwen3", "gemma3_text", "gpt_oss")
+OURS = ("llama", "qwen3", "gemma3_text", "gpt_oss", "mistral", "phi3", "gemma2", "granite")
 """Families there are blocks for, which transformers can run as well."""
 
 

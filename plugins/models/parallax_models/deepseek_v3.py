@@ -8,6 +8,8 @@ from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
 from parallax_models.weights import Experts, gated_mlp
 
+DENSE, SPARSE = "dense", "sparse"
+
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; a token's cache is its latent and the part of its key with rope."""
@@ -17,9 +19,7 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     experts = read_experts(settings)
     shared = gated_mlp(hidden, experts.inner * settings.count("n_shared_experts"))
     shared += experts.num  # the router's correction
-    first_sparse = settings.size("first_k_dense_replace", 0)
-    for index in range(settings.count("num_hidden_layers")):
-        sparse = index >= first_sparse
+    for sparse in list_sparse(settings):
         yield LayerShape(
             kind="latent",
             weights=common + (experts.all + shared if sparse else dense),
@@ -28,6 +28,13 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
             num_experts=experts.num if sparse else 0,
             num_active_experts=experts.num_chosen if sparse else 0,
         )
+
+
+def list_sparse(settings: ConfigReader, num_dense: int = 0) -> tuple[bool, ...]:
+    """Return whether each layer has experts; ``num_dense`` at first do not, unless config.json differs."""
+    num_layers, first = settings.count("num_hidden_layers"), settings.size("first_k_dense_replace", num_dense)
+    kinds = [DENSE if index < first else SPARSE for index in range(num_layers)]
+    return tuple(kind == SPARSE for kind in settings.list_words("mlp_layer_types", (DENSE, SPARSE), kinds))
 
 
 def read_experts(settings: ConfigReader) -> Experts:

@@ -6,19 +6,18 @@ from collections.abc import Iterator
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.sliding import FULL, SLIDING, slide_layers
+from parallax_models.qwen2 import read_kinds
+from parallax_models.sliding import slide_layers
 from parallax_models.weights import Heads, gated_mlp
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; from ``max_window_layers`` on, they have a sliding window if the model uses one."""
-    heads, num_layers = Heads.read(settings), settings.count("num_hidden_layers")
+    heads = Heads.read(settings)
     attention = count_attention(heads, settings)
     weights = attention + gated_mlp(heads.hidden, settings.count("intermediate_size")) + 2 * heads.hidden
     layer = LayerShape(kind="full", weights=weights, active_weights=weights, kv_width=2 * heads.values)
-    slides = settings.flag("use_sliding_window", default=False)
-    first = settings.size("max_window_layers", num_layers) if slides else num_layers
-    yield from slide_layers(layer, settings, [FULL if index < first else SLIDING for index in range(num_layers)])
+    yield from slide_layers(layer, settings, read_kinds(settings))
 
 
 def count_attention(heads: Heads, settings: ConfigReader) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from parallax_core.api import ConfigReader
+from parallax_core.api import ConfigReader, LayerShape, PoolKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,11 @@ class Heads:
         width = settings.count("head_dim", default=hidden // num or 1)
         return cls(hidden, num * width, settings.count("num_key_value_heads", default=num) * width, width)
 
+    def layer(self, weights: int, window: int = 0) -> LayerShape:
+        """Return a layer of grouped-query attention with ``weights`` parameters."""
+        kind: PoolKind = "window" if window else "full"
+        return LayerShape(kind=kind, weights=weights, active_weights=weights, kv_width=2 * self.values, window=window)
+
     def projections(self, *, bias: bool = False, output_bias: bool = False) -> int:
         """Return the parameters of the projections to queries, keys and values, and of the output projection."""
         weights = 2 * self.hidden * (self.queries + self.values)
@@ -44,6 +49,16 @@ class Experts:
     inner: int
     num: int
     num_chosen: int
+
+    def join(self, layer: LayerShape, extra: int = 0) -> LayerShape:
+        """Return a layer with these experts added, and ``extra`` parameters for what every token meets beside them."""
+        return replace(
+            layer,
+            weights=layer.weights + self.all + extra,
+            active_weights=layer.active_weights + self.active + extra,
+            num_experts=self.num,
+            num_active_experts=self.num_chosen,
+        )
 
     @property
     def router(self) -> int:

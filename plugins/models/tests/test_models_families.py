@@ -14,7 +14,9 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from parallax_core.api import Part, Unsupported
+from parallax_core.testing.model import read_checkpoint
 from parallax_models.plugin import parallax_register_models
+from tests.support.checkpoints import MORE, save_family
 
 BASE: dict[str, Any] = {
     "vocab_size": 97,
@@ -68,6 +70,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("qwen3_next", "qwen3_next", STATES | {"mlp_only_layers": [1]}),
 ]
 
+BY_ARCHITECTURE = {name: spec for spec in parallax_register_models() for name in spec.architectures}
 SPECS = {spec.name: spec for spec in parallax_register_models()}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -93,6 +96,24 @@ def test_shape_weighs_what_the_checkpoint_does(name: str, kind: str, changes: di
     wanted: dict[Part, int] = {index: layer.weights for index, layer in enumerate(shape.layers)}
     assert weights == wanted | {"before": shape.before_weights, "after": shape.after_weights}
     assert all(layer.active_weights <= layer.weights for layer in shape.layers)
+
+
+@pytest.mark.parametrize("kind", MORE)
+def test_shape_of_further_families_is_that_of_their_checkpoint(kind: str, tmp_path: Path) -> None:
+    save_family(kind, tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    adapter = BY_ARCHITECTURE[checkpoint.config["architectures"][0]].adapter.load()
+    shape = adapter.read_shape(checkpoint.config)
+    weights: Counter[Part] = Counter()
+    for tensor, stored in checkpoint.tensors.items():
+        weights[adapter.find_part(tensor)] += math.prod(stored)
+    wanted: dict[Part, int] = {index: layer.weights for index, layer in enumerate(shape.layers)}
+    assert weights == wanted | {"before": shape.before_weights, "after": shape.after_weights}
+    assert all(0 < layer.active_weights <= layer.weights for layer in shape.layers)
+    assert {layer.window for layer in shape.layers} <= {0, 8}
+    experts = {(layer.num_experts, layer.num_active_experts) for layer in shape.layers}
+    assert all(layer.active_weights < layer.weights for layer in shape.layers if layer.num_experts)
+    assert (experts == {(0, 0)}) == ("moe" not in kind and kind not in {"deepseek_v2", "mixtral", "minimax_m2"})
 
 
 @pytest.mark.parametrize(("name", "kind", "changes"), CASES, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(CASES)])

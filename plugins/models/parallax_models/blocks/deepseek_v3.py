@@ -19,7 +19,7 @@ from parallax_backend_torch.api import (
     scale_magnitude,
 )
 from parallax_core.api import Unsupported
-from parallax_models.deepseek_v3 import read_experts
+from parallax_models.deepseek_v3 import list_sparse, read_experts
 
 
 class DeepseekV3(Decoder):
@@ -50,25 +50,32 @@ class DeepseekV3(Decoder):
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts, or in the first layers an MLP."""
         weights = weights.within("mlp")
-        if index < self.config.size("first_k_dense_replace", 0):
+        if not list_sparse(self.config)[index]:
             return GatedMlp(weights)
-        return build_groups(self.config, weights)
+        return build_groups(self.config, weights, self.make_route(weights))
+
+    def make_route(self, weights: Weights) -> GroupRoute:
+        """Return what chooses experts."""
+        return read_route(self.config, weights)
 
 
-def build_groups(config: Config, weights: Weights) -> Experts:
-    """Return experts in groups, and those that every token meets, from the weights of a layer's MLP."""
-    experts = read_experts(config)
-    route = GroupRoute(
+def read_route(config: Config, weights: Weights) -> GroupRoute:
+    """Return what chooses experts in groups, by sigmoids with a correction, from the weights of a layer's MLP."""
+    return GroupRoute(
         correction=weights.read_vector("gate.e_score_correction_bias"),
-        num_chosen=experts.num_chosen,
+        num_chosen=config.count("num_experts_per_tok"),
         num_groups=config.count("n_group", default=1),
         num_chosen_groups=config.count("topk_group", default=1),
         is_normalised=config.flag("norm_topk_prob", default=True),
         scale=config.number("routed_scaling_factor", 1.0),
     )
+
+
+def build_groups(config: Config, weights: Weights, route: GroupRoute) -> Experts:
+    """Return routed experts, and those that every token meets, from the weights of a layer's MLP."""
     shared = GatedMlp(weights.within("shared_experts"))
     router = weights.make_linear("gate", purpose="router")
-    return Experts(router, build_experts(weights, experts.num), route, lambda x: shared(x, None))
+    return Experts(router, build_experts(weights, read_experts(config).num), route, lambda x: shared(x, None))
 
 
 def find_scale(config: Config, sizes: LatentSizes) -> float:

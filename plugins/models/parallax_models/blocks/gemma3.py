@@ -1,4 +1,4 @@
-"""Gemma 3, the text model: windows, and norms before and after each part."""
+"""Gemma 2 and 3, the text models: windows, and norms before and after each part."""
 
 from __future__ import annotations
 
@@ -20,41 +20,56 @@ from parallax_backend_torch.api import (
     make_rope,
 )
 from parallax_core.api import Unsupported
-from parallax_models.gemma3 import read_layers
+from parallax_models import gemma2, gemma3
 
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 
-class Gemma3(Decoder):
+class Gemma2(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
     activation: ClassVar[str] = "gelu_pytorch_tanh"
+    caps: ClassVar[tuple[float, float]] = 50.0, 30.0
+    """The caps of scores and of logits if config.json does not say."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, is_tied=True)
         check_choice(config, "hidden_activation", self.activation)
         if config.flag("use_bidirectional_attention", default=False):
             raise Unsupported("this Gemma attends to later tokens too", "choose a model that generates text")
-        cap = config.number("final_logit_softcapping", 0.0)
-        self.shape = replace(self.shape, norm_offset=1.0, embed_scale=self.shape.hidden_size**0.5, soft_cap=cap)
-        self.windows = [layer.window for layer in read_layers(config)]
+        soft_cap, final_cap = (read_cap(config, *each) for each in zip(CAPS, self.caps, strict=True))
+        scale = self.shape.hidden_size**0.5
+        self.shape = replace(self.shape, norm_offset=1.0, embed_scale=scale, soft_cap=final_cap)
+        self.windows = [layer.window for layer in gemma2.read_layers(config)]
+        scale = config.count("query_pre_attn_scalar", default=256) ** -0.5
+        self.look = replace(self.look, norm_offset=1.0, scale=scale, soft_cap=soft_cap)
+
+    def build_layer(self, index: int, weights: Weights) -> Layer:
+        """Build a layer."""
+        mlp = GatedMlp(weights.within("mlp"), "gelu_tanh")
+        return build_normed(weights, (self.shape.eps, 1.0), NORMS, self.build_attention(index, weights), mlp)
+
+
+class Gemma3(Gemma2):
+    """See `parallax_backend_torch.api.Model`."""
+
+    caps: ClassVar[tuple[float, float]] = 0.0, 0.0
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.windows = [layer.window for layer in gemma3.read_layers(config)]
         self.ropes = make_ropes(config, self.heads.width)
-        self.look = replace(
-            self.look,
-            norm_offset=1.0,
-            scale=config.count("query_pre_attn_scalar", default=256) ** -0.5,
-            soft_cap=config.number("attn_logit_softcapping", 0.0),
-        )
 
     def find_look(self, index: int) -> Look:
         """Return the options of attention in a layer, with the rope of its kind."""
         window = self.windows[index]
         return replace(self.look, window=window, rope=self.ropes[SLIDING if window else FULL])
 
-    def build_layer(self, index: int, weights: Weights) -> Layer:
-        """Build a layer."""
-        mlp = GatedMlp(weights.within("mlp"), "gelu_tanh")
-        return build_normed(weights, (self.shape.eps, 1.0), NORMS, self.build_attention(index, weights), mlp)
+
+def read_cap(config: Config, name: str, default: float) -> float:
+    """Return a cap, 0 for none; null means none, too."""
+    return config.number(name, 0.0) if name in config.raw else default
 
 
 def make_ropes(config: Config, width: int) -> dict[str, Rope]:

@@ -1,0 +1,22 @@
+"""MiniMax-M2: experts, and norms of all queries and keys together."""
+
+from __future__ import annotations
+
+from parallax_backend_torch.api import Config, Decoder, Experts, GroupRoute, Weights, build_experts
+from parallax_models.mixtral import read_experts
+
+
+class MiniMaxM2(Decoder):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def __init__(self, config: Config) -> None:
+        if config.has("rotary_dim"):
+            config = config.fill(partial_rotary_factor=config.count("rotary_dim") / config.count("head_dim"))
+        super().__init__(config)
+
+    def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
+        """Build experts."""
+        experts = read_experts(self.config)
+        weights = weights.within("block_sparse_moe").rename(gate_proj="w1", up_proj="w3", down_proj="w2")
+        route = GroupRoute(num_chosen=experts.num_chosen, correction=weights.read_vector("e_score_correction_bias"))
+        return Experts(weights.make_linear("gate", purpose="router"), build_experts(weights, experts.num), route)

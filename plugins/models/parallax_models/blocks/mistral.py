@@ -1,0 +1,60 @@
+"""Mistral, Ministral 3 and Mixtral."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from parallax_backend_torch.api import (
+    Config,
+    Decoder,
+    Experts,
+    SoftmaxRoute,
+    Weights,
+    build_experts,
+    read_rope,
+)
+from parallax_models.mistral import read_window
+from parallax_models.mixtral import read_experts
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """The factor of queries, which grows by the logarithm of the position in units of the trained context."""
+
+    beta: float
+    trained: float
+
+    def __call__(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return the factor at each position."""
+        return 1 + self.beta * torch.log1p(torch.floor(positions / self.trained))
+
+
+class Mistral(Decoder):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.windows = (read_window(config),) * self.shape.num_layers
+        rope = read_rope(config)
+        if rope.get("llama_4_scaling_beta"):
+            beta, trained = (float(rope[name]) for name in ("llama_4_scaling_beta", "original_max_position_embeddings"))
+            self.look = replace(self.look, warm=Warmth(beta, trained))
+
+
+class Mixtral(Decoder):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.windows = (config.size("sliding_window", 0),) * self.shape.num_layers
+
+    def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
+        """Build experts."""
+        experts = read_experts(self.config)
+        weights = weights.within("block_sparse_moe").rename(gate_proj="w1", up_proj="w3", down_proj="w2")
+        router = weights.make_linear("gate", purpose="router")
+        return Experts(
+            router, build_experts(weights, experts.num), SoftmaxRoute(experts.num_chosen, is_normalised=True)
+        )

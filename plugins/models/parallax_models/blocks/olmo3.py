@@ -1,0 +1,33 @@
+"""OLMo 3: norms after each part, and of all queries together; windows have their own rope."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from parallax_backend_torch.api import FULL, SLIDING, Config, Decoder, Layer, Look, Weights, build_normed, make_rope
+from parallax_models.olmo3 import read_layers
+
+NORMS = ("", "post_attention_layernorm", "", "post_feedforward_layernorm")
+
+
+class Olmo3(Decoder):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.windows = [layer.window for layer in read_layers(config)]
+        plain = config.fill(rope_scaling=None) if config.has("rope_scaling") else config
+        self.ropes = {
+            FULL: make_rope(config, self.heads.width, FULL),
+            SLIDING: make_rope(plain, self.heads.width, SLIDING),
+        }
+
+    def find_look(self, index: int) -> Look:
+        """Return the options of attention in a layer, with the rope of its kind."""
+        window = self.windows[index]
+        return replace(self.look, window=window, rope=self.ropes[SLIDING if window else FULL])
+
+    def build_layer(self, index: int, weights: Weights) -> Layer:
+        """Build a layer."""
+        parts = self.build_attention(index, weights), self.build_mixer(index, weights)
+        return build_normed(weights, (self.shape.eps, 0.0), NORMS, *parts)
