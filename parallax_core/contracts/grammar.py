@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
+from parallax_core.base.schema_refs import JsonSchema
 from parallax_core.contracts.value import Value
 
 GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
@@ -66,4 +68,38 @@ class GrammarCompiler(Protocol):
 
         Raises:
             InvalidRequest: if it is invalid, too complex, or matches no text; ``param`` is ``grammar``.
+        """
+
+
+class ModelGrammars(GrammarCompiler, Protocol):
+    """Compiles grammars for one model, and knows its special tokens."""
+
+    def prepare(self) -> None:
+        """Prepare the vocabulary, which takes up to some seconds. Done by the first `compile` otherwise.
+
+        Raises:
+            InvalidRequest: if it is not possible; ``param`` is ``grammar``.
+        """
+
+    def can_prepare(self) -> bool:
+        """Prepare the vocabulary, and return whether that is possible."""
+
+    def find_special(self, text: str) -> str:
+        """Return the name in Lark of the special token that ``text`` stands for; empty if it stands for none."""
+
+    def simplify_schema(self, schema: JsonSchema) -> JsonSchema:
+        """Return a schema with local references, without what asks for nothing."""
+
+
+class GrammarLibrary(Protocol):
+    """What compiles grammars; the entry point of a distribution in ``parallax.grammars`` returns one."""
+
+    def open_model(self, file: Path, vocab_size: int, stop_ids: Iterable[int]) -> ModelGrammars:
+        """Return the grammars for the tokenizer in ``file``, whose answers end with one of ``stop_ids``."""
+
+    def read_ebnf(self, text: str) -> str:
+        """Return in Lark a grammar in Lark, or in EBNF as llama.cpp writes it.
+
+        Raises:
+            ValueError: if it is neither.
         """

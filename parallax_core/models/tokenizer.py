@@ -9,9 +9,10 @@ from typing import Any
 
 from parallax_core.base.errors import InvalidRequest, ParallaxError
 from parallax_core.base.files import read_object
+from parallax_core.contracts.grammar import ModelGrammars
 from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEnding, Tools, Turns, read_sources
 from parallax_core.models.generation_config import AUTO, read_generation
-from parallax_core.models.grammars import ModelGrammars
+from parallax_core.models.grammars import find_library
 from parallax_core.models.pooling import EmbeddingConfig, read_embedding_config
 from parallax_core.models.tokenizer_files import load_tokenizer, read_special_tokens, read_tokenizer_settings
 from parallax_core.models.vocabulary import Vocabulary
@@ -47,9 +48,12 @@ class ModelTokenizer:
         self._template_source, self._tool_source = sources.get("default"), sources.get("tool_use")
         self._special = read_special_tokens(settings)
         self.stop_ids = _stop_ids(found.eos_token_id, config) | self._known_ids([self._special.get("eos_token", "")])
+
+    @cached_property
+    def grammars(self) -> ModelGrammars:
+        """What compiles grammars of answers."""
         size = max(self.vocab_size, self.vocabulary.size)
-        self.grammars = ModelGrammars(folder / "tokenizer.json", size, self.stop_ids)
-        """Compiles grammars of answers."""
+        return find_library().open_model(self._folder / "tokenizer.json", size, self.stop_ids)
 
     def encode_chat(
         self,

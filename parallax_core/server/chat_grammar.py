@@ -72,7 +72,7 @@ def _allow_calls(text: ModelTokenizer, parser: ParserTraits, form: ResponseForm,
     if writer is None:
         message = f"'{field}' leaves no room for tool calls in the format of this model"
         raise InvalidRequest(message, field, "leave it out, or send 'tool_choice': 'none'")
-    either = write_form(writer, parser, form, text.grammars.find_special, request.grammar)
+    either = write_form(writer, parser, form, text.grammars, request.grammar)
     return replace(request, grammar=either)
 
 
@@ -84,25 +84,25 @@ def _set_strict(
     if writer is None:
         message = f"'tools': the tool '{form.strict_tools[0][:100]}' cannot be strict in the format of this model"
         raise InvalidRequest(message, "tools", "send 'strict': false, or a 'tool_choice' that forces a call")
-    return _use(form, request, write_form(writer, parser, form, text.grammars.find_special), "tools")
+    return _use(form, request, write_form(writer, parser, form, text.grammars), "tools")
 
 
 def _set_whole(
     text: ModelTokenizer, parser: ParserTraits, form: ResponseForm, request: Request, writer: GrammarWriter
 ) -> tuple[ResponseForm, Request]:
     """Return the form and the request with a grammar in the model's own format, if the answer has any grammar."""
-    asked, find_special = request.grammar, text.grammars.find_special
+    asked = request.grammar
     if form.forced_call is None:
         if asked is None and not form.strict_tools:
             return form, request
         field = "tools" if asked is None else form.grammar_field
-        return _use(form, request, write_form(writer, parser, form, find_special, asked), field)
+        return _use(form, request, write_form(writer, parser, form, text.grammars, asked), field)
     if form.reasoning_end:
         message = "'max_reasoning_tokens' cannot end the reasoning before a forced call in the format of this model"
         raise InvalidRequest(message, "max_reasoning_tokens", "leave it out")
     tools = {name: form.tools[name] for name in ((form.forced_call,) if form.forced_call else form.tools)}
     form = msgspec.structs.replace(form, tools=tools, strict_tools=tuple(tools))
-    grammar = write_form(writer, parser, form, find_special)
+    grammar = write_form(writer, parser, form, text.grammars)
     form = msgspec.structs.replace(form, forced_call=None)  # the model's own parser reads the call
     return _use(form, replace(request, stop=()), grammar, "tool_choice")
 

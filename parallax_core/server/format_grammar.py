@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.base.lark import write_pattern
 from parallax_core.base.refs import Ref
-from parallax_core.base.schema_refs import localize_references
-from parallax_core.contracts.grammar import Grammar
+from parallax_core.contracts.grammar import Grammar, ModelGrammars
 from parallax_core.contracts.parser import AllowedAnswers, AnswerInfo, GrammarWriter, Informed, Parser
-from parallax_core.models.schema_keywords import drop_neutral, rewrite_schema
 from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.forced_calls import MAX_CALLS
 from parallax_core.server.listed_calls import write_answer
@@ -39,7 +37,7 @@ def write_form(
     writer: GrammarWriter,
     parser: ParserTraits,
     form: ResponseForm,
-    find_special: Callable[[str], str],
+    grammars: ModelGrammars,
     asked: Grammar | None = None,
 ) -> Grammar:
     """Return the grammar of an answer that may call tools, strict ones by their schemas, and else is ``asked``.
@@ -48,11 +46,14 @@ def write_form(
         InvalidRequest: if the format cannot hold a tool to its schema.
     """
     allowed = AllowedAnswers(
-        tools=_read_schemas(form.tools, form.strict_tools),
+        tools={
+            name: _read_schema(schema, grammars) if name in form.strict_tools else ANY_OBJECT
+            for name, schema in form.tools.items()
+        },
         most_calls=MAX_CALLS if form.allows_many_calls else 1,
         must_call=form.forced_call is not None,
         answer=_write_rule(asked) if asked is not None else "",
-        find_special=find_special,
+        find_special=grammars.find_special,
     )
     try:
         source = writer.write_grammar(allowed)
@@ -64,14 +65,10 @@ def write_form(
     return Grammar(kind="lark", source=source, whitespace=asked.whitespace if asked is not None else None)
 
 
-def _read_schemas(tools: Mapping[str, str], strict: Sequence[str]) -> dict[str, str]:
-    """Return the schemas that the arguments have to follow, without what asks for nothing."""
-    return {name: _read_schema(schema) if name in strict else ANY_OBJECT for name, schema in tools.items()}
-
-
-def _read_schema(schema: str) -> str:
+def _read_schema(schema: str, grammars: ModelGrammars) -> str:
+    """Return the schema that the arguments of a tool have to follow, without what asks for nothing."""
     given = {name: value for name, value in json.loads(schema).items() if name != "x-guidance"}
-    return json.dumps({**rewrite_schema(localize_references(given), drop_neutral), "type": "object"})
+    return json.dumps({**grammars.simplify_schema(given), "type": "object"})
 
 
 def _write_rule(asked: Grammar) -> str:

@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.contracts.grammar import Grammar
-from parallax_core.models.grammars import ModelGrammars
+from parallax_core.contracts.grammar import Grammar, ModelGrammars
 from parallax_core.server.memory_limit import limit_memory
 
 LIMIT_S = 0.7

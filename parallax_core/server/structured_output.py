@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.grammar import Grammar
+from parallax_core.models.grammars import find_library
 from parallax_core.server.fields import Strict, TextField, Variables, refuse
 
 MOST_CHOICES = 10_000
@@ -145,11 +146,9 @@ def _read_schema(value: dict[str, Any] | str, field: str) -> Grammar:
 
 
 def _read_grammar(value: str, field: str) -> Grammar:
-    from llguidance.gbnf_to_lark import any_to_lark
-
     try:
-        return Grammar(kind="lark", source=any_to_lark(value))
-    except Exception as error:
+        return Grammar(kind="lark", source=find_library().read_ebnf(value))
+    except ValueError as error:
         message = f"'{field}' is no grammar in Lark or EBNF: {str(error)[:300]}"
         raise InvalidRequest(message, field) from error
 

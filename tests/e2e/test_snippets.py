@@ -47,6 +47,7 @@ INSTALLED = {
     "parallax-cluster",
     "parallax-core",
     "parallax-engines",
+    "parallax-grammars",
     "parallax-models",
     "parallax-netcheck",
     "parallax-scaffold",

@@ -28,6 +28,7 @@ BUDGETS = {
     "plugins/bench": 1_800,
     "plugins/cluster": 33_000,
     "plugins/engines": 800,
+    "plugins/grammars": 1_600,
     "plugins/models": 7_800,
     "plugins/netcheck": 1_000,
     "plugins/sampling_torch": 1_500,

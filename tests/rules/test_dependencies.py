@@ -28,6 +28,7 @@ NOT_IMPORTED = {
     "parallax-api-responses": "routes of the server",
     "parallax-batch": "has the command that runs the requests of a file",
     "parallax-engines": "has the command that installs engines",
+    "parallax-grammars": "compiles what answers have to match",
     "parallax-models": "describes the models that are served",
     "parallax-cluster": "forms pipelines over machines that join",
     "parallax-core": "what parallax-standard completes",

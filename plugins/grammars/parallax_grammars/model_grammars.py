@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError
-from parallax_core.base.files import read_object
-from parallax_core.contracts.grammar import Grammar
-from parallax_core.models.grammar_source import translate_whole, unforce
+from parallax_core.api import BackendFailed, InvalidRequest, ParallaxError
+from parallax_core.api.grammars import Grammar, JsonSchema, localize_references, read_object
+from parallax_grammars.schema_keywords import drop_neutral, rewrite_schema
+from parallax_grammars.source import translate_whole, unforce
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -37,8 +37,8 @@ ANY = r"(.|\n)*"
 """A regular expression for any text."""
 
 
-class ModelGrammars:
-    """Compiles grammars for one model; see `GrammarCompiler`. The vocabulary is prepared for the first of them."""
+class LlguidanceGrammars:
+    """Compiles grammars for one model; see `ModelGrammars`. The vocabulary is prepared for the first of them."""
 
     def __init__(self, file: Path, vocab_size: int, stop_ids: Iterable[int]) -> None:
         """Compile for the tokenizer in ``file``, whose answers end with one of ``stop_ids``."""
@@ -50,7 +50,7 @@ class ModelGrammars:
         """The texts of special tokens, and how JSON writes them; known with the vocabulary."""
 
     def prepare(self) -> None:
-        """Prepare the vocabulary, which takes up to some seconds. Done by the first `compile` otherwise."""
+        """Prepare the vocabulary; see `ModelGrammars.prepare`."""
         with self._lock:
             _ = self._tokenizer
 
@@ -117,6 +117,11 @@ class ModelGrammars:
             lines.append(f"b{index}: FREE {name}" if name else f"b{index}[suffix={json.dumps(trigger)}]: /{ANY}/")
         lark = "\n".join([*lines, "start: begin @whole" if must_begin else "start: FREE | begin @whole"])
         return json.dumps({"grammars": [{"lark_grammar": lark}, {**part, "name": "whole"}]})
+
+    def simplify_schema(self, schema: JsonSchema) -> JsonSchema:
+        """Return a schema without what asks for nothing; see `ModelGrammars.simplify_schema`."""
+        simple: JsonSchema = rewrite_schema(localize_references(schema), drop_neutral)
+        return simple
 
     def find_special(self, text: str) -> str:
         """Return the name in Lark of the special token that ``text`` stands for; empty if it stands for none."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parallax_core.base.schema_refs import VALUES, JsonSchema
-from parallax_core.models.schema_keywords import NOTES, rewrite_schema
+from parallax_core.api.grammars import VALUES, JsonSchema
+from parallax_grammars.schema_keywords import NOTES, rewrite_schema
 
 SMALLEST, LARGEST = -(2**63) + 1024, 2**63 - 1
 """The bounds; llguidance holds the bounds of a schema as double precision and takes none below the first."""

@@ -10,8 +10,8 @@ import json
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.base.schema_refs import JsonSchema
+from parallax_core.api import InvalidRequest
+from parallax_core.api.grammars import JsonSchema
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

@@ -7,13 +7,12 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.base.schema_refs import JsonSchema, localize_references
-from parallax_core.contracts.grammar import Grammar
-from parallax_core.models.schema_choices import join_choices
-from parallax_core.models.schema_integers import bound_integers, share_integers
-from parallax_core.models.schema_keywords import drop_neutral, rewrite_schema
-from parallax_core.models.schema_names import list_names
+from parallax_core.api import InvalidRequest
+from parallax_core.api.grammars import Grammar, JsonSchema, localize_references
+from parallax_grammars.schema_choices import join_choices
+from parallax_grammars.schema_integers import bound_integers, share_integers
+from parallax_grammars.schema_keywords import drop_neutral, rewrite_schema
+from parallax_grammars.schema_names import list_names
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions

@@ -20,11 +20,10 @@ from tokenizers import AddedToken, Tokenizer
 
 from parallax_core.api import BackendFailed, Grammar, InvalidRequest
 from parallax_core.contracts.grammar import Matcher
-from parallax_core.models.grammars import ModelGrammars
 from parallax_core.models.tokenizer import ModelTokenizer
+from parallax_grammars.model_grammars import LlguidanceGrammars
+from tests.support.grammar_walk import MOST_TOKENS, follow, generate, list_allowed
 from tests.unit.tinymodel import write_model
-
-MOST_TOKENS = 400
 
 
 @pytest.fixture(scope="module")
@@ -33,34 +32,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> ModelTokenizer:
 
 
 @pytest.fixture(scope="module")
-def grammars(text: ModelTokenizer) -> ModelGrammars:
+def grammars(text: ModelTokenizer) -> LlguidanceGrammars:
+    assert isinstance(text.grammars, LlguidanceGrammars)
     return text.grammars
-
-
-def list_allowed(mask: bytes) -> list[int]:
-    return [token for token in range(8 * len(mask)) if mask[token // 8] >> token % 8 & 1]
-
-
-def follow(text: ModelTokenizer, matcher: Matcher, answer: str) -> tuple[bool, bool]:
-    """Return whether every token of an answer is allowed, and whether it may end then."""
-    for token in text.encode(answer):
-        if token not in list_allowed(matcher.find_mask(text.stop_ids, may_end=True)):
-            return False, False
-        matcher.advance([token])
-    return True, not text.stop_ids.isdisjoint(list_allowed(matcher.find_mask(text.stop_ids, may_end=True)))
-
-
-def generate(text: ModelTokenizer, matcher: Matcher, source: random.Random) -> str | None:
-    """Return a text of random allowed tokens, or None if it does not end in time."""
-    tokens: list[int] = []
-    for _ in range(MOST_TOKENS):
-        allowed = list_allowed(matcher.find_mask(text.stop_ids, may_end=True))
-        token = source.choice([*allowed, *(allowed[-1:] * 40 if not text.stop_ids.isdisjoint(allowed) else [])])
-        if token in text.stop_ids:
-            return text.decode(tokens)
-        tokens.append(token)
-        matcher.advance([token])
-    return None
 
 
 PERSON = (
@@ -115,7 +89,7 @@ def test_grammar_lets_through_what_it_matches_only(
 
 
 @pytest.mark.parametrize("trigger", ["</think>", "CALL: "])
-def test_grammar_holds_only_after_its_trigger(text: ModelTokenizer, grammars: ModelGrammars, trigger: str) -> None:
+def test_grammar_holds_only_after_its_trigger(text: ModelTokenizer, grammars: LlguidanceGrammars, trigger: str) -> None:
     compiled = grammars.compile(Grammar(kind="json_schema", source=PERSON, after=("~~", trigger)))
     assert follow(text, compiled.start(), "anything, 1 2 3") == (True, True)
     assert follow(text, compiled.start(), f"let me see{trigger}" + '{"a": 5}') == (True, True)
@@ -125,7 +99,7 @@ def test_grammar_holds_only_after_its_trigger(text: ModelTokenizer, grammars: Mo
 
 @pytest.mark.parametrize("trigger", ["</think>", "CALL: "])
 def test_answer_that_must_begin_does_not_end_before_its_trigger(
-    text: ModelTokenizer, grammars: ModelGrammars, trigger: str
+    text: ModelTokenizer, grammars: LlguidanceGrammars, trigger: str
 ) -> None:
     grammar = Grammar(kind="json_schema", source=PERSON, after=("~~", trigger), must_begin=True)
     compiled = grammars.compile(grammar)
@@ -148,7 +122,7 @@ def test_answer_that_must_begin_does_not_end_before_its_trigger(
     ],
 )
 def test_keyword_that_asks_for_nothing_is_no_reason_to_refuse(
-    text: ModelTokenizer, grammars: ModelGrammars, part: dict[str, Any]
+    text: ModelTokenizer, grammars: LlguidanceGrammars, part: dict[str, Any]
 ) -> None:
     schema = {"type": "object", "properties": {"a": part}, "required": ["a"], "additionalProperties": False}
     compiled = grammars.compile(Grammar(kind="json_schema", source=json.dumps(schema)))
@@ -156,7 +130,7 @@ def test_keyword_that_asks_for_nothing_is_no_reason_to_refuse(
 
 
 def test_grammar_begins_after_a_special_token(text: ModelTokenizer, tmp_path: Path) -> None:
-    grammars = ModelGrammars(write_model(tmp_path) / "tokenizer.json", text.vocab_size, {7})
+    grammars = LlguidanceGrammars(write_model(tmp_path) / "tokenizer.json", text.vocab_size, {7})
     compiled = grammars.compile(Grammar(kind="choice", source='["yes"]', after=("<end>",)))
     [special] = text.encode("<end>")
     matcher = compiled.start()
@@ -164,7 +138,9 @@ def test_grammar_begins_after_a_special_token(text: ModelTokenizer, tmp_path: Pa
     assert text.decode(list_allowed(matcher.find_mask({7}, may_end=True))) == "y"
 
 
-def test_answer_ends_by_any_stop_token_where_the_grammar_does(text: ModelTokenizer, grammars: ModelGrammars) -> None:
+def test_answer_ends_by_any_stop_token_where_the_grammar_does(
+    text: ModelTokenizer, grammars: LlguidanceGrammars
+) -> None:
     matcher = grammars.compile(Grammar(kind="regex", source="a+")).start()
     matcher.advance(text.encode("a"))
     a = text.encode("a")[0]
@@ -176,7 +152,7 @@ def test_answer_ends_by_any_stop_token_where_the_grammar_does(text: ModelTokeniz
 
 
 def test_stop_token_that_the_grammar_allows_ends_no_answer_that_is_not_complete(
-    text: ModelTokenizer, grammars: ModelGrammars
+    text: ModelTokenizer, grammars: LlguidanceGrammars
 ) -> None:
     """It was drawn before ``min_tokens``, and in the middle of what the grammar says."""
     matcher = grammars.compile(Grammar(kind="regex", source="[ab]c[ab]+")).start()
@@ -187,20 +163,20 @@ def test_stop_token_that_the_grammar_allows_ends_no_answer_that_is_not_complete(
     assert list_allowed(matcher.find_mask({7, b}, may_end=False)) == [a]
 
 
-def test_grammar_that_needs_a_stop_token_cannot_be_followed(text: ModelTokenizer, grammars: ModelGrammars) -> None:
+def test_grammar_that_needs_a_stop_token_cannot_be_followed(text: ModelTokenizer, grammars: LlguidanceGrammars) -> None:
     matcher = grammars.compile(Grammar(kind="regex", source="ab")).start()
     matcher.find_mask({7}, may_end=True)
     with pytest.raises(BackendFailed, match="no token here that does not end the answer"):
         matcher.find_mask({7, text.encode("a")[0]}, may_end=True)
 
 
-def test_token_that_is_not_allowed_ends_the_answer(text: ModelTokenizer, grammars: ModelGrammars) -> None:
+def test_token_that_is_not_allowed_ends_the_answer(text: ModelTokenizer, grammars: LlguidanceGrammars) -> None:
     with pytest.raises(BackendFailed, match="cannot be followed"):
         grammars.compile(Grammar(kind="choice", source='["a"]')).start().advance(text.encode("b"))
 
 
 def test_other_threads_go_on_while_an_ambiguous_grammar_takes_tokens(
-    text: ModelTokenizer, grammars: ModelGrammars
+    text: ModelTokenizer, grammars: LlguidanceGrammars
 ) -> None:
     """The event loop stood still: the library holds the interpreter lock while one matcher takes a token."""
     grammar = grammars.compile(Grammar(kind="lark", source='start: a\na: a a | a a a | "x"'))
@@ -228,7 +204,7 @@ def count_turns(matcher: Matcher, tokens: Sequence[int]) -> int:
     return found
 
 
-def test_matchers_of_one_grammar_are_independent(text: ModelTokenizer, grammars: ModelGrammars) -> None:
+def test_matchers_of_one_grammar_are_independent(text: ModelTokenizer, grammars: LlguidanceGrammars) -> None:
     compiled = grammars.compile(Grammar(kind="choice", source='["ab", "cd"]'))
     first, second = compiled.start(), compiled.start()
     first.advance(text.encode("a"))
@@ -260,7 +236,7 @@ def test_matchers_of_one_grammar_are_independent(text: ModelTokenizer, grammars:
     ],
 )
 def test_grammar_that_cannot_be_followed_is_refused(
-    grammars: ModelGrammars, kind: Any, source: str, reason: str
+    grammars: LlguidanceGrammars, kind: Any, source: str, reason: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=reason) as refused:
         grammars.compile(Grammar(kind=kind, source=source))
@@ -298,7 +274,7 @@ def make_object(properties: dict[str, Any]) -> st.SearchStrategy[Any]:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schema=st.recursive(leaves, nest, max_leaves=6), seed=st.integers(0, 2**32))
 def test_text_of_allowed_tokens_matches_its_schema(
-    text: ModelTokenizer, grammars: ModelGrammars, schema: Any, seed: int
+    text: ModelTokenizer, grammars: LlguidanceGrammars, schema: Any, seed: int
 ) -> None:
     compiled = grammars.compile(Grammar(kind="json_schema", source=json.dumps(schema)))
     for number in range(3):

@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from parallax_core.api import Grammar
-from parallax_core.models.schema_choices import join_choices
 from parallax_core.models.tokenizer import ModelTokenizer
-from tests.unit.models.test_grammars import follow
+from parallax_grammars.schema_choices import join_choices
+from tests.support.grammar_walk import follow
 from tests.unit.tinymodel import write_model
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Grammar
-from parallax_core.models.schema_integers import LARGEST, PREFIX, SMALLEST, bound_integers, share_integers
 from parallax_core.models.tokenizer import ModelTokenizer
-from tests.unit.models.test_grammars import follow
+from parallax_grammars.schema_integers import LARGEST, PREFIX, SMALLEST, bound_integers, share_integers
+from tests.support.grammar_walk import follow
 from tests.unit.tinymodel import write_model
 
 WHOLE = {"type": "integer"}

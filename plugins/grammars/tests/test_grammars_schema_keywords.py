@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.models.schema_keywords import FORMATS, drop_neutral, rewrite_schema
+from parallax_grammars.schema_keywords import FORMATS, drop_neutral, rewrite_schema
 
 
 def drop(schema: Any) -> Any:

@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 
 from parallax_core.api import Grammar, InvalidRequest
-from parallax_core.models.schema_names import find_names, list_names
 from parallax_core.models.tokenizer import ModelTokenizer
-from tests.unit.models.test_grammars import follow, generate
+from parallax_grammars.schema_names import find_names, list_names
+from tests.support.grammar_walk import follow, generate
 from tests.unit.tinymodel import write_model
 
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from parallax_core.api import Grammar, GrammarKind, InvalidRequest
-from parallax_core.models.grammar_source import COMPACT, translate_whole
 from parallax_core.models.tokenizer import ModelTokenizer
-from tests.unit.models.test_grammars import follow
+from parallax_grammars.source import COMPACT, translate_whole
+from tests.support.grammar_walk import follow
 from tests.unit.tinymodel import write_model
 
 OPTIONS = {"lenient": False, "coerce_one_of": False, **COMPACT}

@@ -42,6 +42,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
             "batch",
             "cluster",
             "engines",
+            "grammars",
             "models",
             "netcheck",
             "scaffold",

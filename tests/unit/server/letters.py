@@ -17,10 +17,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from parallax_core.api import Grammar, InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.contracts.grammar import CompiledGrammar, ModelGrammars
 from parallax_core.engine.limits import Limits
 from parallax_core.models.chat_template import ANSWER, PromptEnding, Tools, Turns
 from parallax_core.models.generation_config import RequestDefaults
-from parallax_core.models.grammars import ModelGrammars, TokenGrammar
+from parallax_core.models.grammars import find_library
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.pooling import EmbeddingConfig
 from parallax_core.node.executor.local import LocalExecutor
@@ -77,11 +78,11 @@ class Letters:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "tokenizer.json"
             tokenizer.save(str(file))
-            grammars = ModelGrammars(file, self.vocab_size, self.stop_ids)
+            grammars = find_library().open_model(file, self.vocab_size, self.stop_ids)
             grammars.prepare()
         return grammars
 
-    def compile(self, grammar: Grammar) -> TokenGrammar:
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Compile a grammar; see `GrammarCompiler`."""
         return self.grammars.compile(grammar)
 

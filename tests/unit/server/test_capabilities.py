@@ -11,7 +11,7 @@ import anthropic
 import pytest
 from tokenizers import Tokenizer, normalizers
 
-from parallax_core.models.grammars import ModelGrammars
+from parallax_core.models.grammars import NoLibrary, find_library
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site
@@ -88,7 +88,12 @@ def take_grammars_from_tokenizer(site: ScriptedSite) -> None:
     tokenizer = Tokenizer.from_file(str(site.folder / "tokenizer.json"))
     tokenizer.normalizer = normalizers.Replace("t", "d")
     tokenizer.save(str(site.folder / "other.json"))
-    site.text.grammars = ModelGrammars(site.folder / "other.json", site.text.vocab_size, site.text.stop_ids)
+    other = site.folder / "other.json"
+    site.text.grammars = find_library().open_model(other, site.text.vocab_size, site.text.stop_ids)
+
+
+def take_library(site: ScriptedSite) -> None:
+    site.text.grammars = NoLibrary()
 
 
 NO_LISTS = ServerOptions(lists_calls=False)
@@ -101,6 +106,7 @@ ALL = {"completion", "chat", "tools", "structured_output", "reasoning"}
         ({}, leave_as_it_is, ALL),
         ({}, take_grammars_from_engine, ALL - {"structured_output"}),
         ({}, take_grammars_from_tokenizer, ALL - {"structured_output"}),
+        ({}, take_library, ALL - {"structured_output"}),
         ({"spec": None}, leave_as_it_is, ALL),
         ({"spec": None, "options": NO_LISTS}, leave_as_it_is, ALL - {"tools"}),
         ({"spec": None}, take_grammars_from_engine, ALL - {"tools", "structured_output"}),

@@ -14,12 +14,12 @@ import pytest
 
 from parallax_core.api import LayerRange, Ref, Stage
 from parallax_core.base.errors import BackendFailed
-from parallax_core.models.grammars import TokenMatcher
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
+from parallax_grammars.model_grammars import TokenMatcher
 from parallax_models.parsers.formats import FORMATS
 from tests.unit.server.scripted import HERMES, ScriptedSite
 

@@ -21,7 +21,7 @@ from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.format_grammar import find_writer, write_form
 from parallax_models.parsers.formats import FORMATS
-from tests.unit.models.test_grammars import follow, list_allowed
+from tests.support.grammar_walk import follow, list_allowed
 from tests.unit.tinymodel import write_model
 
 SPECS: dict[str, ParserSpec] = {spec.name: spec for spec in FORMATS if spec.finds_calls}
@@ -97,7 +97,7 @@ def compile_form(text: ModelTokenizer, name: str, asked: Grammar | None = None, 
     traits, form = ParserTraits.of(SPECS[name]), make_form(**changes)
     writer = find_writer(traits, form)
     assert writer is not None
-    grammar = write_form(writer, traits, form, text.grammars.find_special, asked)
+    grammar = write_form(writer, traits, form, text.grammars, asked)
     return text.grammars.compile(grammar)
 
 

@@ -19,7 +19,7 @@ from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.listed_calls import ListedCallParser, make_list_grammar
 from parallax_core.testing.parser import ParserConformance, join_pieces
 from tests.conformance.parsers import ThinkParser
-from tests.unit.models.test_grammars import follow
+from tests.support.grammar_walk import follow
 from tests.unit.server.dialects import BODIES
 from tests.unit.server.scripted import HERMES, ScriptedSite, only_reasoning
 from tests.unit.server.test_chat_grammar import ASK, LETTER, NAMED, TOOLS, LossySite

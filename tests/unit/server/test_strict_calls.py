@@ -13,7 +13,7 @@ from parallax_core.api import AllowedAnswers, CallForm, Grammar, ToolCall
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.strict_calls import CallFormWriter
 from parallax_models.parsers.json_calls import HermesParser, Llama3Parser
-from tests.unit.models.test_grammars import follow, generate
+from tests.support.grammar_walk import follow, generate
 from tests.unit.tinymodel import write_model
 
 LETTER = {"properties": {"letter": {"enum": ["a", "é"]}}, "required": ["letter"], "additionalProperties": False}

@@ -14,7 +14,7 @@ from parallax_core.server.body_messages import BodyRequest, ParserTraits, Refuse
 from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
 from parallax_core.server.tool_schemas import check_answer
-from tests.unit.models.test_grammars import follow
+from tests.support.grammar_walk import follow
 from tests.unit.server.dialects import BODIES, make_setup
 from tests.unit.server.scripted import HERMES, TEMPLATE, ScriptedSite
 from tests.unit.tinymodel import write_model

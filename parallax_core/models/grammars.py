@@ -1,0 +1,63 @@
+"""Finds the library that compiles grammars, which a distribution offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from parallax_core.base.errors import InvalidRequest
+from parallax_core.base.schema_refs import JsonSchema
+from parallax_core.contracts.grammar import CompiledGrammar, Grammar, GrammarLibrary, ModelGrammars
+
+GROUP = "parallax.grammars"
+"""The entry-point group of a function that returns `GrammarLibrary`."""
+
+
+def find_library() -> GrammarLibrary:
+    """Return the installed library; of several, the first by name."""
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    if not points:
+        return NoLibrary()
+    library: GrammarLibrary = points[0].load()()
+    return library
+
+
+class NoLibrary:
+    """Stands for the library where none is installed: every grammar is refused."""
+
+    def open_model(self, file: Path, vocab_size: int, stop_ids: Iterable[int]) -> ModelGrammars:
+        """Return grammars that refuse all."""
+        del file, vocab_size, stop_ids
+        return self
+
+    def can_prepare(self) -> bool:
+        """Return that it is not possible."""
+        return False
+
+    def prepare(self) -> None:
+        """Refuse grammars."""
+        raise _refuse()
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Refuse a grammar."""
+        del grammar
+        raise _refuse()
+
+    def find_special(self, text: str) -> str:
+        """Return that it stands for none: the grammar is refused when it is compiled."""
+        del text
+        return ""
+
+    def simplify_schema(self, schema: JsonSchema) -> JsonSchema:
+        """Return the schema: the grammar is refused when it is compiled."""
+        return schema
+
+    def read_ebnf(self, text: str) -> str:
+        """Return the text: the grammar is refused when it is compiled."""
+        return text
+
+
+def _refuse() -> InvalidRequest:
+    message = "a grammar is not available: the server has no library that compiles grammars"
+    return InvalidRequest(message, "grammar", "install it on the server: pip install parallax-grammars")

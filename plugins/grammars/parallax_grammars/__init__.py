@@ -1,0 +1,1 @@
+"""Compiles grammars of answers with llguidance."""

@@ -1,0 +1,25 @@
+"""Offers llguidance as the library of grammars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from parallax_grammars.model_grammars import LlguidanceGrammars
+
+
+class LlguidanceLibrary:
+    """Compiles grammars with llguidance; see `GrammarLibrary`."""
+
+    def open_model(self, file: Path, vocab_size: int, stop_ids: Iterable[int]) -> LlguidanceGrammars:
+        """Return the grammars for the tokenizer in a file; see `GrammarLibrary.open_model`."""
+        return LlguidanceGrammars(file, vocab_size, stop_ids)
+
+    def read_ebnf(self, text: str) -> str:
+        """Return a grammar in Lark; see `GrammarLibrary.read_ebnf`."""
+        from llguidance.gbnf_to_lark import any_to_lark
+
+        try:
+            return str(any_to_lark(text))
+        except Exception as error:
+            raise ValueError(str(error)) from error
