@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from parallax_core.api import AnswerInfo, Content, Grammar, InvalidRequest, ParserSpec, ToolCall
 from parallax_core.contracts.grammar import Matcher
+from parallax_core.models.grammars import NoLibrary
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.format_grammar import find_writer, write_form
@@ -359,7 +360,7 @@ def test_schema_that_plain_arguments_cannot_follow_is_refused(schema: dict[str, 
     with pytest.raises(
         InvalidRequest, match=rf"the tool 'f' cannot be strict: .*{re.escape(reason)}.*qwen3_coder"
     ) as caught:
-        write_form(writer, traits, form, lambda _: "")
+        write_form(writer, traits, form, NoLibrary())
     assert caught.value.param == "tools"
 
 
