@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "parallax_core": 46_200,
+    "parallax_core": 45_900,
     "parallax_core/testing": 9_900,
     "tests": 80_000,
     "docs/examples": 1_600,

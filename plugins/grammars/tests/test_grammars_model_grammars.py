@@ -287,6 +287,7 @@ def test_vocabulary_is_prepared_once_by_many_threads(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     grammars = ModelTokenizer(write_model(tmp_path)).grammars
+    assert isinstance(grammars, LlguidanceGrammars)
     with ThreadPoolExecutor(4) as pool:
         for _ in pool.map(lambda _: grammars.prepare(), range(8)):
             pass
