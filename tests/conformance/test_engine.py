@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
+import pytest
+
 from parallax_core.api import BackendFailed, Engine, LayerRange, Stage
 from parallax_core.builtin.routing import RoundRobin
 from parallax_core.node.executor.local import LocalExecutor
@@ -40,15 +42,27 @@ class ToyKit(EngineConformance):
         return decode(tokens)
 
 
+class FewEnds(ToyKit):
+    """Of the ends that all tasks of one stage meet, those that nobody expects are met nightly."""
+
+    @pytest.mark.nightly
+    def test_panic_that_ends_a_task_is_noticed(self) -> None:
+        super().test_panic_that_ends_a_task_is_noticed()
+
+    @pytest.mark.nightly
+    def test_exit_that_ends_a_task_is_noticed(self) -> None:
+        super().test_exit_that_ends_a_task_is_noticed()
+
+
 class TestPipelineOfOne(ToyKit):
     num_stages = 1
 
 
-class TestPipelineOfThree(ToyKit):
+class TestPipelineOfThree(FewEnds):
     num_stages = 3
 
 
-class TestRouter(ToyKit):
+class TestRouter(FewEnds):
     def make_engine(self) -> Engine:
         engines = [super().make_engine(), super().make_engine()]
         return Router(engines, RoundRobin(), lambda: self.context)

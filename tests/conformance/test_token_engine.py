@@ -5,7 +5,7 @@ from __future__ import annotations
 from parallax_core.api import Engine, TokenEngine
 from parallax_core.testing.stage_engine import StageEngine, make_toy_engine
 from parallax_core.testing.token_engine import TextEngine
-from tests.conformance.test_engine import TOY, ToyKit, break_stage, decode
+from tests.conformance.test_engine import TOY, FewEnds, ToyKit, break_stage, decode
 from tests.support.engine_workers import ProcessEngine, link_task
 
 
@@ -29,7 +29,7 @@ class TestEngineOfThisProcess(TokenKit):
     pass
 
 
-class TestEngineOverALink(TokenKit):
+class TestEngineOverALink(TokenKit, FewEnds):
     def make_token_engine(self) -> TokenEngine:
         return link_task(lambda: make_toy_engine(TOY), TOY)
 
@@ -37,7 +37,7 @@ class TestEngineOverALink(TokenKit):
         return TextEngine(link_task(make_broken, TOY), decode)
 
 
-class TestEngineInAProcess(TokenKit):
+class TestEngineInAProcess(TokenKit, FewEnds):
     context = 256
 
     def make_token_engine(self) -> TokenEngine:

@@ -35,7 +35,17 @@ ENGINE = (
     "tests/support/real_stages.py",
 )
 """What the plugins of engines stand on: their contracts and kits, the worker that runs them, and the wire."""
-PLUGINS = ("backend_*", "models", "netcheck", "sampling_*", "simulate", "source_*", "transport_*")
+PLUGINS = (
+    "backend_*",
+    "engines",
+    "models",
+    "netcheck",
+    "sampling_*",
+    "scaffold",
+    "simulate",
+    "source_*",
+    "transport_*",
+)
 """The plugins whose tests are left out where they have passed. Others stand on most of core, and always run."""
 EVERY = ("conftest.py", "constraints.txt", "tests/data")
 """What all tests stand on without an import."""

@@ -39,14 +39,15 @@ def name_last_first(view: SchedulingView) -> list[PromptShare]:
     return name_all(view)[::-1]
 
 
-def test_default_plans_the_steps_that_are_on_record() -> None:
+@pytest.mark.parametrize("seeds", [SEEDS[:6], pytest.param(SEEDS[6:], marks=pytest.mark.nightly)], ids=str)
+def test_default_plans_the_steps_that_are_on_record(seeds: range) -> None:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    assert {str(seed): PlanTrace(seed).run() for seed in SEEDS} == {str(seed): golden[str(seed)] for seed in SEEDS}
+    assert {str(seed): PlanTrace(seed).run() for seed in seeds} == {str(seed): golden[str(seed)] for seed in seeds}
 
 
 def test_policy_that_names_all_prompts_in_the_order_of_the_view_plans_as_the_default() -> None:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    found = {str(seed): PlanTrace(seed, scheduling=Recording(name_all)).run() for seed in SEEDS[:12]}
+    found = {str(seed): PlanTrace(seed, scheduling=Recording(name_all)).run() for seed in SEEDS[:4]}
     assert found == {seed: golden[seed] for seed in found}
 
 

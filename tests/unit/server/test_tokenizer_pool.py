@@ -39,7 +39,7 @@ from tests.unit.tinymodel import write, write_model
 
 LOOP = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
 TEMPLATE = "{% if messages[0]['content'] == 'loop' %}" + LOOP + "{% endif %}[{{ messages[0]['content'] }}]"
-QUICK = PoolLimits(num_processes=1, seconds=2)
+QUICK = PoolLimits(num_processes=1, seconds=1)
 
 
 def chat(content: str = "hello", **fields: Any) -> BodyRequest:
@@ -136,7 +136,7 @@ async def test_model_of_a_large_body_is_found_in_a_process(tmp_path: Path) -> No
 async def test_template_without_end_is_a_refusal_and_others_are_read(tmp_path: Path) -> None:
     async with running(tmp_path, QUICK) as pool:
         [pid] = pool.pids
-        with pytest.raises(InvalidRequest, match=r"more than 2 seconds"):
+        with pytest.raises(InvalidRequest, match=r"more than 1 second"):
             await pool.read(chat("loop"))
         assert await read_chat(pool) == "[hello]"
         assert pool.pids != [pid]
@@ -170,8 +170,8 @@ async def test_template_that_is_damaged_is_told_at_start(tmp_path: Path) -> None
 
 
 async def test_template_that_takes_for_ever_to_compile_is_told_at_start(tmp_path: Path) -> None:
-    with pytest.raises(BackendFailed, match="cannot be prepared: this takes longer than 2 seconds"):
-        async with running(tmp_path, PoolLimits(num_processes=1, start_seconds=2), template="{{ 9 ** 999999999 }}"):
+    with pytest.raises(BackendFailed, match="cannot be prepared: this takes longer than 1 second"):
+        async with running(tmp_path, PoolLimits(num_processes=1, start_seconds=1), template="{{ 9 ** 999999999 }}"):
             pass
     assert asyncio.all_tasks() == {asyncio.current_task()}  # else one may still kill a process when the loop ends
 
@@ -285,16 +285,14 @@ def test_process_whose_server_is_gone_ends_even_in_the_middle_of_a_template(tmp_
         assert process.wait(30) == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["PARALLAX_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "https_proxy", "PGPASSWORD"]
-)
-async def test_process_is_told_no_secret_of_the_server(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, "http://me:secret@there")
+async def test_process_is_told_no_secret_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = "PARALLAX_API_KEY HF_TOKEN AWS_SECRET_ACCESS_KEY OPENAI_API_KEY https_proxy PGPASSWORD".split()
+    for name in names:
+        monkeypatch.setenv(name, f"http://{name}:secret@there")
     async with running(tmp_path, QUICK) as pool:
         [pid] = pool.pids
-        assert b"secret" not in read_environment(pid)
+        told = read_environment(pid).split(b"\0")
+    assert [entry for entry in told if b"secret" in entry] == []
 
 
 def read_environment(pid: int) -> bytes:
