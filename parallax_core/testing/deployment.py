@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 NODE = "import os, sys, time; open(os.path.join(sys.argv[1], str(os.getpid())), 'x').close(); time.sleep(3600)"
 """The program that stands in for a node: it notes its process, and does nothing."""
-LOOK_S, PATIENCE_S = 0.02, 60.0
+LOOK_S = 0.02
 WANTED = 3
 PLANS = "Return the plan of a server"
 WHERE = "Where its layers are computed, as the server says at its start"
@@ -79,6 +79,8 @@ class DeploymentConformance:
     """The settings of a server of this kind."""
     sections: Sequence[object] = ()
     """The sections of the plugin, each as its dataclass; those that are left out have their defaults."""
+    patience_s = 60.0
+    """Seconds that a launcher may take to start a node."""
 
     def make_plan(self) -> tuple[ServerPlan, list[NotedPlan]]:
         """Return the plan of the kind, and those that it has asked core for."""
@@ -116,7 +118,7 @@ class DeploymentConformance:
             return
         async with launch(want_nodes(tmp_path, WANTED)):
             fault = f"{WANTED} nodes are wanted, and another number runs"
-            await wait_until(lambda: count_running(tmp_path) == WANTED, fault, STARTS)
+            await self._wait_until(lambda: count_running(tmp_path) == WANTED, fault, STARTS)
         left = count_running(tmp_path)
         for each in list_pids(tmp_path):
             kill(each)
@@ -128,10 +130,20 @@ class DeploymentConformance:
         if (launch := self.find_launch()) is None:
             return
         async with launch(want_nodes(tmp_path, 1)):
-            await wait_until(lambda: count_running(tmp_path) == 1, "1 node is wanted, and none runs", STARTS)
+            await self._wait_until(lambda: count_running(tmp_path) == 1, "1 node is wanted, and none runs", STARTS)
             [first] = list_pids(tmp_path)
             kill(first)
-            await wait_until(lambda: len(list_pids(tmp_path)) > 1, "a node has ended, and no other is started", AGAIN)
+            fault = "a node has ended, and no other is started"
+            await self._wait_until(lambda: len(list_pids(tmp_path)) > 1, fault, AGAIN)
+
+    async def _wait_until(self, condition: Callable[[], bool], fault: str, promise: str) -> None:
+        """Wait until something is so; fail with ``fault`` if it never is."""
+
+        async def look() -> None:
+            while not condition():  # noqa: ASYNC110 -- the nodes are other processes
+                await asyncio.sleep(LOOK_S)
+
+        await within(self.patience_s, look(), fault, promise)
 
 
 def want_nodes(folder: Path, num_nodes: int) -> WantedNodes:
@@ -165,13 +177,3 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-async def wait_until(condition: Callable[[], bool], fault: str, promise: str) -> None:
-    """Wait until something is so; fail with ``fault`` if it never is."""
-
-    async def look() -> None:
-        while not condition():  # noqa: ASYNC110 -- the nodes are other processes
-            await asyncio.sleep(LOOK_S)
-
-    await within(PATIENCE_S, look(), fault, promise)

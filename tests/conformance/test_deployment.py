@@ -158,9 +158,10 @@ def test_kit_catches_a_fault(
     assert all(words in fault for fault in found.values())
 
 
-def test_kit_catches_a_node_that_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parallax_core.testing.deployment.PATIENCE_S", 5.0)
-    assert find_failures(make_kit(plan_once)).keys() == {AGAIN}
+def test_kit_catches_a_node_that_is_not_started_again() -> None:
+    kit = make_kit(plan_once)
+    kit.patience_s = 5.0
+    assert find_failures(kit).keys() == {AGAIN}
 
 
 def test_every_test_of_the_kit_is_shown_to_catch_something() -> None:

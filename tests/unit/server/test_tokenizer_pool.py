@@ -286,7 +286,7 @@ def test_process_whose_server_is_gone_ends_even_in_the_middle_of_a_template(tmp_
 
 
 async def test_process_is_told_no_secret_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = "PARALLAX_API_KEY HF_TOKEN AWS_SECRET_ACCESS_KEY OPENAI_API_KEY https_proxy PGPASSWORD".split()
+    names = ["PARALLAX_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "https_proxy", "PGPASSWORD"]
     for name in names:
         monkeypatch.setenv(name, f"http://{name}:secret@there")
     async with running(tmp_path, QUICK) as pool:

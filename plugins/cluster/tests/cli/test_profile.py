@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from parallax_cluster.placement.nodes_file import read_cluster
 
 
@@ -31,6 +33,7 @@ def run_profile(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly
 def test_profile_is_an_entry_of_a_nodes_file(tmp_path: Path) -> None:
     first = run_profile(tmp_path, "--name", "attic")
     assert first.returncode == 0, first.stderr
