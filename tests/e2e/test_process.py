@@ -19,6 +19,7 @@ import openai
 import pytest
 
 from tests.e2e.conftest import END_TIMEOUT_S, MODEL, PARALLAX, Server, environment, start_server
+from tests.unit.cli.command_here import run_here
 
 STORY: Any = [{"role": "user", "content": "Tell me a long story about a dragon and a fox."}]
 
@@ -35,15 +36,21 @@ def run(home: Path, *args: str, stdin: str = "", **changes: str) -> subprocess.C
     )
 
 
+@pytest.fixture
+def at_home(model_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands that run in this process find the model."""
+    monkeypatch.setenv("PARALLAX_HOME", str(model_home))
+
+
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_signal_ends_a_busy_server_in_time_and_tells_its_clients(
-    model_home: Path, tmp_path: Path, number: signal.Signals
+    model_home: Path, split: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    server = start_server(model_home, tmp_path / "log")
+    server = start_server(model_home, tmp_path / "log", model=str(split))
     client = openai.OpenAI(base_url=server.url, api_key="x", max_retries=0)
-    stream = client.chat.completions.create(model=MODEL, messages=STORY, stream=True, max_tokens=2000)
+    stream = client.chat.completions.create(model=split.name, messages=STORY, stream=True, max_tokens=1900)
     next(iter(stream))
-    others = [crowd_in(server.url, size) for size in (None, 20, 0, 20, None) * 10]
+    others = [crowd_in(server.url, split.name, size) for size in (None, 20, 0, 20, None) * 10]
     assert server.end(number) < END_TIMEOUT_S
     assert server.process.returncode == 0
     with pytest.raises(openai.APIError, match="shutting down"):
@@ -53,11 +60,11 @@ def test_signal_ends_a_busy_server_in_time_and_tells_its_clients(
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-def crowd_in(url: str, missing: int | None) -> socket.socket:
+def crowd_in(url: str, model: str, missing: int | None) -> socket.socket:
     """Connect, and ask for a stream, all but so many bytes; or ask nothing."""
     connection = socket.create_connection(("127.0.0.1", int(url.removesuffix("/v1").rpartition(":")[2])))
     if missing is not None:
-        body = json.dumps({"model": MODEL, "messages": STORY, "stream": True, "max_tokens": 500}).encode()
+        body = json.dumps({"model": model, "messages": STORY, "stream": True, "max_tokens": 500}).encode()
         head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         connection.sendall(data[: len(data) - missing])
@@ -85,25 +92,27 @@ def test_port_in_use_is_told_before_any_work(model_home: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_listening_off_loopback_needs_a_key(model_home: Path, tmp_path: Path) -> None:
-    done = run(model_home, "serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 -- refused
+@pytest.mark.usefixtures("at_home")
+def test_listening_off_loopback_needs_a_key(tmp_path: Path) -> None:
+    done = run_here("serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 -- refused
     assert done.returncode == 2
     assert "there is no API key" in done.stderr
     assert "--insecure" in done.stderr
     empty = tmp_path / "keys"
     empty.write_text("# none\n")
-    assert run(model_home, "serve", "--api-key-file", str(empty)).returncode == 2
-    assert run(model_home, "serve", "--api-key-file", str(tmp_path / "missing")).returncode == 2
+    assert run_here("serve", "--api-key-file", str(empty)).returncode == 2
+    assert run_here("serve", "--api-key-file", str(tmp_path / "missing")).returncode == 2
 
 
-def test_key_is_asked_for_everywhere_but_health(model_home: Path, tmp_path: Path) -> None:
+def test_key_is_asked_for_everywhere_but_health(model_home: Path, split: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.touch(0o600)
     keys.write_text("# staff\nfrom-the-file\n")
-    server = start_server(model_home, tmp_path / "log", "--api-key-file", str(keys), PARALLAX_API_KEY="from-outside")
+    options, outside = ("--api-key-file", str(keys)), {"PARALLAX_API_KEY": "from-outside"}
+    server = start_server(model_home, tmp_path / "log", *options, model=str(split), **outside)
     try:
         for key in ("from-the-file", "from-outside"):
-            assert openai.OpenAI(base_url=server.url, api_key=key).models.list().data[0].id == MODEL
+            assert openai.OpenAI(base_url=server.url, api_key=key).models.list().data[0].id == split.name
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=server.url, api_key="# staff").models.list()
         health = server.url.removesuffix("/v1") + "/health"
@@ -116,11 +125,11 @@ def test_key_is_asked_for_everywhere_but_health(model_home: Path, tmp_path: Path
         server.end(signal.SIGTERM)
 
 
-def test_server_answers_503_while_it_loads(model_home: Path, tmp_path: Path) -> None:
+def test_server_answers_503_while_it_loads(model_home: Path, split: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with (tmp_path / "log").open("w") as log:
-        command = [PARALLAX, "serve", MODEL, "--port", str(port)]
+        command = [PARALLAX, "serve", str(split), "--backend", "mlx", "--port", str(port)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment(model_home))
     seen: list[int] = []
     deadline = time.monotonic() + 60
@@ -132,7 +141,8 @@ def test_server_answers_503_while_it_loads(model_home: Path, tmp_path: Path) -> 
             seen.append(error.code)
             error.close()
         except OSError:
-            time.sleep(0.02)
+            pass
+        time.sleep(0.05)
     process.terminate()
     process.communicate(timeout=10)
     assert seen[-1] == 200
@@ -154,8 +164,9 @@ def test_server_answers_503_while_it_loads(model_home: Path, tmp_path: Path) -> 
         (["chat", "--url", "http://127.0.0.1:9/v1", "x"], 1, "no server answers", "parallax serve"),
     ],
 )
-def test_mistake_gets_an_error_and_a_hint(model_home: Path, args: list[str], code: int, error: str, hint: str) -> None:
-    done = run(model_home, *args)
+@pytest.mark.usefixtures("at_home")
+def test_mistake_gets_an_error_and_a_hint(args: list[str], code: int, error: str, hint: str) -> None:
+    done = run_here(*args)
     assert done.returncode == code, done.stderr
     assert "error: " in done.stderr
     assert error in done.stderr
@@ -216,17 +227,18 @@ def test_chat_converses_in_a_terminal(model_home: Path, server: Server) -> None:
     os.close(keeper)
 
 
-def test_models_are_listed_and_described(model_home: Path) -> None:
-    listed = run(model_home, "models", "list").stdout
+@pytest.mark.usefixtures("at_home")
+def test_models_are_listed_and_described() -> None:
+    listed = run_here("models", "list").stdout
     assert "smollm2-135m" in listed
     assert "on this machine" in listed
-    shown = run(model_home, "models", "show", MODEL).stdout
+    shown = run_here("models", "show", MODEL).stdout
     for expected in ("LlamaForCausalLM", "30", "49152", "8192 tokens", "chat template"):
         assert expected in shown
 
 
-def test_plugins_are_listed_as_json(model_home: Path) -> None:
-    found = {plugin["name"]: plugin for plugin in json.loads(run(model_home, "plugins", "--json").stdout)}
+def test_plugins_are_listed_as_json() -> None:
+    found = {plugin["name"]: plugin for plugin in json.loads(run_here("plugins", "--json").stdout)}
     assert found["mlx"]["distribution"] == "parallax-backend-mlx"
     assert found["mlx"]["state"] == "loaded"
     assert found["mlx"]["offers"] == {"backends": ["mlx"], "settings": ["mlx"]}
@@ -240,9 +252,14 @@ def test_doctor_names_the_blas(model_home: Path) -> None:
     done = run(model_home, "doctor")
     assert done.returncode == 0, done.stdout
     assert "OpenBLAS" in done.stdout
-    slow = run(model_home, "doctor", PARALLAX_MLX__BLAS="off").stdout
-    assert "WARNING" in slow
-    assert "PARALLAX_MLX__BLAS" in slow
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform != "linux", reason="on Metal there is no BLAS to choose")
+def test_doctor_warns_of_a_slow_blas(model_home: Path) -> None:
+    done = run(model_home, "doctor", PARALLAX_MLX__BLAS="off")
+    assert "WARNING" in done.stdout
+    assert "PARALLAX_MLX__BLAS" in done.stdout
 
 
 def test_version_is_that_of_the_distribution(model_home: Path) -> None:

@@ -113,20 +113,20 @@ def start(site: Site, home: Path, model: Path, *options: str) -> Server:
     return Server(process, line.split()[1], log, [line])
 
 
-@pytest.fixture
-def tiny(tmp_path: Path, model_folder: Path) -> Path:
-    return write_tiny(tmp_path / TINY, model_folder)
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("model") / TINY, model_folder)
 
 
-@pytest.fixture
-def whole(tmp_path: Path, model_home: Path, tiny: Path) -> Iterator[Server]:
-    """Start a server over the engine."""
-    server = start(make_site(tmp_path), model_home, tiny, "--backend", "whole")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, model_home: Path, tiny: Path) -> Iterator[Server]:
+    """Start a server over the engine; in the end nothing is left of both."""
+    server = start(make_site(tmp_path_factory.mktemp("whole")), model_home, tiny, "--backend", "whole")
     yield server
-    server.process.kill()
-    server.process.wait()
-    assert server.process.stdout is not None
-    server.process.stdout.close()
+    pid = find_engine(server)["pid"]
+    assert server.end(signal.SIGTERM) < END_TIMEOUT_S
+    assert server.process.returncode == 0
+    wait_until(lambda: all(map(is_gone, (pid, *list_children(server)))))
 
 
 def ask(server: Server, path: str, **body: Any) -> Any:
@@ -169,16 +169,14 @@ def wait_until(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_engine_answers_like_the_pipeline(tmp_path: Path, model_home: Path, tiny: Path) -> None:
-    answers = []
-    for backend in ("whole", "mlx"):
-        (folder := tmp_path / backend).mkdir()
-        server = start(make_site(folder), model_home, tiny, "--backend", backend)
-        try:
-            answers.append([complete(server, prompt, **options) for prompt, options in ASKED])
-        finally:
-            server.end(signal.SIGTERM)
-    for found, expected, (_, options) in zip(*answers, ASKED, strict=True):
+def test_engine_answers_like_the_pipeline(whole: Server, tmp_path: Path, model_home: Path, tiny: Path) -> None:
+    server = start(make_site(tmp_path), model_home, tiny, "--backend", "mlx")
+    try:
+        answers = [complete(server, prompt, **options) for prompt, options in ASKED]
+    finally:
+        server.end(signal.SIGTERM)
+    for expected, (prompt, options) in zip(answers, ASKED, strict=True):
+        found = complete(whole, prompt, **options)
         assert found["choices"] == expected["choices"], options
         found["usage"].pop("prompt_tokens_details"), expected["usage"].pop("prompt_tokens_details")
         assert found["usage"] == expected["usage"], options
@@ -194,7 +192,7 @@ def test_field_that_the_engine_lacks_is_refused_by_name(whole: Server) -> None:
 
 def test_killed_engine_ends_its_requests_and_is_started_again(whole: Server) -> None:
     before = find_engine(whole)
-    [child] = list_children(whole)
+    child = list_children(whole)[-1]
     body = json.dumps({"model": TINY, "prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": True}).encode()
     request = urllib.request.Request(whole.url + "/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -212,14 +210,12 @@ def test_killed_engine_ends_its_requests_and_is_started_again(whole: Server) -> 
     assert f'parallax_stage_restarts_total{{model="{TINY}",replica="0",stage="0"}} 1.0' in metrics
     assert f'parallax_stage_losses_total{{model="{TINY}",replica="0"}} 1.0' in metrics
     wait_until(lambda: is_gone(child))
-    assert whole.end(signal.SIGTERM) < END_TIMEOUT_S
-    assert whole.process.returncode == 0
-    wait_until(lambda: all(map(is_gone, (after["pid"], *list_children(whole)))))
 
 
-def test_engine_outlives_no_server(whole: Server) -> None:
-    pid, children = find_engine(whole)["pid"], list_children(whole)
-    whole.process.kill()
+def test_engine_outlives_no_server(tmp_path: Path, model_home: Path, tiny: Path) -> None:
+    server = start(make_site(tmp_path), model_home, tiny, "--backend", "whole")
+    pid, children = find_engine(server)["pid"], list_children(server)
+    server.end(signal.SIGKILL)
     wait_until(lambda: all(map(is_gone, (pid, *children))))
 
 
