@@ -46,6 +46,7 @@ from parallax_core.server.fields import (
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
 from parallax_core.server.neutral_fields import Neutral, Tolerant
 from parallax_core.server.request_models import ChatRequest, Sampled
+from parallax_core.server.response_models import ResponseModel
 from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFormat, SchemaName, StructuredOutputs
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 
@@ -82,6 +83,7 @@ __all__ = [
     "RequestToolCall",
     "ResponseForm",
     "ResponseFormat",
+    "ResponseModel",
     "Sampled",
     "Schema",
     "SchemaName",

@@ -7,14 +7,20 @@ from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
 from parallax_core.server.error_forms import find_request_id
 from parallax_core.server.errors import error_response
-from parallax_core.server.json_response import respond
+from parallax_core.server.json_response import respond, respond_with
 from parallax_core.server.logprobs import TokenWriter
 from parallax_core.server.model_errors import explain
 from parallax_core.server.model_routes import describe_model
-from parallax_core.server.openapi import describe_body, describe_errors, describe_event_stream, describe_named_events
+from parallax_core.server.openapi import (
+    describe_answer,
+    describe_body,
+    describe_errors,
+    describe_event_stream,
+    describe_named_events,
+)
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, WholeResponse, answer_whole
-from parallax_core.server.response_models import ResponseModel
+from parallax_core.server.response_models import ModelReply, ResponseModel
 from parallax_core.server.served_models import ModelEntry, ModelState, ServedModels
 from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
@@ -23,6 +29,7 @@ __all__ = [
     "AnswerParsing",
     "FaultLog",
     "ModelEntry",
+    "ModelReply",
     "ModelState",
     "OutputParser",
     "Overloaded",
@@ -38,6 +45,7 @@ __all__ = [
     "WholeResponse",
     "answer_whole",
     "continues",
+    "describe_answer",
     "describe_body",
     "describe_errors",
     "describe_event_stream",
@@ -50,5 +58,6 @@ __all__ = [
     "make_call_id",
     "read_text",
     "respond",
+    "respond_with",
     "write_named",
 ]

@@ -45,7 +45,7 @@ class Dialect:
     """Each a ``fastapi.APIRouter``, whose routes state their roles by `needs_role`. A route may ask for a header: it
     comes before the server's own route at that path."""
     schemas: tuple[type, ...] = ()
-    """The schemas for ``/openapi.json`` besides those of bodies, errors and ``response_model``, such as events."""
+    """Schemas for ``/openapi.json`` to which none of its routes refers by `describe_answer` and the like."""
     errors: ErrorForm | None = None
     """None: its errors have OpenAI's form."""
     describe: Callable[[dict[str, Any]], None] | None = None

@@ -14,8 +14,15 @@ from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.forced_calls import ForcedCallParser
 from parallax_core.server.freeform_calls import FreeformCallParser
-from parallax_core.server.json_pieces import JsonObject
 from parallax_core.server.listed_calls import ListedCallParser, is_begun_list
+from parallax_core.server.response_models import (
+    ChatDelta,
+    ChatMessage,
+    FunctionCall,
+    FunctionDelta,
+    MessageToolCall,
+    ToolCallDelta,
+)
 
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
 """Ids of calls: nine letters and digits, since Mistral's chat templates accept no others."""
@@ -147,19 +154,19 @@ def read_text(piece: Piece) -> str:
     return piece.arguments if isinstance(piece, ToolCall) else piece.text
 
 
-def write_delta(piece: Piece) -> JsonObject:
+def write_delta(piece: Piece) -> ChatDelta:
     """Return the ``delta`` of a chunk for a piece."""
     match piece:
         case Content(text):
-            return {"content": text}
+            return ChatDelta(content=text)
         case Reasoning(text):
-            return {"reasoning_content": text, "reasoning": text}
+            return ChatDelta(reasoning_content=text, reasoning=text)
         case ToolCall(index, "", arguments):
-            return {"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}
+            return ChatDelta(tool_calls=[ToolCallDelta(index=index, function=FunctionDelta(arguments=arguments))])
         case ToolCall(index, name, _, call_id):
-            function = {"name": name, "arguments": ""}
-            call = {"index": index, "id": call_id or make_call_id(), "type": "function", "function": function}
-            return {"tool_calls": [call]}
+            function = FunctionDelta(name=name, arguments="")
+            call = ToolCallDelta(index=index, id=call_id or make_call_id(), type="function", function=function)
+            return ChatDelta(tool_calls=[call])
 
 
 @dataclass(slots=True)
@@ -184,18 +191,16 @@ class MessageParts:
                 case ToolCall():
                     self.calls.append((piece, []))
 
-    def write(self) -> JsonObject:
+    def write(self) -> ChatMessage:
         """Return the ``message`` of a choice."""
-        content = "".join(self.content)
-        message: JsonObject = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
+        message = ChatMessage(content="".join(self.content))
         if self.reasoning:
-            message["reasoning_content"] = message["reasoning"] = "".join(self.reasoning)
+            message.reasoning_content = message.reasoning = "".join(self.reasoning)
         if self.calls:
-            message["content"] = content or None
-            message["tool_calls"] = [_write_call(call, "".join(arguments)) for call, arguments in self.calls]
+            message.content = message.content or None
+            message.tool_calls = [_write_call(call, "".join(arguments)) for call, arguments in self.calls]
         return message
 
 
-def _write_call(call: ToolCall, arguments: str) -> JsonObject:
-    function = {"name": call.name, "arguments": arguments}
-    return {"id": call.id or make_call_id(), "type": "function", "function": function}
+def _write_call(call: ToolCall, arguments: str) -> MessageToolCall:
+    return MessageToolCall(id=call.id or make_call_id(), function=FunctionCall(call.name, arguments))

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 
 from parallax_core.base.errors import SHUTTING_DOWN
 from parallax_core.contracts.surface import needs_role
@@ -25,9 +25,10 @@ from parallax_core.server.error_forms import ErrorFormMiddleware, ErrorForms
 from parallax_core.server.errors import add_handlers
 from parallax_core.server.host_check import HostCheck
 from parallax_core.server.ignored_header import HEADER, IgnoredFieldsHeader
+from parallax_core.server.json_response import respond_with
 from parallax_core.server.methods import METHODS, HeadRequests
 from parallax_core.server.model_changes import ModelChanges
-from parallax_core.server.openapi import describe_app, describe_health
+from parallax_core.server.openapi import describe_answer, describe_app, describe_health
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.origin_check import OriginCheck
 from parallax_core.server.rate_limit import RateLimit
@@ -102,19 +103,19 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
 def _make_basics(models: ServedModels, drain: Drain) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/health", response_model=HealthReply, responses=describe_health())
-    @router.get("/ready", response_model=HealthReply, responses=describe_health())
+    @router.get("/health", responses=describe_health())
+    @router.get("/ready", responses=describe_health())
     @needs_role(None)
-    async def health() -> JSONResponse:
+    async def health() -> Response:
         """200 when a model can answer, else 503 with the reason."""
         state = models.health()
-        status, reason = ("draining", SHUTTING_DOWN) if drain.is_closed else (state.state, state.reason)
-        return JSONResponse({"status": status, "reason": reason}, 200 if status == "ready" else 503)
+        reply = HealthReply("draining", SHUTTING_DOWN) if drain.is_closed else HealthReply(state.state, state.reason)
+        return respond_with(reply, 200 if reply.status == "ready" else 503)
 
-    @router.get("/version", response_model=VersionReply)
+    @router.get("/version", responses=describe_answer(VersionReply))
     @needs_role(None)
-    async def version() -> dict[str, str]:
+    async def version() -> Response:
         """The version of Parallax."""
-        return {"version": metadata.version("parallax-core")}
+        return respond_with(VersionReply(metadata.version("parallax-core")))
 
     return router

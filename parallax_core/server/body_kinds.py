@@ -6,13 +6,15 @@ from functools import partial
 
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.server.body_messages import BodyRequest, DirectAnswer, ParsedBody
-from parallax_core.server.body_reader import BodyReader, check_lengths, write_answer
+from parallax_core.server.body_reader import BodyReader, check_lengths
 from parallax_core.server.capabilities import lists_calls
 from parallax_core.server.described_tools import describe_tools, encode_described, write_calls
 from parallax_core.server.embedding_models import EmbeddingRequest
 from parallax_core.server.embedding_request import read_embedding
 from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
+from parallax_core.server.json_pieces import to_json
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from parallax_core.server.response_models import TextReply, TokensReply
 
 
 def read_chat_body(reader: BodyReader, body: ChatRequest, ask: BodyRequest) -> ParsedBody:
@@ -51,11 +53,11 @@ def tokenize(reader: BodyReader, body: TokenizeRequest, ask: BodyRequest) -> Dir
             tokens = encode(turns if text.takes_tools else write_calls(turns), tools=tools)
     pieces = list(map(text.vocabulary.find_piece, tokens)) if body.return_token_strs else None
     most = ask.max_length or text.context_length
-    return write_answer(count=len(tokens), max_model_len=most, tokens=tokens, token_strs=pieces)
+    return DirectAnswer(to_json(TokensReply(len(tokens), most, list(tokens), pieces)))
 
 
 def detokenize(reader: BodyReader, body: DetokenizeRequest, ask: BodyRequest) -> DirectAnswer:
     """Return the text of tokens."""
     del ask
     check_tokens(reader.text, body.tokens, "tokens")
-    return write_answer(prompt=reader.text.show(body.tokens))
+    return DirectAnswer(to_json(TextReply(reader.text.show(body.tokens))))

@@ -69,9 +69,8 @@ class BodyReader:
 
     def _read(self, ask: BodyRequest) -> ReadContent:
         if ask.kind == "grammar":
-            return write_answer(
-                seconds=check_grammar(self.text.grammars, msgspec.msgpack.decode(ask.body, type=Grammar))
-            )
+            seconds = check_grammar(self.text.grammars, msgspec.msgpack.decode(ask.body, type=Grammar))
+            return write_answer(seconds=seconds)
         if ask.kind == "model":
             return write_answer(model=find_model(ask.body))
         if ask.kind == "plugin":

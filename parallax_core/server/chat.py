@@ -6,29 +6,36 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import cast
 
 import fastapi
-import msgspec
 from fastapi.responses import Response
+from msgspec import UNSET
 
 from parallax_core.contracts.dialect import Dialect
 from parallax_core.contracts.engine import Delta, Reason
 from parallax_core.contracts.surface import needs_role
 from parallax_core.server.answer_parsing import AnswerParsing, MessageParts, write_delta
 from parallax_core.server.body_messages import ResponseForm
-from parallax_core.server.json_pieces import JsonObject, to_json, write_lists, write_object
+from parallax_core.server.json_pieces import HOLE, as_json, to_json, write_lists, write_object
 from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import TokenWriter, write_chat_logprobs
-from parallax_core.server.openapi import describe_body, describe_errors, describe_events
+from parallax_core.server.openapi import describe_answer, describe_body, describe_errors, describe_events
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.request_models import ChatRequest
 from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
-from parallax_core.server.response_models import ChatChunk, ChatReply
+from parallax_core.server.response_models import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatReply,
+    ChatStopReason,
+    StopReason,
+    Usage,
+)
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
-
-FinishReason = Reason | Literal["tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,60 +55,65 @@ class ChatResponse:
         async for _, delta in self.flow.collect():
             answers[delta.index].add(delta, self._write_logprobs(delta))
         choices = (self._write_choice(index, answer) for index, answer in enumerate(answers))
-        whole = {**self._common("chat.completion"), "usage": self._usage(answers)}
-        return respond(write_object(whole, "choices", write_lists(choices)))
+        whole = ChatReply(
+            id=self.id,
+            created=self.created,
+            model=self.form.model,
+            system_fingerprint=self.service.fingerprint,
+            usage=self._usage(answers),
+            choices=HOLE,
+        )
+        return respond(write_object(whole, write_lists(choices)))
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the chunks of the answer; the role comes with the first token, so that clients can time that token."""
         answers = self._begin()
-        head = to_json(self._common("chat.completion.chunk"))[:-1] + b',"choices":['
-        end = b'],"usage":null}' if self.form.includes_usage else b"]}"
+        chunk = ChatChunk(
+            id=self.id,
+            created=self.created,
+            model=self.form.model,
+            system_fingerprint=self.service.fingerprint,
+            choices=[],
+            usage=None if self.form.includes_usage else UNSET,
+        )
         async for _, delta in self.flow.read():
             for choice in self._write_chunks(delta, answers[delta.index]):
-                yield head + choice + end
+                chunk.choices = [choice]
+                yield to_json(chunk)
         if self.form.includes_usage:
-            yield to_json({**self._common("chat.completion.chunk"), "choices": [], "usage": self._usage(answers)})
+            chunk.choices, chunk.usage = [], self._usage(answers)
+            yield to_json(chunk)
 
-    def _write_chunks(self, delta: Delta, answer: ChatAnswer) -> Iterator[bytes]:
+    def _write_chunks(self, delta: Delta, answer: ChatAnswer) -> Iterator[ChatChunkChoice]:
         """Yield the choices of the chunks for a delta; the first has its log-probabilities."""
         deltas = [write_delta(piece) for piece in answer.parsing.read(delta)]
         logprobs = self._write_logprobs(delta)
         if not deltas and (logprobs or not answer.has_role):
-            deltas = [{"content": ""}]
+            deltas = [ChatDelta(content="")]
         for each in deltas:
-            role = {} if answer.has_role else {"role": "assistant"}
-            answer.has_role = True
-            yield _write_choice(delta.index, {**role, **each}, logprobs)
+            if not answer.has_role:
+                each.role = "assistant"
+                answer.has_role = True
+            shown = as_json(b"".join(write_chat_logprobs(logprobs))) if logprobs else None
+            yield ChatChunkChoice(delta.index, each, shown)
             logprobs = []
         if delta.ended:
-            yield _write_choice(delta.index, {}, reason=answer.read_reason(delta.ended))
+            yield ChatChunkChoice(delta.index, ChatDelta(), finish_reason=answer.read_reason(delta.ended))
 
     def _begin(self) -> list[ChatAnswer]:
         parser = self.service.parser
         return [ChatAnswer(AnswerParsing(parser, self.form)) for _ in range(self.form.num_answers)]
 
-    def _usage(self, answers: Sequence[ChatAnswer]) -> JsonObject:
+    def _usage(self, answers: Sequence[ChatAnswer]) -> Usage:
         return self.flow.usage(num_reasoning=sum(answer.parsing.num_reasoning for answer in answers))
 
     def _write_choice(self, index: int, answer: ChatAnswer) -> Iterator[bytes]:
-        choice = {"index": index, "message": answer.parts.write(), "finish_reason": answer.reason}
         logprobs = [b"null"] if self.form.logprobs is None else write_chat_logprobs(answer.logprobs)
-        return write_object(choice, "logprobs", logprobs)
+        choice = ChatChoice(index, answer.parts.write(), cast("ChatStopReason", answer.reason), HOLE)
+        return write_object(choice, logprobs)
 
     def _write_logprobs(self, delta: Delta) -> list[bytes]:
         return [] if self.form.logprobs is None else list(map(self.writer.write_entry, delta.logprobs))
-
-    def _common(self, kind: str) -> JsonObject:
-        common = {"id": self.id, "object": kind, "created": self.created, "model": self.form.model}
-        return {**common, **self.service.describe_service()}
-
-
-def _write_choice(
-    index: int, delta: JsonObject, logprobs: Sequence[bytes] = (), reason: FinishReason | None = None
-) -> bytes:
-    """Return the JSON of the choice of a chunk."""
-    shown = msgspec.Raw(b"".join(write_chat_logprobs(logprobs))) if logprobs else None
-    return to_json({"index": index, "delta": delta, "logprobs": shown, "finish_reason": reason})
 
 
 @dataclass(slots=True)
@@ -113,7 +125,7 @@ class ChatAnswer:
     """The pieces collected so far; not used for streams."""
     logprobs: list[bytes] = field(default_factory=list)
     """The JSON entry of each token; not used for streams."""
-    reason: FinishReason | None = None
+    reason: ChatStopReason | None = None
     has_role: bool = False
     """Whether a chunk of it has been sent, the first of which has the role."""
 
@@ -124,15 +136,15 @@ class ChatAnswer:
         if delta.ended:
             self.reason = self.read_reason(delta.ended)
 
-    def read_reason(self, reason: Reason) -> FinishReason:
+    def read_reason(self, reason: Reason) -> ChatStopReason:
         """Return why the answer ended, in OpenAI's terms."""
-        return "tool_calls" if reason == "stop" and self.parsing.ends_with_calls else reason
+        return "tool_calls" if reason == "stop" and self.parsing.ends_with_calls else cast("StopReason", reason)
 
 
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """Return the dialect for a server."""
     del options
-    return Dialect(routers=(make_router(models),), schemas=(ChatChunk,))
+    return Dialect(routers=(make_router(models),))
 
 
 def make_router(models: ServedModels) -> fastapi.APIRouter:
@@ -143,8 +155,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
 
     @router.post(
         "/v1/chat/completions",
-        response_model=ChatReply,
-        responses={**describe_events(ChatChunk), **errors},
+        responses=describe_answer(ChatReply, describe_events(ChatChunk)) | errors,
         openapi_extra=describe_body(ChatRequest),
     )
     @needs_role("user")

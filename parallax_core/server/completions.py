@@ -6,23 +6,25 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import fastapi
 from fastapi.responses import Response
+from msgspec import UNSET
 
 from parallax_core.contracts.dialect import Dialect
-from parallax_core.contracts.engine import Delta, Reason
+from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.surface import needs_role
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, unpack
-from parallax_core.server.json_pieces import JsonObject, to_json, write_lists, write_object
+from parallax_core.server.json_pieces import HOLE, to_json, write_lists, write_object
 from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import Columns, CompletionLogprobs, TokenWriter
-from parallax_core.server.openapi import describe_body, describe_errors, describe_events
+from parallax_core.server.openapi import describe_answer, describe_body, describe_errors, describe_events
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.request_models import CompletionRequest
 from parallax_core.server.response import EventData, ResponseFlow, SseResponse, answer_whole
-from parallax_core.server.response_models import CompletionReply
+from parallax_core.server.response_models import CompletionChoice, CompletionReply, StopReason
 from parallax_core.server.served_models import ServedModels
 
 
@@ -38,7 +40,7 @@ class CompletionAnswer:
     texts: list[str] = field(default_factory=list)
     columns: Columns = field(default_factory=Columns)
     """The log-probabilities collected so far; not used for streams."""
-    reason: Reason | None = None
+    reason: StopReason | None = None
     has_begun: bool = False
     num_tokens: int = 0
     logprob: float = 0.0
@@ -53,13 +55,13 @@ class CompletionAnswer:
         if not self.has_begun:
             self.has_begun = True
             text, entries, first = self.prompt + text, delta.prompt_logprobs + entries, self.first
-        self.reason = delta.ended or self.reason
+        self.reason = cast("StopReason | None", delta.ended) or self.reason
         return CompletionPiece(text, await self.logprobs.describe(entries, first) if self.logprobs else None)
 
     def write(self, index: int) -> Iterator[bytes]:
         """Yield the whole answer as JSON."""
-        columns = self.columns if self.logprobs else None
-        return _write_choice(index, "".join(self.texts), columns, self.reason)
+        logprobs = self.columns.write() if self.logprobs else [b"null"]
+        return write_object(CompletionChoice(index, "".join(self.texts), self.reason, HOLE), logprobs)
 
     def rank(self) -> float:
         """Return the mean log-probability of the tokens."""
@@ -94,8 +96,8 @@ class CompletionResponse:
     writer: TokenWriter
     reading: ParsedBody
     flow: ResponseFlow
-    name: JsonObject
-    """The fields that all chunks of the answer share."""
+    reply: CompletionReply
+    """The answer without choices, or its next chunk."""
 
     async def collect(self) -> Response:
         """Return all answers, ordered by prompt."""
@@ -107,26 +109,28 @@ class CompletionResponse:
             if piece.columns is not None:
                 choice.columns.extend(piece.columns)
         shown = (choices[place].write(index) for index, place in enumerate(self._choose(choices)))
-        whole = {**self.name, "usage": self.flow.usage(is_shown=is_shown)}
-        return respond(write_object(whole, "choices", write_lists(shown)))
+        self.reply.usage, self.reply.choices = self.flow.usage(is_shown=is_shown), HOLE
+        return respond(write_object(self.reply, write_lists(shown)))
 
     async def stream(self) -> AsyncIterator[EventData]:
         """Yield the chunks of all answers, in pieces if they have log-probabilities."""
-        choices, is_shown = Choices(self._begin), self.reading.form.is_shown
-        common = {**self.name, "usage": None} if self.reading.form.includes_usage else self.name
-        head = to_json(common)[:-1] + b',"choices":['
+        choices, is_shown, chunk = Choices(self._begin), self.reading.form.is_shown, self.reply
+        chunk.usage = None if self.reading.form.includes_usage else UNSET
         async for number, delta in self.flow.read():
             place = number * self.reading.request.n + delta.index
             piece = await choices[place].take(delta, is_shown=is_shown)
             if not (piece.text or delta.ended or piece.columns):
                 continue
+            choice = CompletionChoice(place, piece.text, cast("StopReason | None", delta.ended))
             if piece.columns is None:
-                yield head + to_json({**_name_choice(place, piece.text, delta.ended), "logprobs": None}) + b"]}"
+                chunk.choices = [choice]
+                yield to_json(chunk)
             else:
-                choice = _write_choice(place, piece.text, piece.columns, delta.ended)
-                yield write_object(common, "choices", write_lists([choice]))
+                chunk.choices, choice.logprobs = HOLE, HOLE
+                yield write_object(chunk, write_lists([write_object(choice, piece.columns.write())]))
         if self.reading.form.includes_usage:
-            yield [to_json({**self.name, "choices": [], "usage": self.flow.usage(is_shown=is_shown)})]
+            chunk.choices, chunk.usage = [], self.flow.usage(is_shown=is_shown)
+            yield to_json(chunk)
 
     def _begin(self, place: int) -> CompletionAnswer:
         """Return the empty answer with that index; answers are ordered by prompt."""
@@ -146,20 +150,10 @@ class CompletionResponse:
         return [place for group in groups for place in sorted(group, key=lambda at: -choices[at].rank())[:wanted]]
 
 
-def _write_choice(index: int, text: str, columns: Columns | None, reason: Reason | None) -> Iterator[bytes]:
-    choice = _name_choice(index, text, reason)
-    return write_object(choice, "logprobs", [b"null"] if columns is None else columns.write())
-
-
-def _name_choice(index: int, text: str, reason: Reason | None) -> JsonObject:
-    """Return the fields of a choice besides its log-probabilities."""
-    return {"index": index, "text": text, "finish_reason": reason}
-
-
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """Return the dialect for a server."""
     del options
-    return Dialect(routers=(make_router(models),), schemas=(CompletionReply,))
+    return Dialect(routers=(make_router(models),))
 
 
 def make_router(models: ServedModels) -> fastapi.APIRouter:
@@ -170,8 +164,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
 
     @router.post(
         "/v1/completions",
-        response_model=CompletionReply,
-        responses={**describe_events(CompletionReply), **errors},
+        responses=describe_answer(CompletionReply, describe_events(CompletionReply)) | errors,
         openapi_extra=describe_body(CompletionRequest),
     )
     @needs_role("user")
@@ -180,9 +173,14 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         service = await models.find(http)
         reading, name = await service.read("completion", http), f"cmpl-{secrets.token_hex(12)}"
         flow = await service.submit(reading, name, http)
-        common: JsonObject = {"id": name, "object": "text_completion", "created": int(time.time())}
-        common |= {"model": reading.form.model, "system_fingerprint": service.fingerprint}
-        completion = CompletionResponse(service.text, service.writer, reading, flow, common)
+        reply = CompletionReply(
+            id=name,
+            created=int(time.time()),
+            model=reading.form.model,
+            system_fingerprint=service.fingerprint,
+            choices=[],
+        )
+        completion = CompletionResponse(service.text, service.writer, reading, flow, reply)
         if reading.form.streams:
             return SseResponse.of_chunks(completion.stream(), flow)
         return await answer_whole(http, completion.collect(), flow)

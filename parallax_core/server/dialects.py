@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from fastapi import APIRouter
 from starlette.routing import BaseRoute, Match, Route
@@ -24,7 +23,6 @@ class ServedDialects:
         self.opened: list[Dialect] = []
         self.paths: set[str] = set()
         """Of routes whose bodies are read in other processes."""
-        self._schemas: list[Any] = []
         self._own = [route for router in own for route in router.routes]
 
     def add(self, spec: DialectSpec, dialect: Dialect) -> None:
@@ -36,16 +34,7 @@ class ServedDialects:
                 raise ValueError(f"a route would hide {getattr(hidden[0], 'path', hidden[0])}")
         self.routers += dialect.routers
         self.opened.append(dialect)
-        self._schemas += [body.schema.load() for body in spec.bodies.values()]
         self.paths |= {body.path for body in spec.bodies.values()}
-
-    def list_schemas(self) -> Iterator[Any]:
-        """Yield the schemas that FastAPI does not find by itself."""
-        yield from self._schemas
-        for dialect in self.opened:
-            yield from dialect.schemas
-            if dialect.errors is not None and dialect.errors.schema is not None:
-                yield dialect.errors.schema
 
     async def close(self) -> None:
         """Close all dialects."""

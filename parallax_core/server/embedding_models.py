@@ -40,10 +40,10 @@ class EmbeddingRequest(Tolerant):
     none. Each API key has a cache of its own."""
 
 
-class TextEmbedding(ResponseModel):
+class TextEmbedding(ResponseModel, kw_only=True):
     """One embedding."""
 
-    object: Literal["embedding"]
+    object: Literal["embedding"] = "embedding"
     index: int
     """The index of its input."""
     embedding: list[float] | str
@@ -57,11 +57,11 @@ class EmbeddingUsage(ResponseModel):
     total_tokens: int
 
 
-class EmbeddingReply(ResponseModel):
+class EmbeddingReply(ResponseModel, kw_only=True):
     """The response of ``POST /v1/embeddings``."""
 
-    object: Literal["list"]
-    data: list[TextEmbedding]
-    """An embedding for each input, in order."""
+    object: Literal["list"] = "list"
     model: str
     usage: EmbeddingUsage
+    data: list[TextEmbedding]
+    """An embedding for each input, in order."""

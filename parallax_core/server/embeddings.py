@@ -19,10 +19,10 @@ from parallax_core.contracts.dialect import Dialect
 from parallax_core.contracts.surface import needs_role
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.server.body_messages import EmbeddingForm, ParsedBody
-from parallax_core.server.embedding_models import EmbeddingReply, EmbeddingRequest
-from parallax_core.server.json_pieces import to_json, write_list, write_object
+from parallax_core.server.embedding_models import EmbeddingReply, EmbeddingRequest, EmbeddingUsage, TextEmbedding
+from parallax_core.server.json_pieces import HOLE, to_json, write_list, write_object
 from parallax_core.server.json_response import respond
-from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.openapi import describe_answer, describe_body, describe_errors
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow, answer_whole
 from parallax_core.server.served_models import ServedModels
@@ -51,11 +51,10 @@ class EmbeddingResponse:
                 if delta.embedding is not None:
                     found[begin + number] = finish_embedding(delta.embedding, form.embedding)
         num_tokens = sum(flow.count_tokens().prompt for flow in self.flows)
-        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
         if len(found) < len(self.reading.prompts):
             raise BackendFailed("the engine has returned no embedding")
-        whole = {"object": "list", "model": form.model, "usage": usage}
-        return respond(write_object(whole, "data", write_list(_write_items(form.embedding, found))))
+        whole = EmbeddingReply(model=form.model, usage=EmbeddingUsage(num_tokens, num_tokens), data=HOLE)
+        return respond(write_object(whole, write_list(_write_items(form.embedding, found))))
 
     def close(self) -> None:
         """End what has not ended. Idempotent."""
@@ -72,7 +71,7 @@ def _divide(reading: ParsedBody) -> Iterator[tuple[int, ParsedBody]]:
 
 def _write_items(form: EmbeddingForm, found: Mapping[int, array[float]]) -> Iterator[bytes]:
     for index, values in sorted(found.items()):
-        yield to_json({"object": "embedding", "index": index, "embedding": _encode(values, form)})
+        yield to_json(TextEmbedding(index=index, embedding=_encode(values, form)))
 
 
 def finish_embedding(tensor: Tensor, form: EmbeddingForm) -> array[float]:
@@ -128,8 +127,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
 
     @router.post(
         "/v1/embeddings",
-        response_model=EmbeddingReply,
-        responses=describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503),
+        responses=describe_answer(EmbeddingReply) | describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503),
         openapi_extra=describe_body(EmbeddingRequest),
     )
     @needs_role("user")

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
+from parallax_core.server.response_models import ErrorDetail, ErrorReply
+
 MAX_MESSAGE = 1000
 """The largest number of characters of an error's message."""
 
@@ -36,8 +40,9 @@ def error_body(
     message = f"{message}; {hint}" if hint else message
     message = message.encode(errors="replace").decode()[:MAX_MESSAGE]  # it may quote the client
     param = param and param.encode(errors="replace").decode()[:MAX_MESSAGE]
-    found = {"message": message, "type": KINDS.get(status, UNFORESEEN), "param": param, "code": code}
-    return {"error": {**found, "hint": hint} if hint else found}
+    detail = ErrorDetail(message, KINDS.get(status, UNFORESEEN), param, code, hint or msgspec.UNSET)
+    body: dict[str, Any] = msgspec.to_builtins(ErrorReply(detail))
+    return body
 
 
 def write_unavailable(message: str, code: str, retry_after_s: int) -> bytes:

@@ -9,44 +9,42 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel
 
+DocumentedClass = BaseModel | msgspec.Struct
 Docs = Mapping[str, str | None]
 """The docstring of each annotated field of a class, or None."""
 
 
-def read_field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings of a model's fields, by name: each from the last class that annotates the field."""
+def read_field_docs(model: type[DocumentedClass]) -> dict[str, str]:
+    """Return the docstrings of a class's fields, by their names in JSON.
+
+    Each is that of the last class that annotates the field.
+    """
     found: dict[str, str | None] = {}
     for owner in reversed(model.__mro__):
-        if issubclass(owner, BaseModel):
+        if issubclass(owner, DocumentedClass):
             found |= _read_module(owner.__module__).get(owner.__qualname__, {})
-    return {name: text for name, text in found.items() if text and name in model.model_fields}
+    if issubclass(model, BaseModel):
+        names = {name: field.alias or name for name, field in model.model_fields.items()}
+    else:
+        names = {name: name for name in model.__struct_fields__}
+    return {names[name]: text for name, text in found.items() if text and name in names}
 
 
-def add_field_docs(shapes: Mapping[str, dict[str, Any]], *bases: type[BaseModel]) -> None:
-    """Add the docstrings of fields to schemas, by the name of the class, where a field has no description.
-
-    Args:
-        shapes: the schemas.
-        bases: the classes whose subclasses they may describe.
-    """
-    for model in (each for base in bases for each in _list_classes(base)):
+def add_field_docs(shapes: Mapping[str, dict[str, Any]], models: Iterable[type[DocumentedClass]]) -> None:
+    """Add the docstrings of fields to the schemas of classes, by the name of the class, where a field lacks one."""
+    for model in models:
         properties = shapes.get(model.__name__, {}).get("properties", {})
         for name, text in read_field_docs(model).items():
-            if (shape := properties.get(model.model_fields[name].alias or name)) is not None:
-                shape.setdefault("description", text)
-
-
-def _list_classes(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    yield base
-    for each in base.__subclasses__():
-        yield from _list_classes(each)
+            if name in properties:
+                properties[name].setdefault("description", text)
 
 
 @cache

@@ -8,7 +8,7 @@ from itertools import chain
 
 from fastapi.responses import Response, StreamingResponse
 
-from parallax_core.server.json_pieces import join_pieces, take_message
+from parallax_core.server.json_pieces import join_pieces, take_message, to_json
 
 
 async def gather(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -18,6 +18,11 @@ async def gather(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
     for message in messages:
         await asyncio.sleep(0)
         yield message
+
+
+def respond_with(reply: object, status: int = 200) -> Response:
+    """Return the response with a small object as its body."""
+    return Response(to_json(reply), status, media_type="application/json")
 
 
 def respond(pieces: Iterable[bytes]) -> Response:

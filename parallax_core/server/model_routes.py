@@ -6,11 +6,14 @@ import time
 from typing import Annotated, Literal
 
 import fastapi
+import msgspec
+from fastapi.responses import Response
 from pydantic import Field
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.surface import needs_role
 from parallax_core.server.fields import Strict, TextField
+from parallax_core.server.json_response import respond_with
 from parallax_core.server.model_changes import (
     DRAIN_S,
     ChangeAction,
@@ -19,7 +22,7 @@ from parallax_core.server.model_changes import (
     ModelChanges,
     WantedChange,
 )
-from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.openapi import describe_answer, describe_body, describe_errors
 from parallax_core.server.response_models import ModelReply, ModelsReply, ResponseModel
 from parallax_core.server.served_models import ModelEntry, ModelState, ServedModels
 from parallax_core.server.strict_json import read_body
@@ -94,10 +97,10 @@ class ModelChangeReply(ResponseModel):
     """The time since it began, or that it took."""
 
 
-class KnownModelsReply(ResponseModel):
+class KnownModelsReply(ResponseModel, kw_only=True):
     """The answer to ``GET /v1/cluster/models``."""
 
-    object: Literal["cluster.models"]
+    object: Literal["cluster.models"] = "cluster.models"
     data: list[KnownModelReply]
     """Those that answer first."""
     change: ModelChangeReply | None
@@ -112,37 +115,39 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
     """Return the routes."""
     router, created = fastapi.APIRouter(), int(time.time())
 
-    @router.get("/v1/models", responses=describe_errors(401, 403), response_model=ModelsReply)
-    async def show_all() -> dict[str, object]:
+    @router.get("/v1/models", responses=describe_answer(ModelsReply) | describe_errors(401, 403))
+    async def show_all() -> Response:
         """List the models that are known, those that answer first."""
-        return {"object": "list", "data": list_models(models, created)}
+        named = [(known, name) for known in models.all for name in models.list_names(known)]
+        return respond_with(ModelsReply(data=[describe_model(known, created, name) for known, name in named]))
 
-    @router.get("/v1/models/{model_id:path}", responses=describe_errors(401, 403, 404), response_model=ModelReply)
-    async def retrieve_model(model_id: str) -> dict[str, object]:
+    @router.get("/v1/models/{model_id:path}", responses=describe_answer(ModelReply) | describe_errors(401, 403, 404))
+    async def retrieve_model(model_id: str) -> Response:
         """Describe a model that this server knows."""
-        return {**describe_model(models.get(model_id), created), "id": model_id}
+        return respond_with(describe_model(models.get(model_id), created, model_id))
 
-    @router.get("/v1/cluster/models", responses=describe_errors(401, 403))
+    @router.get("/v1/cluster/models", responses=describe_answer(KnownModelsReply) | describe_errors(401, 403))
     @needs_role("admin")
-    async def show_models(http: fastapi.Request) -> KnownModelsReply:
+    async def show_models(http: fastapi.Request) -> Response:
         """Show the state of each model, what its nodes have loaded, and the change under way or the last one."""
         found = view_models(models, changes)
-        return found if http.state.role == "admin" else _strip_errors(found)
+        return respond_with(found if http.state.role == "admin" else _strip_errors(found))
 
     @router.post(
         "/v1/cluster/models",
         status_code=202,
-        responses=describe_errors(400, 401, 403, 404, 408, 409, 413, 429, 503),
+        responses=describe_answer(ModelChangeReply, status=202)
+        | describe_errors(400, 401, 403, 404, 408, 409, 413, 429, 503),
         openapi_extra=describe_body(ChangeRequest),
     )
     @needs_role("admin")
-    async def change_models(http: fastapi.Request) -> ModelChangeReply:
+    async def change_models(http: fastapi.Request) -> Response:
         """Begin to load, unload, switch or forget a model; ``GET /v1/cluster/models`` shows how far it is."""
         data = await http.body()
         if len(data) > MAX_BYTES:
             message = f"the body has {len(data)} bytes, and may have {MAX_BYTES}"
             raise InvalidRequest(message)
-        return _show_change(changes.begin(_read_change(read_body(data, ChangeRequest))))
+        return respond_with(_show_change(changes.begin(_read_change(read_body(data, ChangeRequest)))), 202)
 
     return router
 
@@ -171,7 +176,6 @@ def view_models(models: ServedModels, changes: ModelChanges) -> KnownModelsReply
     """Return the state of all models."""
     shown = [_show_change(each) for each in changes.recent]
     return KnownModelsReply(
-        object="cluster.models",
         data=[_show_known(each, models) for each in models.all],
         change=shown[0] if shown else None,
         earlier=shown[1:],
@@ -187,31 +191,17 @@ def _strip_errors(found: KnownModelsReply) -> KnownModelsReply:
     return found
 
 
-def list_models(models: ServedModels, created: int) -> list[dict[str, object]]:
-    """Return the models that are known by each of their names, those that answer first."""
-    named = [(known, name) for known in models.all for name in models.list_names(known)]
-    return [{**describe_model(known, created), "id": name} for known, name in named]
+def describe_model(known: ModelEntry, created: int, name: str) -> ModelReply:
+    """Return a model in OpenAI's form.
 
-
-def describe_model(known: ModelEntry, created: int) -> dict[str, object]:
-    """Return a model in OpenAI's form; ``created``: the start of the server, in seconds since 1970."""
-    service = known.hosted.service if known.hosted is not None else None
-    return {**service.describe(), "status": known.status} if service is not None else _describe_absent(known, created)
-
-
-def _describe_absent(known: ModelEntry, created: int) -> dict[str, object]:
-    """Return a model that is not loaded in OpenAI's form."""
-    return {
-        "id": known.id,
-        "root": known.id,
-        "object": "model",
-        "created": created,
-        "owned_by": "parallax",
-        "status": known.status,
-        "max_model_len": None,
-        "capabilities": [],
-        "default_sampling_params": {},
-    }
+    Args:
+        known: the model.
+        created: the start of the server, in seconds since 1970.
+        name: the name by which the client knows it.
+    """
+    if known.hosted is None:
+        return ModelReply(id=name, root=known.id, created=created, status=known.status)
+    return msgspec.structs.replace(known.hosted.service.describe(known.status), id=name)
 
 
 def _show_known(known: ModelEntry, models: ServedModels) -> KnownModelReply:

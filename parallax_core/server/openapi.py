@@ -6,15 +6,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
-from pydantic.json_schema import models_json_schema
 
 from parallax_core.contracts.dialect import ErrorForm
+from parallax_core.server.api_schemas import REFERENCE, add_schemas
 from parallax_core.server.auth import OPEN_PATHS
 from parallax_core.server.dialects import ServedDialects
 from parallax_core.server.error_forms import ErrorForms
-from parallax_core.server.field_docs import add_field_docs
 from parallax_core.server.fields import Strict
-from parallax_core.server.request_models import StopRequest
 from parallax_core.server.response_models import ErrorReply, HealthReply, ResponseModel
 
 Responses = dict[int | str, dict[str, Any]]
@@ -40,20 +38,29 @@ COMES_BACK = {429, 503, 529}
 ANY_POST = (400, 403, 408, 413, 415, 429, 503)
 """The statuses by which a POST may be refused before its route is asked."""
 
-UNSEEN = (StopRequest, ErrorReply)
-"""The schemas of core's bodies and errors, which FastAPI does not find by itself."""
-
-REFERENCE = "#/components/schemas/{model}"
-
 
 def describe_errors(*statuses: int, model: type[ResponseModel] = ErrorReply) -> Responses:
     """Return the descriptions of a route's error responses."""
     return {status: _describe_error(status, model) for status in statuses}
 
 
+def describe_answer(model: type[ResponseModel], events: Responses | None = None, *, status: int = 200) -> Responses:
+    """Return the description of a route's answer.
+
+    Args:
+        model: the answer.
+        events: the description of the stream that clients get instead if they ask for it.
+        status: the status of the answer.
+    """
+    alone: dict[str, Any] = {"description": "Successful Response", "content": {}}
+    [other] = events.values() if events else [alone]
+    return {status: {**other, "content": {**_describe_content(model), **other["content"]}}}
+
+
 def describe_health() -> Responses:
-    """Return the description of the 503 of a health route."""
-    return {503: {"description": MEANINGS[503], "content": _describe_content(HealthReply)}}
+    """Return the descriptions of the answers of a health route."""
+    failed = {"description": MEANINGS[503], "content": _describe_content(HealthReply)}
+    return {**describe_answer(HealthReply), 503: failed}
 
 
 def describe_body(model: type[Strict]) -> dict[str, Any]:
@@ -91,7 +98,7 @@ def _describe_content(*models: type[Strict | ResponseModel]) -> dict[str, Any]:
 
 
 def _refer(*models: type[Strict | ResponseModel]) -> list[dict[str, str]]:
-    return [{"$ref": REFERENCE.format(model=model.__name__)} for model in models]
+    return [{"$ref": REFERENCE.format(name=model.__name__)} for model in models]
 
 
 def _describe_stream(text: str, properties: dict[str, Any]) -> Responses:
@@ -128,13 +135,12 @@ def _amend(schema: dict[str, Any], dialects: ServedDialects, forms: ErrorForms, 
                 _add_refusals(operation["responses"], forms.find(path))
     for name in ("HTTPValidationError", "ValidationError"):
         shapes.pop(name, None)
-    models = dict.fromkeys((*UNSEEN, *dialects.list_schemas()))
-    _, found = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
-    shapes |= found["$defs"]
-    add_field_docs(shapes, Strict, ResponseModel)
+    others = [model for dialect in dialects.opened for model in dialect.schemas]
+    add_schemas(schema, others)
     for dialect in dialects.opened:
         if dialect.describe is not None:
             dialect.describe(schema)
+    add_schemas(schema)
     if has_keys:
         _ask_key(schema)
     return schema

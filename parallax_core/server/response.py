@@ -23,17 +23,13 @@ from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import join_pieces
 from parallax_core.server.merged_streams import StreamClosed, merge
 from parallax_core.server.metrics import RequestMetrics
+from parallax_core.server.response_models import CachedTokens, OutputDetails, Usage
 from parallax_core.server.sse import COMMENT, DONE, SILENCE_S, KeepAlive, write_event
 
 T = TypeVar("T")
 
 AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that stop proxies (the latter: nginx) from buffering a stream."""
-
-NO_DETAILS = dict.fromkeys(
-    ("accepted_prediction_tokens", "audio_tokens", "reasoning_tokens", "rejected_prediction_tokens"), 0
-)
-"""The details of output tokens in OpenAI's form, all 0."""
 
 CACHE_BLOCK = 32
 """The tokens of a prompt that were cached are reported in blocks of this size: an exact number would tell a client,
@@ -190,7 +186,7 @@ class ResponseFlow:
             pinned=sum(finish.pinned_tokens for finish in self._finishes),
         )
 
-    def usage(self, *, is_shown: bool = True, num_reasoning: int = 0) -> dict[str, object]:
+    def usage(self, *, is_shown: bool = True, num_reasoning: int = 0) -> Usage:
         """Return the token counts in OpenAI's form; call it when all requests have ended.
 
         Args:
@@ -199,13 +195,8 @@ class ResponseFlow:
         """
         prompt, cached, output, _ = self.count_tokens()
         output = output if is_shown else 0
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": output,
-            "total_tokens": prompt + output,
-            "prompt_tokens_details": {"audio_tokens": 0, "cached_tokens": cached},
-            "completion_tokens_details": {**NO_DETAILS, "reasoning_tokens": num_reasoning},
-        }
+        details = CachedTokens(cached_tokens=cached), OutputDetails(reasoning_tokens=num_reasoning)
+        return Usage(prompt, output, prompt + output, *details)
 
     def _take(self, number: int, delta: Delta) -> Delta:
         self._metrics[number].note(delta)

@@ -1,13 +1,11 @@
-"""The schemas of responses, for ``/openapi.json``; tests check every response against them.
-
-The server does not use these models to write responses: it writes JSON directly.
-"""
+"""The objects of the API, from which answers are written and described."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from parallax_core.contracts.engine import HealthState
 
@@ -15,10 +13,12 @@ StopReason = Literal["stop", "length"]
 ChatStopReason = Literal["stop", "length", "tool_calls"]
 
 
-class ResponseModel(BaseModel):
-    """A part of a response, with exactly these fields."""
+class ResponseModel(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a response: exactly these fields, in this order.
 
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
+    All of them are there but those that are `UNSET` by default. What is written apart, such as the pieces of a large
+    list, is a `msgspec.Raw`; see `parallax_core.server.json_pieces`.
+    """
 
 
 class ErrorDetail(ResponseModel):
@@ -32,7 +32,7 @@ class ErrorDetail(ResponseModel):
     """The invalid field, as a path with dots."""
     code: str | None
     """OpenAI's code of the error, for programs; null for most errors."""
-    hint: str | None = None
+    hint: str | UnsetType = UNSET
     """The end of the message, if it is a remedy for the user of a command."""
 
 
@@ -42,22 +42,22 @@ class ErrorReply(ResponseModel):
     error: ErrorDetail
 
 
-class CachedTokens(ResponseModel):
+class CachedTokens(ResponseModel, kw_only=True):
     """Details of the prompt's tokens."""
 
-    audio_tokens: int
+    audio_tokens: int = 0
     cached_tokens: int
     """Tokens that were not computed because the prefix cache had them."""
 
 
-class OutputDetails(ResponseModel):
+class OutputDetails(ResponseModel, kw_only=True):
     """Details of the tokens of the answers."""
 
-    accepted_prediction_tokens: int
-    audio_tokens: int
+    accepted_prediction_tokens: int = 0
+    audio_tokens: int = 0
     reasoning_tokens: int
     """Tokens of the reasoning."""
-    rejected_prediction_tokens: int
+    rejected_prediction_tokens: int = 0
 
 
 class Usage(ResponseModel):
@@ -90,7 +90,7 @@ class ChatLogprobs(ResponseModel):
     """The log-probabilities of an answer in a chat."""
 
     content: list[RankedToken]
-    refusal: None
+    refusal: None = None
 
 
 class FunctionCall(ResponseModel):
@@ -101,28 +101,28 @@ class FunctionCall(ResponseModel):
     """JSON, as the model wrote it."""
 
 
-class MessageToolCall(ResponseModel):
+class MessageToolCall(ResponseModel, kw_only=True):
     """A tool call in an answer."""
 
     id: str
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class ChatMessage(ResponseModel):
+class ChatMessage(ResponseModel, kw_only=True):
     """An answer in a chat."""
 
-    role: Literal["assistant"]
+    role: Literal["assistant"] = "assistant"
     content: str | None
     """Null if there are only tool calls."""
-    refusal: None
-    annotations: list[None]
+    refusal: None = None
+    annotations: list[None] = []
     """Always empty."""
-    reasoning_content: str = ""
+    reasoning_content: str | UnsetType = UNSET
     """The reasoning, if there is any."""
-    reasoning: str = ""
+    reasoning: str | UnsetType = UNSET
     """The same."""
-    tool_calls: list[MessageToolCall] = []
+    tool_calls: list[MessageToolCall] | UnsetType = UNSET
     """The tool calls, if there are any."""
 
 
@@ -131,50 +131,50 @@ class ChatChoice(ResponseModel):
 
     index: int
     message: ChatMessage
-    logprobs: ChatLogprobs | None
     finish_reason: ChatStopReason
+    logprobs: ChatLogprobs | None
 
 
-class ChatReply(ResponseModel):
+class ChatReply(ResponseModel, kw_only=True):
     """The answer to ``POST /v1/chat/completions``."""
 
     id: str
-    object: Literal["chat.completion"]
+    object: Literal["chat.completion"] = "chat.completion"
     created: int
     """Seconds since 1970."""
     model: str
     system_fingerprint: str
     """Changes with the version of Parallax and the model."""
-    service_tier: Literal["default"]
-    choices: list[ChatChoice]
+    service_tier: Literal["default"] = "default"
     usage: Usage
+    choices: list[ChatChoice]
 
 
-class FunctionDelta(ResponseModel):
+class FunctionDelta(ResponseModel, kw_only=True):
     """The name of a called function, or the next piece of its arguments."""
 
-    name: str = ""
+    name: str | UnsetType = UNSET
     arguments: str
 
 
-class ToolCallDelta(ResponseModel):
+class ToolCallDelta(ResponseModel, kw_only=True):
     """The next piece of a tool call; the first has the id, the type and the name."""
 
     index: int
-    id: str = ""
-    type: Literal["function"] = "function"
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
     function: FunctionDelta
 
 
 class ChatDelta(ResponseModel):
     """The next piece of an answer in a chat."""
 
-    role: Literal["assistant"] = "assistant"
-    content: str = ""
-    reasoning_content: str = ""
-    reasoning: str = ""
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     """The same as ``reasoning_content``."""
-    tool_calls: list[ToolCallDelta] = []
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(ResponseModel):
@@ -182,21 +182,21 @@ class ChatChunkChoice(ResponseModel):
 
     index: int
     delta: ChatDelta
-    logprobs: ChatLogprobs | None
-    finish_reason: ChatStopReason | None
+    logprobs: ChatLogprobs | None = None
+    finish_reason: ChatStopReason | None = None
 
 
-class ChatChunk(ResponseModel):
+class ChatChunk(ResponseModel, kw_only=True):
     """An event of a stream of ``POST /v1/chat/completions``."""
 
     id: str
-    object: Literal["chat.completion.chunk"]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
     system_fingerprint: str
-    service_tier: Literal["default"]
+    service_tier: Literal["default"] = "default"
     choices: list[ChatChunkChoice]
-    usage: Usage | None = None
+    usage: Usage | UnsetType | None = UNSET
     """If requested: on the last event, which has no choices; null on the others."""
 
 
@@ -215,53 +215,54 @@ class CompletionChoice(ResponseModel):
 
     index: int
     text: str
-    logprobs: CompletionLogprobLists | None
     finish_reason: StopReason | None
     """Null only in a stream, before the end."""
+    logprobs: CompletionLogprobLists | None = None
 
 
-class CompletionReply(ResponseModel):
+class CompletionReply(ResponseModel, kw_only=True):
     """The answer to ``POST /v1/completions``, and each event of its stream."""
 
     id: str
-    object: Literal["text_completion"]
+    object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
     system_fingerprint: str
-    choices: list[CompletionChoice]
-    usage: Usage | None = None
+    usage: Usage | UnsetType | None = UNSET
     """In a stream, if requested: on the last event, which has no choices; null on the others."""
+    choices: list[CompletionChoice]
 
 
 ModelCapability = Literal["completion", "chat", "tools", "structured_output", "reasoning", "embeddings"]
+ModelStatus = Literal["unloaded", "loading", "ready", "draining"]
 
 
-class ModelReply(ResponseModel):
+class ModelReply(ResponseModel, kw_only=True):
     """A model."""
 
     id: str
     root: str
     """The id of the model that answers, if ``id`` is another of its names."""
-    object: Literal["model"]
+    object: Literal["model"] = "model"
     created: int
-    owned_by: str
-    status: Literal["unloaded", "loading", "ready", "draining"]
+    owned_by: str = "parallax"
+    status: ModelStatus
     """``ready``: it answers; ``draining``: it finishes what it has; ``unloaded``: an administrator may load it."""
-    max_model_len: int | None
+    max_model_len: int | None = None
     """The largest number of tokens of a prompt and its answer together; null if it is not known yet."""
-    capabilities: list[ModelCapability]
+    capabilities: list[ModelCapability] = []
     """What requests may ask for: ``completion``, ``chat`` if the model has a chat template, ``tools`` and ``reasoning``
     if the model has them and the server knows how it writes them, ``structured_output`` if its engine and tokenizer
     take grammars, and ``embeddings``. A request for anything else, such as an image (``vision``), gets a 400."""
-    default_sampling_params: dict[str, float]
+    default_sampling_params: dict[str, float] = {}
     """The defaults for fields of a request that differ from OpenAI's: recommended by the model's authors, or set with
     ``generation_config``."""
 
 
-class ModelsReply(ResponseModel):
+class ModelsReply(ResponseModel, kw_only=True):
     """The models that the server knows, those that answer first."""
 
-    object: Literal["list"]
+    object: Literal["list"] = "list"
     data: list[ModelReply]
 
 
@@ -294,7 +295,7 @@ class StopReply(ResponseModel):
     """The answer to ``POST /v1/stop_request``."""
 
     id: str
-    stopped: Literal[True]
+    stopped: Literal[True] = True
 
 
 class TextReply(ResponseModel):

@@ -43,7 +43,7 @@ from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.reasoning_limit import ReasoningLimit
 from parallax_core.server.response import ResponseFlow, while_connected
-from parallax_core.server.response_models import ModelCapability
+from parallax_core.server.response_models import ModelCapability, ModelReply, ModelStatus
 from parallax_core.server.running import RunningFlows
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 
@@ -218,22 +218,17 @@ class Service:
         served = f"{metadata.version('parallax-core')} {self.model_id}"
         return f"fp_{hashlib.sha256(served.encode()).hexdigest()[:12]}"
 
-    def describe_service(self) -> dict[str, object]:
-        """Return the fields of a chat's answer that are the same for all."""
-        return {"system_fingerprint": self.fingerprint, "service_tier": "default"}
-
-    def describe(self) -> dict[str, object]:
+    def describe(self, status: ModelStatus) -> ModelReply:
         """Return the model in OpenAI's form, with its length, its capabilities and the defaults for sampling."""
-        return {
-            "id": self.model_id,
-            "root": self.model_id,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "parallax",
-            "max_model_len": self.find_max_length() or self.text.context_length or None,
-            "capabilities": self.capabilities,
-            "default_sampling_params": self.text.defaults.describe(),
-        }
+        return ModelReply(
+            id=self.model_id,
+            root=self.model_id,
+            created=self.created,
+            status=status,
+            max_model_len=self.find_max_length() or self.text.context_length or None,
+            capabilities=self.capabilities,
+            default_sampling_params={name: float(value) for name, value in self.text.defaults.describe().items()},
+        )
 
     @property
     def capabilities(self) -> list[ModelCapability]:

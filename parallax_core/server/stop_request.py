@@ -5,7 +5,8 @@ from __future__ import annotations
 import fastapi
 
 from parallax_core.base.errors import InvalidRequest, UnknownName
-from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.json_response import respond_with
+from parallax_core.server.openapi import describe_answer, describe_body, describe_errors
 from parallax_core.server.request_models import StopRequest
 from parallax_core.server.response_models import StopReply
 from parallax_core.server.served_models import ServedModels
@@ -21,9 +22,9 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     errors = describe_errors(400, 401, 403, 404, 408, 413, 429)
 
     @router.post(
-        "/v1/stop_request", response_model=StopReply, responses=errors, openapi_extra=describe_body(StopRequest)
+        "/v1/stop_request", responses=describe_answer(StopReply) | errors, openapi_extra=describe_body(StopRequest)
     )
-    async def stop_request(http: fastapi.Request) -> dict[str, object]:
+    async def stop_request(http: fastapi.Request) -> fastapi.Response:
         """End a running request of the same key; its answers end where they are, with ``finish_reason`` ``stop``."""
         data = await http.body()
         if len(data) > MAX_BYTES:
@@ -36,6 +37,6 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
             raise UnknownName("no running request of yours has this id")
         for flow in flows:
             flow.stop()
-        return {"id": name, "stopped": True}
+        return respond_with(StopReply(name))
 
     return router

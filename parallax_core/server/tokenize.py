@@ -6,7 +6,7 @@ import fastapi
 
 from parallax_core.contracts.dialect import Dialect
 from parallax_core.contracts.surface import needs_role
-from parallax_core.server.openapi import describe_body, describe_errors
+from parallax_core.server.openapi import describe_answer, describe_body, describe_errors
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.request_models import DetokenizeRequest, TokenizeRequest
 from parallax_core.server.response_models import TextReply, TokensReply
@@ -24,7 +24,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     router, errors = fastapi.APIRouter(), describe_errors(400, 401, 403, 404, 408, 413, 429, 503)
 
     @router.post(
-        "/tokenize", response_model=TokensReply, responses=errors, openapi_extra=describe_body(TokenizeRequest)
+        "/tokenize", responses=describe_answer(TokensReply) | errors, openapi_extra=describe_body(TokenizeRequest)
     )
     @needs_role("user")
     async def tokenize(http: fastapi.Request) -> fastapi.Response:
@@ -33,7 +33,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         return await service.write("tokenize", http)
 
     @router.post(
-        "/detokenize", response_model=TextReply, responses=errors, openapi_extra=describe_body(DetokenizeRequest)
+        "/detokenize", responses=describe_answer(TextReply) | errors, openapi_extra=describe_body(DetokenizeRequest)
     )
     @needs_role("user")
     async def detokenize(http: fastapi.Request) -> fastapi.Response:

@@ -7,8 +7,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
+from parallax_api_anthropic import replies
 from parallax_core.api import Content, Piece, Reasoning, ToolCall
-from parallax_core.api.bodies import JsonObject
 from parallax_core.api.dialect import make_call_id
 
 
@@ -17,43 +19,35 @@ class ContentPart:
     """A text, the reasoning, or a tool call."""
 
     kind: type[Piece]
-    opened: JsonObject
+    opened: replies.MessageContentPart
     """The part as it begins, without its text."""
     texts: list[str] = field(default_factory=list)
 
-    def write(self) -> JsonObject:
+    def write(self) -> replies.MessageContentPart:
         """Return the whole part."""
         text = "".join(self.texts)
         if self.kind is Reasoning:
-            return {**self.opened, "thinking": text, "signature": sign(text)}
-        return {**self.opened, "input": read_input(text)} if self.kind is ToolCall else {**self.opened, "text": text}
+            return replace(self.opened, thinking=text, signature=sign(text))
+        return replace(self.opened, **({"input": read_input(text)} if self.kind is ToolCall else {"text": text}))
 
-    def write_delta(self, text: str) -> JsonObject:
+    def write_delta(self, text: str) -> replies.TextDelta | replies.ThinkingDelta | replies.InputDelta:
         """Return the ``delta`` for a piece of its text."""
         if self.kind is Reasoning:
-            return {"type": "thinking_delta", "thinking": text}
+            return replies.ThinkingDelta(text)
         if self.kind is ToolCall:
-            return {"type": "input_json_delta", "partial_json": text}
-        return {"type": "text_delta", "text": text}
+            return replies.InputDelta(text)
+        return replies.TextDelta(text)
 
 
 def open_part(piece: Piece) -> ContentPart:
     """Return the part that a piece begins."""
     match piece:
         case Reasoning():
-            return ContentPart(Reasoning, {"type": "thinking", "thinking": "", "signature": ""})
+            return ContentPart(Reasoning, replies.MessageThinking())
         case ToolCall(name=name):
-            call: JsonObject = {
-                "type": "tool_use",
-                "id": piece.id or f"toolu_{make_call_id()}",
-                "name": name,
-                "input": {},
-                "caller": {"type": "direct"},
-                "toolset_name": None,
-            }
-            return ContentPart(ToolCall, call)
+            return ContentPart(ToolCall, replies.MessageToolUse(piece.id or f"toolu_{make_call_id()}", name))
         case _:
-            return ContentPart(Content, {"type": "text", "text": "", "citations": []})
+            return ContentPart(Content, replies.MessageText())
 
 
 def read_input(arguments: str) -> dict[str, Any]:

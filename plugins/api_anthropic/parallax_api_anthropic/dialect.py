@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import get_args
 
 from parallax_api_anthropic import messages, model_routes
 from parallax_api_anthropic.errors import FORM
 from parallax_api_anthropic.model_routes import describe_models
-from parallax_api_anthropic.replies import MessageEvent
 from parallax_core.api import Dialect
 from parallax_core.api.dialect import ServedModels, ServerOptions
 
@@ -19,7 +17,6 @@ def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     listing = model_routes.make_router(models)
     return Dialect(
         routers=(listing, messages.make_router(models)),
-        schemas=get_args(MessageEvent),
         errors=FORM,
         describe=partial(describe_models, router=listing),
     )

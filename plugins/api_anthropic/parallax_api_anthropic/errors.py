@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from parallax_api_anthropic.replies import MessageErrorReply
+from parallax_api_anthropic.replies import MessageErrorDetail, MessageErrorReply
 from parallax_core.api import ErrorForm
 from parallax_core.api.bodies import JsonObject
 
@@ -38,7 +38,7 @@ def convert_error(status: int, error: Mapping[str, Any], request_id: str) -> tup
     message, param = str(error["message"]), error.get("param")
     if param and f"'{param}" not in message and not message.startswith(param):
         message = f"{param}: {message}"
-    return status, {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+    return status, msgspec.to_builtins(MessageErrorReply(MessageErrorDetail(kind, message), request_id))
 
 
 def convert_response(response: Any, request_id: str) -> JsonObject:  # noqa: ANN401 -- a module with routes decodes nothing

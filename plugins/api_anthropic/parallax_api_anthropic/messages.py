@@ -10,23 +10,25 @@ from typing import get_args
 import fastapi
 from fastapi.responses import Response
 
+from parallax_api_anthropic import replies
 from parallax_api_anthropic.body_models import LONGEST_PIN_S, CountTokensRequest, MessagesRequest
 from parallax_api_anthropic.content import ContentPart, open_part, sign
 from parallax_api_anthropic.errors import VERSION_HEADER, convert_response
-from parallax_api_anthropic.replies import MessageErrorReply, MessageEvent, MessageReply, TokenCountReply
 from parallax_api_anthropic.request import KEEPS_BILLING_LINE
 from parallax_core.api import Delta, InvalidRequest, ParallaxError, Piece, Reasoning, needs_role
-from parallax_core.api.bodies import JsonObject, ParsedBody, ResponseForm, cut, to_json
+from parallax_core.api.bodies import ParsedBody, ResponseForm, cut, to_json
 from parallax_core.api.dialect import (
     AnswerParsing,
     OutputParser,
     ResponseFlow,
+    ResponseModel,
     ServedModels,
     Service,
     SseResponse,
     TokenCounts,
     answer_whole,
     continues,
+    describe_answer,
     describe_body,
     describe_errors,
     describe_named_events,
@@ -39,12 +41,8 @@ from parallax_core.api.dialect import (
 
 VERSIONS = ("2023-06-01", "2026-10-21")
 """The versions of the API that are known here."""
-PING = write_named("ping", to_json({"type": "ping"}))
+PING = write_named("ping", to_json(replies.Ping()))
 """The event that is sent at the beginning of a stream and during long pauses."""
-NOT_ENDED: JsonObject = {"stop_reason": None, "stop_sequence": None, "stop_details": None, "container": None}
-"""The end fields of a message that has not ended."""
-WHOLE_USAGE: JsonObject = {"cache_creation": None, "inference_geo": None, "service_tier": "standard", "speed": None}
-"""The fields of the usage of a message that the end of a stream does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,10 @@ class MessageResponse:
         async for _, delta in self.flow.collect():
             for piece in self.answer.read(delta):
                 self.answer.add(piece)
-        content = [part.write() for part in self.answer.parts]
-        return respond(cut(to_json(self._write_message(content, self._write_end(), self._write_whole_usage()))))
+        message, end = self._begin(self._write_whole_usage()), self._write_end()
+        message.content = [part.write() for part in self.answer.parts]
+        message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
+        return respond(cut(to_json(message)))
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the events of the message; a broken stream ends with the event ``error``."""
@@ -76,17 +76,18 @@ class MessageResponse:
             yield write_named("error", to_json(convert_response(response, self.request_id)))
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        begun = _write_usage(TokenCounts(sum(self.reading.lengths), 0, 0), None)
-        message = self._write_message([], NOT_ENDED, {**begun, **WHOLE_USAGE})
-        yield _write_event("message_start", message=message) + PING
+        begun = replies.MessageUsage(*_count(TokenCounts(sum(self.reading.lengths), 0, 0)), None)
+        yield _write_event(replies.MessageStart(self._begin(begun))) + PING
         async for _, delta in self.flow.read():
             for piece in self.answer.read(delta):
                 for event in self._write_piece(piece):
                     yield event
         for event in self._close_part():
             yield event
-        yield _write_event("message_delta", delta=self._write_end(), usage=self._write_usage())
-        yield _write_event("message_stop")
+        yield _write_event(
+            replies.MessageDelta(self._write_end(), replies.MessageDeltaUsage(*self._count(), self._details))
+        )
+        yield _write_event(replies.MessageEnded())
 
     def _write_piece(self, piece: Piece) -> Iterator[bytes]:
         """Yield the events for a piece, which may end a part and begin another."""
@@ -96,9 +97,9 @@ class MessageResponse:
         num_parts = len(parts)
         text = self.answer.add(piece)
         if len(parts) > num_parts:
-            yield _write_event("content_block_start", index=len(parts) - 1, content_block=parts[-1].opened)
+            yield _write_event(replies.ContentStart(len(parts) - 1, parts[-1].opened))
         if text:
-            yield _write_event("content_block_delta", index=len(parts) - 1, delta=parts[-1].write_delta(text))
+            yield _write_event(replies.ContentDelta(len(parts) - 1, parts[-1].write_delta(text)))
 
     def _close_part(self) -> Iterator[bytes]:
         """Yield the events at the end of the last part."""
@@ -106,35 +107,38 @@ class MessageResponse:
             return
         index, part = len(self.answer.parts) - 1, self.answer.parts[-1]
         if part.kind is Reasoning:
-            signature = {"type": "signature_delta", "signature": sign("".join(part.texts))}
-            yield _write_event("content_block_delta", index=index, delta=signature)
-        yield _write_event("content_block_stop", index=index)
+            yield _write_event(replies.ContentDelta(index, replies.SignatureDelta(sign("".join(part.texts)))))
+        yield _write_event(replies.ContentStop(index))
 
-    def _write_message(self, content: list[JsonObject], end: JsonObject, usage: JsonObject) -> JsonObject:
-        message = {"id": self.id, "type": "message", "role": "assistant", "model": self.reading.form.model}
-        return {**message, "content": content, **end, "diagnostics": None, "usage": usage}
+    def _begin(self, usage: replies.MessageUsage) -> replies.MessageReply:
+        return replies.MessageReply(id=self.id, model=self.reading.form.model, content=[], usage=usage)
 
-    def _write_end(self) -> JsonObject:
-        answer, reason = self.answer, "end_turn"
+    def _write_end(self) -> replies.MessageEnd:
+        answer = self.answer
+        reason: replies.MessageStop = "end_turn"
         if answer.reason == "length":
             reason = "model_context_window_exceeded" if self.reading.form.fills_context else "max_tokens"
         elif answer.stop_string:
             reason = "stop_sequence"
         elif answer.parsing.ends_with_calls:
             reason = "tool_use"
-        return {**NOT_ENDED, "stop_reason": reason, "stop_sequence": answer.stop_string or None}
+        return replies.MessageEnd(reason, answer.stop_string or None)
 
-    def _write_usage(self) -> JsonObject:
+    def _count(self) -> tuple[int, int, int, int]:
         counts, is_shown = self.flow.count_tokens(), self.answer.is_shown
-        return _write_usage(counts if is_shown else counts._replace(output=0), self.answer.parsing.num_reasoning)
+        return _count(counts if is_shown else counts._replace(output=0))
 
-    def _write_whole_usage(self) -> JsonObject:
+    @property
+    def _details(self) -> replies.ThinkingDetails:
+        return replies.ThinkingDetails(self.answer.parsing.num_reasoning)
+
+    def _write_whole_usage(self) -> replies.MessageUsage:
         """Return the usage with the time for which its pinned tokens are kept."""
-        usage, pin = self._write_usage(), self.reading.request.pin
-        name = "ephemeral_1h_input_tokens" if pin and pin.ttl_s == LONGEST_PIN_S else "ephemeral_5m_input_tokens"
-        times = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
-        made = {**times, name: usage["cache_creation_input_tokens"]}
-        return {**usage, **WHOLE_USAGE, "cache_creation": made}
+        usage, pin = replies.MessageUsage(*self._count(), self._details), self.reading.request.pin
+        made = usage.cache_creation_input_tokens
+        is_long = pin is not None and pin.ttl_s == LONGEST_PIN_S
+        usage.cache_creation = replies.CacheCreation(0, made) if is_long else replies.CacheCreation(made)
+        return usage
 
 
 @dataclass(slots=True)
@@ -170,21 +174,14 @@ class MessageAnswer:
         return text
 
 
-def _write_usage(counts: TokenCounts, num_reasoning: int | None) -> JsonObject:
-    """Return the token counts; ``num_reasoning``: those of the reasoning, None while they are not known."""
+def _count(counts: TokenCounts) -> tuple[int, int, int, int]:
+    """Return the first four counts of `MessageDeltaUsage`."""
     pinned = max(0, counts.pinned - counts.cached)
-    return {
-        "input_tokens": counts.prompt - counts.cached - pinned,
-        "cache_creation_input_tokens": pinned,
-        "cache_read_input_tokens": counts.cached,
-        "output_tokens": counts.output,
-        "output_tokens_details": None if num_reasoning is None else {"thinking_tokens": num_reasoning},
-        "server_tool_use": None,
-    }
+    return counts.prompt - counts.cached - pinned, pinned, counts.cached, counts.output
 
 
-def _write_event(name: str, **fields: object) -> bytes:
-    return write_named(name, to_json({"type": name, **fields}))
+def _write_event(event: ResponseModel) -> bytes:
+    return write_named(str(event.__struct_config__.tag), to_json(event))
 
 
 def write_extra(service: Service) -> bytes:
@@ -203,12 +200,14 @@ def check_version(http: fastapi.Request) -> None:
 def make_router(models: ServedModels) -> fastapi.APIRouter:
     """Return the routes for ``models``."""
     router = fastapi.APIRouter()
-    errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 529, model=MessageErrorReply)
+    errors = describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 529, model=replies.MessageErrorReply)
 
     @router.post(
         "/v1/messages",
-        response_model=MessageReply,
-        responses={**describe_named_events("message_stop", *get_args(MessageEvent)), **errors},
+        responses=describe_answer(
+            replies.MessageReply, describe_named_events("message_stop", *get_args(replies.MessageEvent))
+        )
+        | errors,
         openapi_extra=describe_body(MessagesRequest),
     )
     @needs_role("user")
@@ -227,8 +226,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
 
     @router.post(
         "/v1/messages/count_tokens",
-        response_model=TokenCountReply,
-        responses=errors,
+        responses=describe_answer(replies.TokenCountReply) | errors,
         openapi_extra=describe_body(CountTokensRequest),
     )
     @needs_role("user")

@@ -2,90 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec import field
 
 from parallax_core.api import InvalidRequest
-from parallax_core.api.dialect import ResponseModel
+from parallax_core.api.dialect import ModelReply, ResponseModel
 
 
 class Support(ResponseModel):
     """Whether requests may ask for something."""
 
-    supported: bool
+    supported: bool = False
+
+
+NO, YES = field(default_factory=Support), field(default_factory=lambda: Support(supported=True))
 
 
 class ContextEdits(Support):
     """Edits of the context."""
 
-    clear_thinking_20251015: Support
-    clear_tool_uses_20250919: Support
-    compact_20260112: Support
+    clear_thinking_20251015: Support = NO
+    clear_tool_uses_20250919: Support = NO
+    compact_20260112: Support = NO
 
 
 class EffortLevels(Support):
     """The levels of ``output_config.effort``."""
 
-    low: Support
-    medium: Support
-    high: Support
-    xhigh: Support
-    max: Support
+    low: Support = NO
+    medium: Support = NO
+    high: Support = NO
+    xhigh: Support = NO
+    max: Support = NO
 
 
 class HostedTools(Support):
     """Tools that a server runs."""
 
-    code_execution: Support
-    web_search: Support
+    code_execution: Support = NO
+    web_search: Support = NO
 
 
 class ThinkingTypes(ResponseModel):
     """The types of ``thinking``, each of which is supported exactly if a request with it is not refused."""
 
-    adaptive: Support
-    between_tools: Support
-    disabled: Support
-    enabled: Support
+    adaptive: Support = YES
+    between_tools: Support = NO
+    disabled: Support = YES
+    enabled: Support = NO
 
 
 class ThinkingSupport(Support):
     """Reasoning."""
 
-    types: ThinkingTypes
+    types: ThinkingTypes = field(default_factory=ThinkingTypes)
 
 
 class MessageModelCapabilities(ResponseModel):
     """What requests for a model may ask for."""
 
-    batch: Support
-    citations: Support
-    code_execution: Support
-    context_management: ContextEdits
-    effort: EffortLevels
-    image_input: Support
-    pdf_input: Support
-    server_tools: HostedTools
-    structured_outputs: Support
-    thinking: ThinkingSupport
-    tools: Support
+    batch: Support = NO
+    citations: Support = NO
+    code_execution: Support = NO
+    context_management: ContextEdits = field(default_factory=ContextEdits)
+    effort: EffortLevels = field(default_factory=EffortLevels)
+    image_input: Support = NO
+    pdf_input: Support = NO
+    server_tools: HostedTools = field(default_factory=HostedTools)
+    structured_outputs: Support = NO
+    thinking: ThinkingSupport = field(default_factory=ThinkingSupport)
+    tools: Support = NO
     """Anthropic's own form lacks it, since all its models have tools."""
 
 
-class MessageModelReply(ResponseModel):
+class MessageModelReply(ResponseModel, kw_only=True, tag_field="type", tag="model"):
     """A model, in the form of Anthropic's API."""
 
-    type: Literal["model"]
     id: str
     display_name: str
     created_at: str
     """The start of the server, by RFC 3339."""
-    lifecycle: Literal["active"]
-    line: None
-    deprecated_at: None
-    retires_at: None
+    lifecycle: Literal["active"] = "active"
+    line: None = None
+    deprecated_at: None = None
+    retires_at: None = None
     max_input_tokens: int | None
     """The largest number of tokens of a prompt and its answer together; null if it is not known yet."""
     max_tokens: int | None
@@ -104,12 +108,6 @@ class MessageModelsReply(ResponseModel):
     """Whether there are more in the direction that was asked for."""
 
 
-EFFORTS = ("low", "medium", "high", "xhigh", "max")
-CONTEXT_EDITS = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
-NEVER = ("batch", "citations", "code_execution", "image_input", "pdf_input")
-"""What no model here is able to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelPage:
     """Which models a client asks for."""
@@ -124,8 +122,8 @@ class ModelPage:
     """Whether they may have the ``lifecycle`` that all models here have."""
 
 
-def list_models(models: list[dict[str, Any]], page: ModelPage) -> dict[str, object]:
-    """Return a page of models, which are in Anthropic's form.
+def list_models(models: list[MessageModelReply], page: ModelPage) -> MessageModelsReply:
+    """Return a page of models.
 
     Raises:
         InvalidRequest: if the page begins at no model, or at two.
@@ -133,7 +131,7 @@ def list_models(models: list[dict[str, Any]], page: ModelPage) -> dict[str, obje
     if page.after_id and page.before_id:
         raise InvalidRequest("'after_id' and 'before_id' ask for different pages: send only one of them", "before_id")
     models = models if page.has_active else []
-    ids = [each["id"] for each in models]
+    ids = [each.id for each in models]
     if page.before_id:
         end = _find_place(ids, page.before_id, "before_id")
         begin = max(0, end - page.limit)
@@ -142,8 +140,8 @@ def list_models(models: list[dict[str, Any]], page: ModelPage) -> dict[str, obje
         begin = _find_place(ids, page.after_id, "after_id") + 1 if page.after_id else 0
         end = begin + page.limit
         has_more = end < len(ids)
-    shown = ids[begin:end] or [None]
-    return {"data": models[begin:end], "first_id": shown[0], "last_id": shown[-1], "has_more": has_more}
+    first, last = (ids[begin:end][at] if ids[begin:end] else None for at in (0, -1))
+    return MessageModelsReply(models[begin:end], first, last, has_more)
 
 
 def _find_place(ids: list[str], name: str, field: str) -> int:
@@ -152,39 +150,28 @@ def _find_place(ids: list[str], name: str, field: str) -> int:
     return ids.index(name)
 
 
-def convert_model(model: Mapping[str, Any], *, limits_reasoning: bool) -> dict[str, Any]:
+def convert_model(model: ModelReply, *, limits_reasoning: bool) -> MessageModelReply:
     """Return a model in Anthropic's form.
 
     Args:
         model: the same in OpenAI's form.
         limits_reasoning: whether requests for it may limit the reasoning.
     """
-    length, able = model["max_model_len"], model["capabilities"]
-    created = datetime.fromtimestamp(model["created"], UTC)
-    return {
-        "type": "model",
-        "id": model["id"],
-        "display_name": model["id"],
-        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "lifecycle": "active",
-        "line": None,
-        "deprecated_at": None,
-        "retires_at": None,
-        "max_input_tokens": length,
-        "max_tokens": length,
-        "capabilities": _convert_capabilities(able, limits_reasoning=limits_reasoning) if able else None,
-    }
+    return MessageModelReply(
+        id=model.id,
+        display_name=model.id,
+        created_at=datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        max_input_tokens=model.max_model_len,
+        max_tokens=model.max_model_len,
+        capabilities=_convert(model.capabilities, limits_reasoning=limits_reasoning) if model.capabilities else None,
+    )
 
 
-def _convert_capabilities(able: list[str], *, limits_reasoning: bool) -> dict[str, Any]:
-    no, reasons = {"supported": False}, {"supported": "reasoning" in able}
-    types = {"adaptive": True, "between_tools": False, "disabled": True, "enabled": limits_reasoning}
-    return {
-        **dict.fromkeys(NEVER, no),
-        "context_management": {**no, **dict.fromkeys(CONTEXT_EDITS, no)},
-        "effort": {**reasons, **dict.fromkeys(EFFORTS, reasons)},
-        "server_tools": {**no, "code_execution": no, "web_search": no},
-        "structured_outputs": {"supported": "structured_output" in able},
-        "thinking": {**reasons, "types": {name: {"supported": each} for name, each in types.items()}},
-        "tools": {"supported": "tools" in able},
-    }
+def _convert(able: Collection[str], *, limits_reasoning: bool) -> MessageModelCapabilities:
+    reasons = "reasoning" in able
+    return MessageModelCapabilities(
+        effort=EffortLevels(reasons, *[Support(supported=reasons)] * 5),
+        structured_outputs=Support("structured_output" in able),
+        thinking=ThinkingSupport(reasons, ThinkingTypes(enabled=Support(limits_reasoning))),
+        tools=Support("tools" in able),
+    )

@@ -22,7 +22,14 @@ from parallax_api_anthropic.model_list import (
     list_models,
 )
 from parallax_api_anthropic.replies import MessageErrorReply
-from parallax_core.api.dialect import ModelEntry, ServedModels, describe_errors, describe_model
+from parallax_core.api.dialect import (
+    ModelEntry,
+    ServedModels,
+    describe_answer,
+    describe_errors,
+    describe_model,
+    respond_with,
+)
 
 PAGE, LARGEST_PAGE = 20, 1000
 """The number of models of a page: by default, and the largest."""
@@ -56,28 +63,27 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     """Return the routes. `describe_models` describes them, as others have their paths."""
     router, created = fastapi.APIRouter(route_class=AnthropicRoute), int(time.time())
 
-    def convert(known: ModelEntry, name: str) -> dict[str, Any]:
+    def convert(known: ModelEntry, name: str) -> MessageModelReply:
         service = known.hosted.service if known.hosted is not None else None
         limits_reasoning = service is not None and service.limits_reasoning
-        return convert_model({**describe_model(known, created), "id": name}, limits_reasoning=limits_reasoning)
+        return convert_model(describe_model(known, created, name), limits_reasoning=limits_reasoning)
 
     @router.get(
         "/v1/models",
-        response_model=MessageModelsReply,
-        responses=describe_errors(401, 403, model=MessageErrorReply),
+        responses=describe_answer(MessageModelsReply) | describe_errors(401, 403, model=MessageErrorReply),
     )
-    async def show_models(page: PageQuery) -> dict[str, object]:
+    async def show_models(page: PageQuery) -> fastapi.Response:
         """Return a page of the models that are known, those that answer first."""
-        return list_models([convert(known, name) for known in models.all for name in models.list_names(known)], page)
+        found = [convert(known, name) for known in models.all for name in models.list_names(known)]
+        return respond_with(list_models(found, page))
 
     @router.get(
         "/v1/models/{model_id:path}",
-        response_model=MessageModelReply,
-        responses=describe_errors(401, 403, 404, model=MessageErrorReply),
+        responses=describe_answer(MessageModelReply) | describe_errors(401, 403, 404, model=MessageErrorReply),
     )
-    async def show_model(model_id: str) -> dict[str, object]:
+    async def show_model(model_id: str) -> fastapi.Response:
         """Describe a model that this server knows."""
-        return convert(models.get(model_id), model_id)
+        return respond_with(convert(models.get(model_id), model_id))
 
     return router
 
@@ -85,9 +91,6 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
 def describe_models(schema: dict[str, Any], router: fastapi.APIRouter) -> None:
     """Add to the description of a server what the routes of ``router`` add to those at their paths."""
     own = get_openapi(title="", version="", routes=router.routes)
-    for name, shape in own["components"]["schemas"].items():
-        if name not in {"HTTPValidationError", "ValidationError"}:
-            schema["components"]["schemas"].setdefault(name, shape)
     for path, operations in own["paths"].items():
         for method, operation in operations.items():
             shared = schema["paths"][path][method]

@@ -1,12 +1,12 @@
-"""The schemas of responses of the Messages routes, for ``/openapi.json`` and for tests."""
+"""The objects of the Messages routes, from which answers are written and described."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+import msgspec
 
-from parallax_core.api.dialect import ResponseModel
+from parallax_core.api.bodies import ResponseModel
 
 MessageStop = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
@@ -14,8 +14,8 @@ MessageStop = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "mo
 class CacheCreation(ResponseModel):
     """The tokens of `MessageUsage.cache_creation_input_tokens`, by the time for which they are kept."""
 
-    ephemeral_5m_input_tokens: int
-    ephemeral_1h_input_tokens: int
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
 
 
 class ThinkingDetails(ResponseModel):
@@ -36,140 +36,125 @@ class MessageDeltaUsage(ResponseModel):
     output_tokens: int
     output_tokens_details: ThinkingDetails | None
     """None at the beginning of a stream."""
-    server_tool_use: None
+    server_tool_use: None = None
     """There are no tools that the server runs."""
 
 
 class MessageUsage(MessageDeltaUsage):
     """The token counts of a message."""
 
-    cache_creation: CacheCreation | None
+    cache_creation: CacheCreation | None = None
     """None at the beginning of a stream."""
-    inference_geo: None
-    service_tier: Literal["standard"]
-    speed: None
+    inference_geo: None = None
+    service_tier: Literal["standard"] = "standard"
+    speed: None = None
 
 
-class MessageText(ResponseModel):
+class MessageText(ResponseModel, tag_field="type", tag="text"):
     """A block of text."""
 
-    type: Literal["text"]
-    text: str
-    citations: Annotated[list[None], Field(max_length=0)]
+    text: str = ""
+    citations: Annotated[list[None], msgspec.Meta(max_length=0)] = msgspec.field(default_factory=list)
     """Empty: the published schema requires the field, and clients that take none for an error read a list."""
 
 
-class MessageThinking(ResponseModel):
+class MessageThinking(ResponseModel, tag_field="type", tag="thinking"):
     """The reasoning before an answer."""
 
-    type: Literal["thinking"]
-    thinking: str
-    signature: str
+    thinking: str = ""
+    signature: str = ""
     """A digest of the text, for clients that expect one; it is not checked."""
 
 
-class DirectCaller(ResponseModel):
+class DirectCaller(ResponseModel, tag_field="type", tag="direct"):
     """The model itself, which calls a tool without a program."""
 
-    type: Literal["direct"]
 
-
-class MessageToolUse(ResponseModel):
+class MessageToolUse(ResponseModel, tag_field="type", tag="tool_use"):
     """A tool call."""
 
-    type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, Any]
+    input: dict[str, Any] = msgspec.field(default_factory=dict)
     """The arguments; empty if the answer ended within them."""
-    caller: DirectCaller
-    toolset_name: None
+    caller: DirectCaller = msgspec.field(default_factory=DirectCaller)
+    toolset_name: None = None
 
 
 MessageContentPart = MessageText | MessageThinking | MessageToolUse
 
 
-class MessageReply(ResponseModel):
+class MessageReply(ResponseModel, kw_only=True):
     """The answer to ``POST /v1/messages``."""
 
     id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
     model: str
     content: list[MessageContentPart]
     """No block if the answer has no text."""
-    stop_reason: MessageStop | None
+    stop_reason: MessageStop | None = None
     """Null only at the beginning of a stream."""
-    stop_sequence: str | None
+    stop_sequence: str | None = None
     """The string of ``stop_sequences`` that ended the answer."""
-    stop_details: None
+    stop_details: None = None
     """Details of a refusal; nothing is refused here."""
-    container: None
-    diagnostics: None
+    container: None = None
+    diagnostics: None = None
     usage: MessageUsage
 
 
-class MessageStart(ResponseModel):
+class MessageStart(ResponseModel, tag_field="type", tag="message_start"):
     """The first event of a stream."""
 
-    type: Literal["message_start"]
     message: MessageReply
 
 
-class Ping(ResponseModel):
+class Ping(ResponseModel, tag_field="type", tag="ping"):
     """An event that shows that the server is there."""
 
-    type: Literal["ping"]
 
-
-class ContentStart(ResponseModel):
+class ContentStart(ResponseModel, tag_field="type", tag="content_block_start"):
     """The beginning of a block."""
 
-    type: Literal["content_block_start"]
     index: int
     content_block: MessageContentPart
 
 
-class TextDelta(ResponseModel):
+class TextDelta(ResponseModel, tag_field="type", tag="text_delta"):
     """The next piece of a text."""
 
-    type: Literal["text_delta"]
     text: str
 
 
-class ThinkingDelta(ResponseModel):
+class ThinkingDelta(ResponseModel, tag_field="type", tag="thinking_delta"):
     """The next piece of the reasoning."""
 
-    type: Literal["thinking_delta"]
     thinking: str
 
 
-class SignatureDelta(ResponseModel):
+class SignatureDelta(ResponseModel, tag_field="type", tag="signature_delta"):
     """The signature of the reasoning, after its last piece."""
 
-    type: Literal["signature_delta"]
     signature: str
 
 
-class InputDelta(ResponseModel):
+class InputDelta(ResponseModel, tag_field="type", tag="input_json_delta"):
     """The next piece of the arguments of a tool call."""
 
-    type: Literal["input_json_delta"]
     partial_json: str
 
 
-class ContentDelta(ResponseModel):
+class ContentDelta(ResponseModel, tag_field="type", tag="content_block_delta"):
     """The next piece of a block."""
 
-    type: Literal["content_block_delta"]
     index: int
     delta: TextDelta | ThinkingDelta | SignatureDelta | InputDelta
 
 
-class ContentStop(ResponseModel):
+class ContentStop(ResponseModel, tag_field="type", tag="content_block_stop"):
     """The end of a block."""
 
-    type: Literal["content_block_stop"]
     index: int
 
 
@@ -178,22 +163,19 @@ class MessageEnd(ResponseModel):
 
     stop_reason: MessageStop
     stop_sequence: str | None
-    stop_details: None
-    container: None
+    stop_details: None = None
+    container: None = None
 
 
-class MessageDelta(ResponseModel):
+class MessageDelta(ResponseModel, tag_field="type", tag="message_delta"):
     """The event after the last block."""
 
-    type: Literal["message_delta"]
     delta: MessageEnd
     usage: MessageDeltaUsage
 
 
-class MessageEnded(ResponseModel):
+class MessageEnded(ResponseModel, tag_field="type", tag="message_stop"):
     """The last event of a stream."""
-
-    type: Literal["message_stop"]
 
 
 class MessageErrorDetail(ResponseModel):
@@ -205,10 +187,9 @@ class MessageErrorDetail(ResponseModel):
     """The error, with the name of the field, and the next step."""
 
 
-class MessageErrorReply(ResponseModel):
+class MessageErrorReply(ResponseModel, tag_field="type", tag="error"):
     """The response for every error of the Messages routes, and the last event of a stream that breaks."""
 
-    type: Literal["error"]
     error: MessageErrorDetail
     request_id: str
 

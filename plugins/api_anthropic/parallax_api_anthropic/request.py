@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from parallax_api_anthropic.body_models import CountTokensRequest, MessagesRequest, OutputFormat
+from parallax_api_anthropic.replies import TokenCountReply
 from parallax_api_anthropic.turns import list_messages, make_choice, make_tool
 from parallax_core.api import InvalidRequest
 from parallax_core.api.bodies import (
@@ -25,7 +26,7 @@ from parallax_core.api.bodies import (
     check_lengths,
     parse_chat,
     read_conversation,
-    write_answer,
+    to_json,
 )
 
 FIELDS = {
@@ -80,7 +81,7 @@ def count_tokens(reader: BodyReader, body: CountTokensRequest, ask: BodyRequest)
     try:
         chat = _make_chat(reader.text, body, ask)
         prompt = read_conversation(reader.text, chat, reader.parser, _find_ending(body))
-        return write_answer(input_tokens=len(prompt))
+        return DirectAnswer(to_json(TokenCountReply(len(prompt))))
     except InvalidRequest as error:
         raise _rename(error) from error
 

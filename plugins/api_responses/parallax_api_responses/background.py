@@ -7,9 +7,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import count
 
+from parallax_api_responses.replies import ResponseEvent
 from parallax_api_responses.writer import ResponsesWriter
 from parallax_core.api import BackendFailed, ParallaxError
-from parallax_core.api.bodies import JsonObject, to_json
+from parallax_core.api.bodies import to_json
 from parallax_core.api.dialect import ResponseFlow, error_response, write_named
 
 Save = Callable[["BackgroundRun"], Awaitable[None]]
@@ -79,8 +80,8 @@ class BackgroundRun:
             self._add(self.writer.read(delta))
         self._add(self.writer.end(self._flow.count_tokens()))
 
-    def _add(self, events: Iterable[JsonObject]) -> None:
-        self.events += [write_named(str(event["type"]), to_json(event)) for event in events]
+    def _add(self, events: Iterable[ResponseEvent]) -> None:
+        self.events += [write_named(event.type, to_json(event)) for event in events]
         self._tell()
 
     def _tell(self) -> None:

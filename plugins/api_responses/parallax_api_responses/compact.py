@@ -11,12 +11,20 @@ from parallax_api_responses.body_models import CompactRequest
 from parallax_api_responses.keeper import ResponseKeeper
 from parallax_api_responses.output_parts import OutputMessage
 from parallax_api_responses.reasoning_code import encode_text
-from parallax_api_responses.replies import CompactedReply
+from parallax_api_responses.replies import CompactedPart, CompactedReply
 from parallax_api_responses.route import make_writer, read_kept
 from parallax_api_responses.writer import PREFIX, ResponsesWriter
 from parallax_core.api import BackendFailed, needs_role
-from parallax_core.api.bodies import JsonObject, cut, to_json
-from parallax_core.api.dialect import ResponseFlow, ServedModels, answer_whole, describe_body, describe_errors, respond
+from parallax_core.api.bodies import cut, to_json
+from parallax_core.api.dialect import (
+    ResponseFlow,
+    ServedModels,
+    answer_whole,
+    describe_answer,
+    describe_body,
+    describe_errors,
+    respond,
+)
 
 
 def make_router(models: ServedModels, keeper: ResponseKeeper) -> fastapi.APIRouter:
@@ -26,8 +34,7 @@ def make_router(models: ServedModels, keeper: ResponseKeeper) -> fastapi.APIRout
 
     @router.post(
         "/v1/responses/compact",
-        response_model=CompactedReply,
-        responses=errors,
+        responses=describe_answer(CompactedReply) | errors,
         openapi_extra=describe_body(CompactRequest),
     )
     @needs_role("user")
@@ -50,8 +57,7 @@ async def _collect(flow: ResponseFlow, writer: ResponsesWriter) -> Response:
     return respond(cut(to_json(_write(writer, summary))))
 
 
-def _write(writer: ResponsesWriter, summary: str) -> JsonObject:
-    number = writer.id.removeprefix(PREFIX)
-    part = {"type": "compaction", "id": f"cmp_{number}", "encrypted_content": encode_text(summary)}
-    common: JsonObject = {"id": writer.id, "object": "response.compaction", "created_at": writer.created_at}
-    return {**common, "output": [part], "usage": writer.usage}
+def _write(writer: ResponsesWriter, summary: str) -> CompactedReply:
+    reply, part = writer.reply, CompactedPart(f"cmp_{writer.id.removeprefix(PREFIX)}", encode_text(summary))
+    assert reply.usage is not None
+    return CompactedReply(id=reply.id, created_at=reply.created_at, output=[part], usage=reply.usage)

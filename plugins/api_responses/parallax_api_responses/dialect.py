@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from parallax_api_responses import compact, kept_routes, route
 from parallax_api_responses.keeper import make_keeper
-from parallax_api_responses.replies import AnyResponseEvent
 from parallax_core.api import Dialect
 from parallax_core.api.dialect import ServedModels, ServerOptions
 
@@ -19,4 +16,4 @@ def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """
     keeper = make_keeper(options, models.backlog)
     routers = tuple(each.make_router(models, keeper) for each in (route, compact, kept_routes))
-    return Dialect(routers=routers, schemas=get_args(AnyResponseEvent), close=keeper.close)
+    return Dialect(routers=routers, close=keeper.close)

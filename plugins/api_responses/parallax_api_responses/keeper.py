@@ -159,7 +159,7 @@ class ResponseKeeper:
         plan = writer.plan
         if self._store is None or not plan.stores:
             return
-        body = to_json(writer.write())
+        body = to_json(writer.reply)
         stored = StoredResponse(id=writer.id, owner=owner, previous=plan.previous, body=body, input=plan.input)
         try:
             await self._store.put(stored, events)

@@ -14,11 +14,19 @@ from parallax_api_responses.body_models import Included
 from parallax_api_responses.input_list import list_kept_input
 from parallax_api_responses.keeper import ResponseKeeper
 from parallax_api_responses.replies import DeletedReply, InputListReply, ResponsesReply
-from parallax_api_responses.route import EVENTS
+from parallax_api_responses.route import ANSWERS
 from parallax_api_responses.store import StoredResponse
 from parallax_core.api import InvalidRequest, UnknownName, needs_role
 from parallax_core.api.bodies import JsonObject, cut, to_json
-from parallax_core.api.dialect import ServedModels, SseResponse, WholeResponse, describe_errors, respond
+from parallax_core.api.dialect import (
+    ServedModels,
+    SseResponse,
+    WholeResponse,
+    describe_answer,
+    describe_errors,
+    respond,
+    respond_with,
+)
 
 PATH = "/v1/responses/{response_id}"
 ERRORS = describe_errors(400, 401, 403, 404, 429)
@@ -47,8 +55,7 @@ async def check_included(include: IncludedQuery = None, includes: IncludedQuerie
 def _add_retrieve(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: Identify) -> None:
     @router.get(
         PATH,
-        response_model=ResponsesReply,
-        responses={**EVENTS, **ERRORS},
+        responses=ANSWERS | ERRORS,
         dependencies=[Depends(check_included)],
     )
     async def retrieve_response(
@@ -67,7 +74,7 @@ def _add_retrieve(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: I
             raise InvalidRequest(message, "starting_after")
         owner, first = identify(http), 0 if starting_after is None else starting_after + 1
         if run := keeper.find_run(owner, response_id):
-            return SseResponse(run.follow(first)) if stream else respond(cut(to_json(run.writer.write())))
+            return SseResponse(run.follow(first)) if stream else respond(cut(to_json(run.writer.reply)))
         stored = await _find(keeper, owner, response_id)
         if not stream:
             return WholeResponse(respond(cut(stored.body)), keeper.begin_reading(owner, len(stored.body)))
@@ -77,22 +84,22 @@ def _add_retrieve(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: I
 
 
 def _add_ends(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: Identify) -> None:
-    @router.delete(PATH, response_model=DeletedReply, responses=ERRORS)
+    @router.delete(PATH, responses=describe_answer(DeletedReply) | ERRORS)
     @needs_role("user")
     async def delete_response(http: fastapi.Request, response_id: str) -> Response:
         """Delete a response; one that runs in the background ends."""
         if not await keeper.delete(identify(http), response_id):
             raise _unknown(response_id)
-        return respond(cut(to_json({"id": response_id, "object": "response", "deleted": True})))
+        return respond_with(DeletedReply(response_id))
 
-    @router.post(f"{PATH}/cancel", response_model=ResponsesReply, responses=ERRORS)
+    @router.post(f"{PATH}/cancel", responses=describe_answer(ResponsesReply) | ERRORS)
     @needs_role("user")
     async def cancel_response(http: fastapi.Request, response_id: str) -> Response:
         """End a response that runs in the background; one that has ended stays as it is."""
         owner = identify(http)
         if run := keeper.find_run(owner, response_id):
             await run.cancel()
-            return respond(cut(to_json(run.writer.write())))
+            return respond(cut(to_json(run.writer.reply)))
         stored = await _find(keeper, owner, response_id)
         if not stored.has_events:
             message = "only responses in the background can be cancelled"
@@ -103,8 +110,7 @@ def _add_ends(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: Ident
 def _add_input(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: Identify) -> None:
     @router.get(
         f"{PATH}/input_items",
-        response_model=InputListReply,
-        responses=ERRORS,
+        responses=describe_answer(InputListReply) | ERRORS,
         dependencies=[Depends(check_included)],
     )
     async def list_input_parts(
@@ -114,13 +120,14 @@ def _add_input(router: fastapi.APIRouter, keeper: ResponseKeeper, identify: Iden
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
         order: Literal["asc", "desc"] = "desc",
         after: str | None = None,
-    ) -> JsonObject:
+    ) -> Response:
         """List the parts of the input of a response, without those of the responses that it continues."""
         owner = identify(http)
         run = keeper.find_run(owner, response_id)
         data = run.writer.plan.input if run else (await _find(keeper, owner, response_id)).input
         parts = await asyncio.to_thread(list_kept_input, response_id, data)
-        return _make_page(parts if order == "asc" else parts[::-1], limit, after)
+        page = _make_page(parts if order == "asc" else parts[::-1], limit, after)
+        return respond(cut(to_json(page)))
 
 
 async def _find(keeper: ResponseKeeper, owner: bytes, name: str) -> StoredResponse:
@@ -141,7 +148,7 @@ def _check_events(stored: StoredResponse) -> None:
         raise InvalidRequest(message, "stream", "leave 'stream' out")
 
 
-def _make_page(parts: list[JsonObject], limit: int, after: str | None) -> JsonObject:
+def _make_page(parts: list[JsonObject], limit: int, after: str | None) -> InputListReply:
     """Return a page of a list in OpenAI's form.
 
     Raises:
@@ -155,6 +162,5 @@ def _make_page(parts: list[JsonObject], limit: int, after: str | None) -> JsonOb
             raise InvalidRequest(message, "after")
         start = places[0] + 1
     page = parts[start : start + limit]
-    first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
-    has_more = start + limit < len(parts)
-    return {"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": has_more}
+    first, last = (str(page[at]["id"]) if page else "" for at in (0, -1))
+    return InputListReply(data=page, first_id=first, last_id=last, has_more=start + limit < len(parts))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
+from msgspec import UNSET
 
+from parallax_api_responses import replies
 from parallax_api_responses.custom_input import CustomInput
 from parallax_api_responses.input_models import PartStatus
 from parallax_api_responses.plan import ToolOrigin
 from parallax_api_responses.reasoning_code import encode_text
 from parallax_core.api import Content, Piece, Reasoning, ToolCall
-from parallax_core.api.bodies import JsonObject
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,25 +30,25 @@ class OutputPart:
     logprobs: list[msgspec.Raw] = field(default_factory=list)
     """The JSON of the log-probability of each token; only of messages."""
 
-    def begin(self) -> Iterator[JsonObject]:
+    def begin(self) -> Iterator[replies.ResponseEvent]:
         """Yield the events after ``response.output_item.added``."""
         return iter(())
 
-    def add(self, text: str, logprobs: list[msgspec.Raw]) -> Iterator[JsonObject]:
+    def add(self, text: str, logprobs: list[msgspec.Raw]) -> Iterator[replies.ResponseEvent]:
         """Add a text and yield its event."""
         self.texts.append(text)
         self.logprobs += logprobs
         yield self.write_delta(text, logprobs)
 
-    def end(self) -> Iterator[JsonObject]:
+    def end(self) -> Iterator[replies.ResponseEvent]:
         """Yield the events before ``response.output_item.done``."""
         raise NotImplementedError
 
-    def write(self, status: PartStatus, *, is_empty: bool = False) -> JsonObject:
+    def write(self, status: PartStatus, *, is_empty: bool = False) -> replies.ResponsePart:
         """Return the part; ``is_empty``: as it begins."""
         raise NotImplementedError
 
-    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> JsonObject:
+    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> replies.ResponseEvent:
         """Return the event for a text."""
         raise NotImplementedError
 
@@ -56,9 +58,9 @@ class OutputPart:
         return "".join(self.texts)
 
     @property
-    def place(self) -> JsonObject:
-        """The fields by which events name the part."""
-        return {"item_id": self.id, "output_index": self.index}
+    def place(self) -> tuple[str, int]:
+        """The fields by which events name the part: its id and its index."""
+        return self.id, self.index
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,29 +69,25 @@ class OutputMessage(OutputPart):
 
     kind: type[Piece] = Content
 
-    def begin(self) -> Iterator[JsonObject]:
+    def begin(self) -> Iterator[replies.ResponseEvent]:
         """See `OutputPart.begin`."""
-        yield {"type": "response.content_part.added", **self._content_place, "part": _write_text("", [])}
+        yield replies.ResponseContentEvent("response.content_part.added", *self.place, 0, _write_text("", []))
 
-    def end(self) -> Iterator[JsonObject]:
+    def end(self) -> Iterator[replies.ResponseEvent]:
         """See `OutputPart.end`."""
-        done = {"text": self.text, "logprobs": self.logprobs}
-        yield {"type": "response.output_text.done", **self._content_place, **done}
         part = _write_text(self.text, self.logprobs)
-        yield {"type": "response.content_part.done", **self._content_place, "part": part}
+        yield replies.ResponseTextDone("response.output_text.done", *self.place, 0, part.text, part.logprobs)
+        yield replies.ResponseContentEvent("response.content_part.done", *self.place, 0, part)
 
-    def write(self, status: PartStatus, *, is_empty: bool = False) -> JsonObject:
+    def write(self, status: PartStatus, *, is_empty: bool = False) -> replies.ResponseMessage:
         """See `OutputPart.write`."""
         content = [] if is_empty else [_write_text(self.text, self.logprobs)]
-        return {"type": "message", "id": self.id, "status": status, "role": "assistant", "content": content}
+        return replies.ResponseMessage(id=self.id, status=status, content=content)
 
-    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> JsonObject:
+    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> replies.ResponseEvent:
         """See `OutputPart.write_delta`."""
-        return {"type": "response.output_text.delta", **self._content_place, "delta": text, "logprobs": logprobs}
-
-    @property
-    def _content_place(self) -> JsonObject:
-        return {**self.place, "content_index": 0}
+        shown = cast("list[replies.TextLogprobs]", logprobs)
+        return replies.ResponseTextDelta("response.output_text.delta", *self.place, 0, text, shown)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,65 +98,60 @@ class OutputReasoning(OutputPart):
     encrypts: bool = False
     """Send it as ``encrypted_content``, too."""
 
-    def begin(self) -> Iterator[JsonObject]:
+    def begin(self) -> Iterator[replies.ResponseEvent]:
         """See `OutputPart.begin`."""
-        yield {"type": "response.content_part.added", **self._content_place, "part": self._write_content("")}
+        yield replies.ResponseContentEvent(
+            "response.content_part.added", *self.place, 0, replies.ResponseReasoningText("")
+        )
 
-    def end(self) -> Iterator[JsonObject]:
+    def end(self) -> Iterator[replies.ResponseEvent]:
         """See `OutputPart.end`."""
-        yield {"type": "response.reasoning_text.done", **self._content_place, "text": self.text}
-        yield {"type": "response.content_part.done", **self._content_place, "part": self._write_content(self.text)}
+        part = replies.ResponseReasoningText(self.text)
+        yield replies.ResponseReasoningDone("response.reasoning_text.done", *self.place, 0, part.text)
+        yield replies.ResponseContentEvent("response.content_part.done", *self.place, 0, part)
 
-    def write(self, status: PartStatus, *, is_empty: bool = False) -> JsonObject:
+    def write(self, status: PartStatus, *, is_empty: bool = False) -> replies.ResponseReasoning:
         """See `OutputPart.write`."""
-        content = [] if is_empty else [self._write_content(self.text)]
-        return {**self._write_common(status, is_empty=is_empty), "summary": [], "content": content}
+        part = self._begin(status, is_empty=is_empty)
+        part.content = [] if is_empty else [replies.ResponseReasoningText(self.text)]
+        return part
 
-    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> JsonObject:
+    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> replies.ResponseEvent:
         """See `OutputPart.write_delta`."""
         del logprobs
-        return {"type": "response.reasoning_text.delta", **self._content_place, "delta": text}
+        return replies.ResponseReasoningDelta("response.reasoning_text.delta", *self.place, 0, text)
 
-    def _write_common(self, status: PartStatus, *, is_empty: bool) -> JsonObject:
-        common: JsonObject = {"type": "reasoning", "id": self.id, "status": status}
-        return {**common, "encrypted_content": encode_text(self.text)} if self.encrypts and not is_empty else common
-
-    @staticmethod
-    def _write_content(text: str) -> JsonObject:
-        return {"type": "reasoning_text", "text": text}
-
-    @property
-    def _content_place(self) -> JsonObject:
-        return {**self.place, "content_index": 0}
+    def _begin(self, status: PartStatus, *, is_empty: bool) -> replies.ResponseReasoning:
+        encrypted = encode_text(self.text) if self.encrypts and not is_empty else UNSET
+        return replies.ResponseReasoning(id=self.id, status=status, encrypted_content=encrypted)
 
 
 @dataclass(slots=True, kw_only=True)
 class OutputSummary(OutputReasoning):
     """The reasoning, sent as its summary."""
 
-    def begin(self) -> Iterator[JsonObject]:
+    def begin(self) -> Iterator[replies.ResponseEvent]:
         """See `OutputPart.begin`."""
-        yield {"type": "response.reasoning_summary_part.added", **self._summary_place, "part": _write_summary("")}
+        yield replies.ResponseSummaryPart(
+            "response.reasoning_summary_part.added", *self.place, 0, replies.ResponseSummaryText("")
+        )
 
-    def end(self) -> Iterator[JsonObject]:
+    def end(self) -> Iterator[replies.ResponseEvent]:
         """See `OutputPart.end`."""
-        yield {"type": "response.reasoning_summary_text.done", **self._summary_place, "text": self.text}
-        part = _write_summary(self.text)
-        yield {"type": "response.reasoning_summary_part.done", **self._summary_place, "part": part}
+        part = replies.ResponseSummaryText(self.text)
+        yield replies.ResponseSummaryDone("response.reasoning_summary_text.done", *self.place, 0, part.text)
+        yield replies.ResponseSummaryPart("response.reasoning_summary_part.done", *self.place, 0, part)
 
-    def write(self, status: PartStatus, *, is_empty: bool = False) -> JsonObject:
+    def write(self, status: PartStatus, *, is_empty: bool = False) -> replies.ResponseReasoning:
         """See `OutputPart.write`."""
-        summary = [] if is_empty else [_write_summary(self.text)]
-        return {**self._write_common(status, is_empty=is_empty), "summary": summary}
+        part = self._begin(status, is_empty=is_empty)
+        part.summary = [] if is_empty else [replies.ResponseSummaryText(self.text)]
+        return part
 
-    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> JsonObject:
+    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> replies.ResponseEvent:
         """See `OutputPart.write_delta`."""
         del logprobs
-        return {"type": "response.reasoning_summary_text.delta", **self._summary_place, "delta": text}
-
-    @property
-    def _summary_place(self) -> JsonObject:
-        return {**self.place, "summary_index": 0}
+        return replies.ResponseSummaryDelta("response.reasoning_summary_text.delta", *self.place, 0, text)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,23 +162,25 @@ class OutputCall(OutputPart):
     call_id: str
     origin: ToolOrigin
 
-    def end(self) -> Iterator[JsonObject]:
+    def end(self) -> Iterator[replies.ResponseEvent]:
         """See `OutputPart.end`."""
-        yield {"type": "response.function_call_arguments.done", **self.place, "arguments": self.text}
+        yield replies.ResponseArgumentsDone("response.function_call_arguments.done", *self.place, self.text)
 
-    def write(self, status: PartStatus, *, is_empty: bool = False) -> JsonObject:
+    def write(self, status: PartStatus, *, is_empty: bool = False) -> replies.ResponsePart:
         """See `OutputPart.write`."""
-        arguments = {"arguments": "" if is_empty else self.text}
-        return {"type": "function_call", "id": self.id, "status": status, **self._write_call(), **arguments}
+        return replies.ResponseCall(
+            id=self.id,
+            status=status,
+            call_id=self.call_id,
+            name=self.origin.name,
+            namespace=self.origin.namespace or UNSET,
+            arguments="" if is_empty else self.text,
+        )
 
-    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> JsonObject:
+    def write_delta(self, text: str, logprobs: list[msgspec.Raw]) -> replies.ResponseEvent:
         """See `OutputPart.write_delta`."""
         del logprobs
-        return {"type": "response.function_call_arguments.delta", **self.place, "delta": text}
-
-    def _write_call(self) -> JsonObject:
-        call: JsonObject = {"call_id": self.call_id, "name": self.origin.name}
-        return {**call, "namespace": self.origin.namespace} if self.origin.namespace else call
+        return replies.ResponseCallDelta("response.function_call_arguments.delta", *self.place, text)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,30 +189,32 @@ class OutputCustomCall(OutputCall):
 
     decoder: CustomInput = field(default_factory=CustomInput)
 
-    def add(self, text: str, logprobs: list[msgspec.Raw]) -> Iterator[JsonObject]:
+    def add(self, text: str, logprobs: list[msgspec.Raw]) -> Iterator[replies.ResponseEvent]:
         """See `OutputPart.add`; ``text`` is a piece of the arguments."""
         del logprobs
         yield from self._add_input(self.decoder.feed(text))
 
-    def end(self) -> Iterator[JsonObject]:
+    def end(self) -> Iterator[replies.ResponseEvent]:
         """See `OutputPart.end`."""
         yield from self._add_input(self.decoder.finish())
-        yield {"type": "response.custom_tool_call_input.done", **self.place, "input": self.text}
+        yield replies.ResponseInputDone("response.custom_tool_call_input.done", *self.place, self.text)
 
-    def write(self, status: PartStatus, *, is_empty: bool = False) -> JsonObject:
+    def write(self, status: PartStatus, *, is_empty: bool = False) -> replies.ResponsePart:
         """See `OutputPart.write`."""
-        given = {"input": "" if is_empty else self.text}
-        return {"type": "custom_tool_call", "id": self.id, "status": status, **self._write_call(), **given}
+        return replies.ResponseCustomCall(
+            id=self.id,
+            status=status,
+            call_id=self.call_id,
+            name=self.origin.name,
+            namespace=self.origin.namespace or UNSET,
+            input="" if is_empty else self.text,
+        )
 
-    def _add_input(self, text: str) -> Iterator[JsonObject]:
+    def _add_input(self, text: str) -> Iterator[replies.ResponseEvent]:
         if text:
             self.texts.append(text)
-            yield {"type": "response.custom_tool_call_input.delta", **self.place, "delta": text}
+            yield replies.ResponseCallDelta("response.custom_tool_call_input.delta", *self.place, text)
 
 
-def _write_text(text: str, logprobs: list[msgspec.Raw]) -> JsonObject:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-def _write_summary(text: str) -> JsonObject:
-    return {"type": "summary_text", "text": text}
+def _write_text(text: str, logprobs: list[msgspec.Raw]) -> replies.ResponseText:
+    return replies.ResponseText(text=text, logprobs=cast("list[replies.TextLogprobs]", logprobs))

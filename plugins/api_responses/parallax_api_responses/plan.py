@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from parallax_api_responses.replies import ResponsesReply
+
 
 class ToolOrigin(msgspec.Struct, frozen=True):
     """The tool of a request that the model calls by another name, or in another way."""
@@ -38,8 +40,8 @@ class WantedHistory(msgspec.Struct, frozen=True):
 class ResponsePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a response is written."""
 
-    echo: bytes
-    """The fields of the request that the response repeats, as a JSON object."""
+    reply: ResponsesReply
+    """The response before its first part, with the fields of the request that it repeats."""
     tools: dict[str, ToolOrigin]
     """The tools, by the names by which the model calls them."""
     input: bytes = b"[]"

@@ -1,13 +1,13 @@
-"""The schemas of responses and events of the Responses API, for ``/openapi.json`` and for tests."""
+"""The objects of the Responses API, from which answers are written and described."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from msgspec import UNSET, UnsetType, field
 
 from parallax_api_responses.input_models import PartStatus
-from parallax_core.api.dialect import ResponseModel
+from parallax_core.api.bodies import ResponseModel
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 
@@ -26,76 +26,69 @@ class TextLogprobs(TextLogprob):
     top_logprobs: list[TextLogprob]
 
 
-class ResponseText(ResponseModel):
+class ResponseText(ResponseModel, kw_only=True, tag_field="type", tag="output_text"):
     """A text of a message."""
 
-    type: Literal["output_text"]
     text: str
-    annotations: list[None]
+    annotations: list[None] = field(default_factory=list)
     logprobs: list[TextLogprobs]
     """Of each token, if the client asked for them."""
 
 
-class ResponseReasoningText(ResponseModel):
+class ResponseReasoningText(ResponseModel, tag_field="type", tag="reasoning_text"):
     """The text of the reasoning."""
 
-    type: Literal["reasoning_text"]
     text: str
 
 
-class ResponseSummaryText(ResponseModel):
+class ResponseSummaryText(ResponseModel, tag_field="type", tag="summary_text"):
     """The text of a summary."""
 
-    type: Literal["summary_text"]
     text: str
 
 
-class ResponseMessage(ResponseModel):
+class ResponseMessage(ResponseModel, kw_only=True, tag_field="type", tag="message"):
     """A text for the reader."""
 
-    type: Literal["message"]
     id: str
     status: PartStatus
-    role: Literal["assistant"]
+    role: Literal["assistant"] = "assistant"
     content: list[ResponseText]
 
 
-class ResponseReasoning(ResponseModel):
+class ResponseReasoning(ResponseModel, kw_only=True, tag_field="type", tag="reasoning"):
     """The reasoning before an answer."""
 
-    type: Literal["reasoning"]
     id: str
     status: PartStatus
-    summary: list[ResponseSummaryText]
-    """The whole reasoning, if the client asked for a summary."""
-    content: list[ResponseReasoningText] = Field(default_factory=list)
-    """The reasoning, if the client did not ask for a summary."""
-    encrypted_content: str = ""
+    encrypted_content: str | UnsetType = UNSET
     """The reasoning, encoded, if the client asked for that."""
+    summary: list[ResponseSummaryText] = field(default_factory=list)
+    """The whole reasoning, if the client asked for a summary."""
+    content: list[ResponseReasoningText] | UnsetType = UNSET
+    """The reasoning, if the client did not ask for a summary."""
 
 
-class ResponseCall(ResponseModel):
+class ResponseCall(ResponseModel, kw_only=True, tag_field="type", tag="function_call"):
     """A call of a function."""
 
-    type: Literal["function_call"]
     id: str
     status: PartStatus
     call_id: str
     name: str
-    namespace: str = ""
+    namespace: str | UnsetType = UNSET
     """The namespace of the tool, if it has one."""
     arguments: str
 
 
-class ResponseCustomCall(ResponseModel):
+class ResponseCustomCall(ResponseModel, kw_only=True, tag_field="type", tag="custom_tool_call"):
     """A call of a custom tool."""
 
-    type: Literal["custom_tool_call"]
     id: str
     status: PartStatus
     call_id: str
     name: str
-    namespace: str = ""
+    namespace: str | UnsetType = UNSET
     """The namespace of the tool, if it has one."""
     input: str
 
@@ -108,7 +101,7 @@ class InputDetails(ResponseModel):
 
     cached_tokens: int
     """Tokens that were not computed because the prefix cache had them."""
-    cache_write_tokens: int
+    cache_write_tokens: int = 0
     """Always 0: prompts are cached without being asked for."""
 
 
@@ -128,10 +121,13 @@ class ResponseUsage(ResponseModel):
     total_tokens: int
 
 
+FaultCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+
+
 class ResponseFault(ResponseModel):
     """Why a response failed."""
 
-    code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+    code: FaultCode
     message: str
 
 
@@ -148,66 +144,66 @@ class EchoedReasoning(ResponseModel):
     summary: str | None
 
 
-class ResponsesReply(ResponseModel):
+class ResponsesReply(ResponseModel, kw_only=True):
     """The answer to ``POST /v1/responses``."""
 
-    id: str
-    object: Literal["response"]
-    created_at: int
-    completed_at: int | None
-    status: ResponseStatus
+    id: str = ""
+    object: Literal["response"] = "response"
+    created_at: int = 0
+    status: ResponseStatus = "in_progress"
     background: bool
-    error: ResponseFault | None
-    incomplete_details: IncompleteDetails | None
-    output: list[ResponsePart]
-    usage: ResponseUsage | None
+    completed_at: int | None = None
+    error: ResponseFault | None = None
+    incomplete_details: IncompleteDetails | None = None
+    output: list[ResponsePart] = field(default_factory=list)
+    usage: ResponseUsage | None = None
     """Null until the answer has ended."""
-    access_programs: None
-    conversation: None
+    access_programs: None = None
+    conversation: None = None
+    image: None = None
+    input_transformations: None = None
+    moderation: None = None
+    prompt: None = None
+    prompt_cache_diagnostics: None = None
+    prompt_cache_options: None = None
+    prompt_cache_retention: None = None
+    tool_usage: None = None
     frequency_penalty: float
-    image: None
-    input_transformations: None
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: int | None
     metadata: dict[str, str]
     model: str
-    moderation: None
     parallel_tool_calls: bool
     presence_penalty: float
     previous_response_id: str | None
-    prompt: None
-    prompt_cache_diagnostics: None
     prompt_cache_key: str | None
-    prompt_cache_options: None
-    prompt_cache_retention: None
     reasoning: EchoedReasoning
     safety_identifier: str | None
-    service_tier: Literal["default"]
-    store: bool
+    service_tier: Literal["default"] = "default"
     temperature: float
     text: dict[str, Any]
-    tool_usage: None
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: float
-    truncation: Literal["disabled"]
+    truncation: Literal["disabled"] = "disabled"
     user: str | None
+    store: bool
 
 
 class DeletedReply(ResponseModel):
     """The answer to ``DELETE /v1/responses/{response_id}``."""
 
     id: str
-    object: Literal["response"]
-    deleted: Literal[True]
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
 
 
-class InputListReply(ResponseModel):
+class InputListReply(ResponseModel, kw_only=True):
     """The answer to ``GET /v1/responses/{response_id}/input_items``."""
 
-    object: Literal["list"]
+    object: Literal["list"] = "list"
     data: list[dict[str, Any]]
     """The parts, as the request had them, with an id and a status."""
     first_id: str
@@ -215,53 +211,52 @@ class InputListReply(ResponseModel):
     has_more: bool
 
 
-class CompactedPart(ResponseModel):
+class CompactedPart(ResponseModel, tag_field="type", tag="compaction"):
     """The summary of a conversation."""
 
-    type: Literal["compaction"]
     id: str
     encrypted_content: str
     """The summary, encoded."""
 
 
-class CompactedReply(ResponseModel):
+class CompactedReply(ResponseModel, kw_only=True):
     """The answer to ``POST /v1/responses/compact``."""
 
     id: str
-    object: Literal["response.compaction"]
+    object: Literal["response.compaction"] = "response.compaction"
     created_at: int
     output: list[CompactedPart]
     usage: ResponseUsage
 
 
-class ResponseEvent(ResponseModel):
-    """What every event of a stream has."""
+class TypedEvent(ResponseModel):
+    """What every event of a stream has first."""
 
-    sequence_number: int
+    type: str
+
+
+class ResponseEvent(TypedEvent, kw_only=True):
+    """What every event of a stream has, with its number at the end."""
+
+    sequence_number: int = 0
     """Counts the events from 0."""
+
+
+ProgressKind = Literal[
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+]
 
 
 class ResponseProgress(ResponseEvent):
     """The response at its beginning or its end."""
 
-    type: Literal[
-        "response.created",
-        "response.queued",
-        "response.in_progress",
-        "response.completed",
-        "response.incomplete",
-        "response.failed",
-    ]
+    type: ProgressKind
     response: ResponsesReply
-
-    @model_validator(mode="after")
-    def check_status(self) -> Self:
-        """Check that the status is that of the event."""
-        kind = self.type.removeprefix("response.")
-        allowed = {"created": {"queued", "in_progress"}, "incomplete": {"incomplete", "cancelled"}}.get(kind, {kind})
-        if self.response.status not in allowed:
-            raise ValueError(f"{self.type}: the status is {self.response.status}")
-        return self
 
 
 class ResponsePartEvent(ResponseEvent):

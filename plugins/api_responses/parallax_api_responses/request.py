@@ -11,6 +11,7 @@ from parallax_api_responses.body_models import ENCRYPTED, LOGPROBS, CompactReque
 from parallax_api_responses.conversation import ConversationPart, list_input, list_messages, make_tools
 from parallax_api_responses.input_models import InputParts, PartReference, list_references
 from parallax_api_responses.plan import KeptHistory, ResponsePlan, ToolOrigin, WantedHistory
+from parallax_api_responses.replies import EchoedReasoning, ResponsesReply
 from parallax_api_responses.tool_models import CustomTool, FunctionTool, GrammarFormat, NamespaceTool, PlacedTool
 from parallax_core.api import InvalidRequest
 from parallax_core.api.bodies import (
@@ -68,7 +69,7 @@ def read_responses(reader: BodyReader, body: ResponsesRequest, ask: BodyRequest)
     except InvalidRequest as error:
         raise _rename(error, freeform) from error
     plan = ResponsePlan(
-        echo=to_json({**_write_echo(body, reading), "store": stores}),
+        reply=_begin_reply(body, reading, stores=stores),
         tools={
             tool.full_name: ToolOrigin(tool.tool.type, tool.tool.name, tool.namespace) for tool in body.placed_tools
         },
@@ -168,59 +169,40 @@ def _make_grammar(placed: PlacedTool) -> StructuredOutputs | None:
     return StructuredOutputs.model_construct(regex=form.definition)
 
 
-UNUSED = (
-    "access_programs",
-    "conversation",
-    "image",
-    "input_transformations",
-    "moderation",
-    "prompt",
-    "prompt_cache_diagnostics",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "tool_usage",
-)
-"""The fields of OpenAI's responses that ours have as null, for clients whose schemas want them."""
-
-
-def _write_echo(body: ResponsesRequest, reading: ParsedBody) -> JsonObject:
-    """Return the fields of the request that the response repeats, with the values in effect."""
+def _begin_reply(body: ResponsesRequest, reading: ParsedBody, *, stores: bool) -> ResponsesReply:
+    """Return the response with the fields of the request that it repeats, with the values in effect."""
     sampling, reasoning = reading.request.sampling, body.reasoning
-    form = body.text.format if body.text else None
-    return {
-        **dict.fromkeys(UNUSED),
-        "frequency_penalty": sampling.frequency_penalty,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": body.max_tool_calls,
-        "metadata": body.metadata or {},
-        "model": body.model,
-        "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "presence_penalty": sampling.presence_penalty,
-        "previous_response_id": body.previous_response_id,
-        "prompt_cache_key": body.prompt_cache_key,
-        "reasoning": {
-            "effort": reasoning.effort if reasoning else None,
-            "summary": (reasoning.summary or reasoning.generate_summary) if reasoning else None,
-        },
-        "safety_identifier": body.safety_identifier,
-        "service_tier": "default",
-        "temperature": sampling.temperature,
-        "text": {"format": _write_format(form)},
-        "tool_choice": _write_choice(body),
-        "tools": [_write_tool(tool) for tool in body.tools or ()],
-        "top_logprobs": body.top_logprobs or 0,
-        "top_p": sampling.top_p,
-        "truncation": "disabled",
-        "user": body.user,
-    }
+    summary = (reasoning.summary or reasoning.generate_summary) if reasoning else None
+    return ResponsesReply(
+        background=bool(body.background),
+        frequency_penalty=sampling.frequency_penalty,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        max_tool_calls=body.max_tool_calls,
+        metadata=body.metadata or {},
+        model=str(body.model),
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        presence_penalty=sampling.presence_penalty,
+        previous_response_id=body.previous_response_id,
+        prompt_cache_key=body.prompt_cache_key,
+        reasoning=EchoedReasoning(reasoning.effort if reasoning else None, summary),
+        safety_identifier=body.safety_identifier,
+        temperature=sampling.temperature,
+        text={"format": _write_format(body.text.format if body.text else None)},
+        tool_choice=_write_choice(body),
+        tools=[_write_tool(tool) for tool in body.tools or ()],
+        top_logprobs=body.top_logprobs or 0,
+        top_p=sampling.top_p,
+        user=body.user,
+        store=stores,
+    )
 
 
 def _write_format(form: Any) -> JsonObject:  # noqa: ANN401 -- one of the forms of `TextOptions`
     return {"type": "text"} if form is None else {**form.model_dump(exclude_none=True)}
 
 
-def _write_choice(body: ResponsesRequest) -> object:
+def _write_choice(body: ResponsesRequest) -> str | JsonObject:
     choice = body.tool_choice
     if choice is None or isinstance(choice, str):
         return choice or "auto"

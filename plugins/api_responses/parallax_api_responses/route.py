@@ -14,10 +14,10 @@ from fastapi.responses import Response
 from parallax_api_responses.body_models import ResponsesRequest
 from parallax_api_responses.keeper import ResponseKeeper
 from parallax_api_responses.plan import read_plan
-from parallax_api_responses.replies import AnyResponseEvent, ResponsesReply
+from parallax_api_responses.replies import AnyResponseEvent, ResponseEvent, ResponsesReply
 from parallax_api_responses.writer import PREFIX, ResponsesWriter
 from parallax_core.api import ParallaxError, needs_role
-from parallax_core.api.bodies import JsonObject, ParsedBody, cut, to_json
+from parallax_core.api.bodies import ParsedBody, cut, to_json
 from parallax_core.api.dialect import (
     AnswerParsing,
     ResponseFlow,
@@ -26,6 +26,7 @@ from parallax_core.api.dialect import (
     SseResponse,
     TokenWriter,
     answer_whole,
+    describe_answer,
     describe_body,
     describe_errors,
     describe_named_events,
@@ -34,8 +35,11 @@ from parallax_core.api.dialect import (
     write_named,
 )
 
-EVENTS = describe_named_events("response.completed` or `response.incomplete", *get_args(AnyResponseEvent))
-"""The description of the stream of a response."""
+ANSWERS = describe_answer(
+    ResponsesReply,
+    describe_named_events("response.completed` or `response.incomplete", *get_args(AnyResponseEvent)),
+)
+"""The descriptions of a response, and of its stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +55,14 @@ class ResponseRun:
         """Return the whole response."""
         await self.writer.collect(self.flow)
         await self.save(self.writer)
-        return respond(cut(to_json(self.writer.write())))
+        return respond(cut(to_json(self.writer.reply)))
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the events of the response; a broken stream ends with the event ``response.failed``."""
         async for event in self._list_events():
-            yield write_named(str(event["type"]), to_json(event))
+            yield write_named(event.type, to_json(event))
 
-    async def _list_events(self) -> AsyncIterator[JsonObject]:
+    async def _list_events(self) -> AsyncIterator[ResponseEvent]:
         for event in self.writer.begin():
             yield event
         try:
@@ -98,7 +102,7 @@ async def _run_in_background(
     except ParallaxError:
         flow.close()
         raise
-    return SseResponse(run.follow(0)) if reading.form.streams else respond(cut(to_json(writer.write())))
+    return SseResponse(run.follow(0)) if reading.form.streams else respond(cut(to_json(writer.reply)))
 
 
 def make_router(models: ServedModels, keeper: ResponseKeeper) -> fastapi.APIRouter:
@@ -108,8 +112,7 @@ def make_router(models: ServedModels, keeper: ResponseKeeper) -> fastapi.APIRout
 
     @router.post(
         "/v1/responses",
-        response_model=ResponsesReply,
-        responses={**EVENTS, **errors},
+        responses=ANSWERS | errors,
         openapi_extra=describe_body(ResponsesRequest),
     )
     @needs_role("user")

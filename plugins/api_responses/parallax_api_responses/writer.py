@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from parallax_api_responses import replies
 from parallax_api_responses.input_models import PartStatus
 from parallax_api_responses.output_parts import (
     OutputCall,
@@ -20,7 +21,6 @@ from parallax_api_responses.output_parts import (
 )
 from parallax_api_responses.plan import ResponsePlan, ToolOrigin
 from parallax_core.api import Content, Delta, InvalidRequest, ParallaxError, Piece, Reasoning, ToolCall
-from parallax_core.api.bodies import JsonObject
 from parallax_core.api.dialect import (
     AnswerParsing,
     Overloaded,
@@ -46,38 +46,36 @@ class ResponsesWriter:
     parsing: AnswerParsing
     tokens: TokenWriter | None
     """Writes log-probabilities, if the client asked for them."""
-    created_at: int = field(default_factory=lambda: int(time.time()))
-    """Seconds since 1970."""
-    status: str = "in_progress"
     parts: list[OutputPart] = field(default_factory=list)
-    done: list[JsonObject] = field(default_factory=list)
-    """The parts that are complete, as they are sent."""
-    usage: JsonObject | None = None
-    error: JsonObject | None = None
-    reason: str | None = None
-    """Why the response is incomplete."""
-    completed_at: int | None = None
     is_cancelled: bool = False
     """Whether the client has ended it."""
     num_events: int = 0
     logprobs: list[msgspec.Raw] = field(default_factory=list)
     """Of tokens that have given no text yet."""
 
-    def begin(self) -> Iterator[JsonObject]:
+    def __post_init__(self) -> None:
+        self.reply.id, self.reply.created_at = self.id, int(time.time())
+
+    @property
+    def reply(self) -> replies.ResponsesReply:
+        """The response as it is by now: its output are the parts that are complete."""
+        return self.plan.reply
+
+    def begin(self) -> Iterator[replies.ResponseEvent]:
         """Yield the events before the first delta."""
-        for kind in ("response.created", "response.in_progress"):
-            yield self._number({"type": kind, "response": self.write()})
+        yield self._show("response.created")
+        yield self._show("response.in_progress")
 
-    def queue(self) -> Iterator[JsonObject]:
+    def queue(self) -> Iterator[replies.ResponseEvent]:
         """Yield the events before the first delta of a response that waits for its turn; `start` ends that."""
-        self.status = "queued"
-        for kind in ("response.created", "response.queued"):
-            yield self._number({"type": kind, "response": self.write()})
+        self.reply.status = "queued"
+        yield self._show("response.created")
+        yield self._show("response.queued")
 
-    def start(self) -> Iterator[JsonObject]:
+    def start(self) -> Iterator[replies.ResponseEvent]:
         """Yield the event of a response that does not wait any more."""
-        self.status = "in_progress"
-        yield self._number({"type": "response.in_progress", "response": self.write()})
+        self.reply.status = "in_progress"
+        yield self._show("response.in_progress")
 
     async def collect(self, flow: ResponseFlow) -> None:
         """Read a whole answer; raises what `ResponseFlow.collect` raises."""
@@ -85,81 +83,75 @@ class ResponsesWriter:
             deque(self.read(delta), maxlen=0)
         deque(self.end(flow.count_tokens()), maxlen=0)
 
-    def read(self, delta: Delta) -> Iterator[JsonObject]:
+    def read(self, delta: Delta) -> Iterator[replies.ResponseEvent]:
         """Yield the events for a delta."""
         if self.tokens is not None:
             self.logprobs += [msgspec.Raw(self.tokens.write_entry(entry)) for entry in delta.logprobs]
         for piece in self.parsing.read(delta):
             yield from map(self._number, self._add(piece))
         if delta.ended is not None:
-            self.status = "incomplete" if delta.ended == "length" else "completed"
-            self.reason = "max_output_tokens" if delta.ended == "length" else None
+            self.reply.status = "incomplete" if delta.ended == "length" else "completed"
 
-    def end(self, counts: TokenCounts) -> Iterator[JsonObject]:
+    def end(self, counts: TokenCounts) -> Iterator[replies.ResponseEvent]:
         """Yield the events after the last delta; ``counts``: the tokens of the response."""
+        reply = self.reply
         if self.is_cancelled:
-            self.status, self.reason = "cancelled", None
+            reply.status = "cancelled"
         elif not self.parts:
             yield from map(self._number, self._open(Content("")))
-        yield from map(self._number, self._close("completed" if self.status == "completed" else "incomplete"))
-        self.usage = _write_usage(counts, self.parsing.num_reasoning)
-        if self.status == "completed":
-            self.completed_at = int(time.time())
-        kind = "response.completed" if self.status == "completed" else "response.incomplete"
-        yield self._number({"type": kind, "response": self.write()})
+        yield from map(self._number, self._close("completed" if reply.status == "completed" else "incomplete"))
+        reply.usage = replies.ResponseUsage(
+            counts.prompt,
+            replies.InputDetails(counts.cached),
+            counts.output,
+            replies.ReasoningDetails(self.parsing.num_reasoning),
+            counts.prompt + counts.output,
+        )
+        if reply.status == "incomplete":
+            reply.incomplete_details = replies.IncompleteDetails("max_output_tokens")
+        if reply.status == "completed":
+            reply.completed_at = int(time.time())
+        yield self._show("response.completed" if reply.status == "completed" else "response.incomplete")
 
-    def fail(self, error: ParallaxError) -> Iterator[JsonObject]:
+    def fail(self, error: ParallaxError) -> Iterator[replies.ResponseEvent]:
         """Yield the events of a response that breaks."""
         yield from map(self._number, self._close("incomplete"))
-        self.status, self.error = "failed", {"code": find_code(error), "message": explain(error)}
-        yield self._number({"type": "response.failed", "response": self.write()})
+        self.reply.status, self.reply.error = "failed", replies.ResponseFault(find_code(error), explain(error))
+        yield self._show("response.failed")
 
-    def write(self) -> JsonObject:
-        """Return the response as it is by now."""
-        return {
-            "id": self.id,
-            "object": "response",
-            "created_at": self.created_at,
-            "status": self.status,
-            "background": self.plan.in_background,
-            "completed_at": self.completed_at,
-            "error": self.error,
-            "incomplete_details": {"reason": self.reason} if self.reason else None,
-            "output": self.done,
-            "usage": self.usage,
-            **msgspec.json.decode(self.plan.echo, type=dict[str, msgspec.Raw]),
-        }
+    def _show(self, kind: replies.ProgressKind) -> replies.ResponseEvent:
+        return self._number(replies.ResponseProgress(kind, self.reply))
 
-    def _number(self, event: JsonObject) -> JsonObject:
-        numbered = {**event, "sequence_number": self.num_events}
+    def _number(self, event: replies.ResponseEvent) -> replies.ResponseEvent:
+        event.sequence_number = self.num_events
         self.num_events += 1
-        return numbered
+        return event
 
-    def _add(self, piece: Piece) -> Iterator[JsonObject]:
+    def _add(self, piece: Piece) -> Iterator[replies.ResponseEvent]:
         """Yield the events for a piece, which may end a part and begin another."""
         logprobs, self.logprobs = self.logprobs, []
-        is_open = len(self.parts) > len(self.done)
+        is_open = len(self.parts) > len(self.reply.output)
         if not (is_open and continues(piece, self.parts[-1].kind)):
             yield from self._close("completed")
             yield from self._open(piece)
         if text := read_text(piece):
             yield from self.parts[-1].add(text, logprobs if isinstance(piece, Content) else [])
 
-    def _open(self, piece: Piece) -> Iterator[JsonObject]:
+    def _open(self, piece: Piece) -> Iterator[replies.ResponseEvent]:
         part = self._make_part(piece)
         self.parts.append(part)
         added = part.write("in_progress", is_empty=True)
-        yield {"type": "response.output_item.added", "output_index": part.index, "item": added}
+        yield replies.ResponsePartEvent("response.output_item.added", part.index, added)
         yield from part.begin()
 
-    def _close(self, status: PartStatus) -> Iterator[JsonObject]:
+    def _close(self, status: PartStatus) -> Iterator[replies.ResponseEvent]:
         """Yield the events at the end of the last part, if it is open."""
-        if len(self.parts) == len(self.done):
+        if len(self.parts) == len(self.reply.output):
             return
         part = self.parts[-1]
         yield from part.end()
-        self.done.append(part.write(status))
-        yield {"type": "response.output_item.done", "output_index": part.index, "item": self.done[-1]}
+        self.reply.output.append(part.write(status))
+        yield replies.ResponsePartEvent("response.output_item.done", part.index, self.reply.output[-1])
 
     def _make_part(self, piece: Piece) -> OutputPart:
         index, number = len(self.parts), f"{self.id.removeprefix(PREFIX)}{len(self.parts):04x}"
@@ -177,17 +169,7 @@ class ResponsesWriter:
                 return OutputMessage(id=f"msg_{number}", index=index)
 
 
-def _write_usage(counts: TokenCounts, num_reasoning: int) -> JsonObject:
-    return {
-        "input_tokens": counts.prompt,
-        "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
-        "output_tokens": counts.output,
-        "output_tokens_details": {"reasoning_tokens": num_reasoning},
-        "total_tokens": counts.prompt + counts.output,
-    }
-
-
-def find_code(error: ParallaxError) -> str:
+def find_code(error: ParallaxError) -> replies.FaultCode:
     """Return OpenAI's code of the error of a response."""
     if isinstance(error, Overloaded):
         return "rate_limit_exceeded"

@@ -31,7 +31,7 @@ class FullStore:
 
 
 def make_writer() -> Any:
-    return SimpleNamespace(id="resp_1", plan=SimpleNamespace(stores=True, previous=None, input=b"[]"), write=dict)
+    return SimpleNamespace(id="resp_1", plan=SimpleNamespace(stores=True, previous=None, input=b"[]"), reply={})
 
 
 async def test_store_that_is_full_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,10 +15,11 @@ import pytest
 from parallax_core.contracts.engine import Delta, TokenLogprob
 from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.chat import ChatResponse
-from parallax_core.server.json_pieces import MESSAGE_BYTES, MESSAGE_PIECES, write_list, write_object
+from parallax_core.server.json_pieces import HOLE, MESSAGE_BYTES, MESSAGE_PIECES, write_list, write_object
 from parallax_core.server.json_response import gather, respond
 from parallax_core.server.logprobs import CompletionLogprobs, TokenWriter
 from parallax_core.server.response import SseResponse
+from parallax_core.server.response_models import CachedTokens, OutputDetails, Usage
 from parallax_core.server.tokenizer_pool import TokenizerPool
 from tests.unit.callbacks import watched
 from tests.unit.server.dialects import make_setup
@@ -42,13 +43,13 @@ class LongFlow:
 
     collect = read
 
-    def usage(self, num_reasoning: int) -> dict[str, object]:
-        return {}
+    def usage(self, num_reasoning: int) -> Usage:
+        return Usage(0, 0, 0, CachedTokens(cached_tokens=0), OutputDetails(reasoning_tokens=num_reasoning))
 
 
 def make_chat() -> ChatResponse:
     form = ResponseForm(model="toy", num_answers=ANSWERS, logprobs=TOP)
-    service = SimpleNamespace(parser=None, describe_service=dict)
+    service = SimpleNamespace(parser=None, fingerprint="fp_1")
     return ChatResponse(service, TokenWriter(Letters()), form, LongFlow(), "chatcmpl-1", 5)  # type: ignore[arg-type]
 
 
@@ -90,7 +91,7 @@ async def test_logprobs_of_a_long_prompt_are_written_bit_by_bit() -> None:
     describe = CompletionLogprobs(Letters(), TokenWriter(Letters()), TOP)  # type: ignore[arg-type]
     with watched() as callbacks:
         columns = await asyncio.create_task(describe.describe([ENTRY] * 20_000, first=0))
-        event = write_object({"index": 0}, "logprobs", columns.write())
+        event = write_object({"index": 0, "logprobs": HOLE}, columns.write())
         pieces = [piece async for piece in gather(event)]
     callbacks.check()
     found = json.loads(b"".join(pieces))["logprobs"]

@@ -1,9 +1,10 @@
-"""The docstrings of fields are in the description of the API, as Pydantic itself would have them."""
+"""The docstrings of fields are in the description of the API, of the classes of bodies and of answers."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from parallax_core.server.field_docs import add_field_docs, read_field_docs
@@ -24,6 +25,14 @@ class Base(BaseModel):
     """No field."""
 
 
+class Reply(msgspec.Struct):
+    """A part of an answer."""
+
+    length: int
+    """How long it is."""
+    plain: int
+
+
 class Derived(Base):
     """A part with fields of its own."""
 
@@ -36,8 +45,12 @@ class Derived(Base):
 
 def test_docstring_is_that_of_the_class_that_annotates_the_field_last() -> None:
     assert read_field_docs(Base) == {"depth": "How deep\nit is.", "width": "How wide it is."}
-    own = {"height": "How high it is.", "weight": "How heavy it is."}
+    own = {"tall": "How high it is.", "weight": "How heavy it is."}
     assert read_field_docs(Derived) == {"depth": "How deep\nit is.", **own}
+
+
+def test_class_of_an_answer_has_docs() -> None:
+    assert read_field_docs(Reply) == {"length": "How long it is."}
 
 
 def test_class_of_a_function_has_no_docs() -> None:
@@ -51,7 +64,7 @@ def test_class_of_a_function_has_no_docs() -> None:
 def test_schema_gets_the_descriptions_it_does_not_have() -> None:
     shapes: dict[str, dict[str, Any]] = {each.__name__: each.model_json_schema() for each in (Base, Derived)}
     shapes["Other"] = {"properties": {"depth": {}}}
-    add_field_docs(shapes, Base)
+    add_field_docs(shapes, [Base, Derived])
     described = {name: shape.get("description") for name, shape in shapes["Derived"]["properties"].items()}
     expected = {"depth": "How deep\nit is.", "width": None, "plain": None, "tall": "How high it is."}
     assert described == {**expected, "weight": "In grams."}

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from parallax_core.base.errors import BackendFailed, ParallaxError
@@ -36,7 +37,7 @@ def text_of(response: Any) -> str:
 def test_each_request_is_answered_by_the_model_that_it_names(several: SeveralSite) -> None:
     begun = several.change("load", "other")
     assert begun.status_code == 202
-    assert ModelChangeReply.model_validate_json(begun.content).state == "loading"
+    assert msgspec.json.decode(begun.content, type=ModelChangeReply).state == "loading"
     assert several.finish()["state"] == "done"
     for _ in range(2):
         assert text_of(several.complete_with("toy")) == answer("hello", 6)
@@ -164,7 +165,7 @@ def test_model_that_was_loaded_once_stays_known_when_it_cannot_be_loaded(several
     several.host.faults["other"] = BackendFailed("/secret/weights are damaged", "fetch them again")
     several.change("load", "other")
     change = several.finish()
-    shown = KnownModelsReply.model_validate(several.show())
+    shown = msgspec.convert(several.show(), KnownModelsReply)
     assert {each.id: each.error for each in shown.data}["other"] == change["error"]
     error = error_of(several.complete_with("other"), 503)["message"]
     assert "could not be loaded the last time; an administrator sees why with `parallax models served`" in error
@@ -227,7 +228,7 @@ def test_recent_changes_are_shown_by_their_ids(several: SeveralSite) -> None:
     for action in ("unload", "load") * 9:
         begun.insert(0, several.change(action, "other").json()["id"])
         several.finish()
-    shown = KnownModelsReply.model_validate(several.show())
+    shown = msgspec.convert(several.show(), KnownModelsReply)
     assert shown.change is not None
     assert [shown.change.id, *(each.id for each in shown.earlier)] == begun[:16]
 

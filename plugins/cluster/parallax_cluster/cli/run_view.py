@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from parallax_cluster.cli.nodes import render
 from parallax_cluster.server.view import read_cluster, show_cluster
 from parallax_core.api.cli import describe_loading
@@ -28,8 +30,8 @@ class RunView:
     async def look(self) -> list[str]:
         """Return the lines to show."""
         state = read_cluster(self._models)
-        known = view_models(self._models, self._changes).model_dump()
-        shown = await asyncio.to_thread(lambda: show_cluster(state).model_dump())  # there may be many nodes
+        known = msgspec.to_builtins(view_models(self._models, self._changes))
+        shown = await asyncio.to_thread(lambda: msgspec.to_builtins(show_cluster(state)))  # there may be many nodes
         return [*render_state(shown, known), self._count(shown)]
 
     def _count(self, cluster: Cluster) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from parallax_cluster.server.view import (
     ClusterView,
@@ -17,14 +18,14 @@ from parallax_cluster.server.view import (
     show_plan,
 )
 from parallax_core.api.deployment import PlanStatus
-from parallax_core.api.dialect import ResponseModel, ServedModels, write_named
+from parallax_core.api.dialect import ServedModels, write_named
 
 LOOK_S = 0.25
 """Seconds between two looks at the cluster, for all clients together."""
 MOST_UNREAD = 64
 """The most events that wait for a client; one that reads more slowly is disconnected."""
 
-Change = tuple[str, dict[str, Any]]
+Change = tuple[str, Any]
 """The name of an event, and its data."""
 
 
@@ -45,7 +46,7 @@ class ClusterFeed:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(state))
         try:
-            yield await asyncio.to_thread(lambda: write_event("cluster", _write(show_cluster(state))))
+            yield await asyncio.to_thread(lambda: write_event("cluster", show_cluster(state)))
             while (event := await queue.get()) is not None:
                 yield event
         finally:
@@ -76,22 +77,17 @@ def find_changes(before: ClusterView, now: ClusterView) -> Iterator[Change]:
     server and of its replicas, and ``models`` the state of each model.
     """
     old, new = ({each.node.name: each for each in state.members} for state in (before, now))
-    yield from (("node_left", _write(show_member(each))) for name, each in old.items() if name not in new)
-    yield from (("node_joined", _write(show_member(each))) for name, each in new.items() if name not in old)
+    yield from (("node_left", show_member(each)) for name, each in old.items() if name not in new)
+    yield from (("node_joined", show_member(each)) for name, each in new.items() if name not in old)
     changed = (each for name, each in new.items() if name in old and not each.does_as(old[name]))
-    yield from (("node_changed", _write(show_member(each))) for each in changed)
+    yield from (("node_changed", show_member(each)) for each in changed)
     if _strip_plan(before) != _strip_plan(now) and (plan := show_plan(now)) is not None:
-        yield "plan", _write(plan)
+        yield "plan", plan
     states = [_find_status(state) for state in (before, now)]
     if states[0] != states[1]:
         yield "status", states[1]
     if before.models != now.models:
-        yield "models", {"models": [_write(each) for each in show_models(now)]}
-
-
-def _write(reply: ResponseModel) -> dict[str, Any]:
-    found: dict[str, Any] = reply.model_dump(mode="json")
-    return found
+        yield "models", {"models": show_models(now)}
 
 
 def _strip_plan(state: ClusterView) -> PlanStatus | None:
@@ -108,6 +104,6 @@ def _find_status(state: ClusterView) -> dict[str, Any]:
     return {"status": state.health.state, "reason": state.health.reason, "replicas": replicas}
 
 
-def write_event(name: str, data: dict[str, Any]) -> bytes:
+def write_event(name: str, data: object) -> bytes:
     """Return an event with data as JSON."""
-    return write_named(name, json.dumps(data, separators=(",", ":")).encode())
+    return write_named(name, msgspec.json.encode(data))

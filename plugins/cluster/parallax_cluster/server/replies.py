@@ -279,10 +279,10 @@ class ClusterModelReply(ResponseModel):
     """Why the last attempt to load it failed; null after a success or without an attempt."""
 
 
-class ClusterReply(ResponseModel):
+class ClusterReply(ResponseModel, kw_only=True):
     """The answer to ``GET /v1/cluster``."""
 
-    object: Literal["cluster"]
+    object: Literal["cluster"] = "cluster"
     model: str
     """The model that answers requests which name none; empty: none is loaded."""
     models: list[ClusterModelReply]

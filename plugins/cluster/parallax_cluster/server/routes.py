@@ -18,8 +18,10 @@ from parallax_core.api.dialect import (
     ServerOptions,
     Service,
     SseResponse,
+    describe_answer,
     describe_errors,
     describe_event_stream,
+    respond_with,
 )
 
 EVENTS = (
@@ -49,8 +51,9 @@ def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
 def make_router(models: ServedModels) -> APIRouter:
     """Return the routes."""
     router, feed = APIRouter(), ClusterFeed(models)
+    shown = describe_answer(ReplicaReply) | describe_errors(400, 401, 403, 404, 429, 503)
 
-    @router.get("/v1/cluster", response_model=ClusterReply, responses=describe_errors(401, 403))
+    @router.get("/v1/cluster", responses=describe_answer(ClusterReply) | describe_errors(401, 403))
     @needs_role("admin")
     async def get_cluster(http: Request) -> Response:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
@@ -66,7 +69,7 @@ def make_router(models: ServedModels) -> APIRouter:
         """Follow the cluster: its whole state first, and then each change, as server-sent events."""
         return SseResponse(feed.listen())
 
-    @router.post("/v1/cluster/rebalance", response_model=ClusterReply, responses=describe_errors(401, 403, 404))
+    @router.post("/v1/cluster/rebalance", responses=describe_answer(ClusterReply) | describe_errors(401, 403, 404))
     @needs_role("admin")
     async def rebalance() -> Response:
         """Plan and move layers if it is worth it, even shortly after a move or with --hold-moves."""
@@ -78,17 +81,17 @@ def make_router(models: ServedModels) -> APIRouter:
             model.rebalance()
         return await _answer(read_cluster(models), is_admin=True)
 
-    @router.post("/v1/replicas/{rank}/drain", responses=describe_errors(400, 401, 403, 404, 429, 503))
+    @router.post("/v1/replicas/{rank}/drain", responses=shown)
     @needs_role("admin")
-    async def drain_replica(rank: RankPath, model: ModelQuery = None) -> ReplicaReply:
+    async def drain_replica(rank: RankPath, model: ModelQuery = None) -> Response:
         """Send a replica no new requests; it finishes those it has, and keeps the model."""
         service = _find_service(models, model)
         _find_drainable(service, rank).drain(rank)
         return _show(service, rank)
 
-    @router.post("/v1/replicas/{rank}/readmit", responses=describe_errors(400, 401, 403, 404, 429, 503))
+    @router.post("/v1/replicas/{rank}/readmit", responses=shown)
     @needs_role("admin")
-    async def readmit_replica(rank: RankPath, model: ModelQuery = None) -> ReplicaReply:
+    async def readmit_replica(rank: RankPath, model: ModelQuery = None) -> Response:
         """Send a replica requests again."""
         service = _find_service(models, model)
         _find_drainable(service, rank).readmit(rank)
@@ -100,11 +103,11 @@ def make_router(models: ServedModels) -> APIRouter:
 async def _answer(state: ClusterView, *, is_admin: bool) -> Response:
     """Return the answer that shows a cluster, which is written on another thread: it may have many nodes."""
 
-    def write() -> str:
+    def write() -> Response:
         cluster = show_cluster(state)
-        return (cluster if is_admin else _strip_secrets(cluster)).model_dump_json()
+        return respond_with(cluster if is_admin else _strip_secrets(cluster))
 
-    return Response(await asyncio.to_thread(write), media_type="application/json")
+    return await asyncio.to_thread(write)
 
 
 def _strip_secrets(cluster: ClusterReply) -> ClusterReply:
@@ -131,11 +134,11 @@ def _find_service(models: ServedModels, model: str | None) -> Service:
     return known.hosted.service
 
 
-def _show(service: Service, rank: int) -> ReplicaReply:
-    """Return the reply for the replica of a rank; raises UnknownName if it has ended meanwhile."""
+def _show(service: Service, rank: int) -> Response:
+    """Return the response for the replica of a rank; raises UnknownName if it has ended meanwhile."""
     for status in describe_replicas(service.engine):
         if status.rank == rank:
-            return show_replica(status, service.model_id)
+            return respond_with(show_replica(status, service.model_id))
     raise UnknownName(f"there is no replica {rank}")
 
 

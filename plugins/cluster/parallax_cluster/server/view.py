@@ -100,7 +100,6 @@ def read_cluster(models: ServedModels) -> ClusterView:
 def show_cluster(state: ClusterView) -> ClusterReply:
     """Return the answer that shows a state. Of many nodes it takes long: call it on another thread."""
     return ClusterReply(
-        object="cluster",
         model=state.main,
         models=show_models(state),
         status=state.health.state,

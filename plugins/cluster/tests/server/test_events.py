@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from parallax_cluster.server.events import MOST_UNREAD, ClusterFeed, find_changes
 from parallax_cluster.server.replies import ClusterReply, LeaseReply
 from parallax_cluster.server.view import find_places, read_cluster, show_cluster
@@ -101,7 +103,7 @@ def test_move_and_slow_nodes_are_shown_and_told(site: Site) -> None:
     after = show_cluster(second)
     assert after.plan is not None
     assert after.plan.move is not None
-    assert after.plan.move.model_dump() == {
+    assert msgspec.to_builtins(after.plan.move) == {
         "reason": "node 'mini/7' takes long",
         "bytes": 12,
         "nodes": {"mini/7": 5, "slow/1": 7},
@@ -128,8 +130,8 @@ def test_changes_name_what_has_changed(site: Site) -> None:
     assert list(find_changes(empty, empty)) == []
     watched.nodes = [NODE]
     one = read_cluster(watched.models)
-    assert [(name, data["node"]) for name, data in find_changes(empty, one)] == [("node_joined", "mini/7")]
-    assert [(name, data["node"]) for name, data in find_changes(one, empty)] == [("node_left", "mini/7")]
+    assert [(name, data.node) for name, data in find_changes(empty, one)] == [("node_joined", "mini/7")]
+    assert [(name, data.node) for name, data in find_changes(one, empty)] == [("node_left", "mini/7")]
     watched.plan = PLAN
     planned = read_cluster(watched.models)
     assert [name for name, _ in find_changes(one, planned)] == ["node_changed", "plan"]
