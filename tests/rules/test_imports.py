@@ -87,12 +87,14 @@ def check_imports(folder: Path, *contracts: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_imports_keep_every_contract(tree: Path) -> None:
-    checked = check_imports(tree)
-    assert checked.returncode == 0, checked.stdout
+FIRST = {contract: (contract, path, line) for contract, path, line in reversed(VIOLATIONS)}.values()
+"""One of each contract. `make lint` checks that the repository itself keeps them."""
 
 
-@pytest.mark.parametrize(("contract", "path", "line"), VIOLATIONS)
+@pytest.mark.parametrize(
+    ("contract", "path", "line"),
+    [pytest.param(*each, marks=[] if each in FIRST else [pytest.mark.nightly]) for each in VIOLATIONS],
+)
 def test_imports_that_break_a_contract_are_caught(tree: Path, contract: str, path: str, line: str) -> None:
     with appended(tree / path, line):
         checked = check_imports(tree, contract)

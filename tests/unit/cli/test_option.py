@@ -150,19 +150,29 @@ def test_options_of_serve_are_its_settings_with_their_defaults() -> None:
     assert {name: value or None for name, value in options.items()} == {n: v or None for n, v in defaults.items()}
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_setting_can_be_given_as_flag_variable_and_in_a_file(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_every_setting_can_be_given_as_flag_key_variable_and_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    value = VALUES[name]
-    assert getattr(run(), name) != as_value(name)
-    assert getattr(run(*as_flags(name, value)), name) == as_value(name)
-    (tmp_path / "own.toml").write_text(f"[serve]\n{name} = {json.dumps(value)}\n")
-    assert getattr(run("--config", "own.toml"), name) == as_value(name)
-    text = ",".join(value) if isinstance(value, list) else json.dumps(value).strip('"')
-    assert getattr(run("--set", f"{name}={text}"), name) == as_value(name)
-    monkeypatch.setenv(name_variable("serve", name), text)
-    assert getattr(run(), name) == as_value(name)
+    wanted = {name: as_value(name) for name in VALUES}
+
+    def read(*arguments: str) -> dict[str, Any]:
+        settings = run(*arguments)
+        return {name: getattr(settings, name) for name in VALUES}
+
+    defaults = read()
+    assert [name for name in VALUES if defaults[name] == wanted[name]] == []
+    assert read(*(word for name, value in VALUES.items() for word in as_flags(name, value))) == wanted
+    texts = {
+        name: ",".join(value) if isinstance(value, list) else json.dumps(value).strip('"')
+        for name, value in VALUES.items()
+    }
+    assert read(*(word for name, text in texts.items() for word in ("--set", f"{name}={text}"))) == wanted
+    lines = (f"{name} = {json.dumps(value)}\n" for name, value in VALUES.items())
+    (tmp_path / "own.toml").write_text("".join(["[serve]\n", *lines]))
+    assert read("--config", "own.toml") == wanted
+    for name, text in texts.items():
+        monkeypatch.setenv(name_variable("serve", name), text)
+    assert read() == wanted
 
 
 def test_flag_comes_first_even_when_it_says_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

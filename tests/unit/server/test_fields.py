@@ -58,7 +58,7 @@ def test_every_field_has_values_to_be_tested_with() -> None:
 def test_good_value_is_taken(server: Site, route: str, name: str) -> None:
     values = ROUTES[route][name]
 
-    @try_few(8)
+    @try_few(4)
     @given(values.good)
     def check(value: Any) -> None:
         response = server.post(route, **make_body(route, values, name, value))
@@ -71,7 +71,7 @@ def test_good_value_is_taken(server: Site, route: str, name: str) -> None:
 def test_bad_value_is_refused_by_name(server: Site, route: str, name: str) -> None:
     values = ROUTES[route][name]
 
-    @try_few(15)
+    @try_few(8)
     @given(values.bad)
     def check(value: Any) -> None:
         error = error_of(server.post(route, **make_body(route, values, name, value)))
@@ -91,7 +91,7 @@ def test_no_mixture_of_fields_is_a_fault_of_the_server(server: Site, route: str)
     for name in required:
         optional.pop(name)
 
-    @try_few(60)
+    @try_few(30)
     @given(st.fixed_dictionaries(required, optional=optional))
     def check(body: dict[str, Any]) -> None:
         response = server.post(route, **body)
