@@ -172,8 +172,8 @@ async def test_links_over_a_relay_end_when_the_key_of_their_user_is_removed(
         with pytest.raises(PeerLost, match="your key is no longer allowed"):
             await receive_all(kept)
         await eventually(lambda: relay.num_streams == 0)
-        assert {name: relay._is_member(name) for name in ("n0", "n1")} == {"n0": False, "n1": True}
-        assert set(relay._controls) == {"n1"}
+        assert {name: relay.is_member(name) for name in ("n0", "n1")} == {"n0": False, "n1": True}
+        assert set(relay.reachable) == {"n1"}
         await engine.stop()
 
 

@@ -38,6 +38,11 @@ class ClusterFeed:
         self._listeners: set[asyncio.Queue[bytes | None]] = set()
         self._looking: asyncio.Task[None] | None = None
 
+    @property
+    def num_listeners(self) -> int:
+        """The number of clients that listen."""
+        return len(self._listeners)
+
     async def listen(self) -> AsyncIterator[bytes]:
         """Yield the whole state, and then each change, as events."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_UNREAD)

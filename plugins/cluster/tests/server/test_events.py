@@ -154,7 +154,7 @@ async def test_clients_are_told_of_changes_and_share_one_look(site: Site) -> Non
         assert (name, data["node"], data["state"]) == ("node_joined", "mini/7", "idle")
     for client in clients:
         await client.aclose()  # type: ignore[attr-defined]
-    assert not feed._listeners
+    assert feed.num_listeners == 0
 
 
 async def test_change_while_a_client_reads_the_state_comes_next(site: Site) -> None:
@@ -180,7 +180,7 @@ async def test_client_that_reads_too_slowly_is_disconnected_and_the_others_are_n
     assert (await first)[0] == "x"
     rest = [event async for event in slow]
     assert len(rest) <= MOST_UNREAD
-    assert not feed._listeners
+    assert feed.num_listeners == 0
 
 
 def test_route_needs_the_role_of_an_admin(site: Site) -> None:

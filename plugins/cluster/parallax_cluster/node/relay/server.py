@@ -47,7 +47,8 @@ class RelayServer:
 
     def __init__(self, limits: RelayLimits, is_member: Callable[[str], bool]) -> None:
         """Forward within ``limits`` for the nodes of whose names ``is_member`` is true."""
-        self._is_member = is_member
+        self.is_member = is_member
+        """Returns whether a node may use this relay."""
         self._rate = Throttle(limits.bytes_per_s)
         self._quotas = Quotas(limits.bytes_per_day, time.monotonic)
         self._controls: dict[str, Channel] = {}
@@ -61,6 +62,11 @@ class RelayServer:
     def num_streams(self) -> int:
         """The number of streams, including those that are being made."""
         return len(self._streams)
+
+    @property
+    def reachable(self) -> frozenset[str]:
+        """The nodes that can be called."""
+        return frozenset(self._controls)
 
     @property
     def purposes(self) -> dict[str, LinkPurpose]:
@@ -117,7 +123,7 @@ class RelayServer:
 
     def _check_member(self, channel: Channel) -> None:
         channel.check_role("worker")
-        if not self._is_member(channel.peer):
+        if not self.is_member(channel.peer):
             raise PeerLost(f"node {channel.peer!r} may not use this relay: it has not joined")
 
     async def _hear_first(self, channel: Channel) -> Message:

@@ -6,12 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from parallax_cluster.link_estimate import LinkEstimate, LinkSample
 from parallax_cluster.node.profile import link_prober as module
 from parallax_cluster.node.profile.link_prober import MOST_FAILURES, LinkProber
 from parallax_cluster.node.profile.service import PURPOSES
 from parallax_cluster.wire.profile import Peer, Peers, check_report
-from parallax_core.api import TransportPlan
+from parallax_core.api import Link, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.worker.incoming import IncomingLinks
 from tests.unit.node.cluster import open_registry, until
@@ -72,7 +71,7 @@ async def test_link_to_a_node_that_is_gone_is_forgotten_and_measured_when_it_is_
             prober.meet(Peers((Peer("far", far.address),)))
             await until(lambda: list_peers(prober) == ["far", "head"])
         await until(lambda: list_peers(prober) == ["head"])
-        assert prober._links["far"].num_failures >= MOST_FAILURES
+        await until(lambda: prober.unreached == ("far",))
         async with listening("far") as far:
             prober.meet(Peers((Peer("far", far.address),)))
             await until(lambda: list_peers(prober) == ["far", "head"])
@@ -99,22 +98,32 @@ async def test_node_that_is_not_reached_is_reported_as_such_until_it_is() -> Non
 
 async def test_head_is_never_among_those_that_are_not_reached() -> None:
     async with probing("inprocess://nobody") as prober:
-        await until(lambda: prober._links["head"].num_failures >= MOST_FAILURES)
+        await asyncio.wait_for(prober.news.wait(), 5)
         assert prober.unreached == ()
         prober.note("stranger", is_reached=False)
         assert prober.unreached == ()
 
 
-async def test_new_links_come_first_and_those_that_have_failed_once_before_others() -> None:
-    prober = LinkProber(InProcessTransport(TransportPlan(node="near")), "near")
-    prober.begin(Peer("head", "inprocess://head"))
-    prober.meet(Peers((Peer("a", "inprocess://a"), Peer("b", "inprocess://b"), Peer("c", "inprocess://c"))))
-    sample = LinkSample(0.001, 0.002, 10**5)
-    for name in ("head", "a", "b"):
-        prober._links[name].estimate = LinkEstimate().add(sample)
-    prober._links["b"].num_failures = 1
-    assert prober._choose().peer.node == "c"
-    prober._links["c"].num_failures = MOST_FAILURES
-    assert prober._choose().peer.node == "b"
-    prober._links["b"].num_failures = 0
-    assert prober._choose().peer.node == next(iter(prober._links))
+class Noting(InProcessTransport):
+    """Notes to whom it connects."""
+
+    def __init__(self) -> None:
+        super().__init__(TransportPlan(node="near"))
+        self.tried: list[str] = []
+
+    async def connect(self, address: str, node: str) -> Link:
+        self.tried.append(node)
+        return await super().connect(address, node)
+
+
+async def test_new_links_come_first_and_those_that_have_failed_before_others() -> None:
+    async with open_registry() as registry, listening("a") as a:
+        transport = Noting()
+        prober = LinkProber(transport, "near")
+        prober.begin(Peer("head", registry.address))
+        prober.meet(Peers((Peer("a", a.address), Peer("b", "inprocess://nobody"))))
+        task = asyncio.create_task(prober.run())
+        await until(lambda: len(transport.tried) > 8)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert transport.tried[:9] == ["a", "b", "head", *["b"] * (MOST_FAILURES - 1), "a", "head", "b", "a"]

@@ -9,12 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parallax_cluster.link_estimate import LinkEstimate, LinkSample
 from parallax_cluster.node.profile import reporter as module
-from parallax_cluster.node.profile.link_prober import LinkProber, MeasuredLink
+from parallax_cluster.node.profile.link_prober import LinkProber
 from parallax_cluster.node.profile.measuring import MeasuringProcess
 from parallax_cluster.node.profile.reporter import NodeReporter, is_news
-from parallax_cluster.wire.profile import DeviceReport, LinkReport, NodeReport, Peer, StoredLayers
+from parallax_cluster.wire.profile import DeviceReport, LinkReport, NodeReport, StoredLayers
 from parallax_core.api import PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
@@ -145,12 +144,33 @@ def test_stutter_of_a_link_is_no_news(link: LinkReport, *, is_new: bool) -> None
     assert is_news(before, change(links=(link,))) is is_new
 
 
+class Known(LinkProber):
+    """Has measured the link to one node."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(InProcessTransport(TransportPlan(node="node")), "node")
+        self.found, self.lost = (LinkReport(node, 0.001, 1e8),), tuple[str, ...]()
+
+    @property
+    def links(self) -> tuple[LinkReport, ...]:
+        return self.found
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        return self.lost
+
+    def note(self, node: str, *, is_reached: bool) -> None:
+        assert not is_reached
+        self.found, self.lost = (), (node,)
+        self.news.set()
+
+    async def run(self) -> None:
+        await asyncio.sleep(60)
+
+
 async def test_report_has_the_links_that_were_measured() -> None:
     async with connected() as (node, head):
-        prober = LinkProber(InProcessTransport(TransportPlan(node="node")), "node")
-        estimate = LinkEstimate().add(LinkSample(0.001, 0.002, 10**5))
-        prober.begin = lambda head: prober._links.update(head=MeasuredLink(head, "head", estimate))  # type: ignore[method-assign]
-        async with NodeReporter(Maker(), prober=prober).reporting(node, "inprocess://x"):
+        async with NodeReporter(Maker(), prober=Known("head")).reporting(node, "inprocess://x"):
             report = await soon(head.receive())
         assert isinstance(report, NodeReport)
         assert [(link.peer, link.round_trip_s) for link in report.links] == [("head", 0.001)]
@@ -158,12 +178,7 @@ async def test_report_has_the_links_that_were_measured() -> None:
 
 async def test_node_that_is_no_longer_reached_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with connected() as (node, head):
-        prober = LinkProber(InProcessTransport(TransportPlan(node="node")), "node")
-        estimate = LinkEstimate().add(LinkSample(0.001, 0.002, 10**5))
-        far = MeasuredLink(Peer("far", "inprocess://far"), "worker", estimate)
-        prober.begin = lambda head: prober._links.update(far=far)  # type: ignore[method-assign]
-        prober.run = lambda: asyncio.sleep(60)  # type: ignore[method-assign]
-        reporter = NodeReporter(Maker(), prober=prober)
+        reporter = NodeReporter(Maker(), prober=Known("far"))
         async with reporter.reporting(node, "inprocess://x"):
             first = await soon(head.receive())
             monkeypatch.setattr(module, "REFRESH_S", 60.0)
@@ -188,4 +203,8 @@ async def test_report_has_no_more_memory_than_this_node_may_use_now() -> None:
         asked = maker.num_calls
         await until(lambda: maker.num_calls > asked + 2)
     maker.report = None
-    assert await reporter._call() is None
+    async with connected() as (node, head), reporter.reporting(node, "inprocess://x"):
+        asked = maker.num_calls
+        await until(lambda: maker.num_calls > asked + 2)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(head.receive(), 0.02)

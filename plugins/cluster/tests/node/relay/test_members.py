@@ -103,8 +103,8 @@ async def act(deeds: list[tuple[str, str | int, object]]) -> None:
         for kind, which, what in deeds:
             await members.do(kind, which, what)
         await members.end()
-        await until(lambda: not incoming._serving)
-        assert (server.num_streams, server._calls, server._controls, errors) == (0, {}, {}, [])
+        await until(lambda: server.num_streams == len(server.reachable) == 0)
+        assert errors == []
     await relay.stop()
 
 

@@ -145,13 +145,13 @@ async def test_relay_alone_serves_those_that_have_joined_and_no_longer_those_tha
         registry = await stack.enter_async_context(open_registry())
         node = await join(registry, "node")
         made = await stack.enter_async_context(hosting(registry))
-        await until(lambda: made.server._is_member("node"))
-        assert not made.server._is_member("stranger")
+        await until(lambda: made.server.is_member("node"))
+        assert not made.server.is_member("stranger")
         await join(registry, "other")
-        await until(lambda: made.server._is_member("other"))
+        await until(lambda: made.server.is_member("other"))
         await node.leave()
-        await until(lambda: not made.server._is_member("node"))
-        assert made.server._is_member("other")
+        await until(lambda: not made.server.is_member("node"))
+        assert made.server.is_member("other")
 
 
 async def test_stranger_cannot_use_or_be_called_over_a_relay_alone() -> None:
@@ -169,7 +169,7 @@ async def test_stranger_cannot_use_or_be_called_over_a_relay_alone() -> None:
             await soon(greet(channel, "stranger", purpose))
             with pytest.raises(PeerLost):
                 await soon(channel.receive())
-        assert not made.server._controls
+        assert not made.server.reachable
 
 
 async def test_relay_offers_itself_again_to_a_head_that_was_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ async def test_node_runs_until_it_is_to_end(notes: Notes) -> None:
     further.end(EndNode(3))
     further.end(EndNode(4))
     await until(lambda: not is_alive(notes.pids("one/1+3")[1]))
-    assert further._keeping == {}
+    assert not further.is_needed
     await soon(further.close())
 
 
