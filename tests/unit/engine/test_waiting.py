@@ -209,7 +209,7 @@ def test_who_waited_for_another_goes_on_when_that_one_does_not(end: str) -> None
     first = replica.ask(PROMPT, 3, timeout_s=5.0 if end == "timeout" else None)
     others = [replica.ask(PROMPT, 3, sampling=LUCKY) for _ in range(6)]
     replica.step()
-    assert len(replica.queue._sources) == 6
+    assert replica.head.stats().waiting == 6
     head = replica.head
     match end:
         case "cancel":

@@ -6,11 +6,12 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 
 from parallax_cluster.wire.profile import Probe
-from parallax_core.api import Frame, PeerLost, TransportPlan
+from parallax_core.api import Frame, Link, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.tunnel import Tunnel, end_stream
@@ -30,6 +31,8 @@ class Ends:
     tunnel: Tunnel
     running: asyncio.Task[None]
     link: Channel
+    raw: Link
+    """What the link sends frames over."""
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -44,11 +47,12 @@ async def tunnelled(first: bytes = b"") -> AsyncIterator[Ends]:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**14)
     inner = await asyncio.open_connection(sock=ours, limit=MOST_API_DATA)
     outer = await asyncio.open_connection(sock=theirs, limit=MOST_API_DATA)
-    link = Channel(await near.connect(far.address, "far"))
+    raw = await near.connect(far.address, "far")
+    link = Channel(raw)
     tunnel = Tunnel(Channel(await far.accept(), STRANGERS), *inner)
     running = asyncio.create_task(tunnel.run(first))
     try:
-        yield Ends(tunnel, running, link, *outer)
+        yield Ends(tunnel, running, link, raw, *outer)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -139,7 +143,8 @@ async def test_link_is_read_only_as_fast_as_the_stream_takes_it() -> None:
             num_sent += 1
 
     async with tunnelled() as ends:
-        ends.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        reading = cast("asyncio.ReadTransport", ends.writer.transport)
+        reading.pause_reading()
         sending = asyncio.create_task(send_all(ends.link))
         seen = -1
 
@@ -151,7 +156,7 @@ async def test_link_is_read_only_as_fast_as_the_stream_takes_it() -> None:
         await until(is_still)
         assert not sending.done()
         assert num_sent < 20
-        ends.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        reading.resume_reading()
         assert len(await soon(ends.reader.readexactly(100 * MOST_API_DATA))) == 100 * MOST_API_DATA
         await soon(sending)
 
@@ -185,7 +190,7 @@ async def test_frames_damaged_at_random_end_the_tunnel_or_are_data() -> None:
         for _ in range(numbers.randint(1, 3)):
             header[numbers.randrange(len(header))] = numbers.randrange(256)
         async with tunnelled() as ends:
-            await ends.link._link.send(Frame(bytes(header[: numbers.randint(1, len(header))])))
+            await ends.raw.send(Frame(bytes(header[: numbers.randint(1, len(header))])))
             await ends.link.leave()
             await soon(ends.running)
             assert ends.tunnel.fault is not None

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +20,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from parallax_core.api import Grammar, InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.grammar import CompiledGrammar, ModelGrammars
-from parallax_core.engine.limits import Limits
 from parallax_core.models.chat_template import ANSWER, PromptEnding, Tools, Turns
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.models.grammars import find_library
@@ -146,24 +146,26 @@ def answer(prompt: str, length: int, sampling: Sampling = Letters.sampling, choi
 class Site:
     """A server in this process whose engine and stage are accessible to tests."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a server is made of
         self,
         options: ServerOptions | None = None,
         server_metrics: ServerMetrics | None = None,
         reader: BodyReading | None = None,
         parser: OutputParser | None = None,
-        limits: Limits | None = None,
+        *,
+        pipeline: PipelineOptions | None = None,
+        backlog: UnreadOutput | None = None,
     ) -> None:
         self.stage = TOY.open(num_pages=200, context=400, max_batch_tokens=64)
         self.text = Letters()
-        pipeline = PipelineOptions(limits=limits or Limits(), grammars=self.text)
+        pipeline = replace(pipeline or PipelineOptions(), grammars=self.text)
         self.engine = PipelineEngine(LocalExecutor([lambda: self.stage]), self.text.decode, pipeline)
         self.drain = Drain()
         self.router = Router([self.engine], LeastPendingTokens(), lambda: 400)
         traits = ParserTraits.of(parser.spec) if parser else ParserTraits(finds_calls=True, reasoning_end=".")
         self.reader = reader or LocalReader(BodyReader(self.text, "toy", BODIES, traits))  # type: ignore[arg-type]
         self.quota = Quota(options)
-        self.backlog = UnreadOutput()
+        self.backlog = backlog or UnreadOutput()
         self.service = Service(
             "toy",
             self.router,
@@ -193,7 +195,7 @@ class Site:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Have the engine compute a request all the time; with ``limits`` for one it has room for no other."""
+        """Have the engine compute a request all the time; with limits for one it has room for no other."""
         entered, release = threading.Event(), threading.Event()
 
         def wait(batch: object) -> None:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from parallax_core.engine.limits import Limits
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.server.body_messages import BodyRequest, BodyResult
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from tests.unit.server.dialects import BODIES
@@ -44,7 +45,7 @@ def test_time_that_reading_takes_counts_towards_the_timeout() -> None:
 
 def test_request_that_would_be_refused_anyway_is_not_even_read() -> None:
     reader = SlowReader(0)
-    with Site(reader=reader, limits=Limits(max_running=1, max_waiting=0)) as site:
+    with Site(reader=reader, pipeline=PipelineOptions(limits=Limits(max_running=1, max_waiting=0))) as site:
         with site.full():
             assert error_of(site.ask(), 429)["code"] == "overloaded"
             assert error_of(site.complete(), 429)["code"] == "overloaded"
@@ -67,7 +68,7 @@ async def test_client_that_leaves_while_its_request_waits_to_be_read_is_forgotte
 
 
 def test_many_prompts_are_submitted_all_or_none() -> None:
-    with Site(limits=Limits(max_running=1, max_waiting=5)) as site:
+    with Site(pipeline=PipelineOptions(limits=Limits(max_running=1, max_waiting=5))) as site:
         site.stage.before_step = lambda _: time.sleep(0.01)
         error_of(site.complete(["a" * 60] * 99, max_tokens=3), 429)
         assert site.complete("a", max_tokens=3).status_code == 200

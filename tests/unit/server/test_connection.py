@@ -10,16 +10,16 @@ import socket
 import struct
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server import connection, run
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import MAX_BODY_BYTES, ServerOptions
-from tests.unit.server.letters import answer
+from tests.unit.server.letters import Site, answer
 from tests.unit.server.listening import Client, Listening, head, request, until
 
 QUICK = ServerOptions(request_s=0.4)
@@ -103,7 +103,7 @@ async def test_client_that_does_not_take_its_stream_is_cut_off_and_its_generatio
     async with Listening(QUICK) as server:
         server.site.stage.before_step = lambda batch: time.sleep(0.001)
         client = await server.connect(receive_buffer=2048)
-        server_side = await _shrink(server)
+        server_side = await shrink(server)
         client.send(request(max_tokens=390, n=24, stream=True, logprobs=True, top_logprobs=20, content="go"))
         await until(lambda: server_side.transport.get_write_buffer_size() > 0)
         await until(lambda: server.num_connections == 0)
@@ -117,7 +117,7 @@ async def test_client_that_takes_its_stream_in_drops_is_cut_off_too(monkeypatch:
     async with Listening(QUICK) as server:
         server.site.stage.before_step = lambda batch: time.sleep(0.001)
         client = await server.connect(receive_buffer=2048)
-        server_side = await _shrink(server)
+        server_side = await shrink(server)
         client.send(request(max_tokens=390, n=24, stream=True, logprobs=True, top_logprobs=20, content="go"))
         await until(lambda: server_side.transport.get_write_buffer_size() > 0)
         async with asyncio.timeout(10):
@@ -131,7 +131,7 @@ async def test_client_that_takes_its_stream_in_drops_is_cut_off_too(monkeypatch:
 async def test_client_that_takes_its_stream_slowly_and_surely_gets_all_of_it() -> None:
     async with Listening(ServerOptions(request_s=1.5)) as server:
         client = await server.connect(receive_buffer=2048)
-        await _shrink(server)
+        await shrink(server)
         client.send(request(max_tokens=300, n=2, stream=True, logprobs=True, top_logprobs=20, content="go"))
         got = bytearray()
         while b"[DONE]" not in got[-100:]:
@@ -141,12 +141,11 @@ async def test_client_that_takes_its_stream_slowly_and_surely_gets_all_of_it() -
 
 
 async def test_answer_that_nobody_reads_is_given_up_before_it_takes_much_memory() -> None:
-    async with Listening() as server:
+    backlog = UnreadOutput(4 * 2**20)
+    async with Listening(site=Site(pipeline=PipelineOptions(backlog=backlog))) as server:
         engine = server.site.engine
-        backlog = UnreadOutput(4 * 2**20)
-        engine._options = replace(engine._options, backlog=backlog)
         client = await server.connect(receive_buffer=2048)
-        await _shrink(server)
+        await shrink(server)
         client.send(request(max_tokens=390, n=24, stream=True, logprobs=True, top_logprobs=20, content="go"))
         most = 0
         async with asyncio.timeout(20):
@@ -175,12 +174,11 @@ class WatchedBacklog(UnreadOutput):
 
 
 async def test_many_that_read_nothing_take_no_more_memory_than_is_allowed_and_keep_nobody_out() -> None:
-    async with Listening() as server:
+    backlog = WatchedBacklog(4 * 2**20)
+    async with Listening(site=Site(pipeline=PipelineOptions(backlog=backlog))) as server:
         engine = server.site.engine
-        backlog = WatchedBacklog(4 * 2**20)
-        engine._options = replace(engine._options, backlog=backlog)
         clients = [await server.connect(receive_buffer=2048) for _ in range(6)]
-        await _shrink(server, len(clients))
+        await shrink(server, len(clients))
         for client in clients:
             client.send(request(max_tokens=12, n=128, stream=True, logprobs=True, top_logprobs=20, content="go"))
         await until(lambda: engine.stats()[0].output_tokens)
@@ -191,7 +189,7 @@ async def test_many_that_read_nothing_take_no_more_memory_than_is_allowed_and_ke
         assert server.num_connections >= len(clients)
 
 
-async def _shrink(server: Listening, count: int = 1) -> Any:
+async def shrink(server: Listening, count: int = 1) -> Any:
     """Return the server's side of one of so many connections; each gets a small buffer of the kernel's."""
     await until(lambda: server.num_connections == count)
     sides: list[Any] = list(server.server.server_state.connections)
@@ -203,7 +201,7 @@ async def _shrink(server: Listening, count: int = 1) -> Any:
 async def test_client_that_is_slow_but_reads_gets_all_of_its_answer() -> None:
     async with Listening(ServerOptions(request_s=0.6)) as server:
         client = await server.connect(receive_buffer=4096)
-        await _shrink(server)
+        await shrink(server)
         client.send(request(max_tokens=100, stream=True, logprobs=True, top_logprobs=5))
         text, began = b"", time.monotonic()
         while b"[DONE]" not in text:
@@ -274,7 +272,7 @@ async def test_client_that_takes_nothing_does_not_keep_the_server_from_its_end(
 ) -> None:
     async with Listening() as server:
         client = await server.connect(receive_buffer=2048)
-        server_side = await _shrink(server)
+        server_side = await shrink(server)
         client.send(request(max_tokens=390, n=8, stream=True, logprobs=True, top_logprobs=20))
         await until(lambda: server_side.transport.get_write_buffer_size() > 0)
         await server.site.engine.stop()

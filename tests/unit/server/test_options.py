@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from parallax_core.engine.limits import Limits
+from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.server import ignored_header
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.drain import Drain
@@ -63,7 +64,7 @@ def test_caller_has_only_so_many_requests_under_way() -> None:
 
 
 def test_full_queue_is_a_429() -> None:
-    with Site(limits=Limits(max_running=1, max_waiting=0)) as site, site.full():
+    with Site(pipeline=PipelineOptions(limits=Limits(max_running=1, max_waiting=0))) as site, site.full():
         response = site.post(**QUESTION)
         assert error_of(response, 429)["code"] == "overloaded"
         assert response.headers["Retry-After"] == "1"

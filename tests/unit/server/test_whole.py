@@ -6,23 +6,18 @@ from typing import Any
 
 import pytest
 
+from parallax_core.node.pipeline.unread import SHARE, UnreadOutput
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site, error_of
 from tests.unit.server.listening import Listening, request, until
-from tests.unit.server.test_connection import _shrink, is_idle
+from tests.unit.server.test_connection import is_idle, shrink
 
 WIDE: dict[str, Any] = {"n": 8, "max_tokens": 40, "logprobs": True, "top_logprobs": 20}
 
 
-def limit(site: Site, num_bytes: int) -> None:
-    """Have the server hold so much for one answer, and four times that for all."""
-    site.backlog._most, site.backlog._most_of_one = 4 * num_bytes, num_bytes
-
-
 @pytest.mark.parametrize("batch", [False, True])
 def test_answer_that_is_too_large_to_be_sent_whole_is_a_400(batch: bool) -> None:
-    with Site() as site:
-        limit(site, 2**18)
+    with Site(backlog=UnreadOutput(SHARE * 2**18)) as site:
         fields = {"n": 4, "max_tokens": 40, "logprobs": 20}
         answer = site.complete(["a", "b", "c"], **fields) if batch else site.ask(**WIDE)
         error = error_of(answer, 400)
@@ -47,7 +42,7 @@ async def test_whole_answer_waits_until_its_client_has_taken_it() -> None:
     async with Listening() as server:
         backlog = server.site.backlog
         client = await server.connect(receive_buffer=2048)
-        await _shrink(server)
+        await shrink(server)
         client.send(request(**WIDE))
         await until(lambda: server.site.engine.stats()[0].output_tokens == 8 * 40)
         await until(lambda: is_idle(server))
@@ -63,7 +58,7 @@ async def test_whole_answer_waits_until_its_client_has_taken_it() -> None:
 async def test_whole_answer_that_is_never_taken_is_let_go_of() -> None:
     async with Listening(ServerOptions(request_s=0.4)) as server:
         client = await server.connect(receive_buffer=2048)
-        await _shrink(server)
+        await shrink(server)
         client.send(request(**WIDE))
         await until(lambda: server.site.backlog.num_bytes > 2**19)
         await until(lambda: server.site.backlog.num_bytes == 0)
