@@ -10,8 +10,8 @@ from parallax_cluster.node.profile import link_prober as module
 from parallax_cluster.node.profile.link_prober import MOST_FAILURES, LinkProber
 from parallax_cluster.node.profile.service import PURPOSES
 from parallax_cluster.wire.profile import Peer, Peers, check_report
-from parallax_core.api import Link, TransportPlan
-from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.api import TransportPlan
+from parallax_core.builtin.inprocess import InProcessLink, InProcessTransport
 from parallax_core.node.worker.incoming import IncomingLinks
 from tests.unit.node.cluster import open_registry, until
 from tests.unit.node.membership.test_registry import make_report
@@ -111,7 +111,7 @@ class Noting(InProcessTransport):
         super().__init__(TransportPlan(node="near"))
         self.tried: list[str] = []
 
-    async def connect(self, address: str, node: str) -> Link:
+    async def connect(self, address: str, node: str) -> InProcessLink:
         self.tried.append(node)
         return await super().connect(address, node)
 

@@ -149,7 +149,8 @@ class Known(LinkProber):
 
     def __init__(self, node: str) -> None:
         super().__init__(InProcessTransport(TransportPlan(node="node")), "node")
-        self.found, self.lost = (LinkReport(node, 0.001, 1e8),), tuple[str, ...]()
+        self.found: tuple[LinkReport, ...] = (LinkReport(node, 0.001, 1e8),)
+        self.lost: tuple[str, ...] = ()
 
     @property
     def links(self) -> tuple[LinkReport, ...]:
