@@ -27,17 +27,12 @@ from parallax_core.server.structured_output import StructuredOutputs, read_forma
 Prompts = str | list[str] | list[int] | list[list[int]]
 """One prompt or several, each a text or token ids."""
 
-SAME = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "min_tokens",
+SAME = tuple(
+    name
+    for name in Sampling.__struct_fields__
+    if name in Generation.model_fields and name not in {"seed", "logit_bias"}
 )
-"""The fields that `Sampling` has by the same name."""
+"""The fields that `Sampling` has by the same name and with the same values."""
 
 DEFAULT_COMPLETION_TOKENS = 16
 """The default ``max_tokens`` of a completion request in OpenAI's API."""
