@@ -96,11 +96,13 @@ def leave(home: Path, name: str) -> None:
     assert re.fullmatch(rf"{name} leaves ipc://.*\n{name} has left\n", done.stdout)
 
 
-def test_workers_end_with_a_server_that_is_killed_while_it_replaces_one(model_home: Path, tmp_path: Path) -> None:
-    server = start_server(model_home, tmp_path / "log", "--layers", "0-10,10-20,20-30")
+def test_workers_end_with_a_server_that_is_killed_while_it_replaces_one(
+    model_home: Path, split: Path, tmp_path: Path
+) -> None:
+    server = start_server(model_home, tmp_path / "log", "--layers", "0-4,4-8,8-12", model=str(split))
     pids = set(list_workers(server.process.pid))
     [lost] = [pid for pid in pids if b"worker/0/1" in read_command(pid)]
-    stream = threading.Thread(target=read_until_end, args=(server,))
+    stream = threading.Thread(target=read_until_end, args=(server, split.name))
     stream.start()
     os.kill(lost, signal.SIGKILL)
     wait_until(lambda: "pipeline is built anew" in server.log.read_text())
@@ -111,9 +113,9 @@ def test_workers_end_with_a_server_that_is_killed_while_it_replaces_one(model_ho
     wait_until(lambda: not any(map(is_alive, pids)), 10)
 
 
-def read_until_end(server: Server) -> None:
+def read_until_end(server: Server, model: str) -> None:
     """Read a stream until its connection breaks, whatever error that is to the client."""
     question: Any = [{"role": "user", "content": "Count from one to a hundred, in words."}]
     with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client, suppress(Exception):
-        for _ in client.chat.completions.create(model=MODEL, messages=question, max_tokens=500, stream=True):
+        for _ in client.chat.completions.create(model=model, messages=question, max_tokens=500, stream=True):
             pass

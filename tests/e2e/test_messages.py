@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.conftest import MODEL, Server
 
-RULES = "Answer in one short sentence. Be kind, be exact, and name the place that is asked for. " * 60
+RULES = "Answer in one short sentence. Be kind, be exact, and name the place that is asked for. " * 40
 QUESTIONS = ("What is the capital of France?", "And of Italy?", "Which of them is larger?", "Which is older?")
 
 

@@ -37,9 +37,9 @@ def tiny(model_folder: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def serving(home: Path, log: Path, *options: str) -> Iterator[tuple[Server, str]]:
+def serving(home: Path, log: Path, *options: str, model: str | Path = MODEL) -> Iterator[tuple[Server, str]]:
     """Run a coordinator, and yield it with the code by which machines join."""
-    with coordinating(home, log, *options) as (process, code):
+    with coordinating(home, log, *options, model=model) as (process, code):
         server = read_ready(process, log)
         yield server, code
         server.end(signal.SIGTERM)
@@ -183,9 +183,9 @@ def test_node_that_dies_while_it_loads_does_not_take_the_old_model_with_it(
         assert text_of(server, "tiny")
 
 
-def test_request_loads_a_known_model_if_that_is_wanted(home: Path, tiny: Path, tmp_path: Path) -> None:
+def test_request_loads_a_known_model_if_that_is_wanted(home: Path, split: Path, tiny: Path, tmp_path: Path) -> None:
     options = ("--memory", "2", "--known", str(tiny), "--load-on-demand")
-    with serving(home, tmp_path / "log", *options) as (server, _):
-        assert list_states(server) == {MODEL: "ready", "tiny": "unloaded"}
+    with serving(home, tmp_path / "log", *options, model=split) as (server, _):
+        assert list_states(server) == {split.name: "ready", "tiny": "unloaded"}
         assert text_of(server, "tiny")
-        assert list_states(server) == {MODEL: "ready", "tiny": "ready"}
+        assert list_states(server) == {split.name: "ready", "tiny": "ready"}

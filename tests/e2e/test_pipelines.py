@@ -23,7 +23,7 @@ from tests.unit.plugins.site import Site
 NAME = "tiny"
 PROMPTS = ("Once upon a time", "def fibonacci(n):", "The capital of France is", "1, 2, 3")
 LENGTH = 24
-MANY = 120
+MANY = 80
 PATIENCE_S = 60.0
 OPTIONS = ("--dtype", "float32", "--peer-timeout", "10", "--set", "min_peer_timeout=10")
 """A worker that a busy machine does not let run for a while is not lost here: the tests count losses."""
@@ -204,8 +204,6 @@ class Spoilt:
         data = b"\\0\\0\\xc0\\x7f" * (shape[0] * shape[1])
         return dataclasses.replace(result, tensors=(Tensor(tensor.dtype, shape, data),))
 '''
-LOSING = ("width", "rows")
-"""Nonsense for which a stage counts as lost, by the name the plugin has for it."""
 
 
 def follow(client: Client, prompt: str, spoil: Callable[[], object]) -> tuple[list[str], str]:
@@ -232,8 +230,9 @@ def give_order(file: Path, kind: str) -> None:
     draft.replace(file)
 
 
+@pytest.mark.parametrize("kind", ["width", pytest.param("rows", marks=pytest.mark.nightly)])
 def test_stage_that_gives_nonsense_makes_no_token(
-    serve: Callable[..., Any], whole: list[list[str]], tmp_path: Path
+    serve: Callable[..., Any], whole: list[list[str]], tmp_path: Path, kind: str
 ) -> None:
     Site(tmp_path).install("poison", POISON)
     order = tmp_path / "order"
@@ -246,8 +245,7 @@ def test_stage_that_gives_nonsense_makes_no_token(
         assert "are not finite" in error
         assert LENGTH <= len(tokens) < MANY
         assert tokens == right[: len(tokens)]
-        for number, kind in enumerate(LOSING, 1):
-            assert follow(client, PROMPTS[0], partial(give_order, order, kind)) == (right, "")
-            wait_until(client.is_ready)
-            assert ask(client, PROMPTS[0]) == whole[0]
-            assert look(client)[0]["losses"] == number
+        assert follow(client, PROMPTS[0], partial(give_order, order, kind)) == (right, "")
+        wait_until(client.is_ready)
+        assert ask(client, PROMPTS[0]) == whole[0]
+        assert look(client)[0]["losses"] == 1

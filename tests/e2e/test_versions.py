@@ -39,9 +39,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     ],
 )
 def test_machine_of_another_wire_version_ends_with_both_and_leaves_the_code_unused(
-    command: tuple[str, ...], homes: dict[str, Path], tmp_path: Path
+    command: tuple[str, ...], homes: dict[str, Path], split: Path, tmp_path: Path
 ) -> None:
-    with coordinating(homes["server"], tmp_path / "log", "--no-local"):
+    with coordinating(homes["server"], tmp_path / "log", "--no-local", model=split):
         code = make_code(homes["server"])
         [address] = re.findall(r"head listens at (\S+)", (tmp_path / "log").read_text())
         refused = run_later(homes["one"], *command, code)
