@@ -11,7 +11,6 @@ from parallax_core.cli.option import ConfigFile, from_section
 from parallax_core.cli.progress import Display, make_display
 from parallax_core.cli.progress import describe as describe_progress
 from parallax_core.cli.screen import Look, open_display, watching
-from parallax_core.cli.served_models import describe_loading
 from parallax_core.cli.server_url import UrlOption, find_url
 from parallax_core.cli.table import align, print_table
 from parallax_core.cli.tell import tell
@@ -35,7 +34,6 @@ __all__ = [
     "UsageError",
     "WorkerRecord",
     "align",
-    "describe_loading",
     "describe_progress",
     "end_with_parent",
     "find_url",

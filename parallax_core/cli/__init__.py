@@ -23,7 +23,6 @@ from parallax_core.cli.plugin_commands import list_headings
 
 COMMANDS = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
-    "status": "Show the replicas and stages of a running server.",
     "chat": "Talk to a running server in the terminal.",
     "models": "List, pull and remove models, and change those of a running server.",
     "plugins": "Show the installed plugins and what they offer, or write one.",

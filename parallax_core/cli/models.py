@@ -1,4 +1,4 @@
-"""The command ``parallax models``; `served_models` has the part for running servers."""
+"""The command ``parallax models``; those for running servers are the cluster's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import typer
 from parallax_core.base.errors import PluginConflict, UnknownName, Unsupported
 from parallax_core.base.files import read_object
 from parallax_core.cli.command import new_app
+from parallax_core.cli.plugin_commands import extend
 from parallax_core.cli.progress import make_display
-from parallax_core.cli.served_models import add_commands
 from parallax_core.cli.table import print_table
 from parallax_core.contracts.model import ModelShape
 from parallax_core.contracts.source import StoredModel
@@ -24,7 +24,8 @@ from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import divert_output
 
-app = new_app("List, fetch, describe and remove models, and change those of a running server.")
+summary = "List, fetch, describe and remove models, and change those of a running server."
+app = new_app(summary, extend("models"))
 
 ModelArgument = Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")]
 
@@ -168,6 +169,3 @@ def _describe_size(model: StoredModel) -> str:
 
 def _megabytes(size: int) -> str:
     return f"{size / 10**6:.0f} MB"
-
-
-add_commands(app)

@@ -33,9 +33,11 @@ OWNERS = {
     "keys": "parallax-transport-zmq",
     "network": "parallax-netcheck",
     "nodes": "parallax-cluster",
+    **{f"models {name}": "parallax-cluster" for name in ("served", "load", "unload", "switch", "forget")},
     "plugins new": "parallax-scaffold",
     "run": "parallax-cluster",
     "simulate": "parallax-simulate",
+    "status": "parallax-cluster",
 }
 """The distributions of this project whose commands users look for."""
 

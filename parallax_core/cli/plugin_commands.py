@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
+from typer.core import TyperGroup
+
 from parallax_core.base.errors import BrokenPlugin, PluginConflict, Unsupported
 from parallax_core.cli.lazy import load_app
 from parallax_core.cli.module_summary import read_summary
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 GROUP = "parallax.commands"
 """The entry-point group; one below it, such as ``parallax.commands.my_tools``, names a heading of its own."""
-EXTENDED = ("plugins",)
+EXTENDED = ("models", "plugins")
 """Commands of core with sub-commands of plugins: ``parallax.commands.plugins`` has those of ``parallax plugins``."""
 HEADING = "Commands of plugins"
 """The heading of commands without one of their own."""
@@ -106,6 +108,38 @@ def load_command(name: str, points: Sequence[EntryPoint]) -> Any:  # noqa: ANN40
         broken = break_record(record, error)
         message = f"command {name!r} of {broken.origin} cannot be loaded: {broken.reason}"
         raise BrokenPlugin(message, broken.remedy) from error
+
+
+def extend(parent: str) -> type[TyperGroup]:
+    """Return the class of one of `EXTENDED`: it has its own sub-commands, and those of plugins."""
+
+    class Extended(TyperGroup):
+        """The sub-commands; those of plugins are imported when they are run, or listed."""
+
+        def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 -- the type is private to typer
+            begin = f"{parent} "
+            others = [name.removeprefix(begin) for name in find_commands() if name.startswith(begin)]
+            return [*super().list_commands(ctx), *others]
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+            name = f"{parent} {cmd_name}"
+            if command := super().get_command(ctx, cmd_name):
+                return command
+            if points := find_commands().get(name):
+                return load_command(name, points)
+            from parallax_core.cli.old_commands import refuse_missing
+
+            return refuse_missing(name)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+            own = self.commands
+            self.commands: Any = {**dict.fromkeys(self.list_commands(ctx)), **own}  # typer suggests these
+            try:
+                return super().resolve_command(ctx, args)
+            finally:
+                self.commands = own
+
+    return Extended
 
 
 def choose_point(name: str, points: Sequence[EntryPoint]) -> EntryPoint:

@@ -15,41 +15,16 @@ import typer
 from parallax_core.base.errors import PluginConflict
 from parallax_core.cli import COMMANDS, HIDDEN
 from parallax_core.cli.command import new_app
-from parallax_core.cli.lazy import LazyGroup
-from parallax_core.cli.old_commands import refuse_missing
 from parallax_core.cli.option import ConfigFile
 from parallax_core.cli.pip_hint import localize_here
-from parallax_core.cli.plugin_commands import choose_point, describe, examine_command, find_commands, load_command
+from parallax_core.cli.plugin_commands import choose_point, examine_command, extend, find_commands
 from parallax_core.cli.table import print_table
 from parallax_core.config.config import Config
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 
-PARENT = "plugins "
-"""What the names of sub-commands begin with."""
-
-
-class PluginsGroup(LazyGroup):
-    """The sub-commands of ``parallax plugins``, which plugins offer."""
-
-    def list_headings(self) -> dict[str, dict[str, str]]:
-        """Return the line of each by its name."""
-        found = {name: points for name, points in find_commands().items() if name.startswith(PARENT)}
-        return {"Commands": {name.removeprefix(PARENT): describe(points) for name, points in found.items()}}
-
-    def load(self, name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
-        """Import the one of that name; return None if there is no such command.
-
-        Raises:
-            UsageError: if its distribution is not installed.
-        """
-        if points := find_commands().get(f"{PARENT}{name}"):
-            return load_command(f"{PARENT}{name}", points)
-        return refuse_missing(f"{PARENT}{name}")
-
-
 summary = "Show the installed plugins, the state of each, and what it offers; or write one of your own."
-app = new_app(summary, PluginsGroup)
+app = new_app(summary, extend("plugins"))
 
 
 @app.callback(invoke_without_command=True)

@@ -27,7 +27,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         for name in ("plan.py:plan", "profile.py:profile")
     },
     ("plugins/cluster/parallax_cluster/cli/plan.py:plan", "lines"): "and each takes a line or three",
-    ("parallax_core/cli/served_models.py:switch", "arguments"): "the options of a command are its arguments",
+    (
+        "plugins/cluster/parallax_cluster/cli/served_models.py:switch",
+        "arguments",
+    ): "the options of a command are its arguments",
     ("plugins/simulate/parallax_simulate/cli.py:simulate", "arguments"): "the options of a command are its arguments",
     ("plugins/simulate/parallax_simulate/cli.py:simulate", "lines"): "and each takes a line or three",
     **{

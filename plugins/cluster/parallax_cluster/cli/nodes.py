@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from parallax_cluster.cli.status import TIMEOUT_S, Cluster
 from parallax_cluster.placement.idle import name_some
 from parallax_core.api import format_bytes
 from parallax_core.api.cli import Client, UrlOption, align, find_url, new_app
-from parallax_core.cli.status import TIMEOUT_S, Cluster
 
 HIDDEN_COMMAND = "parallax join CODE, which `parallax nodes --show-code` shows"
 """Replaces the command to join: anyone who reads its code over a shoulder could join."""

@@ -11,6 +11,7 @@ import typer
 from parallax_cluster.cli.live_cluster import read_live_cluster
 from parallax_cluster.cli.plan_inputs import measure_model, read_nodes, refuse_model
 from parallax_cluster.cli.plan_view import Plan, describe_plan, render_plans
+from parallax_cluster.cli.status import TIMEOUT_S
 from parallax_cluster.node.coordinator.placement_guard import make_placement
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.idle import explain_idle
@@ -26,7 +27,6 @@ from parallax_core.api import (
     UsageError,
 )
 from parallax_core.api.cli import Client, PluginHost, UrlOption, find_url, new_app
-from parallax_core.cli.status import TIMEOUT_S
 
 app = new_app()
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from parallax_cluster.cli.nodes import render
+from parallax_cluster.cli.served_models import describe_loading
+from parallax_cluster.cli.status import Cluster
 from parallax_cluster.server.view import read_cluster, show_cluster
-from parallax_core.api.cli import describe_loading
 from parallax_core.api.dialect import ServedModels
-from parallax_core.cli.status import Cluster
 from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.model_routes import view_models
 

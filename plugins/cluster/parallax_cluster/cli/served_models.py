@@ -1,4 +1,4 @@
-"""The commands of ``parallax models`` that concern a running server."""
+"""Change the models of a running server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.client import Client
-from parallax_core.cli.server_url import UrlOption, find_url
-from parallax_core.cli.table import align
+from parallax_core.api import ParallaxError
+from parallax_core.api.cli import Client, UrlOption, align, find_url, new_app
 
 TIMEOUT_S = 10.0
 """Seconds a server may take to answer."""
@@ -31,12 +29,10 @@ DrainOption = Annotated[
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return at once, without waiting for the end.")]
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add the commands to ``parallax models``."""
-    for command in (served, load, unload, switch, forget):
-        app.command()(command)
+served_app, load_app, unload_app, switch_app, forget_app = (new_app() for _ in range(5))
 
 
+@served_app.command()
 def served(
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the server's JSON.")] = False,
@@ -50,6 +46,7 @@ def served(
     print(json.dumps(found) if as_json else "\n".join(render(found)))
 
 
+@load_app.command()
 def load(model: ModelName, url: UrlOption = None, no_wait: NoWaitOption = False) -> None:
     """Load a model on a running server, beside those that are loaded.
 
@@ -58,6 +55,7 @@ def load(model: ModelName, url: UrlOption = None, no_wait: NoWaitOption = False)
     _change(url, {"action": "load", "model": _name(model)}, is_waiting=not no_wait)
 
 
+@unload_app.command()
 def unload(model: ModelName, url: UrlOption = None, drain: DrainOption = 300.0, no_wait: NoWaitOption = False) -> None:
     """Unload a model of a running server, after its running requests.
 
@@ -66,6 +64,7 @@ def unload(model: ModelName, url: UrlOption = None, drain: DrainOption = 300.0, 
     _change(url, {"action": "unload", "model": model, "drain_seconds": drain}, is_waiting=not no_wait)
 
 
+@switch_app.command()
 def switch(
     model: ModelName,
     url: UrlOption = None,
@@ -89,6 +88,7 @@ def switch(
     _change(url, body, is_waiting=not no_wait)
 
 
+@forget_app.command()
 def forget(model: ModelName, url: UrlOption = None) -> None:
     """Forget an unloaded model of a running server. It is listed no more.
 

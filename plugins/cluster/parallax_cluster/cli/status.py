@@ -1,4 +1,4 @@
-"""The command ``parallax status``."""
+"""Show the replicas and stages of a running server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.client import Client
-from parallax_core.cli.command import new_app
-from parallax_core.cli.server_url import UrlOption, find_url
-from parallax_core.cli.table import align
+from parallax_core.api import ParallaxError
+from parallax_core.api.cli import Client, UrlOption, align, find_url, new_app
 
 TIMEOUT_S = 10.0
 """Seconds a server may take to answer."""

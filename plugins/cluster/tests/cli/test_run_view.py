@@ -4,7 +4,7 @@ from typing import Any
 
 from parallax_cluster.cli.run_view import RunView, render_state
 from plugins.cluster.tests.cli.test_nodes import IDLE, NODE, PLAN
-from tests.unit.cli.test_served_models import Server
+from plugins.cluster.tests.cli.test_served_models import Server
 
 STATE: dict[str, Any] = {"models": [{"id": "toy", "state": "loading"}], "nodes": [NODE, IDLE], "replicas": []}
 KNOWN: dict[str, Any] = {"data": [{"id": "toy", "nodes": []}]}

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from parallax_cluster.cli import served_models
+from parallax_cluster.cli.served_models import describe_progress, render
 from parallax_core.base.errors import BackendFailed, ParallaxError
-from parallax_core.cli import served_models
 from parallax_core.cli.client import Client
 from parallax_core.cli.models import app
-from parallax_core.cli.served_models import describe_progress, render
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.model_changes import WantedChange
 from parallax_core.server.options import ServerOptions
@@ -89,7 +89,7 @@ def run(url: str, *arguments: str) -> tuple[str, str]:
 def after_looks(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
     """Have the steps happen one after the other, each after the command has looked at a change."""
     left = list(steps)
-    monkeypatch.setattr("parallax_core.cli.served_models.time.sleep", lambda _: left and left.pop(0)())
+    monkeypatch.setattr("parallax_cluster.cli.served_models.time.sleep", lambda _: left and left.pop(0)())
 
 
 def test_models_of_a_server_are_shown_with_their_states_and_layers(server: Server) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from parallax_cluster.cli.status import app, render
 from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.status import app, render
 from parallax_core.server.error_body import error_body
 from tests.unit.server.letters import Site
 
@@ -248,7 +248,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, rounds: int) -> list[float]:
         if len(waits) > rounds:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("parallax_core.cli.status.time.sleep", sleep)
+    monkeypatch.setattr("parallax_cluster.cli.status.time.sleep", sleep)
     return waits
 
 
