@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from parallax_core.base.errors import UsageError
-from parallax_core.cli import plugins as module
+from parallax_core.cli import plugin_commands
 from parallax_core.cli.plugins import app, plugins
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -50,7 +50,7 @@ def test_plugins_lists_every_kind_of_thing_core_offers(capsys: pytest.CaptureFix
 
 
 def test_sub_command_that_is_not_installed_names_its_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_commands", dict)
+    monkeypatch.setattr(plugin_commands, "find_commands", dict)
     with pytest.raises(UsageError, match="`parallax plugins new` is a command of parallax-scaffold") as caught:
         typer.main.get_command(app).main(["new", "backend", "mine"], standalone_mode=False)
     assert caught.value.hint == "pip install parallax-scaffold"
