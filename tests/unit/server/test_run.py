@@ -12,6 +12,7 @@ import pytest
 
 from parallax_core.base.errors import EngineFailed, ParallaxError
 from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.contracts.dialect import Dialect
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
@@ -98,6 +99,18 @@ async def start_and_end(site: run.ServerSite) -> None:
         await ready.wait()
         serving.cancel()
         await asyncio.wait([serving])
+
+
+async def test_server_that_ends_closes_its_dialects() -> None:
+    ends: list[str] = []
+
+    async def close() -> None:
+        ends.append("closed")
+
+    site = make_site(make_engine())
+    site.app.state.dialects.opened.append(Dialect(routers=(), close=close))
+    await start_and_end(site)
+    assert ends == ["closed"]
 
 
 async def get(port: int, path: str) -> str:

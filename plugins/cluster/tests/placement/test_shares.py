@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.pipeline import Pipeline
 from parallax_cluster.placement.shares import (
+    MOST_EXACT,
+    can_share_exactly,
     make_offers,
     rate_offers,
     rate_pipelines,
@@ -26,6 +28,14 @@ PROBLEM = PlacementProblem(cluster=ClusterProfile(nodes=NODES), model=make_model
 def make_pipelines(goal: ServingGoal, *nodes: int, kv: int = 4096) -> list[Pipeline]:
     costs = CostModel(dataclasses.replace(PROBLEM, model=make_model(8, kv=kv), goal=goal))
     return [Pipeline(costs, (node,), (0, 8)) for node in nodes]
+
+
+@pytest.mark.parametrize("concurrency", [1, 10])
+def test_division_is_exact_up_to_a_bound_and_at_it(concurrency: int) -> None:
+    most = MOST_EXACT // concurrency**2
+    assert most * concurrency**2 == MOST_EXACT
+    assert can_share_exactly(most, concurrency)
+    assert not can_share_exactly(most + 1, concurrency)
 
 
 def test_requests_go_where_they_add_most() -> None:

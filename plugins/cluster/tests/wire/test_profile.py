@@ -13,12 +13,14 @@ from parallax_cluster.wire.profile import (
     MOST_MODELS,
     DeviceReport,
     LinkReport,
+    LinkTried,
     NodeReport,
     StoredLayers,
     check_report,
 )
 from parallax_core.api import Frame
 from parallax_core.base.errors import ParallaxError
+from parallax_core.base.printable import make_printable
 from parallax_core.wire.codec import encode
 from parallax_core.wire.errors import BadFrame
 from tests.unit.wire.damage import decode_any
@@ -45,6 +47,12 @@ REPORT = NodeReport(
     stored=(StoredLayers("hf:org/name", 0, 12),),
     links=(LinkReport("head", 0.002, 1e8), LinkReport("attic/7", 0.0, 1e3)),
 )
+
+
+def test_reason_that_no_link_was_made_is_tidied_before_it_is_shown() -> None:
+    tried = LinkTried("mini/7", is_reached=False, reason="no\x1b[31m\nroute")
+    assert tried.tidy() == LinkTried("mini/7", is_reached=False, reason=make_printable(tried.reason, 100))
+    assert tried.tidy().reason.isprintable()
 
 
 def test_report_arrives_as_it_was_sent() -> None:

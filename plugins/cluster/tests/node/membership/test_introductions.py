@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -82,9 +83,10 @@ async def test_join_is_told_to_those_alone_whom_it_concerns(monkeypatch: pytest.
     introducer = Introducer(lambda: listed)
 
     async def tell() -> list[int]:
+        others = asyncio.all_tasks()
         introducer.note_change()
-        assert introducer._telling is not None
-        await soon(introducer._telling)
+        [telling] = asyncio.all_tasks() - others
+        await soon(telling)
         return [link.num_sent for link in links]
 
     assert await tell() == [1] * 99 + [0]
@@ -110,3 +112,10 @@ async def test_nodes_are_told_when_another_is_gone_whose_key_they_trust() -> Non
             await until(lambda: all(len(node.peers) == 2 for node in nodes))
             await nodes[2].kill()
             await until(lambda: [[peer.node for peer in node.peers] for node in nodes[:2]] == [["b"], ["a"]])
+
+
+async def test_introducer_that_has_stopped_sends_nothing_more() -> None:
+    introducer = Introducer(list)
+    introducer.note_change()
+    await introducer.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -9,13 +9,15 @@ import pytest
 
 from parallax_cluster.node.relay.client import RelayClient
 from parallax_cluster.node.relay.paths import RelayPaths
-from parallax_cluster.wire.relay import RelayPlace
+from parallax_cluster.wire.profile import Peer
+from parallax_cluster.wire.relay import RelayPlace, Relays
 from parallax_core.api import Link, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessLink, InProcessTransport
 from parallax_core.node.channel import Channel
+from parallax_core.node.trusted_peers import TrustedPeers
 from parallax_core.wire.api_data import ApiData
 from plugins.cluster.tests.node.relay.lonely import LonelyTransport
-from tests.unit.node.cluster import soon, until
+from tests.unit.node.cluster import open_registry, soon, until
 
 
 class Streams(RelayClient):
@@ -149,3 +151,20 @@ async def test_node_that_is_not_reached_in_any_way_is_told_with_each_reason() ->
         "the relay 'two' says: no such node"
     )
     assert caught.value.hint == "start it"
+
+
+async def test_relay_that_is_named_again_keeps_its_client_and_one_that_is_not_loses_it() -> None:
+    def list_clients() -> set[asyncio.Task[object]]:
+        return {task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "RelayClient.run"}  # type: ignore[union-attr]
+
+    async with open_registry() as registry:
+        paths = RelayPaths(LonelyTransport(TransportPlan(node="near")), "near")
+        trusted = TrustedPeers(LonelyTransport(TransportPlan(node="near")))
+        places = tuple(RelayPlace(name, registry.address) for name in ("desk", "attic"))
+        async with paths.joined(Peer("head", registry.address)):
+            paths.meet(Relays(places), trusted)
+            both = list_clients()
+            paths.meet(Relays(places[:1]), trusted)
+            await until(lambda: len(list_clients()) == 1)
+            assert (len(both), list_clients() <= both) == (2, True)
+        assert list_clients() == set()
