@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from parallax_api_responses.replies import ResponsesReply
-
 
 class ToolOrigin(msgspec.Struct, frozen=True):
     """The tool of a request that the model calls by another name, or in another way."""
@@ -40,8 +38,8 @@ class WantedHistory(msgspec.Struct, frozen=True):
 class ResponsePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a response is written."""
 
-    reply: ResponsesReply
-    """The response before its first part, with the fields of the request that it repeats."""
+    reply: bytes
+    """The `ResponsesReply` before its first part, as JSON, which has numbers of any size: it repeats tools."""
     tools: dict[str, ToolOrigin]
     """The tools, by the names by which the model calls them."""
     input: bytes = b"[]"

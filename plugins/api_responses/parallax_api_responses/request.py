@@ -69,7 +69,7 @@ def read_responses(reader: BodyReader, body: ResponsesRequest, ask: BodyRequest)
     except InvalidRequest as error:
         raise _rename(error, freeform) from error
     plan = ResponsePlan(
-        reply=_begin_reply(body, reading, stores=stores),
+        reply=to_json(_begin_reply(body, reading, stores=stores)),
         tools={
             tool.full_name: ToolOrigin(tool.tool.type, tool.tool.name, tool.namespace) for tool in body.placed_tools
         },

@@ -46,6 +46,8 @@ class ResponsesWriter:
     parsing: AnswerParsing
     tokens: TokenWriter | None
     """Writes log-probabilities, if the client asked for them."""
+    reply: replies.ResponsesReply = field(init=False)
+    """The response as it is by now: its output are the parts that are complete."""
     parts: list[OutputPart] = field(default_factory=list)
     is_cancelled: bool = False
     """Whether the client has ended it."""
@@ -54,12 +56,8 @@ class ResponsesWriter:
     """Of tokens that have given no text yet."""
 
     def __post_init__(self) -> None:
+        self.reply = msgspec.json.decode(self.plan.reply, type=replies.ResponsesReply)
         self.reply.id, self.reply.created_at = self.id, int(time.time())
-
-    @property
-    def reply(self) -> replies.ResponsesReply:
-        """The response as it is by now: its output are the parts that are complete."""
-        return self.plan.reply
 
     def begin(self) -> Iterator[replies.ResponseEvent]:
         """Yield the events before the first delta."""

@@ -80,6 +80,13 @@ def test_only_the_first_call_is_kept_without_parallel_calls(site: ScriptedSite) 
     assert call["name"] == "look_up"
 
 
+def test_tools_are_repeated_with_numbers_of_any_size(site: ScriptedSite) -> None:
+    bounds = {"minimum": -(2**64), "maximum": 2**70, "multipleOf": 1e-7}
+    tool = {**FUNCTION, "parameters": {"type": "object", "properties": {"n": {"type": "number", **bounds}}}}
+    assert ask(site, "No.", tools=[tool])["tools"][0]["parameters"] == tool["parameters"]
+    assert stream(site, "No.", tools=[tool])[-1]["response"]["tools"][0]["parameters"] == tool["parameters"]
+
+
 def test_input_of_a_custom_tool_is_text(site: ScriptedSite) -> None:
     patch = '*** Begin Patch\n+ "é" \\ 😀\n*** End Patch'
     events = stream(site, write_call("apply_patch", {"input": patch}), tools=[CUSTOM])
