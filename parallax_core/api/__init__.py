@@ -192,6 +192,14 @@ from parallax_core.contracts.stage import (
     State,
     Truncate,
 )
+from parallax_core.contracts.status import (
+    NodeStatus,
+    PlanStatus,
+    ReplicaStatus,
+    ServedModel,
+    ServerStatus,
+    StageStatus,
+)
 from parallax_core.contracts.surface import ForwardedAnswer, HttpSurface, needs_role
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.contracts.token_engine import (
@@ -497,12 +505,18 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Finish",
     "ForwardedAnswer",
     "HttpSurface",
+    "NodeStatus",
     "Pause",
+    "PlanStatus",
     "Reason",
+    "ReplicaStatus",
     "RequestBegan",
     "RequestEnded",
     "RequestId",
+    "ServedModel",
+    "ServerStatus",
     "StageLoss",
+    "StageStatus",
     "Timing",
     "needs_role",
     # Engines, and backends that open them

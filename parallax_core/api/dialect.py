@@ -2,6 +2,7 @@
 
 from parallax_core.base.disk import FaultLog, is_full
 from parallax_core.base.errors import Overloaded
+from parallax_core.contracts.status import ModelState
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
@@ -21,7 +22,7 @@ from parallax_core.server.openapi import (
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, WholeResponse, answer_whole
 from parallax_core.server.response_models import ModelReply, ResponseModel
-from parallax_core.server.served_models import ModelEntry, ModelState, ServedModels
+from parallax_core.server.served_models import ModelEntry, ServedModels
 from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
 

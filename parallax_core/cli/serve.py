@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -177,7 +177,7 @@ async def _run(
     changes = ModelChanges(models, replicas.host, on_demand=plan.loads_on_demand)
     changes.know(plan.known_models)
     app = make_app(models, changes, options, drain, context.plugins)
-    extend_app(app, models, context.plugins)
+    show_pages = extend_app(app, models, context.plugins)
 
     async with (
         deployment.nodes_joining() as listening,
@@ -187,12 +187,20 @@ async def _run(
         if replicas.join_command:
             context.display.tell(replicas.join_command, context.output)
         site = ServerSite(app, models, options, drain, changes, deployment.share_api, replicas.await_end)
-        await run_server(site, sock, lambda: _announce(deployment, context, _url(sock, options), replicas.engines))
+        await run_server(
+            site, sock, lambda: _announce(deployment, context, _url(sock, options), replicas.engines, show_pages)
+        )
     if tracer is not None:
         tracer.close()
 
 
-def _announce(deployment: Deployment, context: ServeContext, url: str, engines: Sequence[ReplicaEngine]) -> None:
+def _announce(
+    deployment: Deployment,
+    context: ServeContext,
+    url: str,
+    engines: Sequence[ReplicaEngine],
+    show_pages: Callable[[str], Iterable[str]],
+) -> None:
     """Print the ready line, log the stages and limits, and print hints that would make the server faster."""
     context.display.finish()
     _log_defaults(deployment.text.defaults)
@@ -208,7 +216,11 @@ def _announce(deployment: Deployment, context: ServeContext, url: str, engines: 
         if limits is not None:
             _log_limits(limits, deployment.stages.plan)
     context.display.tell(f"ready {url} model={deployment.model_id}", context.output)
-    for line in (f"talk to it: {name_chat(url)}", *(f"hint: {localize_here(advice)}" for advice in deployment.advice)):
+    for line in (
+        f"talk to it: {name_chat(url)}",
+        *show_pages(url),
+        *(f"hint: {localize_here(advice)}" for advice in deployment.advice),
+    ):
         context.display.tell(line, sys.stderr)
 
 

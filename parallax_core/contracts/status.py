@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from parallax_core.contracts.engine import EngineStats, Health, Pooling, PoolUse
 from parallax_core.contracts.placement import Estimate, LinkProfile, NodeProfile, PipelineEstimate, PlacedStage
 from parallax_core.contracts.stage import LayerRange
+
+ModelState = Literal["unloaded", "loading", "ready", "draining"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,6 +180,33 @@ class NodeProgress:
     total: int | None = None
     """None: unknown."""
     unit: str = "bytes"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedModel:
+    """A model that clients may name."""
+
+    id: str
+    names: tuple[str, ...]
+    """What clients may call it; the last one is its id."""
+    state: ModelState
+    error: str = ""
+    """Why the last attempt to load it failed; it may have paths of the server in it."""
+    replicas: tuple[ReplicaStatus, ...] = ()
+    """None unless it is loaded or being loaded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerStatus:
+    """The status of a server. It has a join code and errors in it, which only administrators may see."""
+
+    health: Health
+    models: tuple[ServedModel, ...]
+    """Those that answer first; the first one answers requests that name none."""
+    nodes: tuple[NodeStatus, ...] = ()
+    """All that have joined."""
+    plan: PlanStatus | None = None
+    """None: the user chose the stages."""
 
 
 @runtime_checkable

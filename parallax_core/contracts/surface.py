@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Engine
+from parallax_core.contracts.status import ServerStatus
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", bound=Callable[..., Any])
@@ -71,6 +73,29 @@ class HttpSurface(Protocol):
         Raises:
             TypeError: if it is not a router, or includes other routers, applications or WebSockets.
             ValueError: if one of its routes exists already.
+        """
+
+    def add_page(self, path: str, folder: Path) -> None:
+        """Serve the files of a folder below a path to everyone, ``index.html`` at the path itself.
+
+        They are sent with a Content-Security-Policy that allows scripts, styles, images, fonts and requests of this
+        server alone, and nothing inline. A page uses the API by what it fetches: if the server has API keys, the
+        operator gets a link that opens a session of the browser once, whose cookie counts as a key of its role for
+        what this server's own pages send, for 12 hours. ``GET /session`` says which session there is, ``DELETE
+        /session`` closes it, and ``POST /session/links?page=PATH&role=ROLE`` makes a further link for an administrator.
+
+        Args:
+            path: one segment, such as ``/chat``.
+            folder: has ``index.html``; what begins with a dot is not served.
+
+        Raises:
+            ValueError: if there is no such file, the path has several segments, or something is there already.
+        """
+
+    def status(self) -> ServerStatus:
+        """Return the models, the nodes and the plan of the server, from memory, in any state.
+
+        ``request.state.role`` says what the client of a route may see of it.
         """
 
     def write_errors(self, path: str, write: Callable[[int, str], dict[str, Any]]) -> None:

@@ -8,9 +8,10 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parallax_core.server.api_keys import ApiKeys, Role
-from parallax_core.server.client_id import JoinedMachine, find_joined_machine, read_key
+from parallax_core.server.client_id import SESSION, JoinedMachine, find_joined_machine, read_key
 from parallax_core.server.error_body import error_body
 from parallax_core.server.route_roles import RouteRoles
+from parallax_core.server.sessions import Sessions
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 """The paths that need no key, for supervisors and load balancers."""
@@ -19,7 +20,7 @@ SHOWN_TO_GUESTS = frozenset({"/v1/cluster", "/v1/cluster/models"})
 
 
 class KeyCheck:
-    """Middleware that requires a key whose role allows the route; see `read_key`.
+    """Middleware that requires a key, or the session of a browser, whose role allows the route; see `read_key`.
 
     A missing or unknown key gets a 401; a role that does not allow the route gets a 403. Routes find the role in the
     state of the request, as ``role``. Without keys, clients of this machine are administrators, and so are those of a
@@ -27,8 +28,9 @@ class KeyCheck:
     and the models.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, roles: RouteRoles) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, roles: RouteRoles, sessions: Sessions) -> None:
         self._app = app
+        self._sessions = sessions
         self._roles = roles
         self._keys = keys
 
@@ -40,7 +42,7 @@ class KeyCheck:
             return
         machine = None if self._keys.are_needed else find_joined_machine(scope)
         guest = None if machine is None or machine.may_serve else machine
-        role = "user" if guest else self._keys.find_role(read_key(scope))
+        role = "user" if guest else self._find_role(scope)
         if guest and scope["method"] == "GET" and scope["path"] in SHOWN_TO_GUESTS:
             needed = "user"
         if role is None:
@@ -53,6 +55,16 @@ class KeyCheck:
         else:
             scope.setdefault("state", {})["role"] = role
             await self._app(scope, receive, send)
+
+    def _find_role(self, scope: Scope) -> Role | None:
+        """Return the role of a key, or, without a key, of a session."""
+        if (key := read_key(scope)) or not self._keys.are_needed:
+            return self._keys.find_role(key)
+        if (found := self._sessions.find(scope)) is None:
+            return None
+        session_id, session = found
+        scope.setdefault("state", {})[SESSION] = session_id
+        return session.role
 
 
 def _refuse(needed: Role, role: Role, guest: JoinedMachine | None) -> dict[str, Any]:

@@ -13,6 +13,10 @@ JOINED_MACHINE = "joined_machine"
 """The name of a request's machine in its state, if it came over the link of a machine that has joined."""
 
 
+SESSION = "session"
+"""The name of the id of a browser's session in the state of its request."""
+
+
 class JoinedMachine(NamedTuple):
     """A machine that has joined, and forwards requests of its own clients."""
 
@@ -37,13 +41,14 @@ def find_joined_machine(scope: Scope) -> JoinedMachine | None:
 
 
 def identify(scope: Scope, *, by_key: bool) -> bytes:
-    """Return an id of the client: its key if keys are checked, else its address, since any client can make up a key.
+    """Return an id of the client: its key or its session if keys are checked, else its address.
 
-    Without keys, the clients of a machine that has joined count as one. The id begins with its kind: a machine may be
-    called ``127.0.0.1``.
+    Any client could make up a key that is not checked. Without keys, the clients of a machine that has joined count as
+    one. The id begins with its kind: a machine may be called ``127.0.0.1``.
     """
     if by_key:
-        return b"key:" + digest_key(read_key(scope))
+        session: bytes | None = scope.get("state", {}).get(SESSION)
+        return b"session:" + session if session else b"key:" + digest_key(read_key(scope))
     if machine := find_joined_machine(scope):
         return b"machine:" + machine.name.encode()
     client = scope.get("client")

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from parallax_core.base.errors import InvalidRequest
+from parallax_core.contracts.status import ModelState
 from parallax_core.contracts.surface import needs_role
 from parallax_core.server.fields import Strict, TextField
 from parallax_core.server.json_response import respond_with
@@ -24,7 +25,7 @@ from parallax_core.server.model_changes import (
 )
 from parallax_core.server.openapi import describe_answer, describe_body, describe_errors
 from parallax_core.server.response_models import ModelReply, ModelsReply, ResponseModel
-from parallax_core.server.served_models import ModelEntry, ModelState, ServedModels
+from parallax_core.server.served_models import ModelEntry, ServedModels
 from parallax_core.server.strict_json import read_body
 
 MAX_BYTES = 8192

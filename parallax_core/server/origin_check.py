@@ -32,5 +32,9 @@ class OriginCheck:
 
     def _is_welcome(self, headers: Headers) -> bool:
         origin = headers.get("origin")
-        own = {f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")}
-        return origin is None or origin in own or origin in self._origins or "*" in self._origins
+        return origin is None or is_own_origin(headers) or origin in self._origins or "*" in self._origins
+
+
+def is_own_origin(headers: Headers) -> bool:
+    """Return whether a request comes from a page of this server itself."""
+    return headers.get("origin") in {f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")}

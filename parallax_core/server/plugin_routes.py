@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,9 +13,10 @@ from fastapi import APIRouter, FastAPI
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Engine
+from parallax_core.contracts.status import ServerStatus
 from parallax_core.contracts.surface import ForwardedAnswer
 from parallax_core.plugins.host import PluginHost
-from parallax_core.server import front_page
+from parallax_core.server import front_page, pages, sessions
 from parallax_core.server.body_messages import BodyRequest, DirectAnswer, RefusedBody
 from parallax_core.server.dialects import ServedDialects, check_router
 from parallax_core.server.error_forms import ErrorForms
@@ -32,6 +35,7 @@ class PluginRoutes:
         self._app = app
         self._models = models
         self.routers: list[APIRouter] = []
+        self.pages: list[str] = []
         forms: ErrorForms = app.state.error_forms
         self.forms = forms.copy()
         self.rewriters: dict[str, str] = dict(app.state.rewriters)
@@ -51,6 +55,15 @@ class PluginRoutes:
         self.routers.append(
             check_router(router, [*self._app.routes, *(route for taken in self.routers for route in taken.routes)])
         )
+
+    def add_page(self, path: str, folder: Path) -> None:
+        """Serve a page; see `HttpSurface.add_page`."""
+        self.add_router(pages.make_router(path, folder))
+        self.pages.append(path)
+
+    def status(self) -> ServerStatus:
+        """Return the status of the server; see `HttpSurface.status`."""
+        return self._models.describe()
 
     def write_errors(self, path: str, write: Callable[[int, str], dict[str, Any]]) -> None:
         """Set the form of errors; see `HttpSurface.write_errors`."""
@@ -82,10 +95,10 @@ class PluginRoutes:
         return await forward(self._app, request, path, body)
 
 
-def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> None:
+def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> Callable[[str], Iterator[str]]:
     """Let plugins add routes, after the server's own and behind the same middleware.
 
-    The front page comes last, so that a plugin can bring another.
+    The front page comes last, so that a plugin can bring another. Returns what `list_pages` yields for an address.
     """
     roles: RouteRoles = app.state.roles
     forms: ErrorForms = app.state.error_forms
@@ -95,6 +108,22 @@ def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> None:
         for router in surface.routers:
             roles.add_plugins(router)
             app.include_router(router)
-    page = front_page.make_router()
-    roles.add_own(page)
-    app.include_router(page)
+        app.state.pages += surface.pages
+    own = [front_page.make_router()]
+    if app.state.pages:
+        own.append(sessions.make_router(app.state.sessions, app.state.pages))
+    for router in own:
+        roles.add_own(router)
+        app.include_router(router)
+    return partial(list_pages, app)
+
+
+def list_pages(app: FastAPI, api: str) -> Iterator[str]:
+    """Yield a line for each page: its address, or a link that opens a session of the operator's browser."""
+    url = api.removesuffix("/v1")
+    for path in app.state.pages:
+        if app.state.has_keys:
+            link = app.state.sessions.invite("admin", path)
+            yield f"page {path}, by a link that works once, for 15 minutes: {url}{link}"
+        else:
+            yield f"page {url}{path}/"

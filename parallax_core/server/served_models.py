@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import fastapi
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Health
-from parallax_core.contracts.status import NodeStatus, PlanStatus
+from parallax_core.contracts.status import (
+    Described,
+    ModelState,
+    NodeStatus,
+    PlanStatus,
+    ReplicaStatus,
+    ServedModel,
+    ServerStatus,
+)
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.body_messages import BodyReading, BodyRequest, DirectAnswer, UnknownModel
 from parallax_core.server.hosting import FixedModel, HostedModel
@@ -23,7 +30,6 @@ from parallax_core.server.quota import Quota
 from parallax_core.server.response import while_connected
 from parallax_core.server.service import Service
 
-ModelState = Literal["unloaded", "loading", "ready", "draining"]
 RANKS: dict[ModelState, int] = {"ready": 0, "loading": 1, "draining": 2, "unloaded": 3}
 """The order of models in lists: those that answer come first."""
 SMALL = 2**20
@@ -156,6 +162,26 @@ class ServedModels:
         nothing = Health(state="starting", reason="no model is loaded; `parallax models load MODEL` loads one")
         return next((each for each in healths if each.state == "ready"), healths[0] if healths else nothing)
 
+    def describe(self) -> ServerStatus:
+        """Return the status of the server, from memory."""
+        models = tuple(
+            ServedModel(
+                id=each.id,
+                names=tuple(self.list_names(each)),
+                state=each.status,
+                error=each.error,
+                replicas=_describe_replicas(each.hosted) if each.hosted is not None else (),
+            )
+            for each in self.all
+        )
+        main = models[0].id if models and models[0].replicas else ""
+        return ServerStatus(
+            health=self.health(),
+            models=models,
+            nodes=tuple(self.list_nodes()),
+            plan=self.find_plan(main) or self.find_plan(""),
+        )
+
     async def start(self) -> None:
         """Start the models that are loaded from the beginning.
 
@@ -230,6 +256,11 @@ class ServedModels:
         ask = BodyRequest(kind="model", body=body, client=self.quota.identify(http))
         answer = await while_connected(http, reader.read(ask))
         return find_model(answer.content.body) if isinstance(answer.content, DirectAnswer) else None
+
+
+def _describe_replicas(hosted: HostedModel) -> tuple[ReplicaStatus, ...]:
+    engine = hosted.service.engine
+    return engine.describe() if isinstance(engine, Described) else (ReplicaStatus(health=engine.health()),)
 
 
 def _release(known: ModelEntry) -> None:

@@ -27,6 +27,7 @@ from parallax_core.server.drain import Drain
 from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
+from parallax_core.testing.asgi import send_request
 from parallax_core.testing.promise import broken
 
 ALONE = "It is read in a process of its own, which imports nothing else of the dialect"
@@ -137,35 +138,9 @@ class DialectConformance:
         models = ServedModels()
         app = make_app(models, ModelChanges(models, None), ServerOptions(), Drain(), plugins)
         assert not plugins.records[0].reason, f"it cannot be served: {plugins.records[0].reason}"
-        status, pieces = 0, list[bytes]()
-        sent = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
-
-        async def receive() -> dict[str, Any]:
-            return sent.pop() if sent else {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:  # noqa: ANN401 -- as ASGI has it
-            nonlocal status
-            status = message.get("status", status)
-            pieces.append(message.get("body", b""))
-
-        headers = [(b"host", b"toy"), (b"content-type", b"application/json")]
-        place: dict[str, Any] = {
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "root_path": "",
-            "scheme": "http",
-        }
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "headers": headers,
-            "client": ("127.0.0.1", 1),
-            "server": ("toy", 80),
-        }
-        await app({**scope, **place, "http_version": "1.1", "asgi": {"version": "3.0"}}, receive, send)
+        answer = await send_request(app, "POST", path, json.dumps(body).encode())
         await app.state.dialects.close()
-        return status, b"".join(pieces)
+        return answer.status, answer.body
 
     def _read(self, folder: Path, **more: object) -> dict[str, BodyResult]:
         """Return what each body is read as, with ``more`` fields."""

@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "parallax_core": 45_500,
-    "parallax_core/testing": 9_900,
+    "parallax_core": 45_750,
+    "parallax_core/testing": 10_050,
     "tests": 80_000,
     "docs/examples": 1_600,
     "benchmarks": 8_000,

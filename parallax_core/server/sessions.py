@@ -1,0 +1,208 @@
+"""Opens sessions of browsers: the cookie of a session stands for an API key of a role.
+
+A page cannot send an API key with requests that a browser makes by itself, such as those of an ``EventSource``. A link
+that works once opens a session, whose cookie counts for requests of this server's own pages alone. Browsers send
+cookies to all ports of a host, so that another server there sees it, too.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import fastapi
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import Scope
+
+from parallax_core.contracts.surface import RouteRole, needs_role
+from parallax_core.server.api_keys import digest_key
+from parallax_core.server.error_body import error_body
+from parallax_core.server.front_page import find_address
+from parallax_core.server.origin_check import is_own_origin
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+PATH = "/session"
+LINK_S, SESSION_S = 900.0, 12 * 3600.0
+"""Seconds for which a link, and a session, are valid."""
+MOST_LINKS, MOST_SESSIONS, MOST_CALLERS = 64, 1024, 10_000
+"""The most links, sessions and addresses with wrong codes that are kept; the oldest goes first."""
+MOST_WRONG, WRONG_S = 10, 60.0
+"""The wrong codes of an address in `WRONG_S` seconds; it is refused until the oldest is past."""
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_SITES = frozenset({None, "same-origin", "none"})
+"""Values of ``Sec-Fetch-Site`` with requests that change nothing; ``none``: the user has typed the address."""
+UNCACHED = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A link that was made, or a session that was opened."""
+
+    role: RouteRole
+    until: float
+    """In seconds of the clock."""
+    page: str = "/"
+    """Where a link leads."""
+
+
+class Sessions:
+    """The sessions of a server, and the links that open them. Both are kept as digests, in memory."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read ``clock``, in seconds."""
+        self._clock = clock
+        self._links: OrderedDict[bytes, Pass] = OrderedDict()
+        self._open: OrderedDict[bytes, Pass] = OrderedDict()
+        self._wrong: OrderedDict[str, list[float]] = OrderedDict()
+        """By address: when it sent wrong codes."""
+
+    def invite(self, role: RouteRole, page: str) -> str:
+        """Return the path of a link that opens one session of a role, and leads to a page."""
+        code = secrets.token_urlsafe(32)
+        _keep(self._links, digest_key(code), Pass(role, self._clock() + LINK_S, page), MOST_LINKS)
+        return f"{PATH}?code={code}"
+
+    def redeem(self, code: str, address: str) -> tuple[str, Pass] | None:
+        """Return the token of a new session and its link, or None for a code that is wrong, old or used."""
+        link = self._links.pop(digest_key(code), None)
+        if link is None or link.until <= self._clock():
+            times = self._wrong.pop(address, [])
+            _keep(self._wrong, address, [*times, self._clock()][-MOST_WRONG:], MOST_CALLERS)
+            return None
+        token = secrets.token_urlsafe(32)
+        _keep(self._open, digest_key(token), Pass(link.role, self._clock() + SESSION_S), MOST_SESSIONS)
+        return token, link
+
+    def find_wait_s(self, address: str) -> float:
+        """Return the seconds for which an address is refused; 0: it is not."""
+        times = self._wrong.get(address, [])
+        return max(0.0, times[0] + WRONG_S - self._clock()) if len(times) >= MOST_WRONG else 0.0
+
+    def find(self, scope: Scope) -> tuple[bytes, Pass] | None:
+        """Return the session of a request with its id, or None; requests of other origins have no session."""
+        if not self._open or not is_own_request(scope):
+            return None
+        for token in read_cookies(scope):
+            if (found := self._open.get(key := digest_key(token))) is not None and found.until > self._clock():
+                return key, found
+        return None
+
+    def find_left_s(self, session: Pass) -> float:
+        """Return the seconds for which a session is still valid."""
+        return max(0.0, session.until - self._clock())
+
+    def close(self, scope: Scope) -> None:
+        """Close all sessions whose cookies a request has."""
+        for token in read_cookies(scope):
+            self._open.pop(digest_key(token), None)
+
+
+def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    kept[key] = value
+    if len(kept) > most:
+        kept.popitem(last=False)
+
+
+def is_own_request(scope: Scope) -> bool:
+    """Return whether a request comes from a page of this server, or from no page if it only reads.
+
+    A page of another port of the same host is of another origin, but of the same site: ``SameSite`` lets it through.
+    """
+    headers = Headers(scope=scope)
+    site = headers.get("sec-fetch-site")
+    if scope["method"] in READING:
+        return site in SAFE_SITES
+    return is_own_origin(headers) if "origin" in headers else site == "same-origin"
+
+
+def name_cookie(scope: Scope) -> str:
+    """Return the name of the cookie, which tells apart the servers of a host."""
+    port = (scope.get("server") or ("", 0))[1]
+    return f"{'__Host-' if scope['scheme'] == 'https' else ''}parallax-{port}"
+
+
+def read_cookies(scope: Scope) -> Iterator[str]:
+    """Yield the values of the cookie; another server of the host may have set one of that name."""
+    wanted = name_cookie(scope)
+    for header in Headers(scope=scope).getlist("cookie"):
+        for part in header.split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == wanted:
+                yield value
+
+
+def make_router(sessions: Sessions, pages: Collection[str]) -> fastapi.APIRouter:
+    """Return the routes by which browsers open and close sessions, and administrators get links to ``pages``."""
+    router = fastapi.APIRouter(include_in_schema=False)
+
+    @router.get(PATH)
+    @needs_role(None)
+    async def open_session(http: fastapi.Request, code: str = "") -> Response:
+        """Open a session by the code of a link, or say which one there is."""
+        return _open(sessions, http, code) if code else _show(sessions, http)
+
+    @router.head(PATH)
+    @needs_role(None)
+    async def look_at_link() -> Response:
+        """Leave the link as it is: whatever only looks at links must not use it up."""
+        return Response(status_code=204, headers=UNCACHED)
+
+    @router.delete(PATH)
+    @needs_role(None)
+    async def close_session(http: fastapi.Request) -> Response:
+        """Close the session of the browser."""
+        if not is_own_request(http.scope):
+            return JSONResponse(error_body(403, "only a page of this server closes its session", code="origin"), 403)
+        sessions.close(http.scope)
+        answer = Response(status_code=204, headers=UNCACHED)
+        _set_cookie(answer, http.scope, "", 0)
+        return answer
+
+    @router.post(f"{PATH}/links")
+    @needs_role("admin")
+    async def make_link(
+        http: fastapi.Request, page: Annotated[str, fastapi.Query(max_length=64)], role: RouteRole = "user"
+    ) -> Response:
+        """Return a link that opens a session of a role once, and leads to a page."""
+        if page not in pages:
+            message = f"there is no page at {page!r}: it is one of {', '.join(sorted(pages))}"
+            return JSONResponse(error_body(400, message, param="page"), 400)
+        url = find_address(http) + sessions.invite(role, page)
+        return JSONResponse({"url": url, "role": role, "expires_in": int(LINK_S)}, headers=UNCACHED)
+
+    return router
+
+
+def _open(sessions: Sessions, http: fastapi.Request, code: str) -> Response:
+    address = http.client.host if http.client else ""
+    if wait_s := sessions.find_wait_s(address):
+        headers = {**UNCACHED, "Retry-After": str(math.ceil(wait_s))}
+        return JSONResponse(error_body(429, "too many wrong links", code="rate_limit_exceeded"), 429, headers)
+    if (opened := sessions.redeem(code, address)) is None:
+        message = "this link was used, is too old, or was never made: an administrator makes another"
+        return JSONResponse(error_body(403, message, code="invalid_link"), 403, UNCACHED)
+    sessions.close(http.scope)  # what the browser had before
+    token, link = opened
+    answer = RedirectResponse(f"{link.page}/", 303, UNCACHED)
+    _set_cookie(answer, http.scope, token, int(SESSION_S))
+    return answer
+
+
+def _show(sessions: Sessions, http: fastapi.Request) -> Response:
+    found = sessions.find(http.scope)
+    role, left_s = (None, 0.0) if found is None else (found[1].role, sessions.find_left_s(found[1]))
+    return JSONResponse({"role": role, "expires_in": int(left_s)}, headers=UNCACHED)
+
+
+def _set_cookie(answer: Response, scope: Scope, token: str, age_s: int) -> None:
+    answer.set_cookie(
+        name_cookie(scope), token, age_s, path="/", secure=scope["scheme"] == "https", httponly=True, samesite="strict"
+    )
