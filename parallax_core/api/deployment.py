@@ -26,6 +26,7 @@ from parallax_core.contracts.status import (
     ReplicaStatus,
     StageStatus,
 )
+from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.models.adapters import count_weights, find_family
 from parallax_core.models.backends import find_backends
 from parallax_core.models.catalog import Catalog
@@ -64,10 +65,12 @@ __all__ = [
     "StageStatus",
     "StunPort",
     "WorkerSettings",
+    "choose_listen",
     "count_weights",
     "find_backends",
     "find_family",
     "find_stored_layers",
+    "make_transport",
     "name_node",
     "read_policy",
 ]

@@ -6,7 +6,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -42,13 +42,14 @@ from parallax_core.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from parallax_core.server.model_changes import ModelChanges
+    from parallax_core.server.response_models import ResponseModel
     from parallax_core.server.served_models import ServedModels
 
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 """Seconds that plugins have at the end: to receive the last events, and to shut down."""
 
-MakeLook = Callable[["ServedModels", "ModelChanges"], Look]
-"""Returns what looks at a server, for the terminal."""
+MakeLook = Callable[["ServedModels", Callable[[], "ResponseModel"]], Look]
+"""Returns what looks at a server, for the terminal; the second argument returns what ``/v1/cluster/models`` shows."""
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ async def _run(
     async with (
         deployment.nodes_joining() as listening,
         replicas.running(listening),
-        watching(context.display, context.make_look(models, changes)) if context.make_look else nullcontext(),
+        _shown(context, models, changes),
     ):
         if replicas.join_command:
             context.display.tell(replicas.join_command, context.output)
@@ -192,6 +193,15 @@ async def _run(
         )
     if tracer is not None:
         tracer.close()
+
+
+def _shown(context: ServeContext, models: ServedModels, changes: ModelChanges) -> AbstractAsyncContextManager[None]:
+    """Return a context in which the terminal shows what the server does, if it shall."""
+    from parallax_core.server.model_routes import view_models
+
+    if context.make_look is None:
+        return nullcontext()
+    return watching(context.display, context.make_look(models, partial(view_models, models, changes)))
 
 
 def _announce(

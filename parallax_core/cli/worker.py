@@ -34,6 +34,7 @@ from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.deployment_kind import FIXED, FOUND, call
 from parallax_core.deploy.head_access import HeadAccess, WorkRequest
+from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.deploy.node_services import WorkerContext, make_services, open_transport
 from parallax_core.deploy.stage_opener import StageOpener, make_opener
 from parallax_core.node.worker.engine_session import OpenEngine
@@ -141,7 +142,7 @@ class WorkerPlan:
 async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     settings, node, plugins = plan.settings, plan.node, plan.plugins
     opener = make_opener(settings, plugins)
-    opener.claim = plan.access.claim
+    opener.claim = MemoryClaim(settings.memory_bytes) if settings.as_joined else None
     _warm_up(settings, opener)
     keys = dict(plan.access.keys)  # turning to another head changes them
     transport = open_transport(settings, plugins, node, keys, settings.listen)

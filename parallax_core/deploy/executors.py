@@ -17,7 +17,7 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.stage import Stage
+from parallax_core.contracts.stage import LayerRange, Stage
 from parallax_core.contracts.transport import TransportPlan, TransportSpec
 from parallax_core.deploy.additions import NodeAdmission
 from parallax_core.deploy.backend_options import FLAG, BackendOptions
@@ -94,27 +94,30 @@ class RemoteStages:
 
     def make_executor(self, rank: int, places: Sequence[StagePlace], options: PipelineOptions) -> Executor:
         """Return the executor of a replica."""
-        assignments = [self.assign(rank, stage, place, options) for stage, place in enumerate(places)]
+        assignments = [self.assign(stage, place.layers, options, place.device) for stage, place in enumerate(places)]
+        if self.supervisor is not None:
+            assignments = [dataclasses.replace(each, node=name_worker(rank, each.stage)) for each in assignments]
         supply = NodeSupply(self.registry, self.supervisor, self.spares)
         executor = RemoteExecutor(assignments, supply, self.plan.progress, self.weights)
         return self.balance(executor) if self.balance is not None else executor
 
-    def assign(self, rank: int, stage: int, place: StagePlace, options: PipelineOptions) -> StageAssignment:
-        """Return the assignment of a stage of a replica."""
+    def assign(
+        self, stage: int, layers: LayerRange | None, options: PipelineOptions, device: str = ""
+    ) -> StageAssignment:
+        """Return the assignment of a stage, for any node."""
         return StageAssignment(
             stage=stage,
-            layers=place.layers,
+            layers=layers,
             model=self.model,
             backend=self.backends[stage],
             dtype=self.plan.dtype,
-            device=place.device,
+            device=device,
             memory_fraction=self.plan.memory_fraction,
             max_batch_tokens=self.plan.max_batch_tokens,
             max_running=self.plan.max_running,
             heartbeat_s=self.heartbeat_s,
             min_timeout_s=self.min_peer_timeout,
             load_timeout_s=options.load_timeout_s,
-            node=name_worker(rank, stage) if self.supervisor else "",
         )
 
 

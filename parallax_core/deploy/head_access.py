@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from parallax_core.base.errors import UsageError
 from parallax_core.config.worker import WorkerSettings, name_node
-from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.node.membership.joined_node import HeldLayers
 from parallax_core.node.worker.rejoin import SeekHead
 from parallax_core.plugins.host import PluginHost
@@ -30,8 +29,6 @@ class HeadAccess:
     """Finds the head if it is not where it was; None: it is not looked for."""
     fixed: HeldLayers | None = None
     """The only layers that the node runs; None: it runs any."""
-    claim: MemoryClaim | None = None
-    """That to the memory of this machine; None: its workers have what they are given, or all."""
     tries: int | None = None
     """How often it tries to join the head again after a loss; None: for ever."""
 
@@ -62,7 +59,6 @@ class WorkRequest:
             raise UsageError("the address of the server is missing", "give it: --connect tcp://HOST:PORT")
         if keys is None:
             keys = {settings.head: bytes.fromhex(settings.trust_head)} if settings.trust_head else {}
-        claim = MemoryClaim(settings.memory_bytes) if settings.as_joined else None
         named = replace(settings, node=settings.node or name_node(os.getpid()))
         self.tell()
-        self.run_worker(named, HeadAccess(keys, claim=claim, tries=tries))
+        self.run_worker(named, HeadAccess(keys, tries=tries))

@@ -17,14 +17,13 @@ from parallax_core.contracts.stage import LayerRange, StageInfo
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE, StageLocation
 from parallax_core.node.executor.compatibility import check_stages
-from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.executor.loss import LossFinder
 from parallax_core.node.executor.unassigned import describe_unassigned, reminding
 from parallax_core.node.executor.weights_check import DifferentWeights, WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.launch import LOG_HINT, WorkerEnded
-from parallax_core.node.membership.loading import LoadingHung, check_weights, load_stage, receive_reply
+from parallax_core.node.membership.loading import LinkFailed, LoadingHung, check_weights, load_stage, receive_reply
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.wire.membership import Hop, Join, Linked, Refusal, Release
 

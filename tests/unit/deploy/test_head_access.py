@@ -31,7 +31,7 @@ def test_worker_runs_with_what_a_kind_of_deployment_has_found() -> None:
     assert told == "told"
     assert (settings.connect, settings.drain) == (ADDRESS, 3.0)
     assert settings.node
-    assert (access.keys, access.tries, access.fixed, access.claim) == ({"head": b"k"}, 2, None, None)
+    assert (access.keys, access.tries, access.fixed) == ({"head": b"k"}, 2, None)
 
 
 def test_worker_trusts_the_head_of_its_settings_where_a_kind_says_nothing() -> None:

@@ -16,7 +16,6 @@ from parallax_core.api.cli import Config, Contacts, PluginHost, from_section, ne
 from parallax_core.api.deployment import find_backends
 from parallax_core.cli.worker import run_worker
 from parallax_core.deploy.head_access import HeadAccess
-from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.server.forwarder import bind_api, find_api_url
 
 STANDARD_INPUT = "-"
@@ -54,8 +53,7 @@ def join(settings: JoinSettings, config: Config) -> None:
         tell(f"API {find_api_url(api)}", sys.stderr)
     worker = settings.as_worker(connect=joined.address, node=node, transport=joined.transport)
     seek = partial(joiner.list_addresses, joined) if settings.discovery else None
-    claim = MemoryClaim(worker.memory_bytes)
-    access = HeadAccess(joiner.find_key(joined), api, seek, claim=claim)
+    access = HeadAccess(joiner.find_key(joined), api, seek)
     with open_display("join", verbose=settings.verbose) as display:
         run_worker(config, worker, access, JoinScreen(display))
 

@@ -21,8 +21,8 @@ from parallax_cluster.node.relay.offer import RelayOffer
 from parallax_cluster.wire.profile import Peer
 from parallax_core.api import HEAD, Transport, UsageError
 from parallax_core.api.cli import Config, Contacts, PluginHost, from_section, new_app, tell, tell_contacts
+from parallax_core.api.deployment import choose_listen, make_transport
 from parallax_core.api.node import FailFastGroup, configure_log, run_until_signal
-from parallax_core.deploy.node_transport import choose_listen, make_transport
 
 app = new_app()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,7 @@ from parallax_core.api.node import configure_log
 from parallax_core.cli.serve import ServeDisplay, run_service
 
 if TYPE_CHECKING:
-    from parallax_core.api.dialect import ServedModels
-    from parallax_core.server.model_changes import ModelChanges
+    from parallax_core.api.dialect import ResponseModel, ServedModels
 
 app = new_app()
 
@@ -61,7 +61,7 @@ def run(settings: RunSettings, config: Config) -> None:
     )
 
 
-def _watch(models: ServedModels, changes: ModelChanges) -> Look:
+def _watch(models: ServedModels, view_models: Callable[[], ResponseModel]) -> Look:
     from parallax_cluster.cli.run_view import RunView
 
-    return RunView(models, changes).look
+    return RunView(models, view_models).look

@@ -12,25 +12,27 @@ from parallax_cluster.cli.nodes import render
 from parallax_cluster.cli.served_models import describe_loading
 from parallax_cluster.cli.status import Cluster
 from parallax_cluster.server.view import read_cluster, show_cluster
-from parallax_core.api.dialect import ServedModels
-from parallax_core.server.model_changes import ModelChanges
-from parallax_core.server.model_routes import view_models
+from parallax_core.api.dialect import ResponseModel, ServedModels
 
 
 class RunView:
     """Looks at a server at intervals."""
 
     def __init__(
-        self, models: ServedModels, changes: ModelChanges, clock: Callable[[], float] = time.monotonic
+        self,
+        models: ServedModels,
+        view_models: Callable[[], ResponseModel],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._models, self._changes, self._clock = models, changes, clock
+        """Look at ``models``; ``view_models`` returns what ``/v1/cluster/models`` shows."""
+        self._models, self._view_models, self._clock = models, view_models, clock
         self._counted: tuple[float, int] | None = None
         """When tokens were counted last, and how many; None: they were not."""
 
     async def look(self) -> list[str]:
         """Return the lines to show."""
         state = read_cluster(self._models)
-        known = msgspec.to_builtins(view_models(self._models, self._changes))
+        known = msgspec.to_builtins(self._view_models())
         shown = await asyncio.to_thread(lambda: msgspec.to_builtins(show_cluster(state)))  # there may be many nodes
         return [*render_state(shown, known), self._count(shown)]
 

@@ -42,4 +42,4 @@ class JoinSettings(NodeSettings):
     def as_worker(self, *, connect: str, node: str, transport: str) -> WorkerSettings:
         """Return the settings of the worker called ``node``, for the head at ``connect``."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(NodeSettings)}
-        return WorkerSettings(**shared, connect=connect, node=node, transport=transport)
+        return WorkerSettings(**shared, connect=connect, node=node, transport=transport, as_joined=True)

@@ -19,14 +19,13 @@ from parallax_cluster.node.coordinator.node_pool import NodePool
 from parallax_cluster.node.coordinator.rooms import MachineRooms
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_core.api import HEAD, ListeningHead, Progress, ServerRequest, UsageError, silent
-from parallax_core.api.deployment import Catalog, PlanStatus, PluginHost, ServeSettings
+from parallax_core.api.deployment import Catalog, PlanStatus, PluginHost, ServeSettings, choose_listen
 from parallax_core.api.node import WatchedWork, wait_for_ever
 from parallax_core.deploy.additions import Additions
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.executors import RemoteStages
 from parallax_core.deploy.fixed import FixedPlan, read_plan
 from parallax_core.deploy.kinds import ServeRequest
-from parallax_core.deploy.node_transport import choose_listen
 from parallax_core.deploy.services import ServiceMaker
 from parallax_core.deploy.stage_opener import name_offered
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from parallax_core.api.deployment import WorkerSettings
-from parallax_core.node.worker.allowed_models import ANYTHING
 
 PORT = re.compile(r"(?<=:)\d+$")
 """The port at the end of an address."""
@@ -37,7 +36,7 @@ def make_further_command(
         layers=None,
         announce=(),
         listen=drop_port(settings.listen) if settings.listen else None,
-        allow_model=(ANYTHING,) if settings.supervised else settings.allow_model,  # a server trusts its own models
+        allow_model=("*",) if settings.supervised else settings.allow_model,  # a server trusts its own models
         supervised=True,
         as_joined=False,
         relay=False,

@@ -19,7 +19,6 @@ from parallax_cluster.placement.demand import weigh_layers
 from parallax_core.api import ParallaxError, PlacedStage
 from parallax_core.api.deployment import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.api.node import SHUTTING_DOWN, WatchedWork, describe_error
-from parallax_core.cluster.placement.parallel import StagePlace
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.executors import RemoteStages
 from parallax_core.deploy.services import ServiceMaker
@@ -168,7 +167,7 @@ class JoinedModel:
 
     def _assign(self, stage: int, placed: PlacedStage) -> StageAssignment:
         """Return the assignment of a stage, with the share of memory that other models leave on its machine."""
-        assignment = self._stages.assign(0, 0, StagePlace(placed.layers, ""), self._options)
+        assignment = self._stages.assign(0, placed.layers, self._options)
         before, share = self._shares.get(placed.node, (None, 1.0))
         if before is None or before.holds != placed.holds:
             node = self.nodes.get(placed.node)

@@ -13,8 +13,7 @@ from parallax_cluster.deploy.join_codes import get_method, note_listening, try_c
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_cluster.node.membership.rendezvous_host import RendezvousHost
 from parallax_core.api import HEAD, Enrolling, ParallaxError
-from parallax_core.api.deployment import PluginHost
-from parallax_core.deploy.node_transport import make_transport
+from parallax_core.api.deployment import PluginHost, make_transport
 
 HOUR_S = 3600.0
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from parallax_cluster.cli.run_view import RunView, render_state
+from parallax_core.server.model_routes import view_models
 from plugins.cluster.tests.cli.test_nodes import IDLE, NODE, PLAN
 from plugins.cluster.tests.cli.test_served_models import Server
 
@@ -31,7 +33,8 @@ def test_server_that_waits_says_for_what_and_how_to_add_a_machine() -> None:
 def test_look_at_a_real_server_counts_requests_and_tokens() -> None:
     now = [10.0]
     with Server() as server:
-        view = RunView(server.several.models, server.several.changes, lambda: now[0])
+        models = server.several.models
+        view = RunView(models, partial(view_models, models, server.several.changes), lambda: now[0])
         assert server.run(view.look())[-1] == "requests: 0 running, 0 waiting, 0 tokens/s"
         server.complete("toy")
         now[0] += 2.0

@@ -20,9 +20,8 @@ from parallax_cluster.rebalancing.rest import MoveRest
 from parallax_cluster.rebalancing.watch import SlowdownWatch, describe_changes
 from parallax_core.api import ClusterProfile, LayerRange, PlacedStage, Row, holder_of, is_lease
 from parallax_core.api.deployment import PlannedMove
-from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.membership.joined_node import JoinedNode
-from parallax_core.node.membership.loading import NodeRefused
+from parallax_core.node.membership.loading import LinkFailed, NodeRefused
 from parallax_core.node.pipeline.engine import PipelineEngine
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parallax_cluster.node.membership.link_trial import try_link
-from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.loading import LinkFailed
 
 logger = logging.getLogger(__name__)
 

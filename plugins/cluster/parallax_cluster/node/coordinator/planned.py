@@ -11,11 +11,10 @@ from parallax_cluster.layer_plan import Stages
 from parallax_core.api import ParallaxError, PlacedStage, Row, StageInfo, StageLost
 from parallax_core.api.node import Backoff, Channel, EngineFailed
 from parallax_core.node.executor.base import StageLocation
-from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import DifferentWeights
 from parallax_core.node.membership.assignment import StageAssignment
-from parallax_core.node.membership.loading import LoadingHung, NodeRefused
+from parallax_core.node.membership.loading import LinkFailed, LoadingHung, NodeRefused
 
 logger = logging.getLogger(__name__)
 

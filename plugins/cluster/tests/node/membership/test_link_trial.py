@@ -10,8 +10,8 @@ from parallax_cluster.wire.profile import LinkTried
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import Epoch
 from parallax_core.node.executor.base import LEASE
-from parallax_core.node.executor.link_failure import LinkFailed
 from parallax_core.node.membership.joined_node import JoinedNode
+from parallax_core.node.membership.loading import LinkFailed
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Refusal
 from tests.unit.node.cluster import joined, open_registry, soon
