@@ -49,7 +49,7 @@ AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 """Seconds that plugins have at the end: to receive the last events, and to shut down."""
 
 MakeLook = Callable[["ServedModels", Callable[[], "ResponseModel"]], Look]
-"""Returns what looks at a server, for the terminal; the second argument returns what ``/v1/cluster/models`` shows."""
+"""Makes a view of a server for the terminal; its second argument returns the answer of ``/v1/cluster/models``."""
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ async def _run(
 
 
 def _shown(context: ServeContext, models: ServedModels, changes: ModelChanges) -> AbstractAsyncContextManager[None]:
-    """Return a context in which the terminal shows what the server does, if it shall."""
+    """Return a context that shows the server on the terminal, if the command has a view."""
     from parallax_core.server.model_routes import view_models
 
     if context.make_look is None:

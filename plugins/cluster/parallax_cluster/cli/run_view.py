@@ -24,7 +24,7 @@ class RunView:
         view_models: Callable[[], ResponseModel],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at ``models``; ``view_models`` returns what ``/v1/cluster/models`` shows."""
+        """Look at ``models``; ``view_models`` returns the answer of ``/v1/cluster/models``."""
         self._models, self._view_models, self._clock = models, view_models, clock
         self._counted: tuple[float, int] | None = None
         """When tokens were counted last, and how many; None: they were not."""
