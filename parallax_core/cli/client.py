@@ -93,14 +93,14 @@ class Client:
         except (OSError, HTTPException) as error:
             raise self._absent(error) from error
 
-    def rebalance(self) -> None:
-        """Ask the server to plan its layers anew, and to move them if that is worth it.
+    def change_cluster(self, path: str) -> None:
+        """Have an administrator's route below ``/v1`` change the cluster, such as ``/cluster/rebalance``.
 
         Raises:
             ParallaxError: if no server answers there, or it refuses.
         """
         try:
-            self._open("/cluster/rebalance", {}, "admin").close()
+            self._open(path, {}, "admin").close()
         except (OSError, HTTPException) as error:
             raise self._absent(error) from error
 

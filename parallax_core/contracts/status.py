@@ -163,6 +163,8 @@ class PlanStatus:
     """The names of those that may follow it, and are there."""
     unreachable: frozenset[tuple[str, str]] = frozenset()
     """Pairs of nodes: the first cannot connect to the second, so that no pipeline leads from it to that one."""
+    drained: frozenset[str] = frozenset()
+    """The machines that an operator has drained, by name: they get no layers, also once they join again."""
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     """How many times longer than predicted the steps of each node take, by name; 1 where nothing is known."""
 

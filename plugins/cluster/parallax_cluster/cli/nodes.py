@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from parallax_cluster.cli.status import TIMEOUT_S, Cluster
 from parallax_cluster.placement.idle import name_some
-from parallax_core.api import format_bytes
+from parallax_core.api import ParallaxError, format_bytes, name_machine
 from parallax_core.api.cli import Client, UrlOption, align, find_url, new_app
 
 HIDDEN_COMMAND = "parallax join CODE, which `parallax nodes --show-code` shows"
 """Replaces the command to join: anyone who reads its code over a shoulder could join."""
 NOTABLE = 1.2
 """How many times longer, or shorter, than predicted the steps of a node take if it is shown."""
+LOOK_S = 0.5
+"""Seconds between two looks at a node that is being drained."""
+
+app = new_app("Show the nodes of a running server and their work.")
+
+NodeName = Annotated[
+    str, typer.Argument(metavar="NODE", help="As `parallax nodes` shows it, or the name of its machine.")
+]
 
 
-app = new_app()
-
-
-@app.command()
+@app.callback(invoke_without_command=True)
 def nodes(
+    ctx: typer.Context,
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     show_code: Annotated[bool, typer.Option("--show-code", help="Show the join code, which is a secret.")] = False,
@@ -36,13 +44,46 @@ def nodes(
 
     A key is taken from PARALLAX_API_KEY.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     if rebalance:
-        Client(find_url(url), TIMEOUT_S).rebalance()
+        Client(find_url(url), TIMEOUT_S).change_cluster("/cluster/rebalance")
         return
     cluster = Client(find_url(url), TIMEOUT_S).cluster()
     if not show_code:
         hide_code(cluster)
     print(json.dumps({"nodes": cluster["nodes"], "plan": cluster["plan"]}) if as_json else "\n".join(render(cluster)))
+
+
+@app.command()
+def drain(node: NodeName, url: UrlOption = None) -> None:
+    """Give the machine of a node no layers, and return once others have taken over those that it has.
+
+    No answer is lost; those on the machine pause until they go on elsewhere. Without room for its layers elsewhere, it
+    goes on with them until another machine joins, and the command says so. A drained machine stays joined, and is
+    drained after a restart of the server or of the machine, too, until `parallax nodes resume`.
+    """
+    client, machine = Client(find_url(url), TIMEOUT_S), name_machine(node)
+    client.change_cluster(f"/nodes/{quote(node)}/drain")
+    while used := list_used(cluster := client.cluster(), machine):
+        if waits_for := cluster["plan"]["waits_for"]:
+            message = f"{', '.join(used)} keeps its layers, since no room is left elsewhere: {waits_for}"
+            raise ParallaxError(message, "let another machine join, or take it back: `parallax nodes resume`")
+        time.sleep(LOOK_S)
+    print(f"{machine} is drained: it has no layers, and gets none")
+
+
+def list_used(cluster: Cluster, machine: str) -> list[str]:
+    """Return the names of the nodes on a machine that have layers, or are to have some."""
+    used = (node["node"] for node in cluster["nodes"] if node["state"] != "idle")
+    return [name for name in used if name_machine(name) == machine]
+
+
+@app.command()
+def resume(node: NodeName, url: UrlOption = None) -> None:
+    """Give a drained machine layers again, where that is worth it."""
+    Client(find_url(url), TIMEOUT_S).change_cluster(f"/nodes/{quote(node)}/resume")
+    print(f"{name_machine(node)} may get layers again")
 
 
 def hide_code(cluster: Cluster) -> None:
@@ -66,6 +107,7 @@ def render(cluster: Cluster) -> Iterator[str]:
     yield from _render_slowdowns(nodes)
     if cluster["plan"] is not None:
         yield from _render_plan(cluster["plan"])
+        yield from _render_absent(cluster["plan"], {name_machine(node["node"]) for node in nodes})
 
 
 def _render_relays(cluster: Cluster) -> Iterator[str]:
@@ -110,11 +152,24 @@ def _render_plan(plan: Cluster) -> Iterator[str]:
         yield f"to join: {plan['join_command']}"
 
 
+def _render_absent(plan: Cluster, joined: set[str]) -> Iterator[str]:
+    drained = plan.get("drained", ())  # of a server that is new enough to report them
+    if absent := [each for each in drained if each not in joined]:
+        yield f"drained, and not here: {', '.join(absent)}"
+
+
 def _render_move(move: Cluster) -> str:
     loads = ", ".join(f"{format_bytes(size)} on {node}" for node, size in move["nodes"].items())
     time = f" in about {move['seconds']:.3g} s" if loads else ""
     ranks = ", ".join(map(str, move["replicas"]))
     return f"layers move: {loads or 'nothing'} to load{time}, replica {ranks}: {move['reason']}"
+
+
+def _render_state(node: Cluster) -> str:
+    """Return what a node does."""
+    if not node.get("drained"):  # a server that is not new enough drains none
+        return str(node["state"])
+    return "drained" if node["state"] == "idle" else "draining"
 
 
 def _render_node(node: Cluster) -> tuple[object, ...]:
@@ -123,7 +178,7 @@ def _render_node(node: Cluster) -> tuple[object, ...]:
         node["node"],
         (profile["device"] or "-") if profile else "-",
         format_bytes(profile["memory"]) if profile else "-",
-        node["state"],
+        _render_state(node),
         node["model"] or "-",
         "-" if node["replica"] is None else node["replica"],
         f"{layers[0]}-{layers[1]}" if layers else "-",

@@ -71,11 +71,11 @@ class JoinedCluster:
         """
         assert isinstance(deployment.stages, RemoteStages), "it listens for nodes"
         self._stages, self._plan, self._maker = deployment.stages, plan, maker
-        self._pool = NodePool(self._stages.registry)
+        self._store = PlanStore(plan_file())
+        self._pool = NodePool(self._stages.registry, self._store)
         self._rooms = MachineRooms(self._pool)
         self._models: dict[str, JoinedModel] = {}
         self._standbys: Standbys | None = None
-        self._store = PlanStore(plan_file())
         self._ended, self._reason = asyncio.Event(), ""
         self._other_models: tuple[str, ...] = ()
         """The models that are loaded besides the first, as the user names them."""
@@ -155,9 +155,8 @@ class JoinedCluster:
                 await stack.enter_async_context(running_worker(supervisor))
             if listening is not None:
                 own = await asyncio.to_thread(self._plan.open_own_term, listening)
-                told = ToldState(
-                    self._plan.settings, self.first.coordinator, self._find_memories, lambda: self._other_models
-                )
+                others, drained = (lambda: self._other_models), self._pool.drained.names
+                told = ToldState(self._plan.settings, self.first.coordinator, self._find_memories, others, drained)
                 following = followed(self._stages.registry, own, told, self._give_way)
                 self._standbys = await stack.enter_async_context(following)
             updating = WatchedWork(self._pool.follow(), self._fail)

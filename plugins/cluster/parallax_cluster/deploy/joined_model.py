@@ -78,6 +78,7 @@ class JoinedModel:
         self.nodes = rooms.pool.open(deployment.model_id)
         described = ModelProfiles(self.nodes, rooms, describe, self._stages.model)
         self.coordinator = Coordinator(self.nodes, planner, described.describe, self._open_pipeline)
+        self.coordinator.drained = rooms.pool.drained.names
         self.nodes.find_use = self.find_use
         self._unplanned = self.coordinator.plan
         self._held: tuple[LayerPlan, Mapping[str, int]] = self._unplanned, {}
@@ -129,6 +130,10 @@ class JoinedModel:
         """Plan anew soon; see `Rebalancing`."""
         self.coordinator.rebalance()
 
+    async def note_drained(self, node: str, *, is_drained: bool) -> None:
+        """Drain the machine of a node, or take it back; see `NodePool.note_drained`."""
+        await self._rooms.pool.note_drained(node, is_drained=is_drained)
+
     def find_plan(self, join_command: str) -> PlanStatus:
         """Return what is planned; ``join_command`` is shown with it."""
         plan, coordinator = self.coordinator.plan, self.coordinator
@@ -142,6 +147,7 @@ class JoinedModel:
             move=coordinator.move,
             unreachable=coordinator.unreachable,
             slowdowns=coordinator.slowdowns,
+            drained=frozenset(self._rooms.pool.drained.names),
         )
 
     def find_use(self, node: str) -> int:

@@ -121,6 +121,8 @@ def _keep_plan(model: str, state: StandbyState) -> None:
     try:
         store.save(model, recall_plan(state))
         store.save_loaded(model, state.other_models)
+        for machine in state.drained:
+            store.note_drained(machine, is_drained=True)
     except ParallaxError as error:  # it serves all the same
         logger.warning("%s; nodes may have to load other layers", error.message)
 

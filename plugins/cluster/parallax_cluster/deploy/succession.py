@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -52,6 +52,8 @@ class ToldState:
     """Returns the memory of each node before it loaded layers."""
     find_other_models: Callable[[], Sequence[str]]
     """Returns the models that are loaded besides the first."""
+    drained: Collection[str] = ()
+    """The drained machines, by name."""
 
     def describe(self, own: StandbyState, registry: NodeRegistry) -> StandbyState:
         """Return the state of the coordinator, whose own is ``own``."""
@@ -69,6 +71,7 @@ class ToldState:
             plan={rank: [write_row(stage) for stage in stages] for rank, stages in pipelines.items()},
             memories=dict(self.find_memories()),
             other_models=list(self.find_other_models()),
+            drained=sorted(self.drained),
         )
 
 

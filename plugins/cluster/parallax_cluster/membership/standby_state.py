@@ -64,6 +64,8 @@ class StandbyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """By node: the bytes that were free before it loaded layers."""
     other_models: Annotated[list[str], msgspec.Meta(max_length=MOST_MODELS)] = []
     """The models that are loaded besides ``model``, as users call them."""
+    drained: Annotated[list[str], msgspec.Meta(max_length=MOST_MACHINES)] = []
+    """The machines that an operator has drained, by name."""
     proof: Annotated[bytes, msgspec.Meta(max_length=MOST_PROOF)] = b""
     """Proves the term; empty in a state of a version of Parallax that proved none. See `read_proof`."""
     standbys: Annotated[list[AcceptedStandby], msgspec.Meta(max_length=MOST_STANDBYS)] = []

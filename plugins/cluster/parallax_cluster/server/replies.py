@@ -188,6 +188,8 @@ class MemberReply(NodeReply):
     """Why it is idle; null: it is not, or nothing is known."""
     slowdown: float | None
     """How many times longer than predicted its steps take, as the plan counts with it; null: nothing is planned."""
+    drained: bool
+    """Whether its machine is drained; it may still have layers, until others have taken them over."""
 
 
 class LeaseReply(ResponseModel):
@@ -266,6 +268,8 @@ class PlanReply(ResponseModel):
     """The number of coordinators that the cluster has had, with this one; null: unknown."""
     standbys: list[str]
     """Those that follow this one, and can take its place."""
+    drained: list[str]
+    """The machines that get no layers, by name, also those that are not there."""
     move: MoveReply | None
     """What is about to move, or is moving; null: nothing."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Protocol, runtime_checkable
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from parallax_cluster.server.events import ClusterFeed
+from parallax_cluster.server.node_routes import answer, make_node_router
 from parallax_cluster.server.replies import ClusterReply, ReplicaReply, show_replica
-from parallax_cluster.server.view import ClusterView, describe_replicas, read_cluster, show_cluster
+from parallax_cluster.server.view import describe_replicas, read_cluster
 from parallax_core.api import Dialect, UnknownName, needs_role
 from parallax_core.api.deployment import Drainable
 from parallax_core.api.dialect import (
@@ -45,7 +45,7 @@ class Rebalancing(Protocol):
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """Return the routes of a cluster for a server."""
     del options
-    return Dialect(routers=(make_router(models),))
+    return Dialect(routers=(make_router(models), make_node_router(models)))
 
 
 def make_router(models: ServedModels) -> APIRouter:
@@ -57,7 +57,7 @@ def make_router(models: ServedModels) -> APIRouter:
     @needs_role("admin")
     async def get_cluster(http: Request) -> Response:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
-        return await _answer(read_cluster(models), is_admin=http.state.role == "admin")
+        return await answer(read_cluster(models), is_admin=http.state.role == "admin")
 
     @router.get(
         "/v1/cluster/events",
@@ -79,7 +79,7 @@ def make_router(models: ServedModels) -> APIRouter:
             raise UnknownName("layers do not move on this server", "they do on one that `parallax run` has started")
         for model in movable:
             model.rebalance()
-        return await _answer(read_cluster(models), is_admin=True)
+        return await answer(read_cluster(models), is_admin=True)
 
     @router.post("/v1/replicas/{rank}/drain", responses=shown)
     @needs_role("admin")
@@ -98,25 +98,6 @@ def make_router(models: ServedModels) -> APIRouter:
         return _show(service, rank)
 
     return router
-
-
-async def _answer(state: ClusterView, *, is_admin: bool) -> Response:
-    """Return the answer that shows a cluster, which is written on another thread: it may have many nodes."""
-
-    def write() -> Response:
-        cluster = show_cluster(state)
-        return respond_with(cluster if is_admin else _strip_secrets(cluster))
-
-    return await asyncio.to_thread(write)
-
-
-def _strip_secrets(cluster: ClusterReply) -> ClusterReply:
-    """Return a cluster without the join code, and without errors, which may have paths of this machine in them."""
-    if cluster.plan is not None:
-        cluster.plan.join_command = None
-    for model in cluster.models:
-        model.error = None
-    return cluster
 
 
 def _find_service(models: ServedModels, model: str | None) -> Service:

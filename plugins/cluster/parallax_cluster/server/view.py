@@ -20,7 +20,7 @@ from parallax_cluster.server.replies import (
     show_node,
     show_replica,
 )
-from parallax_core.api import Engine, Estimate, Health, PipelineEstimate, PlacedStage, holder_of
+from parallax_core.api import Engine, Estimate, Health, PipelineEstimate, PlacedStage, holder_of, name_machine
 from parallax_core.api.deployment import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
 from parallax_core.api.dialect import ModelState, ServedModels
 
@@ -49,6 +49,7 @@ class NodeView:
     """None: it has no layers."""
     idle_reason: str | None
     slowdown: float | None
+    is_drained: bool
     unreached: tuple[str, ...]
     """The nodes to which it cannot connect."""
 
@@ -60,8 +61,11 @@ class NodeView:
     def does_as(self, other: NodeView) -> bool:
         """Return whether it is the same process and does the same; its figures always vary a little."""
         is_same = self.node.pid == other.node.pid and (self.node.profile is None) == (other.node.profile is None)
-        mine, theirs = (self.place, self.idle_reason, self.slowdown), (other.place, other.idle_reason, other.slowdown)
-        return is_same and mine == theirs
+        return is_same and self._does == other._does
+
+    @property
+    def _does(self) -> tuple[object, ...]:
+        return self.place, self.idle_reason, self.slowdown, self.is_drained
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,6 +131,7 @@ def show_member(member: NodeView) -> MemberReply:
         layers=list(place.layers) if place and place.layers else None,
         idle_reason=member.idle_reason,
         slowdown=member.slowdown,
+        drained=member.is_drained,
     )
 
 
@@ -142,6 +147,7 @@ def _list_members(
     found_plans = [plan for plan in plans.values() if plan is not None]
     idle = {name: reason for plan in found_plans for name, reason in plan.idle.items()}
     slowdowns = {name: factor for plan in found_plans for name, factor in plan.slowdowns.items()}
+    drained = {machine for plan in found_plans for machine in plan.drained}
     unreached: dict[str, list[str]] = {}
     for one, other in sorted({pair for plan in found_plans for pair in plan.unreachable}):
         unreached.setdefault(one, []).append(other)
@@ -152,6 +158,7 @@ def _list_members(
             place,
             idle.get(node.name) if place is None else None,
             slowdowns.get(node.name, 1.0) if found_plans else None,
+            name_machine(node.name) in drained,
             # The plan counts with what was tried since the node has reported.
             tuple(unreached.get(node.name, ()) if found_plans else sorted(node.unreached)),
         )
@@ -184,6 +191,7 @@ def show_plan(state: ClusterView) -> PlanReply | None:
         join_command=plan.join_command or None,
         term=plan.term or None,
         standbys=list(plan.standbys),
+        drained=sorted(plan.drained),
         move=_show_move(plan.move) if plan.move is not None else None,
     )
 

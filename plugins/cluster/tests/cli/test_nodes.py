@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from typer.testing import CliRunner
@@ -111,3 +112,31 @@ def test_server_whose_layers_do_not_move_says_so(peer: Peer) -> None:
     given = CliRunner().invoke(app, ["--rebalance", "--url", peer.url])
     assert isinstance(given.exception, ParallaxError)
     assert "layers do not move on this server" in given.exception.message
+
+
+def test_drained_node_is_shown() -> None:
+    drained = {**IDLE, "drained": True, "idle_reason": "it is drained"}
+    lines = show(nodes=[{**NODE, "drained": True}, drained], plan={**PLAN, "drained": ["mini", "gone"]})
+    assert [" draining " in lines[1], " drained " in lines[2]] == [True, True]
+    assert "drained, and not here: gone" in lines
+
+
+def test_draining_waits_until_the_machine_has_no_layers(peer: Peer) -> None:
+    peer.body = json.dumps({"object": "cluster", "nodes": [{**NODE, "state": "idle"}, IDLE], "plan": PLAN}).encode()
+    given = CliRunner().invoke(app, ["drain", "studio/1", "--url", peer.url], catch_exceptions=False)
+    assert given.output == "studio is drained: it has no layers, and gets none\n"
+    assert peer.asked == b"{}"
+
+
+def test_draining_says_what_is_missing_elsewhere(peer: Peer) -> None:
+    waits = {**PLAN, "waits_for": "the model needs 2 GiB"}
+    peer.body = json.dumps({"object": "cluster", "nodes": [NODE, IDLE], "plan": waits}).encode()
+    given = CliRunner().invoke(app, ["drain", "studio", "--url", peer.url])
+    assert isinstance(given.exception, ParallaxError)
+    assert given.exception.message.startswith("studio/1 keeps its layers, since no room is left elsewhere: ")
+    assert given.exception.message.endswith("the model needs 2 GiB")
+
+
+def test_drained_machine_is_taken_back(peer: Peer) -> None:
+    given = CliRunner().invoke(app, ["resume", "studio/1", "--url", peer.url], catch_exceptions=False)
+    assert (given.output, peer.asked) == ("studio may get layers again\n", b"{}")

@@ -10,6 +10,7 @@ from math import inf
 from typing import Protocol
 
 from parallax_cluster.layer_plan import LayerPlan, Planner, Stages, count_leases, find_intact, list_hops
+from parallax_cluster.node.coordinator.drained_machines import DRAINED
 from parallax_cluster.node.coordinator.exclusions import Exclusions
 from parallax_cluster.node.coordinator.link_checks import LinkChecks
 from parallax_cluster.node.coordinator.pipelines import PlannedPipeline, PlannedPipelines, Replicas
@@ -18,7 +19,7 @@ from parallax_cluster.node.coordinator.planned import PlanFault, Planning, descr
 from parallax_cluster.placement.shortage import NOBODY
 from parallax_cluster.rebalancing.rest import MoveRest
 from parallax_cluster.rebalancing.watch import SlowdownWatch, describe_changes
-from parallax_core.api import ClusterProfile, LayerRange, PlacedStage, Row, holder_of, is_lease
+from parallax_core.api import ClusterProfile, LayerRange, PlacedStage, Row, holder_of, is_lease, name_machine
 from parallax_core.api.deployment import PlannedMove
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.loading import LinkFailed, NodeRefused
@@ -72,6 +73,9 @@ OpenPipeline = Callable[[int, Planning], PlannedPipeline]
 class Coordinator:
     """Plans the pipelines of one model over the nodes that may have its layers. Belongs to one event loop."""
 
+    drained: Collection[str] = ()
+    """The machines whose nodes get no layers, by name; the registry tells of changes."""
+
     def __init__(self, registry: Members, planner: Planner, describe: Describe, open_pipeline: OpenPipeline) -> None:
         """Give the nodes of ``registry`` the layers that ``planner`` chooses by what ``describe`` says of them."""
         self._registry = registry
@@ -113,7 +117,7 @@ class Coordinator:
         """Whether the requests of a pipeline can move to another one, of which no node leaves."""
         pipelines = self._pipelines.current.values()
         return len(self.engines) > 1 and any(
-            self._leaving.keys().isdisjoint(stage.node for stage in each) for each in pipelines
+            (self._leaving.keys() | self._drained).isdisjoint(stage.node for stage in each) for each in pipelines
         )
 
     @property
@@ -145,6 +149,11 @@ class Coordinator:
         return [node for node in self._registry.joined if not is_lease(node.name)]
 
     @property
+    def _drained(self) -> set[str]:
+        """The nodes on drained machines, by name."""
+        return {node.name for node in self._nodes if name_machine(node.name) in self.drained} if self.drained else set()
+
+    @property
     def _by_name(self) -> dict[str, JoinedNode]:
         return {node.name: node for node in self._nodes}
 
@@ -169,7 +178,8 @@ class Coordinator:
 
     def can_serve(self, stages: Stages) -> bool:
         """Return whether the nodes of stages may be used, no other pipeline has them, and no link has failed."""
-        nodes = {node.name for node in self._nodes} - self._excluded.find(_now()).keys() - self._leaving.keys()
+        barred = self._excluded.find(_now()).keys() | self._leaving.keys() | self._drained
+        nodes = {node.name for node in self._nodes} - barred
         unreachable = self._links.find_unreachable(self._nodes, (), ())
         return bool(find_intact([stages], nodes, unreachable)) and self._pipelines.are_free(stages)
 
@@ -292,7 +302,7 @@ class Coordinator:
         joined = {node.name: node for node in self._nodes}
         self._leaving = {name: node for name, node in self._leaving.items() if joined.get(name) is node}
         others = {name: reason for name, reason in self._excluded.find(_now()).items() if name in joined}
-        others.update(dict.fromkeys(self._leaving, "it leaves"))
+        others.update(dict.fromkeys(self._drained, DRAINED) | dict.fromkeys(self._leaving, "it leaves"))
         usable = self._describe([node for name, node in joined.items() if name not in others])
         self._unshared = {name: node for name, node in self._unshared.items() if joined.get(name) is node}
         profiles = (

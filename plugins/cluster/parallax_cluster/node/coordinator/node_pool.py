@@ -8,9 +8,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from parallax_cluster.node.coordinator.drained_machines import DrainedMachines
+from parallax_cluster.node.coordinator.plan_store import PlanStore
 from parallax_cluster.node.membership.lease_opener import LeaseOpener
 from parallax_cluster.wire.further import EndNode, StartNode
-from parallax_core.api import PeerLost, further_node, is_lease
+from parallax_core.api import PeerLost, UnknownName, further_node, is_lease, name_machine
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 
@@ -102,9 +104,10 @@ class NodePool:
     memory is surely free once it has ended.
     """
 
-    def __init__(self, registry: NodeRegistry) -> None:
-        """Divide the nodes that join ``registry``."""
+    def __init__(self, registry: NodeRegistry, store: PlanStore | None = None) -> None:
+        """Divide the nodes that join ``registry``; ``store`` keeps the drained machines for a restart."""
         self.registry = registry
+        self.drained = DrainedMachines(store)
         self.models: dict[str, ModelNodes] = {}
         """By name: the models that have nodes."""
         self._owners: dict[JoinedNode, str] = {}
@@ -144,6 +147,21 @@ class NodePool:
         if (name := self._asked.get((first, model))) is not None:
             return self.registry.get(name)
         return first if self._owners.get(first) == model else None
+
+    async def note_drained(self, node: str, *, is_drained: bool) -> None:
+        """Give the machine of a node, or of that name, no layers from now on, or some again.
+
+        Raises:
+            UnknownName: if it has not joined, or is not drained.
+            ParallaxError: if that cannot be kept for a restart.
+        """
+        machine = name_machine(node)
+        if is_drained and machine not in {name_machine(first.name) for first in self.firsts}:
+            raise UnknownName(f"no node called {node!r} has joined", "`parallax nodes` lists them")
+        if not is_drained and machine not in self.drained.names:
+            raise UnknownName(f"no node called {node!r} is drained", "`parallax nodes` shows those that are")
+        await self.drained.note(machine, is_drained=is_drained)
+        self.update()
 
     def update_leases(self) -> None:
         """Ask nodes to open the leases that any model wants."""

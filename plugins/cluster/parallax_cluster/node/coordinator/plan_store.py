@@ -22,6 +22,7 @@ CREATE TABLE IF NOT EXISTS lease (
 );
 CREATE TABLE IF NOT EXISTS node (model TEXT NOT NULL, name TEXT NOT NULL, memory INTEGER NOT NULL,
     PRIMARY KEY (model, name));
+CREATE TABLE IF NOT EXISTS drained (machine TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS loaded (first TEXT NOT NULL, place INTEGER NOT NULL, model TEXT NOT NULL,
     PRIMARY KEY (first, place));
 """
@@ -30,7 +31,7 @@ SELECT replica, node, stage.start, stage.stop, ifnull(number, -1), ifnull(lease.
     ifnull(lease.stop, stage.stop), ifnull(memory_share, 1.0)
 FROM stage LEFT JOIN lease USING (model, replica, place) WHERE model = ? ORDER BY replica, place
 """
-VERSION = 3
+VERSION = 4
 CONTENT = "the last plan"
 
 
@@ -78,6 +79,17 @@ class PlanStore:
                 pipelines.setdefault(rank, []).append(stage)
             nodes = database.execute("SELECT name, memory FROM node WHERE model = ?", (model,)).fetchall()
         return FormerPlan({rank: tuple(stages) for rank, stages in pipelines.items()}, dict(nodes))
+
+    def note_drained(self, machine: str, *, is_drained: bool) -> None:
+        """Store that a machine is drained, or not any more."""
+        change = "INSERT OR IGNORE INTO drained VALUES (?)" if is_drained else "DELETE FROM drained WHERE machine = ?"
+        with write_database(self._path, SCHEMA, VERSION, CONTENT) as database:
+            database.execute(change, (machine,))
+
+    def find_drained(self) -> frozenset[str]:
+        """Return the machines that are drained."""
+        with open_database(self._path, SCHEMA, VERSION, CONTENT) as database:
+            return frozenset(machine for (machine,) in database.execute("SELECT machine FROM drained"))
 
     def save_loaded(self, first: str, models: Sequence[str]) -> None:
         """Store which models are loaded besides the server's first."""
