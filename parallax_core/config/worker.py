@@ -47,6 +47,13 @@ class NodeSettings(RelaySettings):
             extra={"metavar": "MODEL"},
         ),
     ] = ()
+    label: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="A label of this machine, such as room=attic; may be repeated.",
+            extra={"metavar": "KEY=VALUE"},
+        ),
+    ] = ()
     peer_timeout: PeerTimeout = None
     drain: Annotated[
         float,

@@ -67,6 +67,8 @@ class NodeProfile:
     """Whether several pipelines may use it, each through a lease."""
     fixed_layers: LayerRange | None = None
     """The only layers that it runs; None: it runs any."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """The keys and values of its labels, such as ``("room", "attic")``; they limit which nodes a policy gets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

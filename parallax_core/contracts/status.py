@@ -117,6 +117,8 @@ class NodeStatus:
     """By node: the relay over which it reaches that one, if it does so over one."""
     unreached: tuple[str, ...] = ()
     """The nodes to which it could not connect when measuring links."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """By distribution: its version of core and of each plugin; empty until it has reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -153,6 +153,8 @@ class WorkerLauncher:
     verbose: bool = False
     memory: float | None = None
     """Gigabytes that a worker may use; None: the free memory."""
+    labels: tuple[str, ...] = ()
+    """The labels of this machine, as ``KEY=VALUE``."""
     as_joined: bool = False
     """Whether a worker measures its device, and joins again when its link breaks, as those of other machines do."""
 
@@ -172,6 +174,7 @@ class WorkerLauncher:
             command += [FLAG, f"{name}={value}"]
         if self.as_joined:
             command += ["--as-joined"]
+        command += [part for label in self.labels for part in ("--label", label)]
         if self.memory is not None:
             command += ["--memory", f"{self.memory:g}"]
         return command + (["--backend", backend] if backend else []) + (["--verbose"] if self.verbose else [])

@@ -82,6 +82,7 @@ def _describe_node(node: JoinedNode) -> NodeStatus:
         links=reported.links if reported else (),
         relays=reported.relays if reported else {},
         unreached=reported.unreached if reported else (),
+        versions=reported.versions if reported else {},
     )
 
 

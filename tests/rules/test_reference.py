@@ -58,7 +58,7 @@ def every_command() -> Iterator[tuple[str, Any]]:
     yield "parallax", typer.main.get_command(root)
     for name in (*COMMANDS, *HIDDEN, *find_owned()):
         for full, command in list_commands(load_command(name), f"parallax {name}"):
-            if full not in ALSO:
+            if not any(f"{full} ".startswith(f"{each} ") for each in ALSO):
                 yield full, command
 
 

@@ -32,6 +32,8 @@ class ReportedNode:
     relays: Mapping[str, str] = field(default_factory=dict)
     """By node: the relay over which it is reached."""
     unreached: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """By distribution: the version of core or of a plugin."""
 
 
 @dataclass(slots=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count, pairwise, permutations
 from typing import Protocol
 
+from parallax_cluster.labels import ANYWHERE, LabelRules
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.idle import MOST_TOLD, explain_idle, name_some
 from parallax_cluster.placement.leased import shares_nodes
@@ -96,6 +97,7 @@ class LayerPlanner:
     min_nodes: int = 0
     """The nodes to wait for before the first pipeline."""
     rules: MoveRules = USUAL_RULES
+    labels: LabelRules = ANYWHERE
 
     def plan(
         self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool = False, keeps: str = ""
@@ -112,22 +114,33 @@ class LayerPlanner:
             keeps: why pipelines that have all their nodes stay as they are, and only the other nodes form new ones;
                 empty: they change if that is worth the move.
         """
+        allowed, barred = self.labels.select(cluster)
+        found = self._plan(allowed, current, has_begun=has_begun, keeps=keeps)
+        waits_for = self.labels.describe_missing() if barred and not allowed.nodes else found.waits_for
+        return replace(found, cluster=cluster, idle={**found.idle, **barred}, waits_for=waits_for)
+
+    def _plan(
+        self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool, keeps: str
+    ) -> LayerPlan:
         missing = self.min_nodes - len(cluster.nodes)
         if not has_begun and missing > 0:
             joined = f"{len(cluster.nodes)} of {self.min_nodes} nodes have joined"
             idle = {node.name: joined for node in cluster.nodes}
             return LayerPlan(cluster=cluster, idle=idle, waits_for=f"{joined}, and it waits for all of them")
         names = {node.name for node in cluster.nodes}
-        kept = Placement(tuple(find_intact(current.values(), names, cluster.unreachable)))
+        intact = find_intact(current.values(), names, cluster.unreachable)
+        kept = Placement(
+            tuple(stages for stages in intact if self.labels.is_in_one(cluster, (stage.node for stage in stages)))
+        )
         problem = PlacementProblem(
             cluster=cluster, model=self.model, goal=self.goal, current=kept if kept.pipelines else None
         )
         estimator = PlacementEstimator(problem)
         extended = self._extend(problem, estimator) if keeps else None
-        placement = extended or self.policy.place(problem, estimator)
+        placement = extended or self._place(problem, estimator)
         if not placement.pipelines:
             waits_for = self._explain(problem)
-            return LayerPlan(cluster=cluster, idle=explain_idle(problem, placement), waits_for=waits_for)
+            return LayerPlan(cluster=cluster, idle=self._explain_idle(problem, placement), waits_for=waits_for)
         held = Placement(tuple(current.values()))
         placement = settle_nodes(problem, estimator, held, placement)
         ranks, loads = give_ranks(current, placement.pipelines), find_loads(problem, held, placement)
@@ -135,7 +148,9 @@ class LayerPlanner:
             cluster=cluster,
             pipelines=dict(zip(ranks, placement.pipelines, strict=True)),
             estimate=estimator.estimate(placement),
-            idle=dict.fromkeys(list_idle(cluster, placement), keeps) if extended else explain_idle(problem, placement),
+            idle=dict.fromkeys(list_idle(cluster, placement), keeps)
+            if extended
+            else self._explain_idle(problem, placement),
             movement=measure_movement(problem, held, placement),
             loads={node: sum(sizes.values()) for node, sizes in loads.items()},
         )
@@ -147,7 +162,7 @@ class LayerPlanner:
         idle = list_idle(problem.cluster, problem.current)
         nodes = tuple(node for node in problem.cluster.nodes if node.name in idle)
         others = replace(problem, cluster=replace(problem.cluster, nodes=nodes), current=None)
-        found = self.policy.place(others, PlacementEstimator(others)).pipelines if nodes else ()
+        found = self._place(others, PlacementEstimator(others)).pipelines if nodes else ()
         both = Placement((*problem.current.pipelines, *found))
         try:
             old, new = estimator.estimate(problem.current), estimator.estimate(both)
@@ -156,11 +171,34 @@ class LayerPlanner:
         movement = measure_movement(problem, problem.current, both)
         return both if found and is_worth_moving(problem, old, new, movement) else problem.current
 
+    def _place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
+        """Return the pipelines that the policy forms of the nodes of each failure domain."""
+        domains = self.labels.divide(problem)
+        if list(domains.values()) == [problem]:
+            return self.policy.place(problem, estimator)
+        placements = (self.policy.place(each, PlacementEstimator(each)) for each in domains.values())
+        return Placement(tuple(pipeline for placement in placements for pipeline in placement.pipelines))
+
     def _explain(self, problem: PlacementProblem) -> str:
-        """Return why there is no pipeline: missing links, or else missing memory."""
-        return (
-            describe_unreachable(problem.cluster) if lacks_links(problem, self.policy) else describe_shortage(problem)
-        )
+        """Return why there is no pipeline: missing links, or else missing memory, in each failure domain."""
+        domains = self.labels.divide(problem)
+        reasons = [
+            describe_unreachable(each.cluster) if lacks_links(each, self.policy) else describe_shortage(each)
+            for each in domains.values()
+        ]
+        if not self.labels.spread_by or not reasons:
+            return reasons[0] if reasons else describe_shortage(problem)
+        told = [f"{name}: {reason}" for name, reason in zip(domains, reasons, strict=True)]
+        return f"no {self.labels.spread_by} holds the model by itself: {'; '.join(told[:MOST_TOLD])}"
+
+    def _explain_idle(self, problem: PlacementProblem, placement: Placement) -> dict[str, str]:
+        """Return the reason for each node without layers, by its name: what its domain has counts."""
+        idle: dict[str, str] = {}
+        for each in self.labels.divide(problem).values():
+            names = {node.name for node in each.cluster.nodes}
+            own = tuple(stages for stages in placement.pipelines if stages[0].node in names)
+            idle |= explain_idle(each, Placement(own))
+        return idle
 
 
 def list_idle(cluster: ClusterProfile, placement: Placement) -> list[str]:

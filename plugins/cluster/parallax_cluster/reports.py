@@ -41,6 +41,7 @@ def make_node(name: str, report: NodeReport, *, site: str = "", model: str = "")
         disk_bandwidth=report.disk_bandwidth,
         disk_free=report.disk_free,
         leases=report.leases,
+        labels=report.labels,
     )
 
 

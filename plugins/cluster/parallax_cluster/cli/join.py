@@ -11,6 +11,7 @@ from parallax_cluster.cli.join_view import JoinScreen
 from parallax_cluster.config.join import JoinSettings
 from parallax_cluster.deploy.joined import list_joined
 from parallax_cluster.deploy.joining import Joiner, check_where
+from parallax_cluster.labels import read_labels
 from parallax_core.api import UsageError
 from parallax_core.api.cli import Config, Contacts, PluginHost, from_section, new_app, open_display, tell, tell_contacts
 from parallax_core.api.deployment import find_backends
@@ -41,6 +42,7 @@ def join(settings: JoinSettings, config: Config) -> None:
     """
     where = _read_code() if _asks_for_code(settings.where) else settings.where
     check_where(where)
+    read_labels(settings.label, "--label")  # a machine with a wrong one would use up the code
     tell_contacts(Contacts(links=True, seeks=settings.discovery), offline=settings.offline, verbose=settings.verbose)
     api = bind_api(settings.port) if settings.api else None  # before a code is used up
     plugins = PluginHost.discover(config)

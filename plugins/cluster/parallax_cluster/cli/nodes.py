@@ -57,11 +57,12 @@ def nodes(
 
 @app.command()
 def drain(node: NodeName, url: UrlOption = None) -> None:
-    """Give the machine of a node no layers, and return once others have taken over those that it has.
+    """Take a machine out of service: others take over its layers.
 
-    No answer is lost; those on the machine pause until they go on elsewhere. Without room for its layers elsewhere, it
-    goes on with them until another machine joins, and the command says so. A drained machine stays joined, and is
-    drained after a restart of the server or of the machine, too, until `parallax nodes resume`.
+    The command returns once they have. No answer is lost; those on the machine pause until they go on elsewhere.
+    Without room for its layers elsewhere, it goes on with them until another machine joins, and the command says so. A
+    drained machine stays joined, and is drained after a restart of the server or of the machine, too, until `parallax
+    nodes resume`.
     """
     client, machine = Client(find_url(url), TIMEOUT_S), name_machine(node)
     client.change_cluster(f"/nodes/{quote(node)}/drain")
@@ -81,7 +82,10 @@ def list_used(cluster: Cluster, machine: str) -> list[str]:
 
 @app.command()
 def resume(node: NodeName, url: UrlOption = None) -> None:
-    """Give a drained machine layers again, where that is worth it."""
+    """Take a drained machine back into service.
+
+    It gets layers again, where that is worth it.
+    """
     Client(find_url(url), TIMEOUT_S).change_cluster(f"/nodes/{quote(node)}/resume")
     print(f"{name_machine(node)} may get layers again")
 
@@ -105,6 +109,7 @@ def render(cluster: Cluster) -> Iterator[str]:
     yield from _render_relays(cluster)
     yield from _render_unreached(nodes)
     yield from _render_slowdowns(nodes)
+    yield from _render_notes(nodes)
     if cluster["plan"] is not None:
         yield from _render_plan(cluster["plan"])
         yield from _render_absent(cluster["plan"], {name_machine(node["node"]) for node in nodes})
@@ -126,6 +131,16 @@ def _render_unreached(nodes: list[Cluster]) -> Iterator[str]:
     for node in nodes:
         if others := node.get("unreached"):
             yield f"unreached: {node['node']} does not reach {name_some(others)}"
+
+
+def _render_notes(nodes: list[Cluster]) -> Iterator[str]:
+    """Yield labels, and versions that differ; a server that is not new enough reports neither."""
+    for node in nodes:
+        if labels := node.get("labels"):
+            yield f"labels: {node['node']}: {', '.join(f'{key}={value}' for key, value in labels.items())}"
+    for node in nodes:
+        for name, expected in node.get("expected_versions", {}).items():
+            yield f"versions: {node['node']} has {name} {node['versions'][name]}, and should have {expected}"
 
 
 def _render_slowdowns(nodes: list[Cluster]) -> Iterator[str]:

@@ -37,6 +37,30 @@ class RunSettings(ServerSettings):
         ),
         STAGES,
     ] = None
+    label: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="A label of this machine, such as room=attic; may be repeated.",
+            extra={"metavar": "KEY=VALUE"},
+        ),
+        ADVANCED,
+    ] = ()
+    node_selector: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Give layers only to machines with this label; may be repeated.",
+            extra={"metavar": "KEY=VALUE"},
+        ),
+        ADVANCED,
+    ] = ()
+    spread_by: Annotated[
+        str,
+        Meta(
+            description="Keep each replica on machines with one value of this label, such as room.",
+            extra={"metavar": "KEY"},
+        ),
+        ADVANCED,
+    ] = ""
     hold_moves: Annotated[
         bool, Meta(description="Move layers only when a node is lost or leaves, or `nodes --rebalance` asks."), STAGES
     ] = False

@@ -18,6 +18,7 @@ from parallax_cluster.deploy.join_codes import find_method, get_method, try_code
 from parallax_cluster.deploy.joined_model import JoinedModel
 from parallax_cluster.deploy.succession import ToldState, check_taken_over, followed, open_own_term
 from parallax_cluster.deploy.weight_size import ITEM_BYTES, measure_weight, read_model
+from parallax_cluster.labels import ANYWHERE, LabelRules, is_label, read_labels
 from parallax_cluster.layer_plan import LayerPlanner
 from parallax_cluster.node.coordinator.coordinator import Describe
 from parallax_cluster.node.coordinator.former_plan import FormerNodes, make_lasting
@@ -215,6 +216,8 @@ class ClusterPlan:
     plugins: PluginHost
     deployment: FixedPlan
     policy: PlacementPolicy
+    labels: LabelRules = ANYWHERE
+    """Which machines may have layers."""
     shows_code: bool = True
     """Whether clients that may see the cluster are shown the join code."""
     place: ClassVar[str] = "on all machines that join"
@@ -268,7 +271,9 @@ class ClusterPlan:
         )
         demand = measure_model(self.plugins, deployment.folder, settings.dtype)
         rules = MoveRules(holds=settings.hold_moves)
-        return LayerPlanner(policy=self.policy, model=demand, goal=goal, min_nodes=min_nodes, rules=rules)
+        return LayerPlanner(
+            policy=self.policy, model=demand, goal=goal, min_nodes=min_nodes, rules=rules, labels=self.labels
+        )
 
     def open_own_term(self, listening: ListeningHead) -> OwnTerm:
         """Return the term of the coordinator that listens; see `open_own_term`."""
@@ -295,6 +300,7 @@ class ClusterPlan:
             config_file=self.plugins.config_file,
             verbose=settings.verbose,
             memory=settings.memory,
+            labels=settings.label,
             as_joined=True,
         )
 
@@ -332,8 +338,17 @@ def read_cluster_plan(settings: RunSettings, plugins: PluginHost) -> ClusterPlan
         plugins=plugins,
         deployment=deployment,
         policy=policy,
+        labels=read_rules(settings),
         shows_code=not settings.insecure,
     )
+
+
+def read_rules(settings: RunSettings) -> LabelRules:
+    """Return the rules about labels that ``settings`` have; raises UsageError if one has a wrong form."""
+    read_labels(settings.label, "label")
+    if settings.spread_by and not is_label(settings.spread_by, "x"):
+        raise UsageError(f"spread_by {settings.spread_by!r} is not the key of a label", "such as room")
+    return LabelRules(selector=read_labels(settings.node_selector, "node_selector"), spread_by=settings.spread_by)
 
 
 def measure_model(plugins: PluginHost, folder: Path, dtype: DType) -> ModelDemand:

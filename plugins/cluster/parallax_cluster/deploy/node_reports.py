@@ -7,13 +7,17 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from parallax_cluster.deploy.measure import MeasurePlan, make_process
+from parallax_cluster.labels import read_labels
 from parallax_cluster.node.profile.device import MachineProfile, find_machine
 from parallax_cluster.node.profile.link_prober import LinkProber
 from parallax_cluster.node.profile.measuring import MeasuringProcess
 from parallax_cluster.node.profile.report import list_stored, make_report
 from parallax_cluster.node.profile.reporter import NodeReporter
-from parallax_cluster.wire.profile import NodeReport
+from parallax_cluster.versions import list_versions
+from parallax_cluster.wire.profile import MOST_VERSIONS, NodeReport
 from parallax_core.api import BackendSpec, DevicePlan, ParallaxError
 from parallax_core.api.deployment import Catalog, Offer, PluginHost, WorkerSettings
 
@@ -58,6 +62,7 @@ class ReportMaker:
         self._measuring = measuring
         self._catalog = Catalog(plugins)
         self._memory = settings.memory_bytes
+        self._labels = read_labels(settings.label, "--label")
         self._is_silent = settings.supervised
         self._is_warm = False
 
@@ -79,7 +84,9 @@ class ReportMaker:
         if (machine := self._find_machine()) is None:
             return None
         stored, leases = list_stored(self._plugins, self._catalog), self._offer.spec.leases
-        return make_report(machine, stored, memory=self._memory, leases=leases)
+        versions = tuple(list_versions(self._plugins).items())[:MOST_VERSIONS]
+        report = make_report(machine, stored, memory=self._memory, leases=leases)
+        return msgspec.structs.replace(report, labels=self._labels, versions=versions)
 
     def _find_machine(self) -> MachineProfile | None:
         if not self._is_warm:

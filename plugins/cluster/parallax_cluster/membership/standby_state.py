@@ -28,6 +28,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     concurrency: Number = 8
     prompt_tokens: Number = 512
     output_tokens: Number = 256
+    node_selector: tuple[str, ...] = ()
+    spread_by: str = ""
 
 
 class AcceptedStandby(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

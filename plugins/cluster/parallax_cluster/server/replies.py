@@ -188,6 +188,12 @@ class MemberReply(NodeReply):
     """Why it is idle; null: it is not, or nothing is known."""
     slowdown: float | None
     """How many times longer than predicted its steps take, as the plan counts with it; null: nothing is planned."""
+    labels: dict[str, str]
+    """The labels of its machine."""
+    versions: dict[str, str]
+    """By distribution: its version of core and of each plugin; empty until it has reported."""
+    expected_versions: dict[str, str]
+    """Of distributions with another version: that of the server, or of most nodes if the server has none."""
     drained: bool
     """Whether its machine is drained; it may still have layers, until others have taken them over."""
 

@@ -20,6 +20,7 @@ from parallax_cluster.server.replies import (
     show_node,
     show_replica,
 )
+from parallax_cluster.versions import Versions, find_expected
 from parallax_core.api import Engine, Estimate, Health, PipelineEstimate, PlacedStage, holder_of, name_machine
 from parallax_core.api.deployment import Described, NodeStatus, PlannedMove, PlannedReplica, PlanStatus, ReplicaStatus
 from parallax_core.api.dialect import ModelState, ServedModels
@@ -50,6 +51,8 @@ class NodeView:
     idle_reason: str | None
     slowdown: float | None
     is_drained: bool
+    expected: Versions
+    """By distribution that has another version: the one it should have."""
     unreached: tuple[str, ...]
     """The nodes to which it cannot connect."""
 
@@ -131,6 +134,9 @@ def show_member(member: NodeView) -> MemberReply:
         layers=list(place.layers) if place and place.layers else None,
         idle_reason=member.idle_reason,
         slowdown=member.slowdown,
+        labels=dict(member.node.profile.labels) if member.node.profile else {},
+        versions=dict(member.node.versions),
+        expected_versions=dict(member.expected),
         drained=member.is_drained,
     )
 
@@ -151,6 +157,7 @@ def _list_members(
     unreached: dict[str, list[str]] = {}
     for one, other in sorted({pair for plan in found_plans for pair in plan.unreachable}):
         unreached.setdefault(one, []).append(other)
+    expected = find_expected(node.versions for node in nodes)
     for node in nodes:
         place = places.get(node.name)
         yield NodeView(
@@ -159,6 +166,7 @@ def _list_members(
             idle.get(node.name) if place is None else None,
             slowdowns.get(node.name, 1.0) if found_plans else None,
             name_machine(node.name) in drained,
+            {name: expected[name] for name, found in node.versions.items() if found != expected[name]},
             # The plan counts with what was tried since the node has reported.
             tuple(unreached.get(node.name, ()) if found_plans else sorted(node.unreached)),
         )

@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, Self
 
 import msgspec
 
+from parallax_cluster.labels import MOST_LABELS, is_label
 from parallax_core.api import (
     MOST_TEXT,
     Count,
@@ -37,6 +38,8 @@ MOST_LINKS = 1024
 """The most links in a report."""
 MOST_PEERS = 64
 """The most nodes that a head introduces to another at once."""
+MOST_VERSIONS = 64
+"""The most distributions in a report."""
 MOST_PROBE = 2**18
 """The most bytes of a probe."""
 
@@ -101,6 +104,10 @@ class NodeReport(ServiceMessage, frozen=True, kw_only=True, tag=22):
     """Whether several pipelines can use it; see `BackendSpec.leases`."""
     unreached: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_LINKS)] = ()
     """The nodes to which it could not connect when measuring links."""
+    labels: Annotated[tuple[tuple[Name, Name], ...], msgspec.Meta(max_length=MOST_LABELS)] = ()
+    """The labels of its machine: keys with values."""
+    versions: Annotated[tuple[tuple[Name, Name], ...], msgspec.Meta(max_length=MOST_VERSIONS)] = ()
+    """The distributions of its plugins, and of core, with their versions."""
 
     def check(self) -> None:
         """Check that the fields fit each other, and the texts."""
@@ -198,4 +205,6 @@ def check_report(report: NodeReport) -> None:
     require(
         not device.total_memory or device.memory <= device.total_memory, "a device has more free memory than memory"
     )
+    check_words(*(word for pair in report.versions for word in pair))
+    require(all(is_label(key, value) for key, value in report.labels), "a label has another form than KEY=VALUE")
     require(all(each.start < each.stop for each in report.stored), "a node has stored layers that do not exist")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from parallax_cluster.node.coordinator.plan_store import PlanStore
-from parallax_core.base.errors import ParallaxError
+from parallax_core.api import ParallaxError
 
 logger = logging.getLogger(__name__)
 

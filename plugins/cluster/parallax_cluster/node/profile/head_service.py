@@ -68,6 +68,7 @@ def note_report(node: JoinedNode, report: NodeReport) -> None:
         links=tuple(make_link(node.name, each) for each in report.links),
         relays={each.peer: each.relay for each in report.links if each.relay},
         unreached=report.unreached,
+        versions=dict(report.versions),
     )
 
 
