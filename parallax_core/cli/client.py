@@ -94,7 +94,7 @@ class Client:
             raise self._absent(error) from error
 
     def change_cluster(self, path: str) -> None:
-        """Have an administrator's route below ``/v1`` change the cluster, such as ``/cluster/rebalance``.
+        """Post to a route below ``/v1`` that changes the cluster, such as ``/cluster/rebalance``.
 
         Raises:
             ParallaxError: if no server answers there, or it refuses.

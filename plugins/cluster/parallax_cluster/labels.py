@@ -46,7 +46,7 @@ def write_labels(labels: Labels) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelRules:
-    """Which nodes may have layers by their labels, and which of them may be in one pipeline."""
+    """Limits a placement to labelled nodes, and each pipeline to one failure domain."""
 
     selector: Labels = ()
     """The labels that a node must have."""
@@ -62,7 +62,7 @@ class LabelRules:
         return replace(cluster, nodes=nodes), barred
 
     def is_in_one(self, cluster: ClusterProfile, names: Iterable[str]) -> bool:
-        """Return whether nodes of a cluster, by name, are in one failure domain, or there are none."""
+        """Return whether nodes of a cluster, by name, are in the same failure domain."""
         labels = {node.name: dict(node.labels) for node in cluster.nodes} if self.spread_by else {}
         return len({labels[name][self.spread_by] for name in names if name in labels}) <= 1
 

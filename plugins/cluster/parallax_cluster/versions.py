@@ -1,4 +1,4 @@
-"""The versions of core and plugins on the nodes of a cluster, and those that differ from the server's."""
+"""Compares the versions of core and plugins on the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_own(distribution: str) -> str:
 
 
 def find_expected(nodes: Iterable[Versions]) -> Versions:
-    """Return the version that nodes are to have of each distribution: that of this server, else that of most nodes."""
+    """Return the expected version of each distribution: that of this server, else that of most nodes."""
     counts: dict[str, Counter[str]] = {}
     for versions in nodes:
         for name, each in versions.items():
