@@ -30,7 +30,7 @@ def find_own(distribution: str) -> str:
 
 
 def find_expected(nodes: Iterable[Versions]) -> Versions:
-    """Return the expected version of each distribution: that of this server, else that of most nodes."""
+    """Return the expected version of each distribution: this server's, else that of most nodes."""
     counts: dict[str, Counter[str]] = {}
     for versions in nodes:
         for name, each in versions.items():

@@ -193,7 +193,7 @@ class MemberReply(NodeReply):
     versions: dict[str, str]
     """By distribution: its version of core and of each plugin; empty until it has reported."""
     expected_versions: dict[str, str]
-    """Of distributions with another version: that of the server, or of most nodes if the server has none."""
+    """The versions expected of distributions that differ: the server's, else those of most nodes."""
     drained: bool
     """Whether its machine is drained; it may still have layers, until others have taken them over."""
 
