@@ -192,17 +192,17 @@ def _strip_errors(found: KnownModelsReply) -> KnownModelsReply:
     return found
 
 
-def describe_model(known: ModelEntry, created: int, name: str) -> ModelReply:
+def describe_model(known: ModelEntry, created: int, name: str = "") -> ModelReply:
     """Return a model in OpenAI's form.
 
     Args:
         known: the model.
         created: the start of the server, in seconds since 1970.
-        name: the name by which the client knows it.
+        name: the name by which the client knows it; empty: its id.
     """
     if known.hosted is None:
-        return ModelReply(id=name, root=known.id, created=created, status=known.status)
-    return msgspec.structs.replace(known.hosted.service.describe(known.status), id=name)
+        return ModelReply(id=name or known.id, root=known.id, created=created, status=known.status)
+    return msgspec.structs.replace(known.hosted.service.describe(known.status), id=name or known.id)
 
 
 def _show_known(known: ModelEntry, models: ServedModels) -> KnownModelReply:
