@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from parallax_core.api import BackendFailed, Grammar, InvalidRequest
+from parallax_core.api import BackendFailed, InvalidRequest
+from parallax_core.api.grammars import Grammar
 from parallax_core.contracts.grammar import Matcher
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_grammars.model_grammars import LlguidanceGrammars

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from parallax_core.api import Grammar
+from parallax_core.api.grammars import Grammar
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_grammars.schema_choices import join_choices
 from tests.support.grammar_walk import follow

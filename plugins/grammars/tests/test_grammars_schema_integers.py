@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import Grammar
+from parallax_core.api.grammars import Grammar
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_grammars.schema_integers import LARGEST, PREFIX, SMALLEST, bound_integers, share_integers
 from tests.support.grammar_walk import follow

@@ -9,7 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from parallax_core.api import Grammar, InvalidRequest
+from parallax_core.api import InvalidRequest
+from parallax_core.api.grammars import Grammar
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_grammars.schema_names import find_names, list_names
 from tests.support.grammar_walk import follow, generate

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from parallax_core.api import Grammar, GrammarKind, InvalidRequest
+from parallax_core.api import InvalidRequest
+from parallax_core.api.grammars import Grammar, GrammarKind
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_grammars.source import COMPACT, translate_whole
 from tests.support.grammar_walk import follow
