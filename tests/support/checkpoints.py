@@ -209,7 +209,12 @@ MORE: dict[str, dict[str, Any]] = {
         "layer_types": UNEVEN,
         "rope_parameters": {
             "full_attention": THETA
-            | {"factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "yarn", "attention_factor": 1.2},
+            | {
+                "attention_factor": 1.1386294,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "rope_type": "yarn",
+            },
             "sliding_attention": THETA,
         },
         "sliding_window": 8,
@@ -249,7 +254,7 @@ def save_random(kind: str, folder: Path, file_bytes: int = FILE_BYTES) -> None:
         path.write_text(json.dumps({"model_type": kind, "text_config": json.loads(path.read_text())}))
 
 
-def save_family(kind: str, folder: Path, **changes: int) -> None:
+def save_family(kind: str, folder: Path, **changes: Any) -> None:
     """Save a random model of one of `FAMILIES` or `OTHERS` in ``folder``, with some settings changed."""
     _save_model(kind, (PROVED | OTHERS)[kind] | changes, folder, FILE_BYTES)
 

@@ -59,8 +59,8 @@ class Configured:
 class Family:
     """A random checkpoint of a family, and its logits computed by transformers."""
 
-    def __init__(self, kind: str, folder: Path, backend: Backend) -> None:
-        save_family(kind, folder)
+    def __init__(self, kind: str, folder: Path, backend: Backend, **changes: Any) -> None:
+        save_family(kind, folder, **changes)
         self.backend = backend
         self.kind = kind
         self.num_layers = int((BASE | PROVED.get(kind, {}))["num_hidden_layers"])
@@ -223,6 +223,19 @@ def run_returns(trial: Trial, length: int, lengths: Sequence[int]) -> int:
     trial.step({src: make_tokens(3, 5)})
     trial.drop(src)
     return len(allowed)
+
+
+def run_greedy(trial: Trial, count: int) -> int:
+    """Append ``count`` greedy tokens to a prompt, one at a time; return how many are those of the reference."""
+    seq = trial.open()
+    trial.step({seq: make_tokens(5, 6)})
+    for _ in range(count):
+        best = int(read_logprobs(trial.seen[-1].answers)[-1].argmax())
+        trial.step({seq: (best,)})
+    history = trial.seen[-1].history
+    [logits] = trial.family.find_logits([history])
+    trial.drop(seq)
+    return sum(int(each.argmax()) == token for each, token in zip(logits[4:], history[5:], strict=False))
 
 
 def _go_on(trial: Trial, seqs: Sequence[SeqId]) -> None:

@@ -7,6 +7,7 @@ them, with the meaning they have in transformers; ambiguous settings are refused
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -38,6 +39,9 @@ SPELLINGS = {
 """The names of settings of ``rope_parameters`` in the model files of mlx-lm."""
 NEUTRAL = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}
 """The values that a model file uses if it does not read the setting."""
+
+SAME = 1e-4
+"""The largest difference of two factors that are the same, but for rounding."""
 
 RENAMED = {"num_experts": "num_local_experts", "n_ctx": "n_positions"}
 """Settings that mlx-lm reads by their names before transformers 5."""
@@ -179,9 +183,21 @@ def _place_scaling(config: Json, rope: Json, fields: frozenset[str]) -> dict[str
         message = f"mlx-lm does not read rope_scaling for this model, which has rope of the type {kind}"
         raise Unsupported(message, "try another backend")
     length = config.get("original_max_position_embeddings", config.get("max_position_embeddings"))
+    if kind == "yarn":
+        _check_temperature(config, scaling)
     if kind in STRETCHED and length is not None:
         scaling.setdefault("original_max_position_embeddings", length)
     return {**_refuse_second(config, scaling), "rope_scaling": scaling}
+
+
+def _check_temperature(config: Json, scaling: Json) -> None:
+    """Refuse a temperature of attention other than YaRN's own, which mlx-lm computes."""
+    given, factor = scaling.get("attention_factor"), scaling.get("factor")
+    if given is None or not factor or scaling.get("mscale"):
+        return
+    if abs(given - (0.1 * math.log(factor) + 1 if factor > 1 else 1.0)) > SAME:
+        message = f"mlx-lm does not read attention_factor, which is {given} in {config.get('model_type')}"
+        raise Unsupported(message, "try another backend")
 
 
 def _refuse_second(config: Json, scaling: Json | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from parallax_backend_mlx.checkpoint import FETCH_REST, REFETCH, read_json
 from parallax_backend_mlx.config import check_objects, normalise
+from parallax_backend_mlx.family_config import fill_family, translate_family
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.missing_tensors import Weights, fill_absent, fill_holes, find_spoilt
 from parallax_backend_mlx.model_file import find_classes, list_fields
@@ -105,7 +106,7 @@ def load_network(
     if (config.get("quantization_config") or {}).get("quant_method") == "gguf":
         message = f"{plan.model.name} has the packed weights of a GGUF file, which mlx-lm does not read"
         raise Unsupported(message, "choose --backend torch, or the original model that the GGUF was made from")
-    changes = normalise(config, list_fields(config, plan.blocks), tensors.keys())
+    changes = _translate_config(config, list_fields(config, plan.blocks), tensors)
     classes: Classes = partial(find_classes, adapter_file=plan.blocks)
     if plan.layers is None:
         model_slice = keep_model(_build_model(plan.model, changes, classes, tensors))
@@ -128,6 +129,13 @@ def load_network(
     if has_absent and (name := find_spoilt(_list_parameters(model))):
         raise ParallaxError(_describe_absent(name, plan, tensors), FETCH_REST if holes else REFETCH)
     return model_slice, total
+
+
+def _translate_config(config: Mapping[str, Any], fields: frozenset[str], tensors: Collection[str]) -> dict[str, Any]:
+    """Return the settings to add to config.json, or to replace in it, for a model file that reads ``fields``."""
+    changes = translate_family(config)
+    changes |= normalise({**config, **changes}, fields, tensors)
+    return changes | fill_family({**config, **changes})
 
 
 def _check_holes(plan: StagePlan, holes: Collection[str]) -> None:

@@ -14,6 +14,8 @@ from parallax_backend_mlx.runtime import MODEL_ARCHITECTURE_REMAPPING, MODEL_REM
 from parallax_backend_mlx.weight_names import spell_weights
 from parallax_core.api import Unsupported
 
+TEXT_PARTS = {"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"}
+"""Models whose file in mlx-lm has the name of the larger model that they are the text part of."""
 CRASHING = frozenset({"phi3small"})
 """Model files of mlx-lm that crash the process when they run, so that no error could be reported."""
 
@@ -46,9 +48,13 @@ def list_fields(config: Mapping[str, Any], adapter_file: object = None) -> froze
     """
     fields = _list_settings(adapter_file or _import_module(_name_module(config)))
     text = config.get("text_config")
-    if isinstance(text, Mapping) and _is_known(str(text.get("model_type"))):
-        fields |= _list_settings(_import_module(str(text["model_type"])))
-    return fields
+    name = _name_text(text) if isinstance(text, Mapping) else ""
+    return fields | _list_settings(_import_module(name)) if _is_known(name) else fields
+
+
+def _name_text(text: Mapping[str, Any]) -> str:
+    kind = str(text.get("model_type"))
+    return TEXT_PARTS.get(kind, kind)
 
 
 def _name_module(config: Mapping[str, Any]) -> str:
@@ -61,7 +67,7 @@ def _name_module(config: Mapping[str, Any]) -> str:
     named = (named,) if isinstance(named, str) else named
     pairs = [(kind, name) for name in named]
     special = [MODEL_ARCHITECTURE_REMAPPING[pair] for pair in pairs if pair in MODEL_ARCHITECTURE_REMAPPING]
-    name = str(special[0] if special else MODEL_REMAPPING.get(kind, kind))
+    name = str(special[0] if special else MODEL_REMAPPING.get(kind, TEXT_PARTS.get(kind, kind)))
     if not _is_known(name):
         message = f"mlx-lm has no architecture called {kind!r}"
         raise Unsupported(message, "update mlx-lm, or try another backend")
@@ -85,5 +91,8 @@ def _list_settings(module: object) -> frozenset[str]:
     for part in values.copy():
         if isinstance(part, ModuleType) and part.__name__.startswith("mlx_lm.models."):
             values += vars(part).values()
+    for base in vars(module)["Model"].__mro__ if isinstance(module, ModuleType) else ():
+        if base.__module__.startswith("mlx_lm.models."):
+            values += vars(importlib.import_module(base.__module__)).values()
     readers = [value for value in values if isinstance(value, type) and hasattr(value, "from_dict")]
     return frozenset(name for reader in readers for name in inspect.signature(reader).parameters)

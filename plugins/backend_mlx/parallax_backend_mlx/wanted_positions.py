@@ -67,5 +67,5 @@ def list_bodies(model: Module) -> Iterator[tuple[Module, str]]:
     for path in HOLDERS:
         holder = getattr(model, path, None) if path else model
         for name in BODIES:
-            if isinstance(holder, Module) and isinstance(getattr(holder, name, None), Module):
+            if isinstance(holder, Module) and isinstance(holder.get(name), Module):  # a property cannot be replaced
                 yield holder, name

@@ -56,5 +56,30 @@ def _split_expert(name: str, array: mx.array) -> Iterator[tuple[str, mx.array]]:
         yield f"{head}{EXPERTS}{part}.{kind}", mx.contiguous(half)
 
 
-SPELLINGS: dict[str, Callable[[Mapping[str, mx.array]], Weights]] = {"gpt_oss": _spell_gpt_oss}
+def _spell_qwen3_5_moe(weights: Mapping[str, mx.array]) -> Weights:
+    """Join experts that transformers saved one by one; mlx-lm only reads them joined, as they are published.
+
+    A matrix of gates and ups then has the shape [experts, 2 * inner, width], and one of downs [experts, width, inner].
+    """
+    found: Weights = {}
+    layers: dict[str, dict[str, mx.array]] = {}
+    for name, array in weights.items():
+        head, is_expert, tail = name.partition(EXPERTS)
+        if is_expert and tail[0].isdigit():
+            layers.setdefault(head, {})[tail.removesuffix(".weight")] = array
+        else:
+            found[name] = array
+    for head, parts in layers.items():
+        numbers = range(len(parts) // 3)
+        gates, ups, downs = (
+            mx.stack([parts[f"{number}.{kind}_proj"] for number in numbers]) for kind in ("gate", "up", "down")
+        )
+        found |= {f"{head}{PLAIN}": mx.concatenate([gates, ups], axis=1), f"{head}{EXPERTS}down_proj": downs}
+    return found
+
+
+SPELLINGS: dict[str, Callable[[Mapping[str, mx.array]], Weights]] = {
+    "gpt_oss": _spell_gpt_oss,
+    "qwen3_5_moe": _spell_qwen3_5_moe,
+}
 """The function that translates weights, by the model file of mlx-lm."""

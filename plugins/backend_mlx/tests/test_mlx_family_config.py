@@ -1,0 +1,83 @@
+"""Settings that model files of mlx-lm lack, or need: read as transformers means them, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallax_backend_mlx.backend import MlxBackend
+from parallax_backend_mlx.family_config import fill_family, translate_family
+from parallax_core.api import StagePlan, Unsupported
+from tests.support.checkpoints import save_family
+from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_ragged
+
+LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
+REGULAR: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {},
+    "exaone4": {},
+    "minimax_m2": {},
+    "olmo3": {},
+    "qwen3_5_moe_text": {"full_attention_interval": 2, "layer_types": [LINEAR, FULL, LINEAR, FULL, LINEAR]},
+    "qwen3_5_text": {"full_attention_interval": 2, "layer_types": [LINEAR, FULL, LINEAR, FULL, LINEAR]},
+}
+"""Families whose settings are translated, with changes to those that mlx-lm has no counterpart for."""
+
+
+@pytest.mark.parametrize("kind", REGULAR)
+def test_logits_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    family = Family(kind, tmp_path, MlxBackend(), **REGULAR[kind])
+    for cuts in ((), (1, 4)):
+        with family.open_chain(cuts) as chain:
+            run_chunks(trial := Trial(family, chain), 20, 7)
+            run_ragged(trial, 30)
+            assert trial.find_error() < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        (
+            {"model_type": "minimax_m2", "head_dim": 8, "partial_rotary_factor": 0.5},
+            {"rotary_dim": 4, "shared_intermediate_size": 0},
+        ),
+        ({"model_type": "minimax_m2", "head_dim": 8, "rotary_dim": 2, "shared_intermediate_size": 6}, {}),
+        ({"model_type": "exaone4", "layer_types": [SLIDING, FULL]}, {"sliding_window_pattern": "LG"}),
+        ({"model_type": "exaone4", "layer_types": [FULL, FULL]}, {}),
+        ({"model_type": "glm4_moe_lite", "mlp_layer_types": ["dense", "sparse"]}, {"first_k_dense_replace": 1}),
+        ({"model_type": "qwen3_next", "layer_types": [LINEAR, LINEAR, FULL]}, {"full_attention_interval": 3}),
+        ({"model_type": "qwen3_next", "layer_types": [LINEAR, LINEAR]}, {"full_attention_interval": 3}),
+        ({"model_type": "llama", "layer_types": [SLIDING]}, {}),
+    ],
+)
+def test_settings_of_a_family_are_said_as_mlx_lm_reads_them(config: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert translate_family(config) == changes
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "qwen3_5_text", "layer_types": [FULL, LINEAR, FULL]}, "layer_types of qwen3_5_text"),
+        ({"model_type": "glm4_moe_lite", "mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types of glm4_moe_lite"),
+    ],
+)
+def test_settings_without_a_counterpart_are_refused(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(Unsupported, match=words):
+        translate_family(config)
+
+
+def test_rope_that_is_not_scaled_is_a_scaling_that_changes_nothing() -> None:
+    assert fill_family({"model_type": "deepseek_v2"})["rope_scaling"]["factor"] == 1
+    assert fill_family({"model_type": "deepseek_v2", "rope_scaling": {"factor": 2}}) == {}
+
+
+def test_temperature_that_mlx_lm_does_not_compute_is_refused(tmp_path: Path) -> None:
+    save_family("olmo3", tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_parameters"]["full_attention"]["attention_factor"] = 1.5
+    path.write_text(json.dumps(config))
+    with pytest.raises(Unsupported, match=r"attention_factor, which is 1\.5 in olmo3"):
+        MlxBackend().open_stage(StagePlan(model=tmp_path))
