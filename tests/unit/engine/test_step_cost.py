@@ -87,6 +87,7 @@ def test_nothing_is_predicted_before_a_step_was_measured() -> None:
     costs.note(StepSize(4), 0.0)
     assert (costs.num_steps, costs.predict(StepSize(4))) == (0, 0.0)
     assert costs.fit_prompt(1.0, 0) == math.inf
+    assert costs.fit_prompt(0.0, 0) == 0.0, "there is no time, whatever they cost"
 
 
 @given(st.lists(st.tuples(SIZES, st.floats(1e-6, 1e3)), max_size=60), SIZES)
