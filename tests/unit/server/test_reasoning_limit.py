@@ -74,6 +74,12 @@ def test_reasoning_ends_at_the_limit_and_the_answer_follows(site: Site) -> None:
     assert usage["completion_tokens_details"]["reasoning_tokens"] == LIMIT
 
 
+def test_reasoning_ends_only_if_there_is_room_for_an_answer_after_it(site: Site) -> None:
+    for most in (LIMIT + 1, LIMIT + 2):
+        limited = site.ask(PROMPT, max_tokens=most, max_reasoning_tokens=LIMIT).json()["choices"]
+        assert (limited == site.ask(PROMPT, max_tokens=most).json()["choices"]) == (most == LIMIT + 1)
+
+
 def test_stream_has_the_same(site: Site) -> None:
     reasoning, content = expect(6)
     *chunks, done = events(site.ask(PROMPT, max_reasoning_tokens=LIMIT, max_tokens=LIMIT + 1 + 6, stream=True))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from parallax_cluster.placement.cost_model import CostModel
@@ -28,7 +30,9 @@ def test_added_node_is_near_if_it_does_not_say() -> None:
 
 
 def test_node_is_taken_away() -> None:
-    assert [node.name for node in change_cluster(CLUSTER, "-desk").nodes] == ["attic"]
+    left = change_cluster(CLUSTER, "-desk")
+    assert ([node.name for node in left.nodes], left.head) == (["attic"], "home")
+    assert change_cluster(replace(CLUSTER, head="desk"), "-desk").head == "", "the head was there"
 
 
 @pytest.mark.parametrize(
