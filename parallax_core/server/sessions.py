@@ -49,8 +49,10 @@ class Pass:
     role: RouteRole
     until: float
     """In seconds of the clock."""
-    page: str = "/"
+    page: str = ""
     """Where a link leads."""
+    host: str = ""
+    """The ``Host`` at which a session was opened; it counts there alone."""
 
 
 class Sessions:
@@ -70,7 +72,7 @@ class Sessions:
         _keep(self._links, digest_key(code), Pass(role, self._clock() + LINK_S, page), MOST_LINKS)
         return f"{PATH}?code={code}"
 
-    def redeem(self, code: str, address: str) -> tuple[str, Pass] | None:
+    def redeem(self, code: str, address: str, host: str = "") -> tuple[str, Pass] | None:
         """Return the token of a new session and its link, or None for a code that is wrong, old or used."""
         link = self._links.pop(digest_key(code), None)
         if link is None or link.until <= self._clock():
@@ -78,7 +80,7 @@ class Sessions:
             _keep(self._wrong, address, [*times, self._clock()][-MOST_WRONG:], MOST_CALLERS)
             return None
         token = secrets.token_urlsafe(32)
-        _keep(self._open, digest_key(token), Pass(link.role, self._clock() + SESSION_S), MOST_SESSIONS)
+        _keep(self._open, digest_key(token), Pass(link.role, self._clock() + SESSION_S, host=host), MOST_SESSIONS)
         return token, link
 
     def find_wait_s(self, address: str) -> float:
@@ -91,7 +93,8 @@ class Sessions:
         if not self._open or not is_own_request(scope):
             return None
         for token in read_cookies(scope):
-            if (found := self._open.get(key := digest_key(token))) is not None and found.until > self._clock():
+            found = self._open.get(key := digest_key(token))
+            if found and found.until > self._clock() and found.host == Headers(scope=scope).get("host", ""):
                 return key, found
         return None
 
@@ -186,7 +189,7 @@ def _open(sessions: Sessions, http: fastapi.Request, code: str) -> Response:
     if wait_s := sessions.find_wait_s(address):
         headers = {**UNCACHED, "Retry-After": str(math.ceil(wait_s))}
         return JSONResponse(error_body(429, "too many wrong links", code="rate_limit_exceeded"), 429, headers)
-    if (opened := sessions.redeem(code, address)) is None:
+    if (opened := sessions.redeem(code, address, http.headers.get("host", ""))) is None:
         message = "this link was used, is too old, or was never made: an administrator makes another"
         return JSONResponse(error_body(403, message, code="invalid_link"), 403, UNCACHED)
     sessions.close(http.scope)  # what the browser had before

@@ -100,3 +100,11 @@ def test_other_names_mean_their_model_among_several() -> None:
         site.change("unload", "toy", drain_seconds=0)
         site.finish()
         assert error_of(site.complete_with("gpt-4o"), 503)["code"] == "model_not_loaded"
+
+
+def test_status_has_each_model_with_its_names_and_replicas(named_site: Site) -> None:
+    status = named_site.models.describe()
+    [model] = status.models
+    assert (model.id, model.names, model.state) == ("toy", ("gpt-4o", "claude", "toy"), "loading")
+    assert [replica.health.state for replica in model.replicas] == ["ready"]
+    assert (status.health.state, status.nodes, status.plan) == ("ready", (), None)

@@ -191,6 +191,14 @@ def test_name_that_is_not_the_servers_opens_nothing(tmp_path: Path) -> None:
         error_of(site.client.post("/x/do", headers=foreign), 403)
 
 
+def test_session_counts_at_the_name_where_it_was_opened(site: PagedSite) -> None:
+    site.sign_in()
+    named = {"Host": "evil.example", "Origin": "http://evil.example"}
+    error_of(site.client.post("/x/do", headers=named), 401)
+    error_of(site.client.get("/v1/models", headers=named), 401)
+    assert site.client.post("/x/do", headers=OWN).status_code == 200
+
+
 def test_address_that_guesses_links_has_to_wait(site: PagedSite) -> None:
     link = site.make_link().json()["url"]
     for _ in range(MOST_WRONG):
