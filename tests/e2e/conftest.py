@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from parallax_transport_zmq.keyring import Keyring
 from tests.e2e.tiny import SPLIT, write_tiny
+from tests.unit.cli.command_here import run_here
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = [path.parent for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))]
@@ -36,6 +37,15 @@ def environment(home: Path, **changes: str) -> dict[str, str]:
     """Return an environment with ``home`` as its only configuration of Parallax, but that servers start few readers."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARALLAX_")}
     return {**kept, "PARALLAX_HOME": str(home), **ONE_READER, **changes}
+
+
+def run_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that is short in this process, as on a machine with that home."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [each for each in os.environ if each.startswith("PARALLAX_")]:
+            patch.delenv(name)
+        patch.setenv("PARALLAX_HOME", str(home))
+        return run_here(*arguments)
 
 
 @pytest.fixture

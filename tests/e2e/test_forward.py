@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import PARALLAX, Server, environment
+from tests.e2e.conftest import Server, run_command
 from tests.e2e.test_run import coordinating, homes, join_with, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 
@@ -34,11 +33,6 @@ def find_api(log: Path) -> str:
     return found[1]
 
 
-def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [PARALLAX, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(home), timeout=120, check=False)
-
-
 def read_refusal(url: str) -> tuple[int, dict[str, Any]]:
     """Return the status and the error of a request that fails."""
     with pytest.raises(urllib.error.HTTPError) as refused:
@@ -49,14 +43,14 @@ def read_refusal(url: str) -> tuple[int, dict[str, Any]]:
 
 def follow_hint(homes: dict[str, Path], log: Path) -> None:
     """Have a machine that has joined manage models, by the command that its refusal names, and then no longer."""
-    refused = run(homes["one"], "models", "forget", "stranger").stderr
+    refused = run_command(homes["one"], "models", "forget", "stranger").stderr
     found = re.search(r"`parallax (keys allow \S+ \S+ --role) any` on the server's machine", refused)
     assert found, refused
     for role, answer in (("any", "the model 'stranger' does not exist"), ("worker", found[0])):
         begun = log.read_text().count("joined head=head")
-        assert run(homes["first"], *found[1].split(), role).returncode == 0
+        assert run_command(homes["first"], *found[1].split(), role).returncode == 0
         wait_until(lambda: log.read_text().count("joined head=head") > begun)  # noqa: B023 -- called within
-        assert answer in run(homes["one"], "models", "forget", "stranger").stderr
+        assert answer in run_command(homes["one"], "models", "forget", "stranger").stderr
 
 
 def test_machine_that_has_joined_answers_at_its_own_address(
@@ -75,11 +69,11 @@ def test_machine_that_has_joined_answers_at_its_own_address(
         server = read_ready(process, log)
         here, there = server, Server(process, url, log)
         assert read_stream(there, 0, lambda: None) == read_stream(here, 0, lambda: None)
-        chat = run(homes["one"], "chat", "--max-tokens", "4", "--temperature", "0", "Hello")
+        chat = run_command(homes["one"], "chat", "--max-tokens", "4", "--temperature", "0", "Hello")
         assert (chat.returncode, chat.stderr) == (0, "")
         assert chat.stdout.strip()
-        assert split.name in run(homes["one"], "models", "served").stdout
-        nodes = run(homes["one"], "nodes").stdout
+        assert split.name in run_command(homes["one"], "models", "served").stdout
+        nodes = run_command(homes["one"], "nodes").stdout
         assert "local/0" in nodes
         assert "to join" not in nodes, "the code is a secret of the first machine"
         follow_hint(homes, tmp_path / "one.log")

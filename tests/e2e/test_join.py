@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import PARALLAX, Server, environment, make_home
+from tests.e2e.conftest import PARALLAX, Server, environment, make_home, run_command
 from tests.e2e.test_workers import read_stream, wait_until
 
 
@@ -56,7 +56,7 @@ def listening(home: Path, model: Path, log: Path) -> Iterator[subprocess.Popen[s
 
 
 def make_code(home: Path, *options: str) -> str:
-    made = run(home, "cluster", "codes", "new", *options)
+    made = run_command(home, "cluster", "codes", "new", *options)
     assert made.stdout.startswith("parallax join plx1"), made.stderr
     return made.stdout.split()[2]
 
@@ -81,14 +81,14 @@ def check_report(server: Server) -> str:
     links = {link["peer"]: link for link in list_profiles(server)[name]["links"]}
     assert "head" in links, "and both others: each end measures a link"
     assert all(0 < link["round_trip_seconds"] < 5 < link["bandwidth"] for link in links.values())
-    assert f"{name}  {profile['device']}" in run(Path(), "status", "--url", server.url).stdout
+    assert f"{name}  {profile['device']}" in run_command(Path(), "status", "--url", server.url).stdout
     return name
 
 
 def test_strangers_join_by_a_code_and_again_by_their_own_keys(
     homes: dict[str, Path], split: Path, tmp_path: Path
 ) -> None:
-    assert run(homes["server"], "keys", "new").returncode == 0
+    assert run_command(homes["server"], "keys", "new").returncode == 0
     with ExitStack() as stack:
         process = stack.enter_context(listening(homes["server"], split, tmp_path / "log"))
         code = make_code(homes["server"], "--uses", "3")
@@ -107,7 +107,7 @@ def test_strangers_join_by_a_code_and_again_by_their_own_keys(
         assert late.returncode == 1
         assert "was to be used by 3 machines, and has been" in late.stderr
         assert "hint: ask for another code" in late.stderr
-        [row] = run(homes["server"], "cluster", "codes", "list").stdout.splitlines()[1:]
+        [row] = run_command(homes["server"], "cluster", "codes", "list").stdout.splitlines()[1:]
         assert row.split()[1:3] == ["used", "3/3"]
 
         [address] = {line.split()[1] for line in (tmp_path / "one.log").read_text().splitlines() if "joining" in line}
@@ -116,14 +116,14 @@ def test_strangers_join_by_a_code_and_again_by_their_own_keys(
         assert read_stream(server, 0, lambda: None) == whole
 
         revoked = make_code(homes["server"])
-        name = run(homes["server"], "cluster", "codes", "list").stdout.splitlines()[1].split()[0]
-        assert run(homes["server"], "cluster", "codes", "revoke", name).returncode == 0
+        name = run_command(homes["server"], "cluster", "codes", "list").stdout.splitlines()[1].split()[0]
+        assert run_command(homes["server"], "cluster", "codes", "revoke", name).returncode == 0
         assert f"the join code {name} was revoked" in run(homes["late"], "join", revoked).stderr
 
 
 def test_code_of_no_server_says_so(homes: dict[str, Path]) -> None:
-    assert run(homes["server"], "keys", "new").returncode == 0
-    made = run(homes["server"], "cluster", "codes", "new")
+    assert run_command(homes["server"], "keys", "new").returncode == 0
+    made = run_command(homes["server"], "cluster", "codes", "new")
     assert made.returncode == 1
     assert "no server of this machine has listened for nodes yet" in made.stderr
     for where, reason in {

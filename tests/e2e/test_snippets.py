@@ -188,7 +188,7 @@ class Reader:
     def type(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         """Run a command."""
         words = split_words(command.replace(HERE, self._server.url.removesuffix("/v1")))
-        if words[:3] == ["parallax", "cluster", "codes"]:
+        if words[:3] in (["parallax", "cluster", "codes"], ["parallax", "cluster", "backup"]):
             self.listen()
         if words[0] == "parallax":
             self._monkeypatch.setattr(sys, "argv", words)
@@ -240,8 +240,8 @@ def test_shell_of_a_page_runs(page: str, reader: Reader, capsys: pytest.CaptureF
     for snippet, command in list_runnable("sh", page):
         if snippet.section != section:
             reader.begin(section := snippet.section)
-        if page == "docs/how-to/batch.md":
-            write_requests(page)
+        if "requests.jsonl" in command:
+            write_requests("docs/how-to/batch.md")
         reader.type(command, capsys)
 
 

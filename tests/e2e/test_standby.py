@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.cli.client import Client
-from tests.e2e.conftest import PARALLAX, Server, environment
+from tests.e2e.conftest import PARALLAX, Server, environment, run_command
 from tests.e2e.test_run import coordinating, homes, join_with, list_users, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until
 from tests.e2e.tiny import write_tiny
@@ -51,7 +51,7 @@ class Machines:
         options = ("run", "--standby-of", self.code, *listen, *STAGES)
         assert self._start("three", self._homes["three"], *options).wait(60) == 1, "it may run stages only"
         [allow] = re.findall(r"`parallax (keys allow .* --role any)`", self.logs["three"].read_text())
-        subprocess.run([PARALLAX, *allow.split()], check=True, env=environment(self._homes["first"]))
+        assert run_command(self._homes["first"], *allow.split()).returncode == 0
         process = self._start("three", self._homes["three"], *options)
         self._standby = options
         wait_until(partial(self.says, "three", "following the coordinator"))
@@ -60,10 +60,7 @@ class Machines:
 
     def promote(self, name: str = "three") -> subprocess.CompletedProcess[str]:
         """Have the standby take over, on the machine where it runs or on another one."""
-        environ = environment(self._homes[name])
-        return subprocess.run(
-            [PARALLAX, "cluster", "promote"], capture_output=True, text=True, env=environ, check=False
-        )
+        return run_command(self._homes[name], "cluster", "promote")
 
     def start_again(self, *options: str) -> subprocess.Popen[str]:
         """Start the first coordinator again, as it was, with further options."""

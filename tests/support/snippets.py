@@ -63,7 +63,7 @@ PYTHON_PAGES = {
     "plugin": {"docs/how-to/ollama.md"},
 }
 """The pages whose Python is not run, by reason."""
-SERVICES = {"serve", "run", "worker", "relay", "rendezvous", "promote", "bench", "--watch", "--"}
+SERVICES = {"serve", "run", "worker", "relay", "rendezvous", "promote", "drain", "bench", "--watch", "--"}
 """Commands that run until they are ended, or start one that does or need one beside them, and options that do so."""
 LONG = re.compile(r"parallax join|long story|deploy\.deployment")
 """The same for what takes long."""
