@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from parallax_cluster.server.events import ClusterFeed
+from parallax_cluster.server.node_metrics import NodeCollector
 from parallax_cluster.server.node_routes import answer, make_node_router
 from parallax_cluster.server.replies import ClusterReply, ReplicaReply, show_replica
 from parallax_cluster.server.view import describe_replicas, read_cluster
@@ -45,6 +46,7 @@ class Rebalancing(Protocol):
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """Return the routes of a cluster for a server."""
     del options
+    models.server_metrics.registry.register(NodeCollector(lambda: read_cluster(models)))
     return Dialect(routers=(make_router(models), make_node_router(models)))
 
 
