@@ -16,17 +16,21 @@ RouteRole = Literal["user", "metrics", "admin"]
 """What an API key has to be for."""
 ROLE = "__parallax_role__"
 """The attribute of a function that answers a route, in which it states its role."""
+SHOWS_GUESTS = "__parallax_shows_guests__"
+"""The attribute in which it states whether guests may read it."""
 
 
-def needs_role(role: RouteRole | None) -> Callable[[Answer], Answer]:
+def needs_role(role: RouteRole | None, *, shows_guests: bool = False) -> Callable[[Answer], Answer]:
     """Return a decorator by which the function of a route states the role that its clients need; None: no key.
 
     The role ``admin`` may use all routes. A route of a plugin that states none is for administrators, unless it only
-    answers GET and HEAD: then it is for users.
+    answers GET and HEAD: then it is for users. With ``shows_guests``, clients of machines that have joined may read it,
+    too, on a server without keys; the state of their requests has their role.
     """
 
     def state(answer: Answer) -> Answer:
         setattr(answer, ROLE, role)
+        setattr(answer, SHOWS_GUESTS, shows_guests)
         return answer
 
     return state

@@ -15,8 +15,6 @@ from parallax_core.server.sessions import Sessions
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 """The paths that need no key, for supervisors and load balancers."""
-SHOWN_TO_GUESTS = frozenset({"/v1/cluster", "/v1/cluster/models"})
-"""What clients of machines that have joined may read without a key, apart from the join code and errors."""
 
 
 class KeyCheck:
@@ -43,7 +41,7 @@ class KeyCheck:
         machine = None if self._keys.are_needed else find_joined_machine(scope)
         guest = None if machine is None or machine.may_serve else machine
         role = "user" if guest else self._find_role(scope)
-        if guest and scope["method"] == "GET" and scope["path"] in SHOWN_TO_GUESTS:
+        if guest and scope["method"] == "GET" and self._roles.shows_guests(scope["path"]):
             needed = "user"
         if role is None:
             body = error_body(

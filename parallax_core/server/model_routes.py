@@ -128,7 +128,7 @@ def make_router(models: ServedModels, changes: ModelChanges) -> fastapi.APIRoute
         return respond_with(describe_model(models.get(model_id), created, model_id))
 
     @router.get("/v1/cluster/models", responses=describe_answer(KnownModelsReply) | describe_errors(401, 403))
-    @needs_role("admin")
+    @needs_role("admin", shows_guests=True)
     async def show_models(http: fastapi.Request) -> Response:
         """Show the state of each model, what its nodes have loaded, and the change under way or the last one."""
         found = view_models(models, changes)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fastapi import APIRouter
 from starlette.routing import Route
 
-from parallax_core.contracts.surface import ROLE, RouteRole
+from parallax_core.contracts.surface import ROLE, SHOWS_GUESTS, RouteRole
 
 STRICTEST: tuple[RouteRole | None, ...] = ("admin", "metrics", "user", None)
 READING = frozenset({"GET", "HEAD"})
@@ -20,6 +20,7 @@ class RouteRoles:
         self._exact: dict[str, list[tuple[frozenset[str], RouteRole | None]]] = {}
         self._patterns: list[tuple[Route, RouteRole | None]] = []
         self._areas: dict[str, set[RouteRole | None]] = {}
+        self._shown: set[str] = set()
 
     def add_own(self, router: APIRouter) -> None:
         """Add the server's own routes; those that state none are the users'."""
@@ -48,7 +49,13 @@ class RouteRoles:
             return "admin" if self._areas.get(_find_area(path)) == {"admin"} else "user"
         return min(roles, key=STRICTEST.index)
 
+    def shows_guests(self, path: str) -> bool:
+        """Return whether clients of machines that have joined may read what is at a path."""
+        return path in self._shown
+
     def _add(self, route: Route, role: RouteRole | None) -> None:
+        if getattr(route.endpoint, SHOWS_GUESTS, False):
+            self._shown.add(route.path)
         self._areas.setdefault(_find_area(route.path), set()).add(role)
         if "{" in route.path:
             self._patterns.append((route, role))

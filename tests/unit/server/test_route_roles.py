@@ -64,3 +64,17 @@ def test_own_routes_that_state_no_role_are_the_users() -> None:
         "admin",
         None,
     ]
+
+
+def test_guests_are_shown_the_routes_that_say_so() -> None:
+    router, roles = make_router(), RouteRoles()
+
+    @router.get("/shown")
+    @needs_role("admin", shows_guests=True)
+    async def shown() -> str:
+        return "yes"
+
+    roles.add_plugins(router)
+    assert [path for path in ("/shown", "/shown/x", "/admin", "/both", "/none") if roles.shows_guests(path)] == [
+        "/shown"
+    ]

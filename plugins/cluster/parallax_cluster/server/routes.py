@@ -56,7 +56,7 @@ def make_router(models: ServedModels) -> APIRouter:
     shown = describe_answer(ReplicaReply) | describe_errors(400, 401, 403, 404, 429, 503)
 
     @router.get("/v1/cluster", responses=describe_answer(ClusterReply) | describe_errors(401, 403))
-    @needs_role("admin")
+    @needs_role("admin", shows_guests=True)
     async def get_cluster(http: Request) -> Response:
         """Show the replicas, their stages, and the nodes that have joined; also before the server is ready."""
         return await answer(read_cluster(models), is_admin=http.state.role == "admin")
