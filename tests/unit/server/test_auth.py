@@ -38,6 +38,8 @@ NEEDED = {
     "/v1/cluster/rebalance": "admin",
     "/v1/replicas/{rank}/drain": "admin",
     "/v1/replicas/{rank}/readmit": "admin",
+    "/v1/nodes/{node}/drain": "admin",
+    "/v1/nodes/{node}/resume": "admin",
 }
 """The role that each route needs. Whoever adds a route decides it here, too."""
 
