@@ -25,10 +25,13 @@ from parallax_core.api import (
     Scored,
     StageInfo,
     StageResult,
+    State,
+    Tensor,
 )
+from parallax_core.contracts.engine import Pooling
 from parallax_core.contracts.transport import FrameLimits
 from parallax_core.engine.head import Head
-from parallax_core.engine.header_budget import FIXED, HeaderBudget, RowCost
+from parallax_core.engine.header_budget import FIXED, HeaderBudget, RowCost, weigh_rows
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.options import HeadOptions
@@ -129,6 +132,15 @@ def test_request_that_no_frame_could_carry_is_refused_by_name(field: str, fields
     assert caught.value.param == field
     assert head.stats().waiting == 0
     Head([INFO], decode, HeadOptions(limits=Limits(max_running=10))).accept(make_request([1, 2, 3], **fields), 0.0)
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_embedding_takes_no_more_of_a_result_than_its_request_says(pooling: Pooling) -> None:
+    sizes = []
+    for count in (0, 1):
+        answers, tensors = (State(FAR),) * count, (Tensor("float32", (2**16,), bytes(2**18)),) * count
+        sizes.append(len(encode(Result(LeaseId(1), Epoch(1), FAR, 0, answers, tensors=tensors)).header))
+    assert 0 < sizes[1] - sizes[0] <= weigh_rows(make_request([1], pooling=pooling)).first_draw
 
 
 def test_room_for_many_is_made_over_several_steps_when_one_cannot_name_them_all() -> None:

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
-from parallax_cluster.placement.demand import measure_demand
+from parallax_cluster.placement.demand import measure_demand, weigh_layers
 from parallax_core.contracts.model import LayerShape, ModelShape
 from parallax_core.contracts.placement import LayerDemand, ModelDemand
+from parallax_core.contracts.stage import LayerRange
 
 LAYER = LayerShape(kind="full", weights=1000, active_weights=1000, kv_width=64)
 SHAPE = ModelShape(
@@ -34,6 +35,13 @@ def test_tied_embedding_is_on_both_ends_and_shared() -> None:
     demand = measure_demand(dataclasses.replace(SHAPE, after_weights=32, is_tied=True))
     assert (demand.layers[0].weights, demand.layers[-1].weights, demand.shared) == (2640, 2704, 640)
     assert demand.layers[-1].draw_flops == 640
+
+
+def test_what_both_ends_share_counts_once_where_all_layers_are_together() -> None:
+    demand = measure_demand(dataclasses.replace(SHAPE, after_weights=32, is_tied=True))
+    whole, first, rest, last = (weigh_layers(demand, LayerRange(*ends)) for ends in ((0, 3), (0, 2), (1, 3), (2, 3)))
+    assert (first, rest, last) == (4640, 4704, 2704)
+    assert whole == first + last - demand.shared
 
 
 def test_quantized_weights_take_fewer_bytes_and_as_many_flops() -> None:

@@ -154,7 +154,7 @@ def test_slow_node_without_steps_is_tried_again_and_then_more_rarely() -> None:
         assert not bench.estimator.forget(bench.now + 1e9)
         assert bench.run(30.0, 3.0) is not None, "the first judgement after a while takes no longer than usual"
     assert waits == sorted(waits)
-    assert waits[1] > 1.8 * waits[0]
+    assert 1.8 * waits[0] < waits[1] < 2.2 * waits[0]
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1e300])

@@ -104,7 +104,7 @@ class FakeExecutor:
         return ""
 
     def locations(self) -> tuple[StageLocation, ...]:
-        return ()
+        return (StageLocation(node="desk/1", backend="toy"),)
 
 
 async def test_slow_stage_gives_layers_away_and_both_begin_with_nothing_open() -> None:
@@ -119,6 +119,7 @@ async def test_slow_stage_gives_layers_away_and_both_begin_with_nothing_open() -
         await executor.open()
     finally:
         await executor.close()
+    assert executor.locations() == inner.locations()
     assert len(inner.opened) == 3  # measured, moved; and not measured again
     assert STEPS > 3
 
