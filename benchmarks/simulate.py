@@ -26,18 +26,18 @@ from benchmarks.record import describe_run, read_report, write_report
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.base.machine import Machine
-from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cli.progress import make_display
-from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.contracts.placement import Placement
 from parallax_core.contracts.policy import RoutingPolicy
+from parallax_policies.least_finish import LeastFinishTime
+from parallax_policies.routing import PrefixAffinity, RoundRobin
 from parallax_simulate.processes import open_groups
 from parallax_simulate.report import SimulationReport
 from parallax_simulate.run import SimulationOptions, make_source, run_groups
 from parallax_simulate.trace import Arrival, TraceOptions, make_trace, parse_length
 
-LOAD = 0.6
-"""The share of the predicted throughput that arrives."""
+LOAD = 0.6  # of the predicted throughput
 SLOWDOWN, SLOW_EVERY = 3.0, 10
 POLICIES: dict[str, RoutingPolicy] = {
     "least-pending-tokens": LeastPendingTokens(),

@@ -18,24 +18,9 @@ def _offer(kind: PolicyKind, name: str, factory: str, summary: str) -> PolicySpe
 POLICIES = (
     _offer("batching", "work-conserving", "WorkConserving", "a step begins whenever the pipeline has room for one"),
     _offer("batching", "immediate", "WorkConserving", "another name for work-conserving: no step is held back"),
-    _offer("batching", "size", "Size", "a step begins when enough requests are ready"),
-    _offer("batching", "delay", "Delay", "a step begins when the first request has been ready for a while"),
-    _offer("batching", "size-or-delay", "SizeOrDelay", "a step begins at whichever of size and delay comes first"),
     _offer("scheduling", "priority", "PriorityOrder", "prompts come by priority with ageing, then by arrival"),
-    _offer("scheduling", "shortest-first", "ShortestFirst", "the prompt with the fewest tokens to compute comes first"),
-    _offer("scheduling", "fair-by-key", "FairByKey", "API keys, or else addresses, take turns, with equal shares"),
     _offer("preemption", "lowest-priority", "LowestPriority", "the least urgent request is preempted"),
-    _offer("preemption", "newest-first", "NewestFirst", "the newest request is preempted"),
-    _offer("preemption", "none", "NoPreemption", "no request is preempted; one without a free page waits"),
     _offer("routing", "least-pending-tokens", "LeastPendingTokens", "the replica with the fewest tokens to compute"),
-    _offer("routing", "round-robin", "RoundRobin", "one replica after the other"),
-    _offer("routing", "prefix-affinity", "PrefixAffinity", "the replica with most of the prompt cached, within bounds"),
-    PolicySpec(
-        name="least-finish-time",
-        kind="routing",
-        summary="the replica with the least expected finish, by measured speed, load and cached prompt",
-        factory=Ref("parallax_core.cluster.routing.policy:LeastFinishTime"),
-    ),
 )
 
 SERVER = "parallax_core.server"

@@ -1,4 +1,4 @@
-"""The built-in preemption policies."""
+"""The built-in preemption policy."""
 
 from __future__ import annotations
 
@@ -10,28 +10,9 @@ from parallax_core.contracts.policy import Holder
 
 
 @dataclass(frozen=True, slots=True)
-class NewestFirst:
-    """Preempt the newest request first."""
-
-    def choose(self, holders: Sequence[Holder]) -> RequestId | None:
-        """Return the newest request."""
-        return max(holders, key=lambda holder: holder.arrived).id if holders else None
-
-
-@dataclass(frozen=True, slots=True)
 class LowestPriority:
     """Preempt the least urgent request first, and among equals the newest."""
 
     def choose(self, holders: Sequence[Holder]) -> RequestId | None:
         """Return the least urgent request."""
         return max(holders, key=lambda holder: (holder.priority, holder.arrived)).id if holders else None
-
-
-@dataclass(frozen=True, slots=True)
-class NoPreemption:
-    """Preempt no request: one without a free page waits until another has finished."""
-
-    def choose(self, holders: Sequence[Holder]) -> RequestId | None:
-        """Return None."""
-        del holders
-        return None

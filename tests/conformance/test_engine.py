@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 
 from parallax_core.api import BackendFailed, Engine, LayerRange, Stage
-from parallax_core.builtin.routing import RoundRobin
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.routing.router import Router
 from parallax_core.testing.engine import EngineConformance
 from parallax_core.testing.toy import Toy
+from parallax_policies.routing import RoundRobin
 
 TOY = Toy(("full", "window", "full"))
 

@@ -30,12 +30,11 @@ from parallax_core.api import (
     RequestId,
     SchedulingView,
 )
-from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
+from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.offers import POLICIES
-from parallax_core.builtin.preemption import LowestPriority, NewestFirst, NoPreemption
-from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
-from parallax_core.builtin.scheduling import FairByKey, PriorityOrder, ShortestFirst
-from parallax_core.cluster.routing.policy import LeastFinishTime
+from parallax_core.builtin.preemption import LowestPriority
+from parallax_core.builtin.routing import LeastPendingTokens
+from parallax_core.builtin.scheduling import PriorityOrder
 from parallax_core.node.policy.guard import SchedulingGuard
 from parallax_core.testing.placement import PlacementConformance
 from parallax_core.testing.policy import (
@@ -46,6 +45,12 @@ from parallax_core.testing.policy import (
 )
 from parallax_core.testing.scheduling import SchedulingConformance, serve_requests
 from parallax_core.testing.toy import Toy
+from parallax_policies.batching import Delay, Size, SizeOrDelay
+from parallax_policies.least_finish import LeastFinishTime
+from parallax_policies.plugin import POLICIES as BESIDE
+from parallax_policies.preemption import NewestFirst, NoPreemption
+from parallax_policies.routing import PrefixAffinity, RoundRobin
+from parallax_policies.scheduling import FairByKey, ShortestFirst
 from tests.conformance.harness import find_failures, list_tests
 
 
@@ -134,10 +139,10 @@ class TestWaterFillingPlacement(PlacementConformance):
     estimator = PlacementEstimator
 
 
-def test_every_policy_of_core_is_held_to_its_contract() -> None:
+def test_every_policy_is_held_to_its_contract() -> None:
     kits = [kit for name, kit in globals().items() if name.startswith("Test")]
     held = {type(cast("type[PolicyConformance[Any]]", kit).policy) for kit in kits}
-    assert {spec.factory.load() for spec in (*POLICIES, *OF_CLUSTER)} == held
+    assert {spec.factory.load() for spec in (*POLICIES, *BESIDE, *OF_CLUSTER)} == held
 
 
 def fails(kit: type[PolicyConformance[Any]], policy: type[object], **changes: object) -> set[str]:

@@ -50,6 +50,7 @@ INSTALLED = {
     "parallax-grammars",
     "parallax-models",
     "parallax-netcheck",
+    "parallax-policies",
     "parallax-scaffold",
     "parallax-simulate",
     "parallax-source-hub",

@@ -86,6 +86,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-engines",
         "parallax-models",
         "parallax-netcheck",
+        "parallax-policies",
         "parallax-scaffold",
         "parallax-server-ollama",
         "parallax-simulate",

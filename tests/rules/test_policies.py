@@ -10,11 +10,13 @@ from typing import Any, get_args
 import pytest
 
 from parallax_cluster.offers import POLICIES as OF_CLUSTER
-from parallax_core.builtin.offers import POLICIES
+from parallax_core.builtin.offers import POLICIES as OF_CORE
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.engine.limits import Limits
+from parallax_policies.plugin import POLICIES as BESIDE
 
+POLICIES = (*OF_CORE, *BESIDE, *OF_CLUSTER)
 PAGE = (Path(__file__).parents[2] / "docs/reference/policies.md").read_text(encoding="utf-8")
 
 
@@ -33,14 +35,14 @@ def read_options(spec: PolicySpec) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", get_args(PolicyKind))
 def test_page_has_every_policy_with_its_options(kind: PolicyKind) -> None:
-    assert read_table(kind) == {spec.name: read_options(spec) for spec in (*POLICIES, *OF_CLUSTER) if spec.kind == kind}
+    assert read_table(kind) == {spec.name: read_options(spec) for spec in POLICIES if spec.kind == kind}
 
 
 @pytest.mark.parametrize("kind", get_args(PolicyKind))
 def test_page_marks_the_default_of_each_kind(kind: PolicyKind) -> None:
     section = PAGE.partition(f"\n## {kind.capitalize()}:")[2].partition("\n## ")[0]
     [marked] = re.findall(r"`([\w-]+)` \(default\)", section)
-    assert marked == next(spec.name for spec in (*POLICIES, *OF_CLUSTER) if spec.kind == kind)
+    assert marked == next(spec.name for spec in POLICIES if spec.kind == kind)
 
 
 def test_page_states_the_longest_hold() -> None:

@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallax_cluster.placement.cost_model import CostModel
-from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
-from parallax_core.cluster.routing.policy import LeastFinishTime
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.placement import ClusterProfile, PlacementProblem, ServingGoal
 from parallax_core.contracts.policy import RoutingPolicy
+from parallax_policies.least_finish import LeastFinishTime
+from parallax_policies.routing import PrefixAffinity, RoundRobin
 from parallax_simulate.cluster import ChurnOptions, ClusterSimulation
 from parallax_simulate.group import LocalGroup
 from parallax_simulate.pipeline import ExactPipeline, PipelineModel

@@ -11,11 +11,12 @@ from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.base.errors import InvalidRequest, Overloaded, UsageError
-from parallax_core.builtin.routing import LeastPendingTokens, RoundRobin
-from parallax_core.cluster.routing.policy import LeastFinishTime
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem, ServingGoal
 from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.engine.limits import Limits
+from parallax_policies.least_finish import LeastFinishTime
+from parallax_policies.routing import RoundRobin
 from parallax_simulate.cluster import ChurnOptions
 from parallax_simulate.coarse import CoarsePipeline
 from parallax_simulate.pipeline import (

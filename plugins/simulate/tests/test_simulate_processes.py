@@ -10,11 +10,12 @@ import pytest
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity
-from parallax_core.cluster.routing.policy import LeastFinishTime
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, PlacementProblem
 from parallax_core.contracts.policy import QueueView, RoutingPolicy
 from parallax_core.engine.options import HeadOptions
+from parallax_policies.least_finish import LeastFinishTime
+from parallax_policies.routing import PrefixAffinity
 from parallax_simulate.cluster import ChurnOptions
 from parallax_simulate.processes import open_groups
 from parallax_simulate.report import SimulationReport

@@ -21,7 +21,6 @@ from parallax_cluster.wire.further import EndNode, StartNode
 from parallax_cluster.wire.profile import DeviceReport, NodeReport
 from parallax_core.api import Delta, Finish, Progress, Stage
 from parallax_core.base.ids import further_node
-from parallax_core.builtin.routing import RoundRobin
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.placement import PlacementPolicy, ServingGoal
@@ -36,6 +35,7 @@ from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.node import open_toy
 from parallax_core.wire.membership import Assign
+from parallax_policies.routing import RoundRobin
 from tests.support.clusters import make_model
 from tests.unit.deploy.readers import LocalMaker
 from tests.unit.node.cluster import MODEL, TOY, Node, ask, open_registry, soon, until

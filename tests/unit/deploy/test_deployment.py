@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import pytest
 
 from parallax_core.api import BackendSpec, ModelFolder, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
-from parallax_core.builtin.routing import RoundRobin
 from parallax_core.cli.serve import _log_limits
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.config import Config
@@ -27,6 +26,7 @@ from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.testing.toy import Toy
+from parallax_policies.routing import RoundRobin
 from tests.unit.tinymodel import write_model
 
 TOY = Toy(layers=("full", "full", "window"))

@@ -14,7 +14,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from parallax_core.api import BackendSpec, EngineReady, Event, Ref, RequestBegan, RequestEnded, Stage, StagePlan
-from parallax_core.builtin.routing import RoundRobin
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.contracts.event import StageLoss
 from parallax_core.contracts.parser import Content, ParserSpec, Piece, Reasoning
@@ -42,6 +41,7 @@ from parallax_core.server.quota import Quota
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
+from parallax_policies.routing import RoundRobin
 from tests.unit.deploy.readers import LocalMaker
 from tests.unit.server.dialects import BODIES, TARGETS, make_plugins
 from tests.unit.tinymodel import TEMPLATE, write, write_model

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from parallax_core.api import LayerRange, RequestId, Sampling, StageResult
-from parallax_core.builtin.preemption import LowestPriority, NewestFirst
+from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import GREEDY, Toy
+from parallax_policies.preemption import NewestFirst
 from tests.support.grammars import STOP, make_grammar
 from tests.unit.engine.replica import Replica, make_request
 

@@ -6,11 +6,12 @@ import pytest
 
 from parallax_core.api import InvalidRequest, SeqId, StageBatch, StageResult, Unavailable
 from parallax_core.base.errors import StageLost
-from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
+from parallax_core.builtin.batching import WorkConserving
 from parallax_core.engine.head import Head
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import Toy
+from parallax_policies.batching import Delay, Size, SizeOrDelay
 from tests.unit.engine.replica import LUCKY, NOBODY, TOY, Replica, make_request, open_stages
 
 DEEP = Toy(("full",) * 3)

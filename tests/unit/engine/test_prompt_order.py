@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from parallax_core.api import PromptShare, PromptView, RequestId, SchedulingView
-from parallax_core.builtin.scheduling import FairByKey, ShortestFirst
 from parallax_core.engine.limits import Limits
 from parallax_core.engine.prompt_order import MOST_OVERTAKEN, MOST_RUNNING, MOST_WAITING, OVERTAKEN_S, Overtaking
 from parallax_core.testing.toy import Toy
+from parallax_policies.scheduling import FairByKey, ShortestFirst
 from tests.unit.engine.plan_traces import GOLDEN, PlanTrace
 from tests.unit.engine.replica import TOY, Replica, open_stages
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from parallax_core.builtin.preemption import NoPreemption
 from parallax_core.engine.limits import Limits
+from parallax_policies.preemption import NoPreemption
 from tests.unit.engine.replica import LUCKY, TOY, Replica
 
 

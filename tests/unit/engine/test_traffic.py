@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from parallax_core.api import LayerRange, Request, RequestId, Sampling, SeqId, StageBatch, StageResult
-from parallax_core.builtin.preemption import LowestPriority, NewestFirst
-from parallax_core.builtin.scheduling import FairByKey, PriorityOrder, ShortestFirst
+from parallax_core.builtin.preemption import LowestPriority
+from parallax_core.builtin.scheduling import PriorityOrder
 from parallax_core.contracts.policy import SchedulingPolicy
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.limits import Limits
 from parallax_core.node.policy.guard import SchedulingGuard
 from parallax_core.testing.toy import GREEDY, SizeOptions, Toy, ToyStage
+from parallax_policies.preemption import NewestFirst
+from parallax_policies.scheduling import FairByKey, ShortestFirst
 from tests.support.grammars import STOP, SumCompiler, make_grammar
 from tests.unit.engine.faulty_scheduling import AnyOrder, Faulty
 from tests.unit.engine.replica import (

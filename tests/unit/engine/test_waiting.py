@@ -14,8 +14,7 @@ from types import FrameType
 import pytest
 
 from parallax_core.api import Holder, RequestId, SeqId, StageResult
-from parallax_core.builtin.batching import Delay
-from parallax_core.builtin.preemption import LowestPriority, NoPreemption
+from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.contracts.stage import PoolKind
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
@@ -24,6 +23,8 @@ from parallax_core.engine.sequence import RequestContext, Sequence
 from parallax_core.engine.timing import Timeline
 from parallax_core.engine.waiting import WaitingQueue
 from parallax_core.testing.toy import Toy
+from parallax_policies.batching import Delay
+from parallax_policies.preemption import NoPreemption
 from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, make_request
 
 

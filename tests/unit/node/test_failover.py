@@ -17,10 +17,11 @@ from parallax_core.api import (
     Unavailable,
 )
 from parallax_core.base.errors import Overloaded
-from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.routing.prefix_index import BLOCK
 from parallax_core.node.routing.attempt import MOST_MOVES
 from parallax_core.node.routing.router import Router
+from parallax_policies.routing import PrefixAffinity
 from tests.unit.node.replicas import CONTEXT, FakeEngine, collect, end, make_request, make_router, pending, requests
 
 

@@ -16,12 +16,13 @@ from parallax_core.api import (
     Request,
     RoutingPolicy,
 )
-from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
-from parallax_core.cluster.routing.policy import LeastFinishTime
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.routing.router import Router
 from parallax_core.testing.toy import Toy
+from parallax_policies.least_finish import LeastFinishTime
+from parallax_policies.routing import PrefixAffinity, RoundRobin
 from tests.unit.node.replicas import CONTEXT, collect, make_request, pending, requests
 
 TOY = Toy()

@@ -12,9 +12,9 @@ from parallax_core.api import (
     Unavailable,
     UnknownName,
 )
-from parallax_core.builtin.routing import PrefixAffinity, RoundRobin
-from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.cluster.routing.prefix_index import BLOCK
+from parallax_policies.least_finish import LeastFinishTime
+from parallax_policies.routing import PrefixAffinity, RoundRobin
 from tests.unit.node.replicas import collect, end, make_request, make_router, requests
 
 

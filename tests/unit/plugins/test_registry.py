@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from parallax_core.base.errors import UnknownName
+from parallax_core.contracts.policy import PolicyKind
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import DISTRIBUTIONS, Registry
 
@@ -24,6 +25,7 @@ def test_part_of_this_project_that_is_not_installed_says_how_to_install_it(name:
         "deployment": host.deployments(),
         "source": host.sources(),
         "transport": host.transports(),
+        **{kind: host.policies(kind) for kind in get_args(PolicyKind)},
     }
     registry = registries[kind]
     with pytest.raises(UnknownName, match=f"no {registry.kind.title} named '{part}'") as caught:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.cluster.routing.choices import list_choices
-from parallax_core.cluster.routing.policy import LeastFinishTime
 from parallax_core.contracts.policy import ArrivalView, ReplicaView, RoutingPolicy
+from parallax_policies.least_finish import LeastFinishTime
+from parallax_policies.routing import PrefixAffinity, RoundRobin
 
 ARRIVAL = ArrivalView(number=0, num_prompt=4, max_output=4)
 REPLICAS = [ReplicaView(rank=rank, pending_tokens=0, num_requests=0, cached_tokens=0) for rank in range(3)]

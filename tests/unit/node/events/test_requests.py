@@ -9,13 +9,13 @@ import pytest
 
 from parallax_core.api import EngineReady, Event, Request, RequestBegan, RequestEnded, RequestId, Sampling, Stage
 from parallax_core.base.errors import BackendFailed, InvalidRequest
-from parallax_core.builtin.routing import RoundRobin
 from parallax_core.node.events.requests import RequestEvents
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.routing.router import Router
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
+from parallax_policies.routing import RoundRobin
 
 TOY = Toy(layers=("full", "full"))
 

@@ -9,7 +9,6 @@ from parallax_cluster.node.coordinator.placement_guard import make_placement
 from parallax_cluster.offers import POLICIES as OF_CLUSTER
 from parallax_core.api import PolicySpec, QueueView, Ref, UnknownName, hookimpl
 from parallax_core.base.errors import BrokenPlugin, UsageError
-from parallax_core.builtin.batching import Delay, Size, SizeOrDelay
 from parallax_core.builtin.offers import POLICIES
 from parallax_core.node.policy.guard import (
     BatchingGuard,
@@ -21,6 +20,7 @@ from parallax_core.node.policy.guard import (
 from parallax_core.node.policy.parse import make_policy, read_policy
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
+from parallax_policies.batching import Delay, Size, SizeOrDelay
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from parallax_core.api import (
     TokenLogprob,
     Unavailable,
 )
-from parallax_core.builtin.routing import RoundRobin
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.node.worker import engine_session
 from parallax_core.testing.stage_engine import StageEngine, make_toy_engine
+from parallax_policies.routing import RoundRobin
 from tests.support.engine_workers import ProcessEngine, TaskSupervisor, link_task
 from tests.unit.node.cluster import soon, until
 from tests.unit.node.whole_model.linked import (

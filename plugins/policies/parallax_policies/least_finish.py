@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from parallax_core.contracts.policy import ArrivalView, ReplicaView
+from parallax_core.api import ArrivalView, ReplicaView
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = 2**64 - 1

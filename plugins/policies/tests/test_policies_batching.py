@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parallax_core.api import BatchingPolicy, QueueView, Request, RequestId, Sampling
-from parallax_core.builtin.batching import Delay, Size, SizeOrDelay, WorkConserving
+from parallax_core.builtin.batching import WorkConserving
 from parallax_core.builtin.offers import POLICIES
 from parallax_core.engine.head import Head
 from parallax_core.engine.limits import Limits
@@ -16,6 +16,7 @@ from parallax_core.node.policy.guard import BatchingGuard
 from parallax_core.node.policy.parse import make_policy
 from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.toy import Toy
+from parallax_policies.batching import Delay, Size, SizeOrDelay
 
 BATCHING = [spec.name for spec in POLICIES if spec.kind == "batching"]
 HOLD_S = 0.5

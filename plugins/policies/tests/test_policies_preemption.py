@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Holder, PreemptionPolicy, RequestId
-from parallax_core.builtin.preemption import LowestPriority, NewestFirst, NoPreemption
+from parallax_core.builtin.preemption import LowestPriority
 from parallax_core.node.policy.guard import PreemptionGuard
+from parallax_policies.preemption import NewestFirst, NoPreemption
 
 
 def holder(name: str, priority: float, arrived: float) -> Holder:

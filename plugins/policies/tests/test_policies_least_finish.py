@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.api import ArrivalView, ReplicaView
-from parallax_core.cluster.routing.policy import LeastFinishTime
+from parallax_policies.least_finish import LeastFinishTime
 
 FAST_S, SLOW_S = 0.01, 0.1
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from parallax_core.api import PromptShare, PromptView, SchedulingPolicy, SchedulingView
-from parallax_core.builtin.scheduling import FairByKey, PriorityOrder, ShortestFirst
+from parallax_core.builtin.scheduling import PriorityOrder
 from parallax_core.node.policy.guard import SchedulingGuard
+from parallax_policies.scheduling import FairByKey, ShortestFirst
 
 
 def make_view(*prompts: dict[str, Any], num_running: int = 0, max_tokens: int = 100) -> SchedulingView:

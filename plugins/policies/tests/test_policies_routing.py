@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from parallax_core.api import ArrivalView, ReplicaView
-from parallax_core.builtin.routing import LeastPendingTokens, PrefixAffinity, RoundRobin
+from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.node.policy.guard import RoutingGuard
+from parallax_policies.routing import PrefixAffinity, RoundRobin
 
 
 def replica(rank: int, pending: int, cached: int = 0) -> ReplicaView:

@@ -1,0 +1,1 @@
+"""Further policies of batching, scheduling, preemption and routing."""
