@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ from parallax_core.api import ParallaxError, ServerPlan, ServerRequest, WantedNo
 from parallax_deployment_command.options import CommandOptions
 
 LOOPBACK = "tcp://127.0.0.1:0"
+
+logger = logging.getLogger(__name__)
 
 
 def plan(request: ServerRequest) -> ServerPlan:
@@ -53,9 +56,14 @@ async def launch(options: CommandOptions, nodes: WantedNodes) -> AsyncIterator[N
 
 
 async def _keep(options: CommandOptions, command: list[str]) -> None:
+    told = ""
     while True:
-        with contextlib.suppress(OSError):  # such as a program that is not there yet
+        try:
             process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+        except OSError as error:  # such as a program that is not there yet
+            if told != str(error):
+                logger.warning("no node is started: %s", told := str(error))
+        else:
             try:
                 await process.wait()
             finally:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from parallax_core.api import ParallaxError
+from parallax_core.api import ParallaxError, WantedNodes
 from parallax_core.testing.deployment import DeploymentConformance
-from parallax_deployment_command.launch import write_command
+from parallax_deployment_command.launch import launch, write_command
 from parallax_deployment_command.options import CommandOptions
 from parallax_deployment_command.plugin import parallax_register_deployments
 
@@ -26,3 +28,15 @@ def test_command_of_the_user_gets_that_of_the_node() -> None:
 def test_command_that_is_not_understood_is_refused(start: str) -> None:
     with pytest.raises(ParallaxError, match=r"start in \[command\]"):
         write_command(CommandOptions(start=start), 0, ("parallax",))
+
+
+def test_command_that_is_not_there_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        nodes = WantedNodes(num_nodes=1, address="tcp://127.0.0.1:1", command=("no-such-program",))
+        async with launch(CommandOptions(again_s=0.001), nodes):
+            await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    [record] = caplog.records
+    assert "no node is started: " in record.message
+    assert "no-such-program" in record.message
