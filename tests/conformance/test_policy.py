@@ -47,7 +47,7 @@ from parallax_core.testing.scheduling import SchedulingConformance, serve_reques
 from parallax_core.testing.toy import Toy
 from parallax_policies.batching import Delay, Size, SizeOrDelay
 from parallax_policies.least_finish import LeastFinishTime
-from parallax_policies.plugin import POLICIES as BESIDE
+from parallax_policies.offers import POLICIES as BESIDE
 from parallax_policies.preemption import NewestFirst, NoPreemption
 from parallax_policies.routing import PrefixAffinity, RoundRobin
 from parallax_policies.scheduling import FairByKey, ShortestFirst

@@ -14,7 +14,7 @@ from parallax_core.builtin.offers import POLICIES as OF_CORE
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.engine.limits import Limits
-from parallax_policies.plugin import POLICIES as BESIDE
+from parallax_policies.offers import POLICIES as BESIDE
 
 POLICIES = (*OF_CORE, *BESIDE, *OF_CLUSTER)
 PAGE = (Path(__file__).parents[2] / "docs/reference/policies.md").read_text(encoding="utf-8")
