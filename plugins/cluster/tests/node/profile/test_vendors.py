@@ -44,6 +44,15 @@ def test_amd_smi_is_read_in_both_forms() -> None:
     assert parse_amd_smi(json.dumps({"gpu_data": json.loads(recorded.AMD_SMI)})) == expected
 
 
+@pytest.mark.parametrize(
+    ("unit", "size"),
+    [("B", 1), ("KB", 1024), ("MB", 1024**2), ("GB", 1024**3), ("TB", 1024**4), ("pages", 1024**2), (None, 1024**2)],
+)
+def test_amd_smi_names_the_unit_of_its_memory(unit: str | None, size: int) -> None:
+    card = {"asic": {"market_name": "AMD"}, "vram": {"size": {"value": 16, "unit": unit}}}
+    assert parse_amd_smi(json.dumps([card])) == [Gpu("AMD", 16 * size, 0)]
+
+
 def test_apple_gpu_shares_main_memory() -> None:
     assert parse_apple(recorded.APPLE) == [Gpu("Apple M3 Pro", 0, 0)]
 
