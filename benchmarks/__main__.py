@@ -46,6 +46,7 @@ EVIDENCE: dict[str, Evidence] = {
     "parity-torch": Evidence("benchmarks.parity stage --backend torch"),
     "stages": Evidence("benchmarks.parity stages"),
     "families": Evidence("benchmarks.families"),
+    "families-torch": Evidence("benchmarks.families --backend torch"),
     "wire-fuzz": Evidence("tests.unit.wire.damage"),
     "link-fuzz": Evidence("tests.support.link_fuzz"),
     "kernels": Evidence("benchmarks.kernels"),

@@ -184,8 +184,31 @@ MORE: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.5,
         "tie_word_embeddings": True,
     },
+    "granitemoehybrid": ODD
+    | {
+        "attention_multiplier": 0.3,
+        "embedding_multiplier": 3.0,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention", "full_attention"],
+        "logits_scaling": 2.0,
+        "mamba_d_head": 8,
+        "mamba_d_state": 6,
+        "mamba_expand": 2,
+        "mamba_n_groups": 2,
+        "mamba_n_heads": 8,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 4,
+        "residual_multiplier": 0.5,
+        "shared_intermediate_size": 24,
+    },
     "hunyuan_v1_dense": ODD | {"rope_parameters": THETA | {"alpha": 3.0, "rope_type": "dynamic", "factor": 1.0}},
     "hunyuan_v1_moe": ODD | {"moe_topk": [2, 1, 2, 2, 1], "num_experts": 4},
+    "lfm2": ODD
+    | {
+        "block_auto_adjust_ff_dim": True,
+        "block_multiple_of": 8,
+        "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
+        "tie_word_embeddings": True,
+    },
     "minimax_m2": ODD | EXPERTS | {"rotary_dim": 4},
     "ministral3": ODD
     | {

@@ -16,10 +16,12 @@ from parallax_backend_torch.heads import Attention, Heads, Look, read_heads
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.latent import LatentAttention, LatentSizes
+from parallax_backend_torch.mamba import Mamba, MambaSizes
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
 from parallax_backend_torch.mxfp4 import widen_blocks
 from parallax_backend_torch.rope import Rope, make_rope, read_rope, scale_magnitude, split_pairs
+from parallax_backend_torch.short_conv import ShortConv
 from parallax_backend_torch.step import LayerCache, SlotMapping, Slots, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
@@ -43,6 +45,8 @@ __all__ = [
     "LayerCache",
     "Look",
     "Looker",
+    "Mamba",
+    "MambaSizes",
     "Mixer",
     "Model",
     "NetSizes",
@@ -54,6 +58,7 @@ __all__ = [
     "Rope",
     "Rule",
     "Shape",
+    "ShortConv",
     "SlotMapping",
     "Slots",
     "SoftmaxRoute",

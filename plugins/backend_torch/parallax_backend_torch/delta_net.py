@@ -8,9 +8,10 @@ import torch
 from torch.nn import functional
 
 from parallax_backend_torch.arithmetic import Norm
-from parallax_backend_torch.delta_rule import Tokens, run_sequence, run_single
+from parallax_backend_torch.delta_rule import Tokens
 from parallax_backend_torch.kernels.linear import Packed
-from parallax_backend_torch.step import FlatBatch, LayerCache, Slots, Step
+from parallax_backend_torch.short_conv import convolve, read_kernel, run_rows
+from parallax_backend_torch.step import LayerCache, Slots, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
@@ -59,7 +60,7 @@ class DeltaNet:
     def __init__(self, weights: Weights, sizes: NetSizes, eps: float) -> None:
         self._sizes = sizes
         self._into = _build_into(weights, sizes)
-        self._kernel = weights.read_vector("conv1d.weight")[:, 0].T.contiguous()
+        self._kernel = read_kernel(weights.within("conv1d"))
         self._decay = -weights.read_vector("A_log").exp()
         self._shift = weights.read_vector("dt_bias")
         self._norm = Norm(weights.read_vector("norm.weight"), eps)
@@ -71,7 +72,8 @@ class DeltaNet:
         assert isinstance(places, Slots)
         mixed = self._into.apply(x)
         inputs, gates, betas, decays = mixed.float().split((sizes.channels, *sizes.parts[3:]), dim=1)
-        query, key, value = self._convolve(inputs, places, cache.kept[0]).split(sizes.parts[:3], dim=1)
+        mixed = functional.silu(convolve(inputs, self._kernel, places, cache.kept[0]))
+        query, key, value = mixed.split(sizes.parts[:3], dim=1)
         tokens = Tokens(
             self._spread(query) * sizes.key**-0.5,
             self._spread(key),
@@ -89,21 +91,6 @@ class DeltaNet:
         heads = heads * torch.rsqrt(heads.square().sum(-1, keepdim=True) + EPS)
         return heads.repeat_interleave(self._sizes.num_values // self._sizes.num_keys, dim=1)
 
-    def _convolve(self, inputs: torch.Tensor, places: Slots, kept: torch.Tensor) -> torch.Tensor:
-        """Return the convolution of each token with those before, [tokens, channels], and keep the last inputs."""
-        seen, flat = self._sizes.kernel - 1, places.flat
-        before = torch.where(places.is_old[:, None, None], kept[places.slots], 0.0)
-        at, starts = place_inputs(flat, seen)
-        long = inputs.new_empty((len(inputs) + len(before) * seen, inputs.shape[1]))
-        long[at] = inputs
-        long[starts] = before
-        ends = torch.tensor(flat.counts, device=inputs.device)[:, None]
-        places.put(kept, long[starts + ends])
-        found = long[at] * self._kernel[seen]
-        for back in range(1, seen + 1):
-            found += long[at - back] * self._kernel[seen - back]
-        return functional.silu(found)
-
 
 def _build_into(weights: Weights, sizes: NetSizes) -> Packed:
     """Return the product for all parts of a token; each is contiguous, though files may store them head by head."""
@@ -114,35 +101,3 @@ def _build_into(weights: Weights, sizes: NetSizes) -> Packed:
     wide = mixed.split((sizes.key, sizes.key, each * sizes.value, each * sizes.value), dim=1)
     narrow = weights.read_plain("in_proj_ba.weight").unflatten(0, (sizes.num_keys, -1)).split((each, each), dim=1)
     return weights.keep_linear(torch.cat([part.flatten(0, 1) for part in (*wide, *narrow)]), None)
-
-
-def place_inputs(flat: FlatBatch, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the indices of tokens when each row is preceded by ``seen`` earlier inputs.
-
-    Returns:
-        The index of each token, int64 of shape [tokens], and of each earlier input, int64 of shape [rows, seen].
-    """
-    counts = torch.tensor(flat.counts)
-    at = torch.arange(sum(flat.counts)) + (flat.number + 1) * seen
-    starts = counts.cumsum(0) - counts + torch.arange(len(counts)) * seen
-    return at.to(flat.device), (starts[:, None] + torch.arange(seen)).to(flat.device)
-
-
-def run_rows(tokens: Tokens, places: Slots, kept: torch.Tensor) -> torch.Tensor:
-    """Return the delta rule's output for each token, [tokens, heads, value width], and keep the new states."""
-    states = torch.where(places.is_old[:, None, None, None], kept[places.slots], 0.0)
-    out, start = torch.empty_like(tokens.value), 0
-    singles, rows = [], []
-    for row, count in enumerate(places.flat.counts):
-        if count == 1:
-            singles.append(start)
-            rows.append(row)
-        else:
-            part = slice(start, start + count)
-            out[part], states[row] = run_sequence(tokens.pick(part), states[row])
-        start += count
-    if singles:
-        where = torch.tensor(singles, device=out.device)
-        out[where], states[rows] = run_single(tokens.pick(where), states[rows])
-    places.put(kept, states)
-    return out

@@ -26,12 +26,13 @@ class Tokens:
     """[tokens, heads, value width]."""
     decay: torch.Tensor
     """[tokens, heads]: the logarithm of the state's decay."""
-    beta: torch.Tensor
-    """[tokens, heads]: the share of the difference that is corrected."""
+    beta: torch.Tensor | None
+    """[tokens, heads]: the share of the difference that is corrected; None: keys add their values, as in Mamba 2."""
 
     def pick(self, which: slice | torch.Tensor) -> Tokens:
         """Return some of the tokens."""
-        return Tokens(self.query[which], self.key[which], self.value[which], self.decay[which], self.beta[which])
+        beta = None if self.beta is None else self.beta[which]
+        return Tokens(self.query[which], self.key[which], self.value[which], self.decay[which], beta)
 
 
 def run_single(tokens: Tokens, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,8 +46,9 @@ def run_single(tokens: Tokens, states: torch.Tensor) -> tuple[torch.Tensor, torc
         The outputs, [sequences, heads, value width], and the new states.
     """
     states = states * tokens.decay.exp()[..., None, None]
-    found = (tokens.key[..., None, :] @ states)[..., 0, :]
-    change = (tokens.value - found) * tokens.beta[..., None]
+    change = tokens.value
+    if tokens.beta is not None:
+        change = (change - (tokens.key[..., None, :] @ states)[..., 0, :]) * tokens.beta[..., None]
     states = states + tokens.key[..., :, None] * change[..., None, :]
     return (tokens.query[..., None, :] @ states)[..., 0, :], states
 
@@ -71,12 +73,15 @@ def run_sequence(tokens: Tokens, state: torch.Tensor) -> tuple[torch.Tensor, tor
 def _run_chunk(tokens: Tokens, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Apply the rule to a chunk: the corrections of its tokens solve a triangular system (section 3.3)."""
     query, key, value = (part.transpose(0, 1) for part in (tokens.query, tokens.key, tokens.value))
-    beta, total = tokens.beta.T[..., None], tokens.decay.T.cumsum(-1)
+    total = tokens.decay.T.cumsum(-1)
     later = torch.ones(len(tokens.decay), len(tokens.decay), dtype=torch.bool, device=key.device).triu(1)
     between = (total[..., :, None] - total[..., None, :]).masked_fill(later, -torch.inf).exp()
-    system = (beta * key) @ key.transpose(-1, -2) * between
-    wanted = beta * (value - (key * total.exp()[..., None]) @ state)
-    change = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    change = value
+    if tokens.beta is not None:
+        beta = tokens.beta.T[..., None]
+        system = (beta * key) @ key.transpose(-1, -2) * between
+        wanted = beta * (value - (key * total.exp()[..., None]) @ state)
+        change = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
     found = (query * total.exp()[..., None]) @ state + (query @ key.transpose(-1, -2) * between) @ change
     left = (total[..., -1:] - total).exp()[..., None]
     state = state * total[..., -1].exp()[..., None, None] + (key * left).transpose(-1, -2) @ change

@@ -64,14 +64,19 @@ class Experts:
         return out if residual is None else out.add_(residual)
 
 
-def build_experts(weights: Weights, num: int) -> list[Expert]:
+STACKS = "experts.gate_up_proj", "experts.down_proj"
+
+
+def build_experts(weights: Weights, num: int, stacks: tuple[str, str] = STACKS) -> list[Expert]:
     """Return the experts of a layer.
 
-    A checkpoint has tensors for each, ``experts.0.gate_proj.weight`` and so on, or two for all:
-    ``experts.gate_up_proj`` of shape [experts, 2 * inner, width], and ``experts.down_proj`` [experts, width, inner].
+    Args:
+        weights: with tensors for each, ``experts.0.gate_proj.weight`` and so on, or two for all.
+        num: the number of experts.
+        stacks: the names of those for all, of shape [experts, 2 * inner, width] and [experts, width, inner].
     """
-    if weights.has("experts.gate_up_proj"):
-        both = (weights.read_plain(f"experts.{name}") for name in ("gate_up_proj", "down_proj"))
+    if weights.has(stacks[0]):
+        both = (weights.read_plain(name) for name in stacks)
         return [Expert(*(weights.keep_linear(each, None) for each in pair)) for pair in zip(*both, strict=True)]
     parts = [weights.within(f"experts.{number}") for number in range(num)]
     return [Expert(part.make_linear("gate_proj", "up_proj"), part.make_linear("down_proj")) for part in parts]

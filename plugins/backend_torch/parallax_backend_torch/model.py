@@ -26,6 +26,8 @@ class Shape:
     """Whether the head is tied to the embedding."""
     eps: float
     """The eps of the final norm."""
+    norm: str = "norm"
+    """The name of the final norm in the checkpoint: ``norm`` or ``embedding_norm``."""
     norm_offset: float = 0.0
     """See `arithmetic.Norm`."""
     embed_scale: float = 1.0

@@ -97,7 +97,7 @@ def load_ends(shape: Shape, selection: Selection, weights: Weights) -> Ends:
     if not selection.is_last:
         return Ends(shape, embedding)
     head = embedding if selection.is_tied else weights.make_linear("lm_head", purpose="ends")
-    norm = Norm(weights.read_vector("norm.weight"), shape.eps, shape.norm_offset)
+    norm = Norm(weights.read_vector(f"{shape.norm}.weight"), shape.eps, shape.norm_offset)
     return Ends(shape, embedding, norm, head)
 
 

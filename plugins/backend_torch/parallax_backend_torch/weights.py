@@ -29,7 +29,9 @@ from parallax_core.api import (
 )
 from parallax_sampling_torch.tensors import read_tensor
 
-NAME = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|embed_tokens|norm|lm_head)\..*)")
+NAME = re.compile(
+    r"(?:model\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|embed_tokens|norm|embedding_norm|lm_head)\..*)"
+)
 """Matches a tensor's name without its prefix, which differs between text and multimodal models, and its layer."""
 MATRIX = 2
 ATTENTION = re.compile(r"\b(self_attn|linear_attn)\.")

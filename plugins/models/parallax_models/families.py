@@ -55,6 +55,13 @@ FAMILIES = (
     ),
     _offer("mixtral", "Mixtral", "MixtralForCausalLM", "mistral:Mixtral"),
     _offer("granite", "Granite, dense", "GraniteForCausalLM", "granite:Granite", adapter="llama"),
+    _offer(
+        "granitemoehybrid",
+        "Granite 4, with Mamba 2",
+        "GraniteMoeHybridForCausalLM",
+        "granite:GraniteHybrid",
+    ),
+    _offer("lfm2", "LFM2, dense", "Lfm2ForCausalLM", "lfm2:Lfm2"),
     _offer("olmo3", "OLMo 3", "Olmo3ForCausalLM", "olmo3:Olmo3"),
     _offer("smollm3", "SmolLM3", "SmolLM3ForCausalLM", "smollm3:SmolLM3"),
     _offer("seed_oss", "Seed-OSS", "SeedOssForCausalLM", PLAIN),

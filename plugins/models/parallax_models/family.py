@@ -12,7 +12,7 @@ from parallax_models.weights import Heads
 
 LAYER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?layers\.(\d+)\.")
 BEFORE = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?embed_tokens\.")
-AFTER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:(?:model\.)?norm\.|lm_head\.)")
+AFTER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:(?:model\.)?(?:embedding_)?norm\.|lm_head\.)")
 
 
 @dataclass(frozen=True, slots=True)

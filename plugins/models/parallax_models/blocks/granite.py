@@ -1,11 +1,29 @@
-"""Granite 3 and 4, dense: Llama with four factors."""
+"""Granite 3 and 4: Llama with four factors, and in Granite 4 Mamba 2 and experts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from parallax_backend_torch.api import Config, Decoder, Layer, Weights, build_normed
+from parallax_backend_torch.api import (
+    CacheSpec,
+    Config,
+    Decoder,
+    Experts,
+    GatedMlp,
+    Layer,
+    Looker,
+    Mamba,
+    MambaSizes,
+    Mixer,
+    SoftmaxRoute,
+    Weights,
+    build_experts,
+    build_normed,
+)
+from parallax_models.granitemoehybrid import read_kinds
+from parallax_models.mixtral import read_experts
 
+STACKS = "input_linear.weight", "output_linear.weight"
 NORMS = ("input_layernorm", "", "post_attention_layernorm", "")
 
 
@@ -26,3 +44,43 @@ class Granite(Decoder):
         """Build a layer."""
         parts = self.build_attention(index, weights), self.build_mixer(index, weights)
         return replace(build_normed(weights, (self.shape.eps, 0.0), NORMS, *parts), scale=self.scale)
+
+
+class GraniteHybrid(Granite):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.raw.get("position_embedding_type") != "rope":
+            self.look = replace(self.look, rope=None)
+        self.kinds = read_kinds(config)
+        num = config.count("mamba_n_heads")
+        self.sizes = MambaSizes(
+            num_heads=num,
+            num_groups=config.count("mamba_n_groups", default=1),
+            head=config.count("mamba_expand", default=2) * self.shape.hidden_size // num,
+            state=config.count("mamba_d_state", default=256),
+            kernel=config.count("mamba_d_conv", default=4),
+            norm_groups=config.count("mamba_n_groups", default=1),
+        )
+
+    def keep_layer(self, index: int) -> CacheSpec:
+        """Return the cache of a layer: keys and values, or a state."""
+        return self.heads.keep() if self.kinds[index] else self.sizes.keep()
+
+    def build_attention(self, index: int, weights: Weights) -> Looker:
+        """Build attention, or Mamba 2."""
+        if self.kinds[index]:
+            return super().build_attention(index, weights)
+        return Mamba(weights.within("mamba"), self.sizes, self.shape.eps)
+
+    def build_mixer(self, index: int, weights: Weights) -> Mixer:  # noqa: ARG002 -- every layer is alike
+        """Build an MLP that every token meets, and experts if the model has some."""
+        names = {"gate_proj": "input_linear", "up_proj": "input_linear", "down_proj": "output_linear"}
+        shared = GatedMlp(weights.within("shared_mlp").rename(**names))
+        if not self.config.size("num_local_experts", 8):
+            return shared
+        experts, weights = read_experts(self.config), weights.within("block_sparse_moe")
+        made = build_experts(weights, experts.num, STACKS)
+        route = SoftmaxRoute(experts.num_chosen, is_normalised=True)
+        return Experts(weights.make_linear("router.layer", purpose="router"), made, route, lambda x: shared(x, None))

@@ -1,0 +1,45 @@
+"""LFM2: short convolutions, and attention in some layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parallax_core.api import ConfigReader, LayerShape
+from parallax_models.family import Family
+from parallax_models.sliding import FULL
+from parallax_models.weights import Heads, gated_mlp
+
+CONV = "conv"
+
+
+def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
+    """Yield the layers."""
+    heads, hidden = Heads.read(settings), settings.count("hidden_size")
+    common = gated_mlp(hidden, find_inner(settings)) + 2 * hidden
+    kernel, bias = settings.count("conv_L_cache", default=3), settings.flag("conv_bias", default=False)
+    conv = common + hidden * (4 * hidden + kernel) + 5 * hidden * bias
+    state = LayerShape(kind="state", weights=conv, active_weights=conv, state_width=hidden * (kernel - 1))
+    attention = heads.layer(heads.projections() + 2 * heads.width + common)
+    for kind in read_kinds(settings):
+        yield state if kind == CONV else attention
+
+
+def read_kinds(settings: ConfigReader) -> tuple[str, ...]:
+    """Return the kind of each layer, by ``layer_types`` or the numbers of the layers with attention."""
+    num_layers, chosen = settings.count("num_hidden_layers"), settings.list_numbers("full_attn_idxs")
+    has_all = not settings.has("full_attn_idxs")
+    default = [FULL if has_all or index in chosen else CONV for index in range(num_layers)]
+    return settings.list_words("layer_types", (FULL, CONV), default)
+
+
+def find_inner(settings: ConfigReader) -> int:
+    """Return the width inside the MLP: two thirds of what config.json says, rounded up to whole blocks."""
+    inner = settings.count("intermediate_size", "block_ff_dim")
+    if not settings.flag("block_auto_adjust_ff_dim", default=True):
+        return inner
+    block = settings.count("block_multiple_of", default=256)
+    inner = int(settings.number("block_ffn_dim_multiplier", 1.0) * int(2 * inner / 3))
+    return -(-inner // block) * block
+
+
+ADAPTER = Family(read_layers, is_tied=True)
