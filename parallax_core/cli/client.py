@@ -71,6 +71,15 @@ class Client:
         """
         return self._fetch_own("/cluster", "cluster")
 
+    def history(self, since_s: float) -> list[dict[str, Any]]:
+        """Return the events of the last seconds, of ``GET /v1/cluster/history``.
+
+        Raises:
+            ParallaxError: if no server answers there, or it is not a Parallax server.
+        """
+        found: list[dict[str, Any]] = self._fetch_own(f"/cluster/history?since={since_s:g}", "list")["data"]
+        return found
+
     def known_models(self) -> dict[str, Any]:
         """Return the answer of ``GET /v1/cluster/models``.
 

@@ -13,6 +13,7 @@ app = lazy_app(
         "join": ("Run stages of a model for a server that gave you a join code.", f"{HERE}.join:app"),
         "nodes": ("Show the nodes of a running server and their work.", f"{HERE}.nodes:app"),
         "codes": ("Create and revoke join codes for machines that join a server.", f"{HERE}.codes:app"),
+        "events": ("Show what has happened to the cluster of a running server.", f"{HERE}.events:app"),
         "leave": ("Stop workers of this machine without losing answers.", f"{HERE}.leave:app"),
         "promote": ("Let the standby on this machine replace its server.", f"{HERE}.promote:app"),
         "backup": ("Copy the state of the server of this machine into a file.", f"{HERE}.backup:app"),

@@ -17,6 +17,11 @@ def plan_file() -> Path:
     return cluster_file().with_name("plans.db")
 
 
+def event_file() -> Path:
+    """Return the file of the events of this user's servers; it may not exist yet."""
+    return cluster_file().with_name("events.db")
+
+
 def term_file() -> Path:
     """Return the file of the state of this machine's coordinator; it may not exist yet."""
     return cluster_file().with_name("coordinator")

@@ -13,7 +13,7 @@ from typing import Any
 from parallax_cluster.layer_plan import LayerPlan, Planner, name_member
 from parallax_cluster.node.coordinator.coordinator import Coordinator, Describe
 from parallax_cluster.node.coordinator.pipelines import PlannedPipeline
-from parallax_cluster.node.coordinator.planned import PlannedExecutor, Planning
+from parallax_cluster.node.coordinator.planned import PlannedExecutor, Planning, describe_places
 from parallax_cluster.node.coordinator.rooms import MachineRooms, ModelProfiles
 from parallax_cluster.placement.demand import weigh_layers
 from parallax_core.api import ParallaxError, PlacedStage
@@ -149,6 +149,19 @@ class JoinedModel:
             slowdowns=coordinator.slowdowns,
             drained=frozenset(self._rooms.pool.drained.names),
         )
+
+    def describe_plan(self) -> tuple[str, str]:
+        """Return in words where its layers are to be, or what it waits for, and why that was planned."""
+        plan = self.coordinator.plan
+        if not plan.pipelines:
+            return (plan.waits_for, self.coordinator.reason) if plan is not self._unplanned else ("", "")
+        places = (f"replica {rank}: {describe_places(stages)}" for rank, stages in plan.pipelines.items())
+        return "; ".join(places), self.coordinator.reason
+
+    def describe_health(self) -> tuple[str, str]:
+        """Return whether it can answer, in a word, and the reason."""
+        health = self.service.engine.health()
+        return health.state, health.reason
 
     def find_use(self, node: str) -> int:
         """Return the bytes that the model takes on one of its nodes: weights, and the share that is for pages."""

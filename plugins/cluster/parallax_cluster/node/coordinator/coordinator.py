@@ -129,6 +129,11 @@ class Coordinator:
         return PlannedMove(reason=self._reason, loads=loads, load_s=load_s, ranks=tuple(sorted(pending)))
 
     @property
+    def reason(self) -> str:
+        """Why the latest plan was made; empty: there is none."""
+        return self._reason
+
+    @property
     def slowdowns(self) -> dict[str, float]:
         """How many times longer than predicted the steps of each node take, by name."""
         return self._watch.slowdowns
