@@ -26,7 +26,7 @@ BUDGETS = {
     "plugins/backend_vllm": 3_900,
     "plugins/batch": 900,
     "plugins/bench": 1_800,
-    "plugins/cluster": 34_600,
+    "plugins/cluster": 35_200,
     "plugins/engines": 800,
     "plugins/grammars": 1_600,
     "plugins/models": 7_800,

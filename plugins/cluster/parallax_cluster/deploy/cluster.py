@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from parallax_cluster.config.home import event_file, plan_file
+from parallax_cluster.config.home import plan_file
 from parallax_cluster.config.run import RunSettings
 from parallax_cluster.deploy.code_admission import CodeAdmission
 from parallax_cluster.deploy.join_codes import find_method, get_method, try_code_of
 from parallax_cluster.deploy.joined_model import JoinedModel
-from parallax_cluster.deploy.recorder import ClusterFacts, record
+from parallax_cluster.deploy.recorder import look_at, recording
 from parallax_cluster.deploy.succession import ToldState, check_taken_over, followed, open_own_term
 from parallax_cluster.deploy.weight_size import ITEM_BYTES, measure_weight, read_model
 from parallax_cluster.labels import ANYWHERE, LabelRules, is_label, read_labels
@@ -29,7 +29,6 @@ from parallax_cluster.node.coordinator.placement_guard import make_placement
 from parallax_cluster.node.coordinator.plan_store import PlanStore
 from parallax_cluster.node.coordinator.profiles import NodeProfiles
 from parallax_cluster.node.coordinator.rooms import MachineRooms
-from parallax_cluster.node.membership.event_store import EventStore
 from parallax_cluster.node.membership.own_term import NEWER_HINT, OwnTerm
 from parallax_cluster.node.membership.standbys import Standbys
 from parallax_cluster.placement.demand import measure_demand
@@ -163,22 +162,11 @@ class JoinedCluster:
                 following = followed(self._stages.registry, own, told, self._give_way)
                 self._standbys = await stack.enter_async_context(following)
             updating = WatchedWork(self._pool.follow(), self._fail)
-            recording = WatchedWork(record(EventStore(event_file()), self._find_facts), _note_unrecorded)
+            await stack.enter_async_context(recording(lambda: look_at(self._pool, self._models)))
             try:
                 yield
             finally:
                 await updating.cancel()
-                await recording.cancel()
-
-    def _find_facts(self) -> ClusterFacts:
-        """Return what is recorded when it changes."""
-        models = {name: self._models[name] for name in self._pool.models}
-        return ClusterFacts(
-            nodes=frozenset(node.name for node in self._pool.firsts),
-            drained=frozenset(self._pool.drained.names),
-            plans={name: model.describe_plan() for name, model in models.items()},
-            states={name: model.describe_health() for name, model in models.items()},
-        )
 
     def _fail(self, error: BaseException) -> None:
         for model in self._models.values():
@@ -220,10 +208,6 @@ class JoinedCluster:
         made = JoinedModel(deployment, planner, describe, self._rooms, self._maker)
         self._models[deployment.model_id] = made
         return made
-
-
-def _note_unrecorded(error: BaseException) -> None:
-    logger.error("what happens is not recorded any more", exc_info=error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

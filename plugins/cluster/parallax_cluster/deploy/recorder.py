@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from parallax_cluster.config.home import event_file
+from parallax_cluster.deploy.joined_model import JoinedModel
+from parallax_cluster.node.coordinator.node_pool import NodePool
 from parallax_cluster.node.membership.event_store import Event, EventStore
 from parallax_core.api import ParallaxError
+from parallax_core.api.node import WatchedWork
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +58,32 @@ def find_events(before: ClusterFacts, now: ClusterFacts, at: float) -> Iterator[
             yield Event(time=at, kind="status", subject=model, text=f"{state}: {reason}" if reason else state)
 
 
+def look_at(pool: NodePool, models: Mapping[str, JoinedModel]) -> ClusterFacts:
+    """Return the facts of the nodes in a pool, and of the models that it serves."""
+    return ClusterFacts(
+        nodes=frozenset(node.name for node in pool.firsts),
+        drained=frozenset(pool.drained.names),
+        plans={name: models[name].describe_plan() for name in pool.models},
+        states={name: models[name].describe_health() for name in pool.models},
+    )
+
+
+@asynccontextmanager
+async def recording(look: Callable[[], ClusterFacts]) -> AsyncIterator[None]:
+    """Keep what happens in this user's file while in the context."""
+    work = WatchedWork(record(EventStore(event_file()), look), _note_end)
+    try:
+        yield
+    finally:
+        await work.cancel()
+
+
+def _note_end(error: BaseException) -> None:
+    logger.error("what happens is not recorded any more", exc_info=error)
+
+
 async def record(store: EventStore, look: Callable[[], ClusterFacts]) -> None:
-    """Keep in ``store`` what changes in what ``look`` returns, until cancelled; a full disk loses events only."""
+    """Keep each change of the facts of ``look`` in ``store``, until cancelled; a full disk loses events only."""
     before, is_told = NOTHING, False
     while True:
         now = look()

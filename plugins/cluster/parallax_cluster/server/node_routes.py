@@ -1,33 +1,19 @@
-"""The routes that drain machines of a cluster, take them back, and list what has happened."""
+"""The routes that drain machines of a cluster, and take them back."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 from fastapi.responses import Response
 
-from parallax_cluster.config.home import event_file
-from parallax_cluster.node.membership.event_store import MOST_EVENTS, Event, EventStore
 from parallax_cluster.server.replies import ClusterReply
 from parallax_cluster.server.view import ClusterView, read_cluster, show_cluster
 from parallax_core.api import UnknownName, needs_role
-from parallax_core.api.dialect import ResponseModel, ServedModels, describe_answer, describe_errors, respond_with
+from parallax_core.api.dialect import ServedModels, describe_answer, describe_errors, respond_with
 
 NodePath = Annotated[str, Path(max_length=256, description="The name of a node that has joined, or of its machine.")]
-
-Since = Annotated[float, Query(ge=0, le=10**9, description="Seconds to look back.")]
-Limit = Annotated[int, Query(ge=1, le=MOST_EVENTS, description="The most events; the latest are listed.")]
-
-
-class HistoryReply(ResponseModel):
-    """The answer to ``GET /v1/cluster/history``."""
-
-    object: Literal["list"]
-    data: list[Event]
-    """The oldest first."""
 
 
 @runtime_checkable
@@ -60,14 +46,6 @@ def make_node_router(models: ServedModels) -> APIRouter:
         """Give a drained machine layers again, where that is worth it."""
         await _find_host(models).note_drained(node, is_drained=False)
         return await answer(read_cluster(models), is_admin=True)
-
-    @router.get("/v1/cluster/history", responses=describe_answer(HistoryReply) | describe_errors(400, 401, 403))
-    @needs_role("admin")
-    async def list_history(since: Since = 86400.0, limit: Limit = 1000) -> Response:
-        """List what has happened to the cluster of this machine, also before a restart, the oldest first."""
-        store = EventStore(event_file())
-        found = await asyncio.to_thread(store.find, time.time() - since, limit)
-        return respond_with(HistoryReply(object="list", data=found))
 
     return router
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from parallax_cluster.server.events import ClusterFeed
+from parallax_cluster.server.history import make_history_router
 from parallax_cluster.server.node_metrics import NodeCollector
 from parallax_cluster.server.node_routes import answer, make_node_router
 from parallax_cluster.server.replies import ClusterReply, ReplicaReply, show_replica
@@ -47,7 +48,7 @@ def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """Return the routes of a cluster for a server."""
     del options
     models.server_metrics.registry.register(NodeCollector(lambda: read_cluster(models)))
-    return Dialect(routers=(make_router(models), make_node_router(models)))
+    return Dialect(routers=(make_router(models), make_node_router(models), make_history_router()))
 
 
 def make_router(models: ServedModels) -> APIRouter:

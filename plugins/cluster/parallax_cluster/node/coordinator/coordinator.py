@@ -130,7 +130,7 @@ class Coordinator:
 
     @property
     def reason(self) -> str:
-        """Why the latest plan was made; empty: there is none."""
+        """Why the latest plan was made."""
         return self._reason
 
     @property

@@ -50,7 +50,7 @@ class EventStore:
             database.execute("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", (MOST_EVENTS,))
 
     def find(self, since: float, most: int) -> list[Event]:
-        """Return the latest events since a time, at most so many, the oldest first."""
+        """Return the latest events since a time, the oldest first; at most ``most``."""
         query = "SELECT at, kind, subject, text FROM event WHERE at >= ? ORDER BY id DESC LIMIT ?"
         with open_database(self._path, SCHEMA, VERSION, CONTENT) as database:
             rows = database.execute(query, (since, most)).fetchall()
