@@ -62,7 +62,6 @@ def try_family(kind: str, backend: Backend) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the families that the report lacks, print, and write it; return the exit code."""
     parser = argparse.ArgumentParser(description="Compare random models of every family with transformers.")
     parser.add_argument("--backend", choices=BACKENDS, default="mlx")
     parser.add_argument("--families", nargs="+", choices=list(PROVED), default=list(PROVED), help="run only these")
@@ -72,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for kind in options.families:
         if kind not in done:
             done[kind] = try_family(kind, BACKENDS[options.backend]())
-            write_report(options.out, describe_run(["benchmarks.families"], VERSIONS) | {"families": done})
+            run = describe_run(["benchmarks.families", "--backend", options.backend], VERSIONS)
+            write_report(options.out, run | {"families": done})
         said = done[kind].get("refused") or done[kind]["worst"]
         print(kind, "pass" if done[kind]["passed"] else "FAIL", said, flush=True)
     return 0 if all(found["passed"] for found in done.values()) else 1
