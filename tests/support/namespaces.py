@@ -59,10 +59,10 @@ class Process:
     lines: list[tuple[float, str]] = field(default_factory=list)
 
     def read(self) -> None:
-        """Read lines until the command has closed its output."""
+        """Read lines until the command has closed its output, and close it."""
         assert self.popen.stdout is not None
-        with suppress(ValueError):  # closed at the end
-            for line in self.popen.stdout:
+        with suppress(ValueError), self.popen.stdout as output:
+            for line in output:
                 self.lines.append((time.monotonic(), line.rstrip("\n")))
 
     def find(self, text: str, since: float = 0.0) -> tuple[float, str] | None:
@@ -182,8 +182,6 @@ class Machine:
         finally:
             process.end()
             reader.join()
-            assert popen.stdout is not None
-            popen.stdout.close()
 
     def fetch(self, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the JSON at a URL, as a client on this machine gets it; empty: there is no answer.
