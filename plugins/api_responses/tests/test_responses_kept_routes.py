@@ -13,6 +13,7 @@ import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
+from parallax_core.node.pipeline.unread import MOST_BYTES
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from plugins.api_responses.tests.responses_client import (
@@ -112,14 +113,23 @@ def test_conversation_that_is_too_large_is_refused_by_name(site: ScriptedSite) -
     assert (error["param"], "more than 100 bytes" in error["message"]) == ("previous_response_id", True)
 
 
+class Unread:
+    """A stream that holds what it holds."""
+
+    unread = 0
+
+    def cut(self, reason: str) -> None:
+        del reason
+
+
 def test_stream_of_events_leaves_nothing_counted(site: ScriptedSite) -> None:
     site.engine.scripts.append("Hello.")
     name = post(site, background=True).json()["id"]
     wait_for(site, name)
     assert get(site, name, stream=True).text.count("event: ") > 5
-    keeper = find_keeper(site)
-    assert (keeper._backlog.num_bytes, dict(keeper._unread)) == (0, {})
-    keeper._backlog._most = keeper._backlog._most_of_one = 10
+    backlog = site.models.backlog
+    assert backlog.num_bytes == 0
+    backlog.add(Unread(), MOST_BYTES)
     for query in ({"stream": True}, {}):
         assert error_of(get(site, name, **query), 429)["code"] == "overloaded"
 
