@@ -17,6 +17,8 @@ from parallax_core.server.response_models import ResponseModel
 
 REFERENCE = "#/components/schemas/{name}"
 REFERRED = re.compile(r'"#/components/schemas/(\w+)"')
+BASES: tuple[type[Any], ...] = (msgspec.Struct, Strict, ResponseModel)
+"""What bodies, answers and values in them derive from; a class of a later one goes before others of its name."""
 TYPES = {str: "string", bool: "boolean"}
 """The types of constants, as JSON schemas call them."""
 
@@ -24,7 +26,7 @@ TYPES = {str: "string", bool: "boolean"}
 def add_schemas(document: dict[str, Any], others: Iterable[type[Any]] = ()) -> None:
     """Add the schemas that an OpenAPI document refers to and lacks, and those of ``others``."""
     shapes = document["components"]["schemas"]
-    known = {each.__name__: each for base in (Strict, ResponseModel) for each in _list_classes(base)}
+    known = {each.__name__: each for base in BASES for each in _list_classes(base)}
     known |= {each.__name__: each for each in others}
     names = {*REFERRED.findall(json.dumps(document["paths"])), *(each.__name__ for each in others)} - shapes.keys()
     missing = [known[name] for name in sorted(names & known.keys())]
@@ -33,7 +35,8 @@ def add_schemas(document: dict[str, Any], others: Iterable[type[Any]] = ()) -> N
     _, read = models_json_schema(bodies, ref_template=REFERENCE.format(name="{model}"))  # type: ignore[arg-type]
     _, written = msgspec.json.schema_components(replies, ref_template=REFERENCE)
     for name, shape in written.items():
-        _complete(shape, known[name])
+        if issubclass(model := known.get(name, object), msgspec.Struct):  # an answer may have values of other kinds
+            _complete(shape, model)
     added = {**read.get("$defs", {}), **written}
     add_field_docs(added, [known[name] for name in added if name in known])
     shapes |= added

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from parallax_core.server.api_schemas import REFERENCE, add_schemas
@@ -25,6 +27,27 @@ class SchemaReply(ResponseModel, kw_only=True):
     parts: list[SchemaPart]
     reason: Literal["b", "a"] | None = None
     """Why it ended."""
+
+
+class SchemaValue(msgspec.Struct, frozen=True):
+    """A value that was not made for answers."""
+
+    text: str = ""
+    """In words."""
+
+
+@dataclass(frozen=True)
+class SchemaPlace:
+    """Another."""
+
+    row: int = 0
+
+
+class SchemaHistory(ResponseModel):
+    """An answer with such values."""
+
+    values: list[SchemaValue]
+    place: SchemaPlace
 
 
 class SchemaBody(Strict):
@@ -54,6 +77,13 @@ def test_constants_of_an_answer_have_types_and_no_defaults() -> None:
     assert found["object"] == {"const": "reply", "type": "string"}
     reason = {"anyOf": [{"enum": ["a", "b"], "type": "string"}, {"type": "null"}]}
     assert found["reason"] == {**reason, "description": "Why it ended."}
+
+
+def test_answer_may_have_values_of_other_kinds() -> None:
+    found = describe(SchemaHistory)
+    assert found["SchemaValue"]["required"] == ["text"]
+    assert found["SchemaValue"]["properties"] == {"text": {"type": "string", "description": "In words."}}
+    assert found["SchemaPlace"]["properties"].keys() == {"row"}
 
 
 def test_body_is_described_as_it_is_read() -> None:
