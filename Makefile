@@ -5,7 +5,7 @@ PORT    ?= 8000
 BACKEND ?= mlx
 MODEL   ?=
 ARGS    ?=
-WORKERS ?= 3
+WORKERS ?= 4
 
 PLUGINS  := $(patsubst plugins/%/pyproject.toml,plugins/%,$(wildcard plugins/*/pyproject.toml))
 PROJECTS := . $(PLUGINS)
@@ -71,20 +71,20 @@ lint: $(DEV)/.stamp ## check style, formatting, imports between packages, and ty
 	@echo "lint-imports"
 	@$(DEV)/bin/lint-imports --no-logo
 	@echo "mypy"
-	@$(DEV)/bin/mypy --num-workers $(WORKERS) conftest.py docs/front_page.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_* docs/examples/*/parallax_*)
+	@$(DEV)/bin/mypy --num-workers 3 conftest.py docs/front_page.py parallax_core tests $(wildcard benchmarks plugins/*/parallax_* docs/examples/*/parallax_*)
 	@echo "mypy of the plugins' tests"
 	@mkdir -p build
 	@sed -e 's|^mypy_path = .*|mypy_path = "$(subst $(eval ) ,:,$(addprefix $$MYPY_CONFIG_FILE_DIR/../,$(PLUGIN_TEST_PATH)))"|' -e '/^cache_dir/d' \
 		pyproject.toml >build/mypy-plugins.toml
-	@$(DEV)/bin/mypy --num-workers $(WORKERS) --config-file build/mypy-plugins.toml $(wildcard plugins/*/tests plugins/*/engine_tests docs/examples/*/tests)
+	@$(DEV)/bin/mypy --num-workers 3 --config-file build/mypy-plugins.toml $(wildcard plugins/*/tests plugins/*/engine_tests docs/examples/*/tests)
 
 # OpenBLAS threads spin while they wait for each other, which wastes most of the time when processes share the cores.
 unit evidence: export OPENBLAS_NUM_THREADS ?= 1
 
-# WORKERS processes share the tests: three for two cores, since many wait for links, clocks and servers. Tests chosen by
-# ARGS run in one process.
+# WORKERS processes share the tests: four for two cores, since one has the tests of servers first, which wait for half of
+# their time, and others wait for links and clocks. Tests chosen by ARGS run in one process.
 # DURATIONS=FILE adds what each file of tests took to a JSON file; the record is tests/durations.json.
-unit: $(DEV)/.stamp ## run the tests in WORKERS (3) processes, or with ARGS for pytest in one
+unit: $(DEV)/.stamp ## run the tests in WORKERS (4) processes, or with ARGS for pytest in one
 	@echo "pytest"
 	@$(DEV)/bin/python -m pytest $(or $(ARGS),--numprocesses $(WORKERS) --dist worksteal $(if $(EVERYTHING),,$$($(PASSED)))) \
 		$(if $(DURATIONS),--store-durations $(abspath $(DURATIONS)))

@@ -116,7 +116,7 @@ async def test_worker_that_gets_sigterm_without_a_spare_is_started_again(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "victim", ["neighbour", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("leaver", "spare"))]
+    "victim", [pytest.param(each, marks=pytest.mark.nightly) for each in ("neighbour", "leaver", "spare")]
 )
 async def test_worker_that_is_killed_while_another_leaves_is_replaced(tmp_path: Path, victim: str) -> None:
     pipeline = Pipeline(tmp_path, sizes=(1, 2), spares=2)

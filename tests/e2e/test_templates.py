@@ -35,7 +35,7 @@ def list_children(pid: int) -> list[int]:
     return list(map(int, found.read_text().split())) if found.exists() else []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_template_without_end_holds_up_nobody_and_not_the_end(
     model_home: Path, model_folder: Path, tmp_path: Path
 ) -> None:

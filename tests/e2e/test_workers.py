@@ -48,7 +48,7 @@ async def test_split_over_tcp_with_keys_equals_the_whole(tmp_path: Path) -> None
         await pipeline.check_pages()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.nightly)])
 async def test_lost_worker_is_replaced_and_its_requests_go_on(tmp_path: Path, number: signal.Signals) -> None:
     async with running(Pipeline(tmp_path)) as pipeline:
         before = pipeline.pids
