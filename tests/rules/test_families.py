@@ -1,0 +1,25 @@
+"""Every family was compared with transformers, whole and split, and the page of families says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.familiespage import PAGE, read_record, write_page
+from tests.support.checkpoints import PROVED
+
+
+def test_record_names_every_family() -> None:
+    assert read_record().keys() == PROVED.keys(), "run: python -m benchmarks families-torch"
+
+
+@pytest.mark.parametrize("kind", PROVED)
+def test_family_passed_whole_and_in_every_split(kind: str) -> None:
+    found = read_record()[kind]
+    assert found["passed"]
+    layers = int(PROVED[kind].get("num_hidden_layers", 4))
+    cuts = {f"[{cut}]" for cut in range(1, layers)} | {str(list(range(1, layers))), str([1, layers - 1]), "whole"}
+    assert found["splits"].keys() == cuts
+
+
+def test_page_of_families_is_that_of_the_code_and_the_record() -> None:
+    assert PAGE.read_text(encoding="utf-8") == write_page(), "run: python -m tests.rules.familiespage"
