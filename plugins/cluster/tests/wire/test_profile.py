@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallax_cluster.labels import MOST_LABELS
 from parallax_cluster.wire.profile import (
     MOST_LINKS,
     MOST_MODELS,
+    MOST_VERSIONS,
     DeviceReport,
     LinkReport,
     LinkTried,
@@ -46,6 +48,8 @@ REPORT = NodeReport(
     disk_free=10**12,
     stored=(StoredLayers("hf:org/name", 0, 12),),
     links=(LinkReport("head", 0.002, 1e8), LinkReport("attic/7", 0.0, 1e3)),
+    labels=(("room", "attic"),),
+    versions=(("parallax-core", "0.1.0"),),
 )
 
 
@@ -80,6 +84,8 @@ def test_speed_of_zero_is_refused(name: str) -> None:
         (msgspec.structs.replace(REPORT, backend="\n"), "unprintable"),
         (msgspec.structs.replace(REPORT, stored=(StoredLayers("hf:org/name", 3, 3),)), "do not exist"),
         (msgspec.structs.replace(REPORT, links=(LinkReport("\x1b", 0.1, 1e6),)), "unprintable"),
+        (msgspec.structs.replace(REPORT, versions=(("parallax-core", "\x1b"),)), "unprintable"),
+        (msgspec.structs.replace(REPORT, labels=(("room", "a=b"),)), "another form than KEY=VALUE"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(report: NodeReport, words: str) -> None:
@@ -94,6 +100,8 @@ def test_fields_that_do_not_fit_are_refused(report: NodeReport, words: str) -> N
     [
         msgspec.structs.replace(REPORT, stored=REPORT.stored * (MOST_MODELS + 1)),
         msgspec.structs.replace(REPORT, links=REPORT.links[:1] * (MOST_LINKS + 1)),
+        msgspec.structs.replace(REPORT, labels=(("room", "attic"),) * (MOST_LABELS + 1)),
+        msgspec.structs.replace(REPORT, versions=(("parallax-core", "1"),) * (MOST_VERSIONS + 1)),
     ],
 )
 def test_endless_list_is_refused(report: NodeReport) -> None:
