@@ -124,28 +124,37 @@ def test_select_backend_goes_on_after_nonsense_and_errors(caplog: pytest.LogCapt
     assert make_host(shy={"select_backend": lambda: None}).select_backend({}, ["a"]) is None
 
 
+class Surface:
+    """What a server gives to a plugin, of which routes are kept."""
+
+    def __init__(self) -> None:
+        self.routers: list[object] = []
+
+    engine: Any = None
+
+    def add_router(self, router: object) -> None:
+        self.routers.append(router)
+
+    def write_errors(self, path: str, write: Any) -> None:
+        raise NotImplementedError
+
+    def rewrite_bodies(self, path: str, rewrite: Any) -> None:
+        raise NotImplementedError
+
+    async def read(self, request: Any, reader: Any, kind: Any) -> Any:
+        raise NotImplementedError
+
+    async def forward(self, request: Any, path: str, body: bytes | None = None) -> Any:
+        raise NotImplementedError
+
+    def add_page(self, path: str, folder: Any) -> None:
+        raise NotImplementedError
+
+    def status(self) -> Any:
+        raise NotImplementedError
+
+
 def test_extend_server_gives_each_plugin_a_surface_of_its_own() -> None:
-    class Surface:
-        def __init__(self) -> None:
-            self.routers: list[object] = []
-
-        engine: Any = None
-
-        def add_router(self, router: object) -> None:
-            self.routers.append(router)
-
-        def write_errors(self, path: str, write: Any) -> None:
-            raise NotImplementedError
-
-        def rewrite_bodies(self, path: str, rewrite: Any) -> None:
-            raise NotImplementedError
-
-        async def read(self, request: Any, reader: Any, kind: Any) -> Any:
-            raise NotImplementedError
-
-        async def forward(self, request: Any, path: str, body: bytes | None = None) -> Any:
-            raise NotImplementedError
-
     def half(server: Surface) -> None:
         server.add_router("half")
         explode()
