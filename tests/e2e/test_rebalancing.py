@@ -34,7 +34,7 @@ def list_layers(cluster: PacedCluster) -> dict[str, int]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_layers_leave_a_slow_node_and_the_streams_stay_right(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

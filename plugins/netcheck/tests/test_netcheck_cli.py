@@ -48,6 +48,6 @@ def test_without_a_server_it_says_what_it_cannot_know() -> None:
 
 
 def test_exit_status_tells_that_no_server_is_reached() -> None:
-    ran = CliRunner().invoke(app, ["--ask", f"tcp://{HOST}:9"])
-    assert ran.exit_code == 1
+    ran = CliRunner().invoke(app, ["--ask", f"tcp://{HOST}:{find_ports()}"])
+    assert ran.exit_code == 1, ran.output
     assert "no server was reached" in ran.output

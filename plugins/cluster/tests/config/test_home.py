@@ -13,6 +13,7 @@ def test_files_of_a_home_are_where_they_always_were(tmp_path: Path, monkeypatch:
     assert {name: str(each().relative_to(tmp_path)) for name, each in functions.items()} == {
         "cluster_file": "cluster/codes.db",
         "plan_file": "cluster/plans.db",
+        "event_file": "cluster/events.db",
         "term_file": "cluster/coordinator",
         "term_key_file": "cluster/signing.key",
         "standby_file": "cluster/standby",

@@ -26,7 +26,7 @@ async def test_worker_that_ends_is_started_again_and_ends_with_the_coordinator(t
         await until(lambda: len(pids()) == 1)
         os.kill(pids()[0], signal.SIGKILL)
         await until(lambda: len(pids()) == 2)
-        assert list(supervisor.pids) == pids()[1:]
+        await until(lambda: list(supervisor.pids) == pids()[1:])
     assert not supervisor.pids
     assert not is_alive(pids()[1])
 
