@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conformance.example import ALONE
 from tests.support import passed
-from tests.support.passed import ENGINE, ROOT, digest_sources, has_passed, list_sources, list_suites, record
+from tests.support.passed import (
+    ENGINE,
+    ROOT,
+    digest_sources,
+    has_passed,
+    list_options,
+    list_sources,
+    list_suites,
+    record,
+)
 
 RELEASE, PLUGIN = "vllm-0.32.0", "plugins/source_disk"
 FILES = {
@@ -74,6 +87,19 @@ def test_other_machine_runs_all(tree: Path, monkeypatch: pytest.MonkeyPatch) -> 
     record(tree, [PLUGIN])
     monkeypatch.setattr(passed, "_describe_machine", lambda: ["3.14.0", "Linux", "riscv64"])
     assert not has_passed(tree, PLUGIN)
+
+
+def test_tests_that_have_passed_are_left_out(tree: Path) -> None:
+    (tree / PLUGIN / "tests/test_disk.py").write_text("def test_disk(): pass")
+    (tree / "plugins/other/tests").mkdir(parents=True)
+    (tree / "plugins/other/tests/test_other.py").write_text("def test_other(): pass")
+    (tree / "pytest.ini").write_text("[pytest]\ntestpaths = plugins/*/tests\n")
+    for options, collected in (([], ["disk", "other"]), (list_options([PLUGIN]), ["other"])):
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *options]
+        ran = subprocess.run(
+            command, cwd=tree, env={**os.environ, **ALONE}, capture_output=True, text=True, check=False
+        )
+        assert [name for name in ("disk", "other") if f"test_{name}.py::" in ran.stdout] == collected, ran.stdout
 
 
 def make_sources(root: Path) -> None:
