@@ -92,7 +92,7 @@ unit: $(DEV)/.stamp ## run the tests in WORKERS (4) processes, or with ARGS for 
 
 # The record says what ran. What fails runs once more, and is flaky if it passes then.
 nightly: NIGHTLY := $(DEV)/bin/python -m pytest -m nightly --record tests/nightly.json
-nightly: $(DEV)/.stamp ## run the tests that `make test` leaves out, and type the documentation on machines that have nothing yet (90 minutes)
+nightly: $(DEV)/.stamp ## run the tests that `make test` leaves out, type the documentation on machines that have nothing yet, and run all others (two hours)
 	@$(NIGHTLY) --numprocesses $(WORKERS) --dist worksteal $(ARGS) || $(NIGHTLY) --last-failed --last-failed-no-failures none
 	@$(NIGHTLY) tests/e2e/nightly.py $(ARGS)
 	@$(MAKE) unit EVERYTHING=1

@@ -24,7 +24,7 @@ from tests.support.families import Family, Trial, run_chunks, run_forks, run_gre
 from tests.support.torch_backend import TorchBackend
 
 BACKENDS: dict[str, Callable[[], Backend]] = {"mlx": MlxBackend, "torch": TorchBackend}
-LENGTH, PROMPT = 108, 60  # so many that windows of 8 discard some, and that a sequence fills seven pages
+LENGTH, PROMPT = 108, 60  # tokens: windows of 8 discard some, and a sequence fills seven pages
 LENGTHS = (0, 1, 7, 8, 9, 15, 16, 17, 33, 64, 95, 107, 108)
 VERSIONS = ("mlx", "mlx-lm", "torch", "transformers")
 

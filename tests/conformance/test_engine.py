@@ -43,7 +43,7 @@ class ToyKit(EngineConformance):
 
 
 class FewEnds(ToyKit):
-    """Of the ends that all tasks of one stage meet, those that nobody expects are met nightly."""
+    """Leaves panics and exits of tasks to the nightly run; `TestPipelineOfOne` tries them every time."""
 
     @pytest.mark.nightly
     def test_panic_that_ends_a_task_is_noticed(self) -> None:

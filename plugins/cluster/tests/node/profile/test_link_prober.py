@@ -105,7 +105,7 @@ async def test_head_is_never_among_those_that_are_not_reached() -> None:
 
 
 class Noting(InProcessTransport):
-    """Notes to whom it connects."""
+    """Records the names of the peers to which it connects."""
 
     def __init__(self) -> None:
         super().__init__(TransportPlan(node="near"))

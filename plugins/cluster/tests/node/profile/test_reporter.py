@@ -145,7 +145,7 @@ def test_stutter_of_a_link_is_no_news(link: LinkReport, *, is_new: bool) -> None
 
 
 class Known(LinkProber):
-    """Has measured the link to one node."""
+    """Returns one measured link."""
 
     def __init__(self, node: str) -> None:
         super().__init__(InProcessTransport(TransportPlan(node="node")), "node")
