@@ -28,7 +28,6 @@ from parallax_backend_mlx.runtime import KVCache, mx, plain_attention
 from parallax_core.api import Answer, Draw, Drawn, Fork, Open, Row, Sampling, SeqId, SequenceSpec, StageBatch, StagePlan
 
 PAGE, HEADS, WIDTH = 4, 2, 32
-PART = Part((HEADS, WIDTH), mx.float32)
 DTYPES = frozenset([mx.float32])
 SPEC = SequenceSpec(prompt_length=1, sampling=Sampling(temperature=0))
 
@@ -45,14 +44,20 @@ class Plain:
 
 
 def make_view(row_ranges: list[RowRange], window: int = 0) -> PagedView:
-    """Return a view of rows in page arrays of noise; the page before all others has huge numbers."""
-    layer_cache = PageArrays(Leaf("window" if window else "full", (PART, PART), window), 0, PAGE)
+    """Return a view of rows in page arrays of noise."""
+    return PagedView(make_arrays(window), SlotMapping(row_ranges, PAGE, window))
+
+
+def make_arrays(window: int = 0, dtype: mx.Dtype = mx.float32) -> PageArrays:
+    """Return page arrays of noise; the page before all others has huge numbers."""
+    part = Part((HEADS, WIDTH), dtype)
+    layer_cache = PageArrays(Leaf("window" if window else "full", (part, part), window), 0, PAGE)
     layer_cache.grow(40)
     for index, array in enumerate(layer_cache.arrays):
-        noise = mx.random.normal(array.shape, key=mx.random.key(index))
+        noise = mx.random.normal(array.shape, dtype, key=mx.random.key(index))
         noise[: HEADS * PAGE] = 1000.0
         layer_cache.arrays[index] = noise
-    return PagedView(layer_cache, SlotMapping(row_ranges, PAGE, window))
+    return layer_cache
 
 
 CASES: dict[str, tuple[list[RowRange], int]] = {
@@ -90,8 +95,8 @@ def test_pages_hold_what_is_gathered(case: str, heads: int, narrower: int | None
 
 def test_mask_of_another_view_of_the_same_places_is_known() -> None:
     """A model takes the masks of all layers from the first one of a kind."""
-    first = make_view([RowRange(9, 1, 0, (5, 2, 7)), RowRange(4, 1, 0, (1, 0))])
-    second = PagedView(first._layer_cache, first._places)
+    places, layer_cache = SlotMapping([RowRange(9, 1, 0, (5, 2, 7)), RowRange(4, 1, 0, (1, 0))], PAGE, 0), make_arrays()
+    first, second = PagedView(layer_cache, places), PagedView(layer_cache, places)
     fresh = mx.zeros((2, HEADS, 1, WIDTH))
     second.update_and_fetch(fresh, fresh)
     assert second.find_pages(first.make_mask(1)) is not None
@@ -178,12 +183,19 @@ def test_kernel_is_not_used_where_it_fails(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_kernel_is_not_used_for_a_dtype_it_is_wrong_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, used = Plain(), list[mx.Dtype]()
+    monkeypatch.setattr(paged_decode, "DecodeKernel", lambda: plain)
     monkeypatch.setattr(paged_decode, "check_kernel", lambda _, dtype: "off by 1" if dtype == mx.float16 else "")
     find_attention.cache_clear()
     found = find_attention()
     find_attention.cache_clear()
     assert found is not None
-    assert found._dtypes == {mx.float32, mx.bfloat16}
+    for dtype in (mx.float32, mx.float16, mx.bfloat16):
+        view = PagedView(make_arrays(dtype=dtype), SlotMapping([RowRange(9, 1, 0, (5, 2, 7))], PAGE, 0))
+        fresh, mask, calls = mx.ones((1, HEADS, 1, WIDTH), dtype), view.make_mask(1), plain.calls
+        found(fresh, *view.update_and_fetch(fresh, fresh), view, 0.3, mask)
+        used += [dtype] * (plain.calls - calls)
+    assert used == [mx.float32, mx.bfloat16]
 
 
 def test_kernel_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:

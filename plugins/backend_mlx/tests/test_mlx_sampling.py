@@ -237,9 +237,11 @@ def test_banned_tokens_are_never_drawn() -> None:
 
 
 def test_noise_of_the_sampler_is_that_of_the_reference() -> None:
-    sampler = Sampler(40_000)
-    noise: Any = sampler._make_noise([at(3, Sampling(seed=9))])[0].tolist()
-    key = draw_key(9, 3)
-    expected = [gumbel(hash32(key, token)) for token in range(40_000)]
-    assert max(abs(left - right) for left, right in zip(noise, expected, strict=True)) < 5e-6
-    assert max(expected) > 9
+    """Without the noise of the reference all scores are equal, so that a token with 2e-5 more is drawn."""
+    key, tokens = draw_key(9, 3), range(0, 40_000, 1009)
+    noise = [gumbel(hash32(key, token)) for token in range(40_000)]
+    logits = mx.repeat(-mx.array([noise]), len(tokens), axis=0)
+    logits[mx.arange(len(tokens)), mx.array(list(tokens))] += 2e-5
+    drawn = Sampler(40_000).sample(logits, [at(3, Sampling(seed=9))] * len(tokens))
+    assert drawn.tolist() == list(tokens)
+    assert max(noise) > 9

@@ -250,14 +250,18 @@ class BrokenLayer:
         return self.layer(*args, **kwargs)
 
 
-def open_broken(shared: MlxStage, folder: Path) -> tuple[MlxStage, BrokenLayer]:
+def load_broken(folder: Path) -> tuple[Network, BrokenLayer]:
     model, _ = load_network(StagePlan(model=folder), read_checkpoint(folder).tensors)
     network = Network(model)
     broken = BrokenLayer(model.model.layers[1])
-    account = Account(shared.info)
-    layout = read_layout(network)
-    assert layout is not None
     model.model.layers[1] = broken
+    return network, broken
+
+
+def open_broken(shared: MlxStage, folder: Path) -> tuple[MlxStage, BrokenLayer]:
+    network, broken = load_broken(folder)
+    account, layout = Account(shared.info), read_layout(network)
+    assert layout is not None
     runner = PagedRunner(network, layout, account.pools, Grouping(is_batched=False, has_states=False, spare_keys=0))
     return MlxStage(account, runner), broken
 
@@ -298,13 +302,14 @@ class SpoiledCache(KVCache):
         SpoiledCache.spoiled = True
 
 
-def test_stage_that_cannot_go_back_says_it_is_lost(shared: MlxStage, llama: Path) -> None:
-    stage, broken = open_broken(shared, llama)
-    network = stage._runner._network  # type: ignore[union-attr]
-    runner = SerialRunner(network)
-    stage = MlxStage(Account(shared.info), runner)
+def test_stage_that_cannot_go_back_says_it_is_lost(
+    shared: MlxStage, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, broken = load_broken(llama)
+    cache = [*network.make_cache()[:2], SpoiledCache()]  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(network, "make_cache", lambda: cache)
+    stage = MlxStage(Account(shared.info), SerialRunner(network))
     open_sequence(stage, ONE)
-    runner._held[ONE].cache[2] = SpoiledCache()  # type: ignore[no-untyped-call]
     broken.runs_left = 1
     with pytest.raises(StageLost, match="could not be restored"):
         run_row(stage, ONE, 0, PROMPT)
@@ -339,7 +344,7 @@ def test_prefill_pays_no_head(llama: Path) -> None:
     """The hidden states of the wanted places only go into the head."""
     network = Network(load_network(StagePlan(model=llama), read_checkpoint(llama).tensors)[0])
     network.install_pick()
-    assert network._pick is not None
+    assert "hidden" in network.list_capabilities(), "the head could not be found"
     logits = network.run_tokens(PROMPT, network.make_cache(), [3, 50])
     assert logits.shape == (2, 97)
     everything = network.run_tokens(PROMPT, network.make_cache(), range(60))

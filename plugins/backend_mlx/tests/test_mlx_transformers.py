@@ -11,8 +11,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from parallax_backend_mlx.backend import MlxBackend
-from parallax_backend_mlx.paged_runner import PagedRunner
+from parallax_backend_mlx.backend import MlxBackend, open_network
+from parallax_backend_mlx.checkpoint import read_checkpoint
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.stage import MlxStage
 from parallax_core.api import Draw, Drawn, Open, Row, Sampling, SeqId, SequenceSpec, StageBatch, StagePlan
@@ -82,11 +82,10 @@ def _quiet() -> Iterator[None]:
     transformers.logging.enable_progress_bar()
 
 
-def find_error(stage: MlxStage, model: Any) -> float:
+def find_error(folder: Path, model: Any, context: int = len(PROMPT)) -> float:
     """Return the largest difference of logits over the prompt, as a share of the largest."""
-    assert isinstance(stage._runner, PagedRunner)
-    network = stage._runner._network
-    tokens = PROMPT[: stage.info.context_length]
+    network, _ = open_network(StagePlan(model=folder), read_checkpoint(folder))
+    tokens = PROMPT[:context]
     found = network.run_tokens(tokens, network.make_cache(), range(len(tokens)))
     with torch.inference_mode():
         expected = mx.array(model(torch.tensor([list(tokens)])).logits[0].numpy())
@@ -99,17 +98,15 @@ def test_logits_are_those_of_transformers(kind: str, changes: dict[str, Any], co
     model = make_model(kind, changes, tmp_path)
     stage = MlxBackend().open_ordinary(StagePlan(model=tmp_path))
     assert stage.info.context_length == context
-    assert find_error(stage, model) < TOLERANCE
     stage.close()
+    assert find_error(tmp_path, model, context) < TOLERANCE
 
 
 def test_comparison_sees_a_wrong_theta(tmp_path: Path) -> None:
     """What it is all for: the mistake that is easily made changes logits far more than the tolerance."""
     make_model("llama", {"rope_parameters": THETA}, tmp_path / "right")
     wrong = make_model("llama", {"rope_parameters": THETA | {"rope_theta": 10000.0}}, tmp_path / "wrong")
-    stage = MlxBackend().open_ordinary(StagePlan(model=tmp_path / "right"))
-    assert find_error(stage, wrong) > 100 * TOLERANCE
-    stage.close()
+    assert find_error(tmp_path / "right", wrong) > 100 * TOLERANCE
 
 
 def run_greedy(stage: MlxStage, count: int) -> Sequence[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -40,6 +41,7 @@ def generate(link: socket, asked: frames.Generate) -> None:
 
 
 def main() -> None:
+    print("process", os.getpid(), os.environ["TMPDIR"], flush=True)
     link = socket(fileno=int(sys.argv[1]))
     inbox = Inbox[frames.Frame](link, frames.receive)
     load = inbox.wait()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -124,6 +126,7 @@ async def test_error_of_one_answer_ends_the_request_and_no_other() -> None:
 async def test_closed_stream_stops_its_answers_at_sglang(capsys: pytest.CaptureFixture[str]) -> None:
     async with running() as engine:
         stream = engine.submit(make_request(SLOW, n=2))
+        kept = weakref.ref(stream)
         deltas = []
         async for delta in stream:
             deltas.append(delta)
@@ -131,7 +134,9 @@ async def test_closed_stream_stops_its_answers_at_sglang(capsys: pytest.CaptureF
             stream.close()
         assert len(deltas) <= 2
         await read(engine, make_request(id=RequestId("two")))
-        assert engine._streams == {}
+        del stream
+        gc.collect()
+        assert kept() is None, "the engine keeps a stream that is over"
     assert capsys.readouterr().err.count("sglang: stop") == 1
 
 
@@ -174,19 +179,18 @@ async def test_stop_while_it_starts_ends_the_start() -> None:
     assert engine.health().state != "ready"
 
 
-async def test_stop_ends_streams_and_the_whole_process_group() -> None:
+async def test_stop_ends_streams_and_the_process(capsys: pytest.CaptureFixture[str]) -> None:
     engine = make_engine()
     await engine.start()
-    child = engine._child
-    assert child is not None
     stream = engine.submit(make_request(SLOW))
     await engine.stop()
     deltas = [delta async for delta in stream]
     assert deltas[-1].finish is not None
     assert deltas[-1].finish.reason == "aborted"
     assert deltas[-1].finish.message
-    assert not is_alive(child._process.pid)
-    assert child._folder not in list_folders()
+    _, _, pid, folder = capsys.readouterr().err.splitlines()[0].split()
+    assert not is_alive(int(pid))
+    assert folder not in list_folders()
     await engine.stop()
     with pytest.raises(Unavailable):
         engine.submit(make_request())
@@ -218,7 +222,6 @@ from parallax_backend_sglang import process
 from parallax_backend_sglang.frames import LoadEngine, pack
 process.CHILD = [sys.argv[1]]
 child = process.ChildProcess(on_cpu=True, threads=1)
-print("child", child._process.pid, child._folder, file=sys.stderr, flush=True)
 child.link.sendall(pack(LoadEngine("Hangs", {})))
 sys.stdin.read()
 """
@@ -228,7 +231,7 @@ def test_death_of_the_worker_ends_what_sglang_started_while_it_loads() -> None:
     command = [sys.executable, "-c", WORKER, str(FAKE)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stderr is not None
-        _, child, folder = worker.stderr.readline().split()
+        _, _, child, folder = worker.stderr.readline().split()
         lines = iter(worker.stderr.readline, "")
         grandchild = next(line.split()[-1] for line in lines if "started" in line)
         worker.kill()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -136,6 +137,10 @@ class Child:
         return None
 
 
+CHILDREN = WeakKeyDictionary[RemoteStage, Child]()
+"""The child processes of open stages."""
+
+
 def make_load(layers: LayerRange | None = None, architecture: str = "Fake") -> LoadStage:
     """Return the message for a stage of `Layers`."""
     return LoadStage(architecture, "model", {}, make_info(layers))
@@ -143,15 +148,14 @@ def make_load(layers: LayerRange | None = None, architecture: str = "Fake") -> L
 
 def open_stage(layers: LayerRange | None = None) -> RemoteStage:
     """Return a stage of `Layers`."""
-    return RemoteStage(cast("Any", Child), make_load(layers), silent)
-
-
-def get_child(stage: RemoteStage) -> Child:
-    return cast("Child", stage._child)
+    child = Child()
+    stage = RemoteStage(cast("Any", lambda: child), make_load(layers), silent)
+    CHILDREN[stage] = child
+    return stage
 
 
 def get_layers(stage: RemoteStage) -> Layers:
-    layers = get_child(stage).layers
+    layers = CHILDREN[stage].layers
     assert layers is not None
     return layers
 
@@ -184,7 +188,7 @@ class TestSglangStage(StageConformance, FailedSteps):
 
 
 def test_stage_whose_child_process_ends_is_lost_for_good(stage: RemoteStage) -> None:
-    get_child(stage).end()
+    CHILDREN[stage].end()
     for _ in range(2):
         with pytest.raises(StageLost, match="SGLang failed: on purpose") as lost:
             stage.edit([Open(SeqId(1), SPEC)])

@@ -10,16 +10,18 @@ import logging
 import math
 from itertools import chain as join
 from pathlib import Path
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
 
 from parallax_backend_torch import graph_replay as replay
+from parallax_backend_torch import loaded
 from parallax_backend_torch.experts import Experts
 from parallax_backend_torch.graph_replay import round_extent
 from parallax_backend_torch.stage import TorchStage
 from parallax_backend_torch.step_upload import Extent, StepUpload, open_step_upload
+from parallax_backend_torch.store import Store
 from parallax_core.api import DType, LayerRange, PagePool, PoolInfo, Row, SeqId, StagePlan
 from parallax_core.testing.checks.chain import Chain
 from parallax_sampling_torch.tensors import upload
@@ -51,17 +53,21 @@ def open_stages(
     ranges = zip((0, *cuts), (*cuts, LAYERS), strict=True)
     options = {"graphs": graphs}
     plans = [StagePlan(model=folder, layers=LayerRange(*each), dtype=dtype, options=options) for each in ranges]
-    stages = [cast("TorchStage", TorchBackend().open_stage(plan)) for plan in plans]
-    for stage in stages:
-        for tensor in join.from_iterable(find_store(stage)):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaded, "Store", UnwrittenStore)
+        return [cast("TorchStage", TorchBackend().open_stage(plan)) for plan in plans]
+
+
+class UnwrittenStore(Store):
+    """A store that holds nothing but NaN at first."""
+
+    made: ClassVar[list[UnwrittenStore]] = []
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.made.append(self)
+        for tensor in join.from_iterable(self.tensors):
             tensor.fill_(math.nan)
-    return stages
-
-
-def find_store(stage: TorchStage) -> list[tuple[torch.Tensor, ...]]:
-    """Return what the layers of a stage keep."""
-    assert stage._held is not None
-    return stage._held.store.tensors
 
 
 def run_decodes(trial: Trial, count: int) -> None:
@@ -111,11 +117,11 @@ def test_rows_that_were_added_leave_everything_as_it_is(tmp_path: Path) -> None:
     with Pretence(), Chain([stage := open_stages(tmp_path, ())[0]]) as chain:
         seqs = [chain.open() for _ in range(4)]
         chain.step(*[chain.row(seq, make_tokens(5, seq)) for seq in seqs])
-        before = [tensor.clone() for tensor in join.from_iterable(find_store(stage))]
+        before = [tensor.clone() for tensor in join.from_iterable(UnwrittenStore.made[-1].tensors)]
         chain.step(*[chain.row(seq, (7,)) for seq in seqs[:3]])
         assert count_replays() == 1
         [info] = stage.info.pools
-        for tensor, old in zip(join.from_iterable(find_store(stage)), before, strict=True):
+        for tensor, old in zip(join.from_iterable(UnwrittenStore.made[-1].tensors), before, strict=True):
             changed = ((tensor != old) & ~(tensor.isnan() & old.isnan())).flatten(1).any(1).nonzero().flatten().tolist()
             spare = info.num_pages * info.page_size
             assert len(tensor) == spare + info.page_size

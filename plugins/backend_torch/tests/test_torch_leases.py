@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from parallax_backend_torch import backend, gpu_claim
+from parallax_backend_torch import backend, gpu_claim, loaded
 from parallax_backend_torch.devices import claim_device
 from parallax_backend_torch.layer_factory import LayerFactory
+from parallax_backend_torch.network import Runner
+from parallax_backend_torch.stage import StageParts
 from parallax_core.api import LayerRange, LeasedStage, Stage, StagePlan
 from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.lease import LeaseChecks
@@ -145,12 +147,21 @@ def test_half_of_the_layers_with_half_of_the_memory_has_the_pages_of_all(tmp_pat
 
 
 @pytest.mark.parametrize("options", [{}, {"generic": "always"}])
-def test_closed_stage_holds_no_weights(options: dict[str, str], tmp_path: Path) -> None:
+def test_closed_stage_holds_no_weights(
+    options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runners = list[weakref.ref[Runner]]()
+
+    def make_parts(runner: Runner, *rest: Any) -> StageParts:
+        runners.append(weakref.ref(runner))
+        return StageParts(runner, *rest)
+
+    monkeypatch.setattr(loaded, "StageParts", make_parts)
     save_family("llama", tmp_path)
     stage = load(tmp_path, options)
     lease = stage.lease(WHOLE, 0.5)
     Chain([lease]).trace_new((1, 2, 3))
-    runner = weakref.ref(find_loaded(stage).runner)
+    [runner] = runners
     assert runner() is not None
     stage.close()
     assert runner() is None
@@ -179,9 +190,3 @@ def load(folder: Path, options: dict[str, str] | None = None, memory_fraction: f
     stage = TorchBackend().open_stage(plan)
     assert isinstance(stage, LeasedStage)
     return stage
-
-
-def find_loaded(stage: LeasedStage) -> Any:
-    """Return the loaded layers of a stage."""
-    opens: Callable[..., Stage] | None = stage._open_part
-    return opens.__self__  # type: ignore[union-attr]

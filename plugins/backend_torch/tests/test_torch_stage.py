@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from parallax_backend_torch.network import Network
-from parallax_backend_torch.stage import TorchStage
+from parallax_backend_torch import loaded
+from parallax_backend_torch.layer_factory import LayerFactory
+from parallax_backend_torch.network import Network, Runner
+from parallax_backend_torch.stage import StageParts
 from parallax_backend_torch.step import Step
 from parallax_backend_torch.store import CacheSpec, Store, list_sizes
 from parallax_core.api import (
@@ -102,12 +105,13 @@ def test_stage_that_may_have_written_half_of_something_is_lost(
 
 
 def test_stage_whose_device_is_broken_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_parts(runner: Runner, store: Store, factory: LayerFactory, *rest: Any) -> StageParts:
+        on_meta = replace(factory, device=torch.device("meta"))  # it has no numbers to read
+        return StageParts(runner, store, on_meta, *rest)
+
     save_family("qwen2", tmp_path)
-    opened = TorchBackend().open_stage(StagePlan(model=tmp_path, memory_fraction=1e-3))
-    assert isinstance(opened, TorchStage)
-    assert opened._held is not None
-    on_meta = replace(opened._held.factory, device=torch.device("meta"))  # it has no numbers to read
-    stage = TorchStage(opened.info, replace(opened._held, factory=on_meta))
+    monkeypatch.setattr(loaded, "StageParts", make_parts)
+    stage = TorchBackend().open_stage(StagePlan(model=tmp_path, memory_fraction=1e-3))
     stage.edit([Open(SeqId(1), SPEC)])
     monkeypatch.setattr(Network, "run", fail_with(RuntimeError("an illegal memory access was encountered")))
     with pytest.raises(StageLost, match="its device failed"):
