@@ -23,13 +23,14 @@ from parallax_core.cli.plugin_commands import list_headings
 
 COMMANDS = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
-    "chat": "Talk to a running server in the terminal.",
     "models": "List, pull and remove models, and change those of a running server.",
     "plugins": "Show the installed plugins and what they offer, or write one.",
     "config": "Show every setting and its origin.",
     "doctor": "Check this machine and this installation.",
 }
 """Each is a Typer application named ``app`` in the module of that name beside this one; others are plugins' own."""
+MAIN = "Commands"
+"""The heading of these commands; a plugin adds to it by the group ``parallax.commands.commands``."""
 HIDDEN = ("worker", "completion")
 """Those that other programs and old habits call: they are not listed."""
 
@@ -38,8 +39,12 @@ class RootGroup(LazyGroup):
     """The commands of core, then those of plugins, which cannot take a name of core's."""
 
     def list_headings(self) -> dict[str, dict[str, str]]:
-        """Return the line of each command by its name, below its heading; plugins' own heading comes last."""
-        return {"Commands": dict(COMMANDS), **list_headings({*COMMANDS, *HIDDEN})}
+        """Return the line of each command by its name, below its heading; plugins' own heading comes last.
+
+        Below the first heading `serve` is first, then those that plugins add, then core's others.
+        """
+        others = list_headings({*COMMANDS, *HIDDEN})
+        return {MAIN: {"serve": COMMANDS["serve"], **others.pop(MAIN, {}), **COMMANDS}, **others}
 
     def load(self, name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
         """Import the command of that name."""

@@ -20,14 +20,6 @@ DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPiece:
-    """A piece of an answer in a chat."""
-
-    text: str
-    is_reasoning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class HttpReply:
     """A whole response of a server."""
 
@@ -113,23 +105,22 @@ class Client:
         except (OSError, HTTPException) as error:
             raise self._absent(error) from error
 
-    def chat(self, body: dict[str, Any]) -> Iterator[AnswerPiece]:
-        """Yield the pieces of a streamed answer in a chat; raises what `complete` raises."""
-        for choice in self._stream("/chat/completions", body):
-            delta = choice["delta"]
-            if reasoning := delta.get("reasoning"):
-                yield AnswerPiece(reasoning, is_reasoning=True)
-            if content := delta.get("content"):
-                yield AnswerPiece(content)
-
-    def complete(self, body: dict[str, Any]) -> Iterator[str]:
-        """Yield the text of a streamed completion, piece by piece.
+    def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the choices of a streamed answer, such as that of ``/chat/completions``, as they come.
 
         Raises:
             ParallaxError: if the server refuses the request, or ends the stream early.
         """
-        for choice in self._stream("/completions", body):
-            yield choice["text"]
+        with self._open(path, {**body, "stream": True}) as response:
+            for data in _read_events(response):
+                if data == b"[DONE]":
+                    return
+                event = json.loads(data)
+                if "error" in event:
+                    raise ParallaxError(event["error"]["message"])
+                yield from event["choices"]
+        message = "the server ended the connection in the middle of its answer"
+        raise ParallaxError(message, "its log may say why")
 
     def send(self, path: str, body: dict[str, Any]) -> HttpReply:
         """Return the server's reply to a POST request, whatever its status.
@@ -145,18 +136,6 @@ class Client:
                 return _read_reply(error.code, error)
         except (OSError, ValueError, HTTPException) as error:
             raise self._absent(error) from error
-
-    def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        with self._open(path, {**body, "stream": True}) as response:
-            for data in _read_events(response):
-                if data == b"[DONE]":
-                    return
-                event = json.loads(data)
-                if "error" in event:
-                    raise ParallaxError(event["error"]["message"])
-                yield from event["choices"]
-        message = "the server ended the connection in the middle of its answer"
-        raise ParallaxError(message, "its log may say why")
 
     def _fetch(self, path: str, role: str = "user") -> Any:  # noqa: ANN401 -- any JSON
         with self._open(path, role=role) as response:

@@ -27,6 +27,7 @@ OLD = {
 OWNERS = {
     "batch": "parallax-batch",
     "bench": "parallax-bench",
+    "chat": "parallax-chat",
     "cluster": "parallax-cluster",
     "engines": "parallax-engines",
     "join": "parallax-cluster",

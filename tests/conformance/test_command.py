@@ -64,6 +64,10 @@ class TestBatch(CommandConformance):
     place = "parallax_batch.cli:app"
 
 
+class TestChat(CommandConformance):
+    place = "parallax_chat.cli:app"
+
+
 class TestEngines(CommandConformance):
     place = "parallax_engines.cli:app"
 

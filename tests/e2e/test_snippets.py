@@ -44,6 +44,7 @@ INSTALLED = {
     "parallax-api-anthropic",
     "parallax-api-responses",
     "parallax-batch",
+    "parallax-chat",
     "parallax-cluster",
     "parallax-core",
     "parallax-engines",

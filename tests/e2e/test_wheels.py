@@ -82,6 +82,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-core",
         "parallax-backend-mlx",
         "parallax-batch",
+        "parallax-chat",
         "parallax-cluster",
         "parallax-engines",
         "parallax-models",

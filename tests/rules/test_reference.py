@@ -27,6 +27,7 @@ ALSO = {"parallax cluster join", "parallax cluster nodes", "parallax cluster run
 """Commands that are on the page without that word."""
 ON_PAGE = {
     "parallax-batch",
+    "parallax-chat",
     "parallax-cluster",
     "parallax-core",
     "parallax-engines",

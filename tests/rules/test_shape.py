@@ -21,7 +21,7 @@ MOST_PLUGIN_LINES = 40
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("parallax_core/api/__init__.py", "lines"): "it lists what plugins may import, a name a line",
     ("plugins/batch/parallax_batch/cli.py:batch", "arguments"): "the options of a command are its arguments",
-    ("parallax_core/cli/chat.py:chat", "arguments"): "the options of a command are its arguments",
+    ("plugins/chat/parallax_chat/cli.py:chat", "arguments"): "the options of a command are its arguments",
     **{
         (f"plugins/cluster/parallax_cluster/cli/{name}", "arguments"): "the options of a command are its arguments"
         for name in ("plan.py:plan", "profile.py:profile")

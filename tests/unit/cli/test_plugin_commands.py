@@ -39,6 +39,16 @@ def test_help_lists_a_command_with_the_first_line_of_its_module_under_its_own_he
     assert site.run("hello").stdout == "hello world\n"
 
 
+def test_command_of_a_plugin_is_listed_among_the_first_ones_after_serve(site: Site) -> None:
+    site.install_command("greeter", "hello", '"""Greet whoever you like."""\n' + HELLO)
+    site.state("greeter", {"parallax.commands.commands": "hello = greeter_plugin:app"})
+    shown = site.run("--help").stdout
+    assert shown.count("Commands:\n") == 1
+    assert [line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()[:4]] == [
+        *("serve", "chat", "hello", "models")
+    ]
+
+
 def test_plugin_adds_a_sub_command_to_parallax_plugins(site: Site) -> None:
     site.install_command("greeter", "hello", '"""Greet whoever you like."""\n' + HELLO)
     site.state("greeter", {"parallax.commands.plugins": "hello = greeter_plugin:app"})

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from parallax_core.base.errors import UsageError
-from parallax_core.cli.client import Client
+from parallax_core.api.cli import Client, UsageError
 
 MAX_TOKENS = 128
 """The most tokens to generate if the user does not say."""
@@ -21,8 +20,8 @@ def continue_text(client: Client, prompt: str | None, options: Mapping[str, obje
     """
     text = _read_prompt() if prompt is None else prompt
     body = {"model": client.model(), "prompt": text, "max_tokens": MAX_TOKENS, **options}
-    for piece in client.complete(body):
-        print(piece, end="", flush=True)
+    for choice in client.stream("/completions", body):
+        print(choice["text"], end="", flush=True)
     if sys.stdout.isatty():
         print()
 

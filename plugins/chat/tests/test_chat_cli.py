@@ -1,4 +1,4 @@
-"""The terminal's client against small servers that misbehave; the real server is asked in tests/e2e."""
+"""``parallax chat`` against small servers that misbehave; the real server is asked in tests/e2e."""
 
 from __future__ import annotations
 
@@ -10,31 +10,11 @@ import sys
 
 import pytest
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.client import AnswerPiece
-from parallax_core.cli.conversation import Conversation
+from parallax_chat.answer import AnswerPiece
+from parallax_chat.complete import continue_text
+from parallax_chat.conversation import Conversation
+from parallax_core.api import ParallaxError
 from tests.unit.cli.peer import Peer
-
-
-@pytest.mark.parametrize("body", [b"hello", b"{}", b'{"data": []}', b"[]", b"\xff"])
-def test_what_is_no_such_server_is_told(peer: Peer, body: bytes) -> None:
-    peer.body = body
-    with pytest.raises(ParallaxError, match="not an OpenAI-compatible server"):
-        peer.client.model()
-
-
-def test_refusal_is_told_in_the_servers_words(peer: Peer) -> None:
-    peer.status, peer.body = 401, b'{"error": {"message": "no valid API key"}}'
-    with pytest.raises(ParallaxError, match="no valid API key") as caught:
-        peer.client.model()
-    assert caught.value.hint == "set PARALLAX_API_KEY to a key that has the role 'user' on that server"
-
-
-@pytest.mark.parametrize("body", [b"oops", b"{}", b"[]"])
-def test_refusal_without_words_is_told_by_its_number(peer: Peer, body: bytes) -> None:
-    peer.status, peer.body = 502, body
-    with pytest.raises(ParallaxError, match="502 Bad Gateway"):
-        peer.client.model()
 
 
 def test_answer_that_breaks_off_is_no_answer(peer: Peer) -> None:
@@ -45,26 +25,6 @@ def test_answer_that_breaks_off_is_no_answer(peer: Peer) -> None:
     with pytest.raises(ParallaxError, match="ended the connection"):
         next(pieces)
     assert talk.turns == []
-
-
-@pytest.mark.parametrize("cut", [1, 8, 30])
-def test_server_that_is_killed_in_mid_answer_is_told(peer: Peer, cut: int) -> None:
-    events = (
-        b'data: {"choices": [{"delta": {"content": "He"}}]}\n\ndata: {"choices": [{"delta": {"content": "y"}}]}\n\n'
-    )
-    peer.stream, peer.is_chunked = b"%x\r\n%b\r\n" % (len(events), events), True
-    peer.stream = peer.stream[:-cut]
-    peer.may_end.set()
-    answer = peer.client.chat({"model": "m", "messages": []})
-    assert next(answer).text == "He"
-    with pytest.raises(ParallaxError, match="in the middle of its answer"):
-        list(answer)
-
-
-def test_error_in_the_stream_is_told(peer: Peer) -> None:
-    peer.body = b'data: {"error": {"message": "out of memory"}}\n\n'
-    with pytest.raises(ParallaxError, match="out of memory"):
-        list(peer.client.chat({}))
 
 
 def test_conversation_remembers_finished_turns_and_clears_all_but_instructions(peer: Peer) -> None:
@@ -87,9 +47,12 @@ def test_reasoning_is_told_apart_and_not_kept(peer: Peer) -> None:
     assert talk.turns[-1] == {"role": "assistant", "content": "yes"}
 
 
-def test_completion_is_printed_as_it_is(peer: Peer) -> None:
+def test_continuation_is_printed_as_it_is(peer: Peer, capsys: pytest.CaptureFixture[str]) -> None:
+    peer.models = b'{"data": [{"id": "m"}]}'
     peer.body = b'data: {"choices": [{"text": " upon"}]}\n\ndata: {"choices": [{"text": " a\\n"}]}\n\ndata: [DONE]\n\n'
-    assert "".join(peer.client.complete({})) == " upon a\n"
+    continue_text(peer.client, "Once", {"stop": ["."]})
+    assert capsys.readouterr().out == " upon a\n"
+    assert json.loads(peer.asked) == {"model": "m", "prompt": "Once", "max_tokens": 128, "stop": ["."], "stream": True}
 
 
 TERMINAL = """

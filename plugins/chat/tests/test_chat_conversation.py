@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from parallax_core.base.errors import UsageError
-from parallax_core.cli.client import Client
-from parallax_core.cli.conversation import COMMANDS, Conversation
+from parallax_chat.conversation import COMMANDS, Conversation
+from parallax_core.api import UsageError
+from parallax_core.api.cli import Client
 
 
 @pytest.fixture

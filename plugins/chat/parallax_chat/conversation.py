@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parallax_core.base.errors import UsageError
-from parallax_core.cli.client import AnswerPiece, Client
+from parallax_chat.answer import AnswerPiece, stream_answer
+from parallax_core.api.cli import Client, UsageError
 
 COMMANDS = {
     "/help": "show this list",
@@ -49,7 +49,7 @@ class Conversation:
         """Yield the answer to ``message``, and keep both turns once it is complete."""
         turns = [*self.turns, {"role": "user", "content": message}]
         parts = []
-        for piece in self.client.chat({"model": self.model, "messages": turns, **self.options}):
+        for piece in stream_answer(self.client, {"model": self.model, "messages": turns, **self.options}):
             if not piece.is_reasoning:
                 parts.append(piece.text)
             yield piece

@@ -1,4 +1,4 @@
-"""The command ``parallax chat``."""
+"""Talk to a running server in the terminal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.base.errors import ParallaxError, UsageError
-from parallax_core.cli.client import AnswerPiece, Client
-from parallax_core.cli.command import new_app
-from parallax_core.cli.complete import continue_text
-from parallax_core.cli.conversation import Conversation
-from parallax_core.cli.server_url import UrlOption, find_url
-from parallax_core.config.home import cache_folder
+from parallax_chat.answer import AnswerPiece
+from parallax_chat.complete import continue_text
+from parallax_chat.conversation import Conversation
+from parallax_core.api import ParallaxError, cache_folder
+from parallax_core.api.cli import Client, UrlOption, UsageError, find_url, new_app
 
 HELP = 'Ctrl-C stops an answer, Ctrl-D ends the chat; """ begins and ends several lines; /help lists the commands'
 COMMAND = re.compile("/[a-z]+")

@@ -1,0 +1,1 @@
+"""Talks to a running server in the terminal."""
