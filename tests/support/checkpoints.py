@@ -209,6 +209,15 @@ MORE: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
         "tie_word_embeddings": True,
     },
+    "lfm2_moe": ODD
+    | EXPERTS
+    | {
+        "initializer_range": 0.15,
+        "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
+        "num_dense_layers": 2,
+        "routed_scaling_factor": 1.5,
+        "tie_word_embeddings": True,
+    },
     "minimax_m2": ODD | EXPERTS | {"rotary_dim": 4},
     "ministral3": ODD
     | {

@@ -112,6 +112,8 @@ class GroupRoute:
     """Makes scores of the router's outputs."""
     num_best: int = 2
     """The number of experts in a group whose scores, added, are the score of the group."""
+    eps: float = 1e-20
+    """Added to the sum by which shares are divided."""
 
     def __call__(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose."""
@@ -126,5 +128,5 @@ class GroupRoute:
         chosen = ranked.topk(self.num_chosen, dim=-1).indices
         found = shares.gather(1, chosen)
         if self.is_normalised:
-            found = found / (found.sum(-1, keepdim=True) + 1e-20)
+            found = found / (found.sum(-1, keepdim=True) + self.eps)
         return chosen, found * self.scale

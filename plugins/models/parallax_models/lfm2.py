@@ -16,12 +16,17 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers."""
     heads, hidden = Heads.read(settings), settings.count("hidden_size")
     common = gated_mlp(hidden, find_inner(settings)) + 2 * hidden
-    kernel, bias = settings.count("conv_L_cache", default=3), settings.flag("conv_bias", default=False)
-    conv = common + hidden * (4 * hidden + kernel) + 5 * hidden * bias
-    state = LayerShape(kind="state", weights=conv, active_weights=conv, state_width=hidden * (kernel - 1))
     attention = heads.layer(heads.projections() + 2 * heads.width + common)
     for kind in read_kinds(settings):
-        yield state if kind == CONV else attention
+        yield read_conv(settings, common) if kind == CONV else attention
+
+
+def read_conv(settings: ConfigReader, common: int) -> LayerShape:
+    """Return a layer with a short convolution, and ``common`` parameters beside it."""
+    hidden, bias = settings.count("hidden_size"), settings.flag("conv_bias", default=False)
+    kernel = settings.count("conv_L_cache", default=3)
+    weights = common + hidden * (4 * hidden + kernel) + 5 * hidden * bias
+    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=hidden * (kernel - 1))
 
 
 def read_kinds(settings: ConfigReader) -> tuple[str, ...]:

@@ -1,11 +1,26 @@
-"""LFM2: short convolutions, and attention in some layers."""
+"""LFM2, with experts or without: short convolutions, and attention in some layers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from parallax_backend_torch.api import FULL, CacheSpec, Config, Decoder, Layer, Looker, ShortConv, Weights
+from parallax_backend_torch.api import (
+    FULL,
+    CacheSpec,
+    Config,
+    Decoder,
+    Experts,
+    GatedMlp,
+    GroupRoute,
+    Layer,
+    Looker,
+    Mixer,
+    ShortConv,
+    Weights,
+    build_experts,
+)
 from parallax_models.lfm2 import read_kinds
+from parallax_models.qwen3_moe import read_experts
 
 LAYER = {"input_layernorm": "operator_norm", "post_attention_layernorm": "ffn_norm", "mlp": "feed_forward"}
 ATTENTION = {"o_proj": "out_proj", "q_norm": "q_layernorm", "k_norm": "k_layernorm"}
@@ -34,3 +49,23 @@ class Lfm2(Decoder):
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer."""
         return super().build_layer(index, weights.rename(**LAYER, gate_proj="w1", up_proj="w3", down_proj="w2"))
+
+
+class Lfm2Moe(Lfm2):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def build_mixer(self, index: int, weights: Weights) -> Mixer:
+        """Build experts, or in the first layers an MLP."""
+        config, weights = self.config, weights.within("mlp")
+        if index < config.size("num_dense_layers", 2):
+            return GatedMlp(weights)
+        experts = read_experts(config)
+        has_correction = config.flag("use_expert_bias", default=True)
+        route = GroupRoute(
+            num_chosen=experts.num_chosen,
+            correction=weights.read_vector("expert_bias") if has_correction else None,
+            is_normalised=config.flag("norm_topk_prob", default=True),
+            scale=config.number("routed_scaling_factor", 1.0),
+            eps=1e-6,
+        )
+        return Experts(weights.make_linear("gate", purpose="router"), build_experts(weights, experts.num), route)
