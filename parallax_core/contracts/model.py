@@ -25,7 +25,7 @@ class LayerShape:
     active_weights: int
     """Parameters used for one token: fewer than ``weights`` if there are experts. A token costs twice as many FLOPs."""
     kv_width: int = 0
-    """Elements cached per token: keys and values of all heads, or a latent; 0 for a state."""
+    """Elements cached per token: keys and values of all heads, or a latent; 0 for a state, and for a ``full`` layer that keeps nothing."""
     state_width: int = 0
     """Elements kept per sequence, whatever its length."""
     window: int = 0

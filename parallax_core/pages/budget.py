@@ -91,8 +91,8 @@ def _find_need(kind: PoolKind, window: int, num_bytes: int, room: Room) -> Need:
 
 def _share_out(needs: Sequence[Need], num_bytes: float) -> list[int]:
     """Return the number of pages of each pool, for equally many typical sequences; surplus goes to the other pools."""
-    counts = [0] * len(needs)
-    unfilled = set(range(len(needs)))
+    counts = [need.most for need in needs]  # of pools that take no memory, too
+    unfilled = {index for index, need in enumerate(needs) if need.page_bytes}
     while unfilled:
         left = num_bytes - sum(
             counts[index] * need.page_bytes for index, need in enumerate(needs) if index not in unfilled

@@ -189,7 +189,8 @@ def check_layer(layer: LayerShape) -> None:
     is_active = 0 < layer.active_weights <= layer.weights
     assert is_active, broken(f"a layer has {layer.active_weights} active weights of {layer.weights}", ACTIVE)
     has_kv = layer.kind != "state"
-    assert (layer.kv_width > 0) == has_kv, broken(f"a {layer.kind} layer has kv_width {layer.kv_width}", KV)
+    is_fitting = (layer.kv_width > 0) == has_kv or (layer.kind == "full" and layer.kv_width == 0)
+    assert is_fitting, broken(f"a {layer.kind} layer has kv_width {layer.kv_width}", KV)
     has_state = layer.kind == "state"
     assert (layer.state_width > 0) == has_state, broken(f"a {layer.kind} layer has {layer}", STATE)
     has_window = layer.kind == "window"

@@ -95,6 +95,23 @@ class TestTiny(TinyKit):
     """The healthy one passes."""
 
 
+class Keyless(TinyAdapter):
+    """Has layers without keys and values, of one kind."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def read_layer(self, kind: Any, hidden: int) -> LayerShape:
+        layer = super().read_layer(kind, hidden)
+        return dataclasses.replace(layer, kv_width=0) if kind == self.kind else layer
+
+
+class TestKeyless(TinyKit):
+    """Layers that keep nothing of a sequence pass."""
+
+    adapter = Keyless("full")
+
+
 def test_written_checkpoint_can_be_read(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(write_tiny(tmp_path / "model", tied=True))
     assert checkpoint.config == CONFIG | {"tied": True}
@@ -211,6 +228,7 @@ FAULTS: list[tuple[TinyAdapter, str, str]] = [
     (say(is_tied=True), "test_embedding_and_head_are_where_they_belong", "is_tied is True"),
     (say(num_kv_heads=0), "test_numbers_make_sense", "cannot have the shape"),
     (Busy(), "test_numbers_make_sense", "active weights of"),
+    (Keyless("window"), "test_numbers_make_sense", "a window layer has kv_width 0"),
     (Windowless(), "test_numbers_make_sense", "has window 0"),
     (Blind(), "test_every_tensor_has_a_part", "is refused"),
     (Shifted(), "test_every_tensor_has_a_part", "belongs to 3, with 3 layers"),

@@ -236,6 +236,28 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "mistral": ODD | {"sliding_window": 8},
     "mixtral": ODD | EXPERTS,
+    "nemotron_h": {
+        "initializer_range": 0.15,
+        "layers_block_type": [
+            *("linear_attention", "moe", "full_attention", "mlp", "linear_attention", "moe", "mlp", "full_attention"),
+            "linear_attention",
+        ],
+        "mamba_head_dim": 8,
+        "mamba_num_heads": 6,
+        "moe_intermediate_size": 16,
+        "moe_latent_size": 12,
+        "moe_shared_expert_intermediate_size": 24,
+        "n_group": 4,
+        "n_groups": 2,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 9,
+        "rescale_prenorm_residual": False,
+        "routed_scaling_factor": 2.5,
+        "ssm_state_size": 6,
+        "time_step_min": 1e-9,  # transformers has this limit for prompts alone
+        "topk_group": 2,
+    },
     "olmo3": ODD
     | {
         "layer_types": UNEVEN,

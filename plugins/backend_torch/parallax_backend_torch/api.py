@@ -17,7 +17,7 @@ from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.latent import LatentAttention, LatentSizes
 from parallax_backend_torch.mamba import Mamba, MambaSizes
-from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer
+from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer, SquaredMlp
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
 from parallax_backend_torch.mxfp4 import widen_blocks
 from parallax_backend_torch.rope import Rope, make_rope, read_rope, scale_magnitude, split_pairs
@@ -62,6 +62,7 @@ __all__ = [
     "SlotMapping",
     "Slots",
     "SoftmaxRoute",
+    "SquaredMlp",
     "Step",
     "Weights",
     "WholeLayer",

@@ -36,6 +36,7 @@ class Experts:
         experts: the experts in the order of the scores.
         route: chooses experts by the scores.
         shared: the shared expert, which runs for every token, if the model has one.
+        latent: the matrices to the width of the routed experts and back, if it is not that of the model.
     """
 
     def __init__(
@@ -44,23 +45,29 @@ class Experts:
         experts: Sequence[Callable[[torch.Tensor], torch.Tensor]],
         route: Route,
         shared: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        latent: tuple[Packed, Packed] | None = None,
     ) -> None:
         self._router, self._experts, self._route, self._shared = router, experts, route, shared
+        self._latent = latent
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Return the sum of the experts' outputs plus ``residual``: [tokens, width]."""
         chosen, shares = self._route(self._router.apply(x).float())
         order = chosen.flatten().argsort(stable=True)
         tokens = order // chosen.shape[1]
-        sorted_x, sorted_shares = x[tokens], shares.flatten()[order, None].to(x.dtype)
+        inputs = x if self._latent is None else self._latent[0].apply(x)
+        sorted_x, sorted_shares = inputs[tokens], shares.flatten()[order, None].to(x.dtype)
         counts = torch.bincount(chosen.flatten(), minlength=len(self._experts)).tolist()
         parts, start = [], 0
         for expert, count in zip(self._experts, counts, strict=True):
             if count:
                 parts.append(expert(sorted_x[start : start + count]))
                 start += count
-        out = torch.zeros_like(x) if self._shared is None else self._shared(x)
+        shared = torch.zeros_like(x) if self._shared is None else self._shared(x)
+        out = shared if self._latent is None else torch.zeros_like(inputs)
         out.index_add_(0, tokens, torch.cat(parts).mul_(sorted_shares))
+        if self._latent is not None:
+            out = self._latent[1].apply(out, shared)
         return out if residual is None else out.add_(residual)
 
 

@@ -44,3 +44,21 @@ class GatedMlp:
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width]."""
         return self.back.apply(self.into.apply_gated(x, self.gate), residual)
+
+
+class SquaredMlp:
+    """Up and down, with squares of what is positive between them (arXiv 2109.08668).
+
+    Args:
+        weights: with ``up_proj`` and ``down_proj``.
+    """
+
+    is_steady = True
+    """See `model.find_obstacle`."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._into, self._back = weights.make_linear("up_proj"), weights.make_linear("down_proj")
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the output plus ``residual``: [tokens, width]."""
+        return self._back.apply(self._into.apply(x).relu().square(), residual)

@@ -26,8 +26,10 @@ class Shape:
     """Whether the head is tied to the embedding."""
     eps: float
     """The eps of the final norm."""
+    embedding: str = "embed_tokens"
+    """The name of the embedding in the checkpoint: ``embed_tokens`` or ``embeddings``."""
     norm: str = "norm"
-    """The name of the final norm in the checkpoint: ``norm`` or ``embedding_norm``."""
+    """The name of the final norm in the checkpoint: ``norm``, ``norm_f``, ``embedding_norm`` or ``final_layernorm``."""
     norm_offset: float = 0.0
     """See `arithmetic.Norm`."""
     embed_scale: float = 1.0

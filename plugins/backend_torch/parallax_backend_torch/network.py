@@ -93,7 +93,7 @@ class Ends:
 
 def load_ends(shape: Shape, selection: Selection, weights: Weights) -> Ends:
     """Return the embedding, the norm and the head of a stage, with their weights loaded."""
-    embedding = weights.make_linear("embed_tokens", purpose="ends") if selection.has_embedding else None
+    embedding = weights.make_linear(shape.embedding, purpose="ends") if selection.has_embedding else None
     if not selection.is_last:
         return Ends(shape, embedding)
     head = embedding if selection.is_tied else weights.make_linear("lm_head", purpose="ends")

@@ -24,6 +24,11 @@ class CacheSpec:
     """The number of tokens that a token attends to, including itself, if the kind is a window."""
     dtype: torch.dtype = torch.float32
 
+    @classmethod
+    def nothing(cls) -> CacheSpec:
+        """Return the cache of a layer that keeps nothing of a sequence."""
+        return cls("full", ())
+
     @property
     def pool(self) -> PoolKey:
         """The key of the pool; layers with the same key share a pool."""

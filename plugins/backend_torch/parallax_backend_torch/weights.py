@@ -30,9 +30,11 @@ from parallax_core.api import (
 from parallax_sampling_torch.tensors import read_tensor
 
 NAME = re.compile(
-    r"(?:model\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|embed_tokens|norm|embedding_norm|lm_head)\..*)"
+    r"(?:model\.|backbone\.)?(?:language_model\.)?(?:model\.)?"
+    r"((?:layers\.(\d+)|embed_tokens|embeddings|norm|norm_f|embedding_norm|final_layernorm|lm_head)\..*)"
 )
 """Matches a tensor's name without its prefix, which differs between text and multimodal models, and its layer."""
+EMBEDDINGS = "embed_tokens.", "embeddings."
 MATRIX = 2
 ATTENTION = re.compile(r"\b(self_attn|linear_attn)\.")
 """Matches the names of the part of a layer that combines tokens."""
@@ -65,7 +67,7 @@ class Selection:
             return False
         if found[2]:
             return self.layers.start <= int(found[2]) < self.layers.stop
-        if found[1].startswith("embed_tokens."):
+        if found[1].startswith(EMBEDDINGS):
             return self.has_embedding
         return self.is_last and not (self.is_tied and found[1].startswith("lm_head."))
 

@@ -62,6 +62,7 @@ FAMILIES = (
         "granite:GraniteHybrid",
     ),
     _offer("lfm2", "LFM2, dense", "Lfm2ForCausalLM", "lfm2:Lfm2"),
+    _offer("nemotron_h", "Nemotron-H and Nemotron 3", "NemotronHForCausalLM", "nemotron_h:NemotronH"),
     _offer("lfm2_moe", "LFM2 with experts", "Lfm2MoeForCausalLM", "lfm2:Lfm2Moe"),
     _offer("olmo3", "OLMo 3", "Olmo3ForCausalLM", "olmo3:Olmo3"),
     _offer("smollm3", "SmolLM3", "SmolLM3ForCausalLM", "smollm3:SmolLM3"),

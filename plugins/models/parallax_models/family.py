@@ -10,9 +10,10 @@ from typing import Any
 from parallax_core.api import ConfigReader, LayerShape, ModelShape, Part, Unsupported
 from parallax_models.weights import Heads
 
-LAYER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?layers\.(\d+)\.")
-BEFORE = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?embed_tokens\.")
-AFTER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:(?:model\.)?(?:embedding_)?norm\.|lm_head\.)")
+PREFIX = r"(?:model\.|backbone\.)?(?:language_model\.)?"
+LAYER = re.compile(PREFIX + r"(?:model\.)?layers\.(\d+)\.")
+BEFORE = re.compile(PREFIX + r"(?:model\.)?(?:embed_tokens|embeddings)\.")
+AFTER = re.compile(PREFIX + r"(?:(?:model\.)?(?:norm|norm_f|embedding_norm|final_layernorm)\.|lm_head\.)")
 
 
 @dataclass(frozen=True, slots=True)

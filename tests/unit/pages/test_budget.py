@@ -20,6 +20,14 @@ def test_pools_fit_the_memory(keys: list[tuple[PoolKind, int]], num_bytes: int) 
     assert min(pool.num_pages for pool in pools) >= 1
 
 
+def test_pool_of_layers_that_keep_nothing_takes_no_memory() -> None:
+    empty, state = plan_pools({("full", 0): 0, ("state", 0): 128}, Room(100_000, 4096, 128))
+    [alone] = plan_pools({("full", 0): 0}, Room(0, 4096, 128))
+    [whole] = plan_pools({("state", 0): 128}, Room(100_000, 4096, 128))
+    assert empty.num_pages == alone.num_pages == MOST_SEQUENCES * 4096 // PAGE_SIZE
+    assert state == whole
+
+
 def test_memory_one_pool_has_no_use_for_goes_to_the_others() -> None:
     full, state = plan_pools({("full", 0): 128, ("state", 0): 128}, Room(200_000_000, 4096, 128))
     assert state.num_pages == MOST_SEQUENCES

@@ -1,0 +1,114 @@
+"""Nemotron-H and Nemotron 3: each layer is Mamba 2, attention without positions, an MLP or experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from parallax_backend_torch.api import (
+    CacheSpec,
+    Config,
+    Decoder,
+    Experts,
+    Layer,
+    LayerCache,
+    Looker,
+    Mamba,
+    MambaSizes,
+    Mixer,
+    Norm,
+    SquaredMlp,
+    Step,
+    Weights,
+    check_choice,
+)
+from parallax_models.blocks.deepseek_v3 import read_route
+from parallax_models.nemotron_h import ATTENTION, MAMBA, MLP, read_kinds
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LookerLayer:
+    """What combines tokens, after a norm, and added to the residual."""
+
+    norm: Norm
+    part: Looker
+
+    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
+        """Return the hidden states after the layer."""
+        return self.part(self.norm(hidden), hidden, step, cache)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MixerLayer:
+    """What works on each token separately, after a norm, and added to the residual."""
+
+    norm: Norm
+    part: Mixer
+
+    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:  # noqa: ARG002 -- of attention
+        """Return the hidden states after the layer."""
+        return self.part(self.norm(hidden), hidden)
+
+
+class NemotronH(Decoder):
+    """See `parallax_backend_torch.api.Model`.
+
+    Steps of time are limited from below as ``time_step_limit`` says, as in the code of NVIDIA and mlx-lm. That of
+    transformers limits those of prompts, but not those of single tokens, to ``time_step_min``.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.kinds = read_kinds(config)
+        eps = config.number("layer_norm_epsilon", 1e-5)
+        super().__init__(config.fill(num_hidden_layers=len(self.kinds), rms_norm_eps=eps))
+        check_choice(config, "mlp_hidden_act", "relu2")
+        check_choice(config, "mamba_hidden_act", "silu")
+        self.shape = replace(self.shape, embedding="embeddings", norm="norm_f")
+        self.look = replace(self.look, rope=None)
+        self.sizes = MambaSizes(
+            num_heads=config.count("mamba_num_heads"),
+            num_groups=config.count("n_groups"),
+            head=config.count("mamba_head_dim"),
+            state=config.count("ssm_state_size"),
+            kernel=config.count("conv_kernel", default=4),
+            norm_groups=config.count("n_groups"),
+        )
+
+    def keep_layer(self, index: int) -> CacheSpec:
+        """Return the cache of a layer: keys and values, a state, or nothing."""
+        kind = self.kinds[index]
+        if kind == ATTENTION:
+            return self.heads.keep()
+        return self.sizes.keep() if kind == MAMBA else CacheSpec.nothing()
+
+    def build_attention(self, index: int, weights: Weights) -> Looker:
+        """Build attention, or Mamba 2."""
+        if self.kinds[index] == ATTENTION:
+            return super().build_attention(index, weights.rename(self_attn="mixer"))
+        least, *_ = self.config.raw.get("time_step_limit") or [0.0]
+        return Mamba(weights.within("mixer"), self.sizes, self.shape.eps, float(least))
+
+    def build_mixer(self, index: int, weights: Weights) -> Mixer:
+        """Build experts and an MLP that every token meets, or an MLP."""
+        weights = weights.within("mixer")
+        if self.kinds[index] == MLP:
+            return SquaredMlp(weights)
+        num = self.config.count("n_routed_experts")
+        latent = None
+        if self.config.has("moe_latent_size"):
+            latent = weights.make_linear("fc1_latent_proj"), weights.make_linear("fc2_latent_proj")
+        return Experts(
+            weights.make_linear("gate", purpose="router"),
+            [SquaredMlp(weights.within(f"experts.{number}")) for number in range(num)],
+            read_route(self.config, weights),
+            SquaredMlp(weights.within("shared_experts")),
+            latent,
+        )
+
+    def build_layer(self, index: int, weights: Weights) -> Layer:
+        """Build a layer of one part."""
+        norm = Norm(weights.read_vector("norm.weight"), self.shape.eps)
+        if self.kinds[index] in (MAMBA, ATTENTION):
+            return LookerLayer(norm, self.build_attention(index, weights))
+        return MixerLayer(norm, self.build_mixer(index, weights))

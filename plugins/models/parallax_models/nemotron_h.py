@@ -1,0 +1,81 @@
+"""Nemotron-H and Nemotron 3: each layer is Mamba 2, attention, an MLP or experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from parallax_core.api import ConfigReader, LayerShape, Unsupported
+from parallax_models.family import Family
+from parallax_models.weights import Heads
+
+MAMBA, ATTENTION, MLP, MOE = "linear_attention", "full_attention", "mlp", "moe"
+LETTERS = {"M": MAMBA, "*": ATTENTION, "-": MLP, "E": MOE}
+"""The letters for the kinds of layers in ``hybrid_override_pattern``."""
+WORDS = {"mamba": MAMBA, "attention": ATTENTION} | {kind: kind for kind in LETTERS.values()}
+"""The words for them in ``layers_block_type``, those before transformers 5 first."""
+
+
+def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
+    """Yield the layers; MLPs and experts keep nothing of a sequence."""
+    heads, hidden = Heads.read(settings), settings.count("hidden_size")
+    layers = {
+        MAMBA: read_mamba,
+        MOE: read_experts,
+        ATTENTION: lambda _: heads.layer(heads.projections()),
+        MLP: lambda _: keep_nothing(count_mlp(settings, hidden, settings.count("intermediate_size"))),
+    }
+    for kind in read_kinds(settings):
+        layer = layers[kind](settings)
+        yield replace(layer, weights=layer.weights + hidden, active_weights=layer.active_weights + hidden)
+
+
+def read_kinds(settings: ConfigReader) -> tuple[str, ...]:
+    """Return the kind of each layer, by words or by a string of letters; their number is that of the layers."""
+    pattern, words = settings.raw.get("hybrid_override_pattern"), settings.raw.get("layers_block_type")
+    given = [LETTERS.get(letter) for letter in pattern] if isinstance(pattern, str) else []
+    if isinstance(words, list):
+        given = [WORDS.get(word) for word in words if isinstance(word, str)]
+    kinds = tuple(kind for kind in given if kind)
+    if not kinds or len(kinds) < len(given):
+        raise Unsupported(f"the kinds of layers in config.json are {words or pattern!r}", "fetch the model again")
+    return kinds
+
+
+def keep_nothing(weights: int) -> LayerShape:
+    """Return a layer of ``weights`` parameters without a cache."""
+    return LayerShape(kind="full", weights=weights, active_weights=weights)
+
+
+def count_mlp(settings: ConfigReader, width: int, inner: int) -> int:
+    """Return the parameters of up and down."""
+    return 2 * width * inner + (width + inner) * settings.flag("mlp_bias", default=False)
+
+
+def read_mamba(settings: ConfigReader) -> LayerShape:
+    """Return a layer with Mamba 2."""
+    hidden, num = settings.count("hidden_size"), settings.count("mamba_num_heads")
+    inner, state = num * settings.count("mamba_head_dim"), settings.count("ssm_state_size")
+    channels = inner + 2 * settings.count("n_groups") * state
+    kernel = settings.count("conv_kernel", default=4)
+    weights = hidden * (inner + channels + num) + channels * (kernel + settings.flag("use_conv_bias", default=True))
+    weights += 3 * num + inner + inner * hidden
+    weights += (inner + channels + num + hidden) * settings.flag("use_bias", default=False)
+    width = channels * (kernel - 1) + inner * state
+    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=width)
+
+
+def read_experts(settings: ConfigReader) -> LayerShape:
+    """Return a layer with experts, between projections to a narrower width and back if ``moe_latent_size`` is set."""
+    hidden, num = settings.count("hidden_size"), settings.count("n_routed_experts")
+    width = settings.count("moe_latent_size", default=hidden)
+    shared = count_mlp(settings, hidden, settings.count("moe_shared_expert_intermediate_size")) + (hidden + 1) * num
+    if settings.has("moe_latent_size"):
+        shared += count_mlp(settings, hidden, width)
+    expert = 2 * width * settings.count("moe_intermediate_size")
+    chosen = settings.count("num_experts_per_tok")
+    layer = keep_nothing(shared + num * expert)
+    return replace(layer, active_weights=shared + chosen * expert, num_experts=num, num_active_experts=chosen)
+
+
+ADAPTER = Family(read_layers)
