@@ -25,7 +25,10 @@ class LayerShape:
     active_weights: int
     """Parameters used for one token: fewer than ``weights`` if there are experts. A token costs twice as many FLOPs."""
     kv_width: int = 0
-    """Elements cached per token: keys and values of all heads, or a latent; 0 for a state, and for a ``full`` layer that keeps nothing."""
+    """Elements cached per token: keys and values of all heads, or a latent; 0 for a state.
+
+    Also 0 for a layer that keeps nothing of a sequence, whose kind is ``full``.
+    """
     state_width: int = 0
     """Elements kept per sequence, whatever its length."""
     window: int = 0

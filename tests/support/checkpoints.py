@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from parallax_core.api import Part
 from parallax_core.testing.model import read_checkpoint
@@ -291,9 +291,39 @@ MORE: dict[str, dict[str, Any]] = {
     | PARTIAL
     | {"layer_types": ["linear_attention", "full_attention", *["linear_attention"] * 2, "full_attention"]},
     "seed_oss": ODD | {"attention_out_bias": True, "mlp_bias": True},
+    "step3p7": ODD
+    | {
+        "initializer_range": 0.15,
+        "layer_types": UNEVEN,
+        "mlp_layer_types": ["dense", "sparse", "sparse", "dense", "sparse"],
+        "moe_intermediate_size": 16,
+        "moe_router_scaling_factor": 2.5,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 3,
+        "num_sliding_attention_heads": 6,
+        "rope_parameters": {
+            "full_attention": THETA | {"partial_rotary_factor": 0.5, "rope_theta": 5000.0},
+            "sliding_attention": THETA,
+        },
+        "share_expert_dim": 24,
+        "sliding_window": 8,
+        "swiglu_limits": [0.0, 0.02, 0.0, 0.0, 0.05],
+        "swiglu_limits_shared": [0.1, 0.0, 0.02, 0.0, 0.05],
+    },
     "smollm3": ODD | {"no_rope_layers": [1, 1, 0, 1, 0], "tie_word_embeddings": True},
 }
 """The configuration of further families, irregular in all they may be."""
+SEEING: dict[str, dict[str, Any]] = {
+    "step3p7": {
+        "hidden_size": 16,
+        "image_size": 28,
+        "max_position_embeddings": 4,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "patch_size": 14,
+    },
+}
+"""The configuration of what sees, in models of `MORE` whose text model is a part."""
 PROVED = FAMILIES | MORE
 """Families with an adapter and blocks."""
 OTHERS: dict[str, dict[str, Any]] = {"olmo2": {}, "cohere": {"logit_scale": 0.25}, "olmo": {"clip_qkv": 1.5}}
@@ -315,17 +345,25 @@ def save_family(kind: str, folder: Path, **changes: Any) -> None:
 
 def load_reference(folder: Path) -> Any:
     """Return the model in ``folder`` loaded by transformers in float64; its float32 is less exact than the backends."""
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
     with _silence():
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+        model = _find_class(kind).from_pretrained(folder, dtype=torch.float64).eval()
         model.set_experts_implementation("eager")  # other implementations lack float64
     return model
 
 
+def _find_class(kind: str) -> Any:
+    return AutoModelForImageTextToText if kind in SEEING else AutoModelForCausalLM
+
+
 def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: int) -> None:
     torch.manual_seed(0)
-    made = AutoConfig.for_model(kind, **copy.deepcopy(BASE | changes))
+    settings = copy.deepcopy(BASE | changes)
+    if kind in SEEING:
+        settings = {"text_config": settings, "vision_config": dict(SEEING[kind])}
+    made = AutoConfig.for_model(kind, **settings)
     with _silence():
-        model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
+        model = _find_class(kind).from_config(made, dtype=torch.float32)
         for parameter in model.parameters():
             if parameter.ndim == 1:  # the weights of norms would be all ones or zeros
                 parameter.data += 0.1 * torch.randn_like(parameter)

@@ -62,6 +62,12 @@ FAMILIES = (
         "granite:GraniteHybrid",
     ),
     _offer("lfm2", "LFM2, dense", "Lfm2ForCausalLM", "lfm2:Lfm2"),
+    _offer(
+        "step3p5",
+        "Step 3.5 and Step 3.7, text",
+        "Step3p5ForCausalLM Step3p7ForConditionalGeneration",
+        "step3p5:Step3p5",
+    ),
     _offer("nemotron_h", "Nemotron-H and Nemotron 3", "NemotronHForCausalLM", "nemotron_h:NemotronH"),
     _offer("lfm2_moe", "LFM2 with experts", "Lfm2MoeForCausalLM", "lfm2:Lfm2Moe"),
     _offer("olmo3", "OLMo 3", "Olmo3ForCausalLM", "olmo3:Olmo3"),

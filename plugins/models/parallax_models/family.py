@@ -24,10 +24,12 @@ class Family:
     """Returns the layers in order."""
     is_tied: bool = False
     """Whether the head is tied to the embedding if config.json does not say."""
+    unify: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    """Returns the settings of the text model under the names, and in the forms, that ``read_layers`` reads."""
 
     def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
         """Read the shape of a model; see `parallax_core.api.ModelAdapter`."""
-        settings = ConfigReader(config)
+        settings = ConfigReader(self.unify(ConfigReader(config).raw))
         heads = Heads.read(settings)
         vocab, is_tied = settings.count("vocab_size"), settings.flag("tie_word_embeddings", default=self.is_tied)
         return ModelShape(

@@ -18,16 +18,23 @@ WORDS = {"mamba": MAMBA, "attention": ATTENTION} | {kind: kind for kind in LETTE
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; MLPs and experts keep nothing of a sequence."""
-    heads, hidden = Heads.read(settings), settings.count("hidden_size")
-    layers = {
-        MAMBA: read_mamba,
-        MOE: read_experts,
-        ATTENTION: lambda _: heads.layer(heads.projections()),
-        MLP: lambda _: keep_nothing(count_mlp(settings, hidden, settings.count("intermediate_size"))),
-    }
+    hidden = settings.count("hidden_size")
     for kind in read_kinds(settings):
-        layer = layers[kind](settings)
+        layer = read_layer(settings, kind)
         yield replace(layer, weights=layer.weights + hidden, active_weights=layer.active_weights + hidden)
+
+
+def read_layer(settings: ConfigReader, kind: str) -> LayerShape:
+    """Return a layer of a kind without its norm."""
+    match kind:
+        case "linear_attention":
+            return read_mamba(settings)
+        case "full_attention":
+            heads = Heads.read(settings)
+            return heads.layer(heads.projections())
+        case "moe":
+            return read_experts(settings)
+    return keep_nothing(count_mlp(settings, settings.count("hidden_size"), settings.count("intermediate_size")))
 
 
 def read_kinds(settings: ConfigReader) -> tuple[str, ...]:
