@@ -8,9 +8,10 @@ from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
 from parallax_core.server.error_forms import find_request_id
 from parallax_core.server.errors import error_response
+from parallax_core.server.hosting import HostedModel
 from parallax_core.server.json_response import respond, respond_with
 from parallax_core.server.logprobs import TokenWriter
-from parallax_core.server.model_errors import explain
+from parallax_core.server.model_errors import ChangeRefused, explain
 from parallax_core.server.model_routes import describe_model
 from parallax_core.server.openapi import (
     describe_answer,
@@ -22,13 +23,16 @@ from parallax_core.server.openapi import (
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, WholeResponse, answer_whole
 from parallax_core.server.response_models import ModelReply, ResponseModel
-from parallax_core.server.served_models import ModelEntry, ServedModels
+from parallax_core.server.served_models import ModelEntry, ServedModels, list_ids
 from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
+from parallax_core.server.strict_json import read_body
 
 __all__ = [
     "AnswerParsing",
+    "ChangeRefused",
     "FaultLog",
+    "HostedModel",
     "ModelEntry",
     "ModelReply",
     "ModelState",
@@ -56,7 +60,9 @@ __all__ = [
     "explain",
     "find_request_id",
     "is_full",
+    "list_ids",
     "make_call_id",
+    "read_body",
     "read_text",
     "respond",
     "respond_with",

@@ -41,15 +41,13 @@ from parallax_core.plugins.output import claim_output
 from parallax_core.server.options import ServerOptions
 
 if TYPE_CHECKING:
-    from parallax_core.server.model_changes import ModelChanges
-    from parallax_core.server.response_models import ResponseModel
     from parallax_core.server.served_models import ServedModels
 
 AUDIENCE_S, SHUTDOWN_S = 0.3, 0.5
 """Seconds that plugins have at the end: to receive the last events, and to shut down."""
 
-MakeLook = Callable[["ServedModels", Callable[[], "ResponseModel"]], Look]
-"""Makes a view of a server for the terminal; its second argument returns the answer of ``/v1/cluster/models``."""
+MakeLook = Callable[["ServedModels"], Look]
+"""Makes a view of a server for the terminal."""
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +158,6 @@ async def _run(
     from parallax_core.server.dialects import list_bodies
     from parallax_core.server.drain import Drain
     from parallax_core.server.metrics import ServerMetrics
-    from parallax_core.server.model_changes import ModelChanges
     from parallax_core.server.plugin_routes import extend_app
     from parallax_core.server.quota import Quota
     from parallax_core.server.run import ServerSite, run_server
@@ -175,19 +172,13 @@ async def _run(
     models.list_waiting, models.list_nodes = deployment.list_waiting, deployment.list_nodes
     models.find_plan = replicas.find_plan
     models.add_loading(deployment.model_id, plan.model, replicas.first)
-    changes = ModelChanges(models, replicas.host, on_demand=plan.loads_on_demand)
-    changes.know(plan.known_models)
-    app = make_app(models, changes, options, drain, context.plugins)
+    app = make_app(models, options, drain, context.plugins)
     show_pages = extend_app(app, models, context.plugins)
 
-    async with (
-        deployment.nodes_joining() as listening,
-        replicas.running(listening),
-        _shown(context, models, changes),
-    ):
+    async with deployment.nodes_joining() as listening, replicas.running(listening), _shown(context, models):
         if replicas.join_command:
             context.display.tell(replicas.join_command, context.output)
-        site = ServerSite(app, models, options, drain, changes, deployment.share_api, replicas.await_end)
+        site = ServerSite(app, models, options, drain, deployment.share_api, replicas.await_end)
         await run_server(
             site, sock, lambda: _announce(deployment, context, _url(sock, options), replicas.engines, show_pages)
         )
@@ -195,13 +186,11 @@ async def _run(
         tracer.close()
 
 
-def _shown(context: ServeContext, models: ServedModels, changes: ModelChanges) -> AbstractAsyncContextManager[None]:
+def _shown(context: ServeContext, models: ServedModels) -> AbstractAsyncContextManager[None]:
     """Return a context that shows the server on the terminal, if the command has a view."""
-    from parallax_core.server.model_routes import view_models
-
     if context.make_look is None:
         return nullcontext()
-    return watching(context.display, context.make_look(models, partial(view_models, models, changes)))
+    return watching(context.display, context.make_look(models))
 
 
 def _announce(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,9 @@ class Dialect:
     """None: its errors have OpenAI's form."""
     describe: Callable[[dict[str, Any]], None] | None = None
     """Corrects the description of the server, an OpenAPI document; None: there is nothing to correct."""
+    run: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """Runs beside the models, from the start of the server, also before they can answer. It is cancelled, and its end
+    awaited, before they are stopped. If it raises, that is logged, and the server goes on. None: nothing runs."""
     close: Callable[[], Awaitable[None]] | None = None
     """Closes what it has opened; called once, when the models have stopped."""
 

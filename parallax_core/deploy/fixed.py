@@ -43,8 +43,6 @@ StartNodes = Callable[[], AbstractAsyncContextManager[None]]
 class FixedReplicas:
     """The replicas of one model."""
 
-    host = None
-    """What opens further models: nothing, since the user chose the stages of this one."""
     join_command = ""
     """Empty: no machine joins by a code made here."""
     await_end = staticmethod(wait_for_ever)
@@ -78,10 +76,6 @@ class FixedPlan:
     pipeline: PipelineOptions
     routing: RoutingPolicy
     added: Additions = NOTHING
-
-    known_models = ()
-    """Models that clients may name besides: none, since the stages are of one."""
-    loads_on_demand = False
 
     @property
     def model(self) -> str:

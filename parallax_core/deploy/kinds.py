@@ -21,7 +21,7 @@ from parallax_core.deploy.fixed import FixedPlan, read_plan
 from parallax_core.deploy.services import ServiceMaker
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
-from parallax_core.server.hosting import HostedModel, ModelHost
+from parallax_core.server.hosting import HostedModel
 
 T = TypeVar("T")
 
@@ -32,10 +32,6 @@ class DeployedReplicas(Protocol):
     @property
     def first(self) -> HostedModel:
         """The model with which the server starts."""
-
-    @property
-    def host(self) -> ModelHost | None:
-        """What opens further models; None: nothing does."""
 
     @property
     def engines(self) -> list[ReplicaEngine]:
@@ -59,14 +55,6 @@ class DeployedReplicas(Protocol):
 @runtime_checkable
 class ServePlan(ServerPlan, Protocol):
     """What a server serves, and how its replicas are formed."""
-
-    @property
-    def known_models(self) -> tuple[str, ...]:
-        """Models that clients may name besides."""
-
-    @property
-    def loads_on_demand(self) -> bool:
-        """Whether a request for one of them loads it."""
 
     @property
     def address(self) -> tuple[str, int]:

@@ -28,7 +28,8 @@ class ServiceMaker:
 
     def __init__(self, models: ServedModels, options: ServerOptions, event_bus: EventBus) -> None:
         """Make services for ``models``; ``event_bus`` is told of their requests and losses."""
-        self._models = models
+        self.models = models
+        """The models whose services it makes."""
         self._options = options
         self._event_bus = event_bus
 
@@ -44,9 +45,9 @@ class ServiceMaker:
             router,
             deployment.text,
             self._make_reader(deployment),
-            self._models.server_metrics,
+            self.models.server_metrics,
             find_max_length=find_room,
-            quota=self._models.quota,
+            quota=self.models.quota,
             backlog=deployment.pipeline.backlog,
             parser=deployment.parser,
             options=self._options,
@@ -72,7 +73,7 @@ class ServiceMaker:
         setup = ReaderSetup(
             folder=str(deployment.folder),
             model_id=deployment.model_id,
-            bodies=self._models.bodies,
+            bodies=self.models.bodies,
             generation=deployment.text.generation,
             parser=traits,
         )

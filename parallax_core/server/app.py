@@ -27,7 +27,6 @@ from parallax_core.server.host_check import HostCheck
 from parallax_core.server.ignored_header import HEADER, IgnoredFieldsHeader
 from parallax_core.server.json_response import respond_with
 from parallax_core.server.methods import METHODS, HeadRequests
-from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.openapi import describe_answer, describe_app, describe_health
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.origin_check import OriginCheck
@@ -40,9 +39,7 @@ from parallax_core.server.sessions import Sessions
 from parallax_core.server.unused_query import note_unused
 
 
-def make_app(
-    models: ServedModels, changes: ModelChanges, options: ServerOptions, drain: Drain, plugins: PluginHost
-) -> FastAPI:
+def make_app(models: ServedModels, options: ServerOptions, drain: Drain, plugins: PluginHost) -> FastAPI:
     """Return the application for ``models``, with the API dialects of plugins and all its middleware.
 
     Raises:
@@ -54,7 +51,7 @@ def make_app(
     own = [
         _make_basics(models, drain),
         metrics.make_router(models.server_metrics),
-        model_routes.make_router(models, changes),
+        model_routes.make_router(models),
         stop_request.make_router(models),
     ]
     dialects = ServedDialects(own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +13,8 @@ from starlette.routing import BaseRoute, Match, Route
 from parallax_core.base.errors import PluginConflict
 from parallax_core.contracts.dialect import Dialect, DialectSpec
 from parallax_core.plugins.host import PluginHost
+
+logger = logging.getLogger(__name__)
 
 
 class ServedDialects:
@@ -36,9 +39,21 @@ class ServedDialects:
         self.opened.append(dialect)
         self.paths |= {body.path for body in spec.bodies.values()}
 
+    async def run(self) -> None:
+        """Run what dialects do beside the models; cancelled, it has ended once this has."""
+        works = [asyncio.create_task(each.run()) for each in self.opened if each.run is not None]
+        for work in works:
+            work.add_done_callback(_log_failure)
+        await asyncio.gather(*works, return_exceptions=True)
+
     async def close(self) -> None:
         """Close all dialects."""
         await asyncio.gather(*(each.close() for each in self.opened if each.close is not None))
+
+
+def _log_failure(work: asyncio.Task[None]) -> None:
+    if not work.cancelled() and (error := work.exception()) is not None:
+        logger.error("what a dialect does beside the models has failed", exc_info=error)
 
 
 def list_bodies(plugins: PluginHost) -> dict[str, tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""How the server opens and closes models; `deploy` implements it."""
+"""How the server starts and stops the models that it serves; `deploy` implements it."""
 
 from __future__ import annotations
 
@@ -34,30 +34,6 @@ class HostedModel(Protocol):
 
     def list_progress(self) -> Sequence[NodeProgress]:
         """Return what each node has of it, or is about to load."""
-
-
-class ModelHost(Protocol):
-    """Opens models beside those that are open."""
-
-    def name(self, model: str) -> str:
-        """Return what clients call a model.
-
-        Raises:
-            ParallaxError: if no source has models of that form.
-        """
-
-    async def open(self, model: str) -> HostedModel:
-        """Fetch what describes a model, and return it, not started.
-
-        Raises:
-            ParallaxError: if it cannot be found, fetched or read.
-        """
-
-    def remember(self, models: Sequence[str]) -> None:
-        """Keep which models are loaded, for the time after a restart. May wait for a disk, and never raises."""
-
-    def recall(self) -> Sequence[str]:
-        """Return the models that were loaded before a restart, without the first one. May wait for a disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
 from parallax_core.server.forwarded import ForwardedConnections
 from parallax_core.server.loop_lag import watch_lag
-from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 
@@ -63,7 +62,6 @@ class ServerSite:
     models: ServedModels
     options: ServerOptions
     drain: Drain
-    changes: ModelChanges
     share: Callable[[ServeLink], None] = lambda _: None
     """Is given what serves the clients of machines that have joined, each over a link of its own."""
     await_end: Callable[[], Coroutine[None, None, None]] = wait_for_ever
@@ -86,12 +84,15 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     starting = asyncio.create_task(_start(site, on_ready))
     yielding = asyncio.create_task(site.await_end())
+    dialects: ServedDialects = site.app.state.dialects
+    beside = asyncio.create_task(dialects.run())
     try:
         await asyncio.wait({ending, serving, starting, yielding}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in (ending, starting, yielding):
             task.cancel()
-        stopping = asyncio.create_task(_stop(site))  # its streams end at once, the rest while clients get their errors
+        # its streams end at once, the rest while clients get their errors
+        stopping = asyncio.create_task(_stop(site, beside))
         server.should_exit = True
         await asyncio.wait({ending, serving, starting, yielding, stopping})
         stopping.result()
@@ -138,8 +139,9 @@ async def _wait_for_signal(site: ServerSite) -> None:
     hurried.cancel()
 
 
-async def _stop(site: ServerSite) -> None:
-    await site.changes.stop()
+async def _stop(site: ServerSite, beside: asyncio.Task[None]) -> None:
+    beside.cancel()
+    await asyncio.wait([beside])
     await site.models.stop()
     dialects: ServedDialects = site.app.state.dialects
     await dialects.close()
@@ -155,13 +157,12 @@ async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
     await asyncio.gather(site.models.start(), importing)
     settle_memory()
     on_ready()
-    restoring = asyncio.create_task(site.changes.restore())
+    site.models.started.set()
     measuring = asyncio.create_task(watch_lag(site.models.server_metrics.note_lag))
     try:
         await _watch_health(site.models)
     finally:
         measuring.cancel()
-        restoring.cancel()
 
 
 def _do_nothing() -> None:

@@ -55,8 +55,6 @@ class ModelEntry:
     """The requests that are being answered."""
     loaded: int = 0
     """Load sequence number, across all models; 0 if it was never loaded."""
-    is_kept: bool = False
-    """Whether it stays known even if it was never loaded."""
 
     @property
     def status(self) -> ModelState:
@@ -102,6 +100,10 @@ class ServedModels:
     known: dict[str, ModelEntry] = field(default_factory=dict)
     load_on_demand: Demand | None = None
     """None: requests load nothing."""
+    changes: object | None = None
+    """What loads and unloads models while they are served, for the dialect that has its routes; None: nothing does."""
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the models of the start can answer."""
     list_waiting: Callable[[], Sequence[NodeStatus]] = tuple
     """Returns the nodes that have joined and wait for a stage."""
     list_nodes: Callable[[], Sequence[NodeStatus]] = tuple

@@ -24,7 +24,6 @@ from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import BodyRequest, BodyResult, RefusedBody
 from parallax_core.server.body_reader import BodyReader, load_bodies
 from parallax_core.server.drain import Drain
-from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.asgi import send_request
@@ -37,11 +36,13 @@ REFUSES = "It raises `InvalidRequest` for what cannot be served"
 ROLES = "whose routes state their roles by `needs_role`"
 ERRORS = "Where errors have it, also below each path, and whoever refuses the request"
 WRITES = "Returns the status and the body for a status, the error in OpenAI's form, and the id of the request"
+RUNS = "It is cancelled, and its end awaited, before they are stopped"
 CLOSES = "Closes what it has opened; called once, when the models have stopped"
 
 TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}>"
 STATUSES = (400, 401, 403, 404, 408, 413, 429, 500, 503)
 MODEL = "toy"
+ENDS_S = 2.0
 
 
 class DialectConformance:
@@ -59,7 +60,7 @@ class DialectConformance:
         modules = {
             ref.target.partition(":")[0] for body in self.spec.bodies.values() for ref in (body.schema, body.read)
         }
-        code = f"import sys, {', '.join(sorted(modules))}; print(*({{'fastapi', 'uvicorn'}} & sys.modules.keys()))"
+        code = f"import {', '.join(['sys', *sorted(modules)])}; print(*({{'fastapi', 'uvicorn'}} & sys.modules.keys()))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, broken(f"{sorted(modules)} cannot be imported: {done.stderr[-500:]}", ALONE)
         assert not done.stdout.strip(), broken(f"the readers import {done.stdout.strip()}", ALONE)
@@ -127,6 +128,24 @@ class DialectConformance:
         except TimeoutError as error:
             raise AssertionError(broken("it did not close in ten seconds", CLOSES)) from error
 
+    def test_dialect_runs_until_cancelled(self) -> None:
+        """It runs beside models that never start, and ends within two seconds once it is cancelled."""
+
+        async def run() -> None:
+            if (work := self._open().run) is None:
+                return
+            task: asyncio.Task[None] = asyncio.create_task(work())
+            await asyncio.wait([task], timeout=0.1)
+            task.cancel()
+            await asyncio.wait([task], timeout=ENDS_S)
+            has_ended = task.done()
+            task.cancel()
+            assert has_ended, broken("it has not ended two seconds after it was cancelled", RUNS)
+            fault = None if task.cancelled() else task.exception()
+            assert fault is None, broken(f"it raised {fault!r}", RUNS)
+
+        asyncio.run(run())
+
     def _open(self) -> Dialect:
         return self.spec.open.load()(ServedModels(), ServerOptions())
 
@@ -136,7 +155,7 @@ class DialectConformance:
         record = PluginRecord(name="tested", distribution="tested", version="1", module="tested", state="loaded")
         plugins = PluginHost([(record, SimpleNamespace(parallax_register_dialects=offer))])
         models = ServedModels()
-        app = make_app(models, ModelChanges(models, None), ServerOptions(), Drain(), plugins)
+        app = make_app(models, ServerOptions(), Drain(), plugins)
         assert not plugins.records[0].reason, f"it cannot be served: {plugins.records[0].reason}"
         answer = await send_request(app, "POST", path, json.dumps(body).encode())
         await app.state.dialects.close()

@@ -18,7 +18,6 @@ from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.app import make_app
 from parallax_core.server.drain import Drain
-from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.pages import OTHER
 from parallax_core.server.plugin_routes import PluginRoutes, extend_app
@@ -107,7 +106,7 @@ class SurfaceConformance:
 def make_bare_app() -> tuple[Any, ServedModels]:
     """Return a server without models and plugins."""
     models = ServedModels()
-    return make_app(models, ModelChanges(models, None), ServerOptions(), Drain(), PluginHost(())), models
+    return make_app(models, ServerOptions(), Drain(), PluginHost(())), models
 
 
 def get(app: Any, path: str) -> AsgiAnswer:  # noqa: ANN401 -- as above

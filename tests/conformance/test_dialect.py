@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -102,6 +104,24 @@ def open_jammed(models: object, options: object) -> Dialect:
     return Dialect(routers=(make_router(),), close=close)
 
 
+def open_stubborn(models: object, options: object) -> Dialect:
+    async def run() -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+            if (task := asyncio.current_task()) is not None and task.cancelling() > 1:
+                return  # so that the test ends, too
+
+    return Dialect(routers=(make_router(),), run=run)
+
+
+def open_failing(models: object, options: object) -> Dialect:
+    async def run() -> None:
+        raise ZeroDivisionError
+
+    return Dialect(routers=(make_router(),), run=run)
+
+
 class AnyBody(CompletionRequest):
     """A schema that takes every field."""
 
@@ -137,6 +157,8 @@ def test_kit_passes_a_good_dialect() -> None:
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_silent")), "test_routes_state_their_roles", "no role"),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_mute")), "test_errors_have_the_form_of_the_dialect", "say why"),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_jammed")), "test_dialect_closes", "did not close"),
+        (replace(GoodKit.spec, open=Ref(f"{HERE}:open_stubborn")), "test_dialect_runs_until_cancelled", "not ended"),
+        (replace(GoodKit.spec, open=Ref(f"{HERE}:open_failing")), "test_dialect_runs_until_cancelled", "ZeroDivision"),
     ],
 )
 def test_kit_catches_a_planted_fault(spec: DialectSpec, test: str, reason: str) -> None:

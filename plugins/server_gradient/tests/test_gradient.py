@@ -27,9 +27,9 @@ from parallax_server_gradient.cluster import Cluster, Limits, Replica, Stage
 from parallax_server_gradient.cluster import Known as KnownModel
 from parallax_server_gradient.init import Init, read_init
 from parallax_server_gradient.routes import make_router
+from plugins.cluster.tests.server.several import SeveralSite
 from tests.unit.server.listening import Listening
 from tests.unit.server.scripted import ScriptedSite
-from tests.unit.server.several import SeveralSite
 
 INIT = {"model_name": "other", "init_nodes_num": 1, "is_local_network": True}
 GETS = {

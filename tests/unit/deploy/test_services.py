@@ -35,7 +35,6 @@ from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import BodyRequest, ParsedBody, ParserTraits
 from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.drain import Drain
-from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.served_models import ServedModels
@@ -118,7 +117,7 @@ class Server:
         maker = kind(self.models, options, event_bus)
         for each in deployments:
             self.models.add_loading(each.model_id, each.model_id, FixedReplicas(each, maker).first)
-        self.app = make_app(self.models, ModelChanges(self.models, None), options, Drain(), make_plugins())
+        self.app = make_app(self.models, options, Drain(), make_plugins())
         self.client = TestClient(self.app)
 
     def complete(self, model: str = "toy", **fields: Any) -> Any:

@@ -36,7 +36,6 @@ from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.embedding_models import EmbeddingReply
 from parallax_core.server.metrics import ServerMetrics
-from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.response_models import (
@@ -179,9 +178,12 @@ class Site:
             options=options or ServerOptions(),
         )
         self.models = ServedModels.only(self.service)
-        self.changes = ModelChanges(self.models, None)
-        self.app = make_app(self.models, self.changes, options or ServerOptions(), self.drain, make_plugins())
+        self.prepare()
+        self.app = make_app(self.models, options or ServerOptions(), self.drain, make_plugins())
         self.client = TestClient(self.app, raise_server_exceptions=False)
+
+    def prepare(self) -> None:
+        """Add to the models before the application is made of them."""
 
     def __enter__(self) -> Self:
         self.client.__enter__()

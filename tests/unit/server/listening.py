@@ -26,7 +26,7 @@ class Listening:
         self.site = site or Site(options, reader=reader)
         self._clients: list[Client] = []
         self._sock = bind_socket("127.0.0.1", 0)
-        served = run.ServerSite(self.site.app, self.site.models, options, self.site.drain, self.site.changes)
+        served = run.ServerSite(self.site.app, self.site.models, options, self.site.drain)
         self.server = run.Server(run.make_config(served))
 
     async def __aenter__(self) -> Self:

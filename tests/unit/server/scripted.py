@@ -32,7 +32,6 @@ from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import ParserTraits
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
-from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.served_models import ServedModels
@@ -180,7 +179,7 @@ class ScriptedSite:
             options=options,
         )
         self.models = ServedModels.only(self.service)
-        self.app = make_app(self.models, ModelChanges(self.models, None), options, Drain(), make_plugins())
+        self.app = make_app(self.models, options, Drain(), make_plugins())
         self.http = TestClient(self.app, raise_server_exceptions=False)
         self.openai = openai.OpenAI(
             base_url="http://testserver/v1",

@@ -19,7 +19,6 @@ from parallax_core.server.body_messages import BodyRequest, DirectAnswer, Refuse
 from parallax_core.server.body_reader import BodyReader, load_bodies, write_answer
 from parallax_core.server.dialects import list_bodies
 from parallax_core.server.drain import Drain
-from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from tests.unit.server.dialects import TARGETS, make_core, make_plugins
@@ -84,7 +83,7 @@ def offer(name: str = "mine", target: str = "open_mine", **given: Any) -> Any:
 @contextmanager
 def serving(plugins: PluginHost) -> Iterator[TestClient]:
     models, options = ServedModels(), ServerOptions()
-    app = make_app(models, ModelChanges(models, None), options, Drain(), plugins)
+    app = make_app(models, options, Drain(), plugins)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
         client.portal.call(app.state.dialects.close)  # type: ignore[union-attr]

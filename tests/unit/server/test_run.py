@@ -23,7 +23,6 @@ from parallax_core.server.bind import bind_socket
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.metrics import ServerMetrics
-from parallax_core.server.model_changes import ModelChanges
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
@@ -38,8 +37,7 @@ def make_site(engine: PipelineEngine) -> run.ServerSite:
     reader = LocalReader(BodyReader(Letters(), "toy", BODIES))  # type: ignore[arg-type]
     service = Service("toy", router, Letters(), reader, ServerMetrics())  # type: ignore[arg-type]
     models = ServedModels.only(service)
-    changes = ModelChanges(models, None)
-    return run.ServerSite(make_app(models, changes, options, drain, make_plugins()), models, options, drain, changes)
+    return run.ServerSite(make_app(models, options, drain, make_plugins()), models, options, drain)
 
 
 async def test_server_that_has_to_give_way_ends_with_the_reason_also_before_it_is_ready() -> None:
@@ -111,6 +109,27 @@ async def test_server_that_ends_closes_its_dialects() -> None:
     site.app.state.dialects.opened.append(Dialect(routers=(), close=close))
     await start_and_end(site)
     assert ends == ["closed"]
+
+
+async def test_dialects_run_until_their_end_before_the_models_stop(caplog: pytest.LogCaptureFixture) -> None:
+    ends, site = list[str](), make_site(make_engine())
+
+    async def run_beside() -> None:
+        assert not site.models.started.is_set()
+        try:
+            await site.models.started.wait()
+            await asyncio.Event().wait()
+        finally:
+            ends.append(site.models.main.engine.health().state)
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    for work in (run_beside, fail):
+        site.app.state.dialects.opened.append(Dialect(routers=(), run=work))
+    await start_and_end(site)
+    assert ends == ["ready"]
+    assert "what a dialect does beside the models has failed" in caplog.text
 
 
 async def get(port: int, path: str) -> str:

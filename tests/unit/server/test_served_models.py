@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from parallax_core.server.options import ServerOptions
+from plugins.cluster.tests.server.several import SeveralSite, answer_of
 from tests.unit.server.letters import Site, error_of
-from tests.unit.server.several import SeveralSite, answer_of
 
 TURNS = [{"role": "user", "content": "hello"}]
 BODIES: dict[str, dict[str, Any]] = {

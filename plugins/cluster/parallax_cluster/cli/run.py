@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from parallax_core.api.node import configure_log
 from parallax_core.cli.serve import ServeDisplay, run_service
 
 if TYPE_CHECKING:
-    from parallax_core.api.dialect import ResponseModel, ServedModels
+    from parallax_core.api.dialect import ServedModels
 
 app = new_app()
 
@@ -61,7 +60,7 @@ def run(settings: RunSettings, config: Config) -> None:
     )
 
 
-def _watch(models: ServedModels, view_models: Callable[[], ResponseModel]) -> Look:
+def _watch(models: ServedModels) -> Look:
     from parallax_cluster.cli.run_view import RunView
 
-    return RunView(models, view_models).look
+    return RunView(models).look

@@ -33,6 +33,7 @@ from parallax_cluster.node.membership.own_term import NEWER_HINT, OwnTerm
 from parallax_cluster.node.membership.standbys import Standbys
 from parallax_cluster.placement.demand import measure_demand
 from parallax_cluster.rebalancing.rest import MoveRules
+from parallax_cluster.server.model_changes import ModelChanges
 from parallax_core.api import (
     HEAD,
     DType,
@@ -69,7 +70,7 @@ class JoinedCluster:
         """Serve ``deployment``, and whatever else is loaded later, with services of ``maker``.
 
         Raises:
-            ParallaxError: if no adapter knows the model.
+            ParallaxError: if no adapter knows the model, or no source has one that clients may name.
         """
         assert isinstance(deployment.stages, RemoteStages), "it listens for nodes"
         self._stages, self._plan, self._maker = deployment.stages, plan, maker
@@ -85,11 +86,9 @@ class JoinedCluster:
         """The command by which a machine joins, with its code; empty before machines can join, or if none can."""
         self.first = self._make_first(deployment)
         self.first.waits = True
-
-    @property
-    def host(self) -> JoinedCluster:
-        """What opens further models."""
-        return self
+        changes = ModelChanges(maker.models, self, on_demand=plan.settings.load_on_demand)
+        changes.know(plan.settings.known)
+        maker.models.changes = changes
 
     @property
     def engines(self) -> list[ReplicaEngine]:
@@ -229,16 +228,6 @@ class ClusterPlan:
     def model(self) -> str:
         """The model to begin with, as the user names it."""
         return self.settings.model
-
-    @property
-    def known_models(self) -> tuple[str, ...]:
-        """The models that clients may name besides."""
-        return self.settings.known
-
-    @property
-    def loads_on_demand(self) -> bool:
-        """Whether a request for one of them loads it."""
-        return self.settings.load_on_demand
 
     @property
     def address(self) -> tuple[str, int]:

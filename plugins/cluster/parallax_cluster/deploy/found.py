@@ -33,8 +33,6 @@ from parallax_core.deploy.stage_opener import name_offered
 class FoundNodes:
     """The nodes that were found, and the model that they run."""
 
-    host = None
-    """What opens further models: nothing, since nodes announce layers of this one."""
     join_command = ""
     """Empty: nodes that announce themselves are called."""
     await_end = staticmethod(wait_for_ever)
@@ -93,9 +91,6 @@ class FoundPlan:
 
     place = "on nodes that announce its layers"
     """Where its stages are computed."""
-    known_models = ()
-    """Models that clients may name besides: none."""
-    loads_on_demand = False
 
     @property
     def model(self) -> str:

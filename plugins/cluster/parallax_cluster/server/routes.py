@@ -9,6 +9,8 @@ from fastapi.responses import Response
 
 from parallax_cluster.server.events import ClusterFeed
 from parallax_cluster.server.history import make_history_router
+from parallax_cluster.server.model_changes import ModelChanges
+from parallax_cluster.server.model_routes import make_model_router
 from parallax_cluster.server.node_metrics import NodeCollector
 from parallax_cluster.server.node_routes import answer, make_node_router
 from parallax_cluster.server.replies import ClusterReply, ReplicaReply, show_replica
@@ -48,7 +50,9 @@ def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """Return the routes of a cluster for a server."""
     del options
     models.server_metrics.registry.register(NodeCollector(lambda: read_cluster(models)))
-    return Dialect(routers=(make_router(models), make_node_router(models), make_history_router()))
+    changes = models.changes if isinstance(models.changes, ModelChanges) else ModelChanges(models, None)
+    routers = make_router(models), make_model_router(models, changes), make_node_router(models), make_history_router()
+    return Dialect(routers=routers, run=changes.run)
 
 
 def make_router(models: ServedModels) -> APIRouter:

@@ -1,20 +1,18 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from parallax_cluster.cli.run_view import RunView, render_state
-from parallax_core.server.model_routes import view_models
 from plugins.cluster.tests.cli.test_nodes import IDLE, NODE, PLAN
 from plugins.cluster.tests.cli.test_served_models import Server
 
 STATE: dict[str, Any] = {"models": [{"id": "toy", "state": "loading"}], "nodes": [NODE, IDLE], "replicas": []}
-KNOWN: dict[str, Any] = {"data": [{"id": "toy", "nodes": []}]}
+KNOWN: list[dict[str, Any]] = [{"id": "toy", "nodes": []}]
 
 
 def test_state_shows_nodes_and_what_they_load() -> None:
     loading = {"node": "studio/1", "task": "load toy", "done": 42, "total": 100}
-    known = {"data": [{"id": "toy", "nodes": [loading, {**loading, "node": "mini/2", "task": None}]}]}
+    known = [{"id": "toy", "nodes": [loading, {**loading, "node": "mini/2", "task": None}]}]
     plan = {**PLAN, "predicted": None, "replicas": []}
     lines = list(render_state({**STATE, "plan": plan}, known))
     assert lines[0] == "toy: loading"
@@ -27,14 +25,13 @@ def test_server_that_waits_says_for_what_and_how_to_add_a_machine() -> None:
     how = "to add a machine, type the command above there: parallax join ..."
     assert list(render_state({**STATE, "plan": dict(plan)}, KNOWN))[-2:] == ["it waits: the model needs more", how]
     alone = {**STATE, "nodes": [], "plan": {**plan, "waits_for": "no node has joined"}}
-    assert list(render_state(alone, {"data": []}))[1:] == ["no node has joined", how]
+    assert list(render_state(alone, []))[1:] == ["no node has joined", how]
 
 
 def test_look_at_a_real_server_counts_requests_and_tokens() -> None:
     now = [10.0]
     with Server() as server:
-        models = server.several.models
-        view = RunView(models, partial(view_models, models, server.several.changes), lambda: now[0])
+        view = RunView(server.several.models, lambda: now[0])
         assert server.run(view.look())[-1] == "requests: 0 running, 0 waiting, 0 tokens/s"
         server.complete("toy")
         now[0] += 2.0

@@ -12,11 +12,12 @@ import pytest
 from parallax_cluster.deploy import joined_model
 from parallax_cluster.deploy.joined_model import JoinedModel
 from parallax_cluster.placement.policy import SearchPlacement
+from parallax_cluster.server.change_request import WantedChange
+from parallax_cluster.server.model_changes import UNLOADED, ModelChanges
 from parallax_core.api import Progress, Stage
 from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, ParallaxError
 from parallax_core.contracts.placement import Estimator, Placement, PlacementProblem
 from parallax_core.contracts.status import NodeProgress
-from parallax_core.server.model_changes import UNLOADED, ModelChanges, WantedChange
 from parallax_core.testing.node import open_toy
 from parallax_core.wire.membership import Assign
 from plugins.cluster.tests.node.coordinator.test_leases import Hub

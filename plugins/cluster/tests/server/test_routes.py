@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import pytest
 
+from parallax_cluster.offers import DIALECTS
 from parallax_cluster.server.replies import ClusterReply, ReplicaReply
 from parallax_core.contracts.placement import DeviceProfile, LinkProfile, NodeProfile
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.server.hosting import FixedModel
 from parallax_core.server.service import Service
+from parallax_core.testing.dialect import DialectConformance
 from tests.unit.server.letters import Site, error_of
+
+
+class TestCluster(DialectConformance):
+    [spec] = DIALECTS
+    bodies = MappingProxyType[str, Any]({})
 
 
 def show(site: Site) -> dict[str, Any]:

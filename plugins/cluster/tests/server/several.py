@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parallax_cluster.server.model_changes import ModelChanges
 from parallax_core.base.errors import ParallaxError, UnknownName
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.status import NodeProgress
@@ -105,13 +106,14 @@ class SeveralSite(Site):
     """The server of `letters`, whose models may be changed."""
 
     def __init__(self, options: ServerOptions | None = None, *, on_demand: bool = False) -> None:
+        self._on_demand = on_demand
         super().__init__(options)
-        self.host = ToyHost(self.models)
-        self.changes._host = self.host
-        if on_demand:
-            self.changes.on_demand = True
-            self.models.load_on_demand = self.changes._demand
         self.models.note_ready(self.models.known["toy"])
+
+    def prepare(self) -> None:
+        self.host = ToyHost(self.models)
+        self.changes = ModelChanges(self.models, self.host, on_demand=self._on_demand)
+        self.models.changes = self.changes
 
     def __exit__(self, *_: object) -> None:
         self.client.portal.call(self.changes.stop)  # type: ignore[union-attr]

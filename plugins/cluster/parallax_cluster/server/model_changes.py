@@ -11,14 +11,21 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from parallax_core.base.errors import InvalidRequest, Overloaded, ParallaxError
-from parallax_core.server.hosting import ModelHost
-from parallax_core.server.model_errors import ChangeRefused, explain
-from parallax_core.server.served_models import ModelEntry, ServedModels, list_ids
+from parallax_cluster.server.change_request import WantedChange
+from parallax_cluster.server.model_host import ModelHost
+from parallax_core.api import InvalidRequest, ParallaxError
+from parallax_core.api.dialect import (
+    ChangeRefused,
+    ModelEntry,
+    Overloaded,
+    ServedModels,
+    explain,
+    list_ids,
+)
+from parallax_core.api.node import wait_for_ever
 
 logger = logging.getLogger(__name__)
 
-ChangeAction = Literal["load", "unload", "switch", "forget"]
 ChangeState = Literal["loading", "draining", "restoring", "done", "failed"]
 LOOK_S = 0.05
 """Seconds between two looks at the requests of a model that is drained."""
@@ -26,27 +33,10 @@ MOST_WAITING = 256
 """The most requests that wait for models to be loaded."""
 AGAIN_S = 30.0
 """Seconds for which a model that could not be loaded is not loaded again on demand."""
-DRAIN_S = 300.0
-"""The default of the seconds that the running requests of a model may take to end."""
 UNLOADED = "the model was unloaded"
 """The message to clients whose requests are ended by unloading their model."""
 MOST_KEPT = 16
 """The changes that are still known, the latest with them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WantedChange:
-    """A change that an administrator asks for."""
-
-    action: ChangeAction
-    model: str
-    """The model to load, unload or forget: its id, or what a source finds it by."""
-    replaces: str | None = None
-    """The id of the model that is unloaded in its place; None: the only one that is loaded."""
-    drain_s: float = DRAIN_S
-    """Seconds that the running requests of the model that is unloaded may take to end."""
-    drain_first: bool = False
-    """Unload before loading: when there is no memory for both."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +81,8 @@ class ModelChanges:
         """The models that are still to be loaded again after a restart."""
         self._failed_at: dict[str, float] = {}
         """By id: when a model could not be loaded on demand."""
+        self._kept: set[str] = set()
+        """The ids of models that stay known even if they were never loaded."""
         self.on_demand = on_demand and host is not None
         if self.on_demand:
             models.load_on_demand = self._demand
@@ -103,7 +95,8 @@ class ModelChanges:
         """
         for model in models:
             name = self._get_host().name(model)
-            self._models.known.setdefault(name, ModelEntry(name, model)).is_kept = True
+            self._models.known.setdefault(name, ModelEntry(name, model))
+            self._kept.add(name)
 
     @property
     def latest(self) -> ModelChange | None:
@@ -137,6 +130,15 @@ class ModelChanges:
         self.recent.appendleft(change)
         self._task = asyncio.create_task(self._run(work(change), change))
         return change
+
+    async def run(self) -> None:
+        """Once the server is ready, restore its models; give up the change under way when cancelled."""
+        try:
+            await self._models.started.wait()
+            await self.restore()
+            await wait_for_ever()
+        finally:
+            await self.stop()
 
     async def restore(self) -> None:
         """Load the models that were loaded before the server was restarted, one after the other."""
@@ -306,7 +308,7 @@ class ModelChanges:
             if hosted is not None:
                 self._models.server_metrics.forget(known.id)
                 await asyncio.shield(hosted.stop())
-            if not (known.loaded or known.is_kept):  # it may be a typing error
+            if not (known.loaded or known.id in self._kept):  # it may be a typing error
                 self._models.known.pop(known.id, None)
             raise
         self._models.note_ready(known)

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from parallax_cluster.server.model_routes import KnownModelsReply, ModelChangeReply
 from parallax_core.base.errors import BackendFailed, ParallaxError
 from parallax_core.server import served_models
 from parallax_core.server.api_keys import ApiKeys
-from parallax_core.server.model_routes import KnownModelsReply, ModelChangeReply
 from parallax_core.server.options import ServerOptions
+from plugins.cluster.tests.server.several import SeveralSite, answer_of
 from tests.unit.server.letters import Site, answer, error_of
-from tests.unit.server.several import SeveralSite, answer_of
 
 BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 6}
 
