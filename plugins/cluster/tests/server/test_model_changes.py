@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from parallax_cluster.server.change_request import WantedChange
 from parallax_cluster.server.model_routes import KnownModelsReply, ModelChangeReply
 from parallax_core.base.errors import BackendFailed, ParallaxError
 from parallax_core.server import served_models
@@ -375,4 +376,4 @@ async def test_model_that_was_never_ready_is_not_unloaded() -> None:
     site = SeveralSite()
     site.models.known["toy"].state = "loading"
     with pytest.raises(ParallaxError, match="is still being loaded"):
-        site.changes._find_ready("toy")
+        site.changes.begin(WantedChange(action="unload", model="toy"))
