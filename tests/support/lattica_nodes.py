@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
 
 from parallax_core.api import TransportPlan
+from parallax_transport_lattica.process import PeerProcess
 from parallax_transport_lattica.transport import LatticaTransport
 from parallax_transport_zmq.link import ZmqLink
 
@@ -31,3 +35,18 @@ async def join(near: LatticaTransport, far: LatticaTransport) -> tuple[ZmqLink, 
     """Link two nodes, the second of which is named ``far``; return the links of ``near`` and ``far``."""
     there, here = await asyncio.gather(far.accept(), near.connect(far.address, "far"))
     return here, there
+
+
+@contextmanager
+def noted_processes() -> Iterator[list[PeerProcess]]:
+    """Yield the processes of peers that nodes start meanwhile, the newest last."""
+    start, found = PeerProcess.start, list[PeerProcess]()
+
+    async def note(settings: Mapping[str, Any]) -> tuple[PeerProcess, dict[str, Any]]:
+        process, ready = await start(settings)
+        found.append(process)
+        return process, ready
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PeerProcess, "start", note)
+        yield found

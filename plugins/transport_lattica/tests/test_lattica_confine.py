@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from ipaddress import ip_address
@@ -19,7 +20,7 @@ from parallax_transport_lattica.listener import find_free_port
 from parallax_transport_lattica.process import PeerProcess
 from parallax_transport_lattica.transport import LatticaTransport
 from parallax_transport_zmq.keyring import Keyring
-from tests.support.lattica_nodes import LOOPBACK, join, plan_node, started
+from tests.support.lattica_nodes import LOOPBACK, join, noted_processes, plan_node, started
 
 PEER = "12D3KooWRRk5NRnUjTxzbBVz85TKRAV8gDnFgCmiiQR64t4nLp4T"
 EVERYWHERE = "lattica://0.0.0.0:0"
@@ -37,18 +38,16 @@ def list_sockets(pid: int) -> dict[str, set[str]]:
 
 
 async def test_processes_have_no_udp_and_stay_on_loopback() -> None:
-    async with started(plan_node("far", LOOPBACK)) as far, started(plan_node("near")) as near:
-        await join(near, far)
-        assert far.listener
-        assert far.listener.process
-        processes = [far.listener.process, *near._callers]
-        is_refused = sys.platform == "linux"
-        assert [process.has_udp for process in processes] == [not is_refused] * 2
-        for process in processes if is_refused else ():
-            sockets = list_sockets(process.pid)
-            assert sockets["udp"] == sockets["udp6"] == sockets["tcp6"] == set()
-            assert sockets["tcp"]
-            assert all(each.startswith("0100007F:") for each in sockets["tcp"])
+    with noted_processes() as processes:
+        async with started(plan_node("far", LOOPBACK)) as far, started(plan_node("near")) as near:
+            await join(near, far)
+            is_refused = sys.platform == "linux"
+            assert [process.has_udp for process in processes] == [not is_refused] * 2
+            for process in processes if is_refused else ():
+                sockets = list_sockets(process.pid)
+                assert sockets["udp"] == sockets["udp6"] == sockets["tcp6"] == set()
+                assert sockets["tcp"]
+                assert all(each.startswith("0100007F:") for each in sockets["tcp"])
 
 
 def test_udp_is_refused_and_the_rest_is_not() -> None:
@@ -111,10 +110,13 @@ async def test_unknown_node_of_another_machine_is_not_called() -> None:
 async def test_nobody_there_is_an_error_that_names_the_address() -> None:
     async with started(plan_node("far", LOOPBACK)) as far:
         address = far.address
-    async with started(plan_node("near")) as near:
-        with pytest.raises(PeerLost, match=f"no node answers at {address}"):
-            await near.connect(address, "far")
-        assert not near._callers
+    with noted_processes() as processes:
+        async with started(plan_node("near")) as near:
+            with pytest.raises(PeerLost, match=f"no node answers at {address}"):
+                await near.connect(address, "far")
+            for process in processes:
+                with pytest.raises(ProcessLookupError):
+                    os.kill(process.pid, 0)
 
 
 async def test_address_without_the_id_of_a_peer_is_refused() -> None:

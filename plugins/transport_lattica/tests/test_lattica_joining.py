@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from parallax_core.api import ParallaxError, TransportSpec
 from parallax_core.testing.joining import JoinConformance
 from parallax_transport_lattica.address import parse_address
-from parallax_transport_lattica.joining import LatticaJoining, _reach, choose_address
+from parallax_transport_lattica.call import find_ip, start_caller
+from parallax_transport_lattica.joining import LatticaJoining, choose_address
 from parallax_transport_lattica.plugin import parallax_register_transports
 from tests.support.lattica_nodes import LOOPBACK, plan_node, started
 
@@ -51,7 +52,8 @@ async def test_first_address_of_a_code_that_answers_counts() -> None:
     async with started(plan_node("far", LOOPBACK)) as far:
         place = parse_address(far.address)
         lost = f"lattica://192.0.2.77:{place.port}/{place.peer}"
-        process, port, reached = await _reach((lost, far.address))
+        places = [(each, await find_ip(each)) for each in map(parse_address, (lost, far.address))]
+        process, port, reached = await start_caller(places)
         await process.kill()
         assert port
         assert choose_address((lost, far.address), reached) == far.address

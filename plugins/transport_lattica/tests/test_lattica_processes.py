@@ -14,7 +14,7 @@ import pytest
 from parallax_core.api import Frame, PeerLost
 from parallax_transport_lattica import listener as listener_module
 from parallax_transport_lattica.transport import LatticaTransport
-from tests.support.lattica_nodes import LOOPBACK, join, plan_node, started
+from tests.support.lattica_nodes import LOOPBACK, join, noted_processes, plan_node, started
 from tests.support.zmq_nodes import eventually
 
 
@@ -22,11 +22,6 @@ def find_listening(transport: LatticaTransport) -> int:
     """Return the process id of the peer that listens; 0: there is none at the moment."""
     assert transport.listener
     return transport.listener.process.pid if transport.listener.process else 0
-
-
-def find_calling(transport: LatticaTransport) -> int:
-    [process] = transport._callers
-    return process.pid
 
 
 def is_running(pid: int) -> bool:
@@ -71,8 +66,9 @@ async def test_listening_process_is_replaced_at_the_same_address(
 async def test_process_of_a_link_takes_only_that_link_along(number: signal.Signals) -> None:
     plan = plan_node("near", timeout_s=1.5)
     async with started(plan_node("far", LOOPBACK, timeout_s=1.5)) as far, started(plan) as near:
-        here, there = await join(near, far)
-        pid = find_calling(near)
+        with noted_processes() as processes:
+            here, there = await join(near, far)
+        [pid] = (process.pid for process in processes)
         kept, kept_there = await join(near, far)
         os.kill(pid, number)
         for link in (here, there):
@@ -85,11 +81,11 @@ async def test_process_of_a_link_takes_only_that_link_along(number: signal.Signa
 
 async def test_link_that_is_closed_leaves_no_process() -> None:
     async with started(plan_node("far", LOOPBACK)) as far, started(plan_node("near")) as near:
-        here, _ = await join(near, far)
-        pid = find_calling(near)
+        with noted_processes() as processes:
+            here, _ = await join(near, far)
+        [pid] = (process.pid for process in processes)
         await here.close()
-        await eventually(lambda: not near._callers, 10)
-        assert not is_running(pid)
+        await eventually(lambda: not is_running(pid), 10)
 
 
 def test_processes_end_with_a_node_that_is_killed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, ParallaxErro
 from parallax_core.contracts.placement import Estimator, Placement, PlacementProblem
 from parallax_core.contracts.status import NodeProgress
 from parallax_core.testing.node import open_toy
+from parallax_core.testing.toy import ToyStage
 from parallax_core.wire.membership import Assign
 from plugins.cluster.tests.node.coordinator.test_leases import Hub
 from tests.unit.deploy.joined import (
@@ -253,10 +254,12 @@ async def test_model_that_was_never_started_can_be_stopped(cluster: Cluster) -> 
 
 @pytest.mark.parametrize("farewell", [UNLOADED, SHUTTING_DOWN])
 async def test_requests_of_a_model_that_is_stopped_end_with_the_reason(cluster: Cluster, farewell: str) -> None:
-    machine, gate, steps = await cluster.join("a/1", 10), threading.Event(), list[object]()
+    machine, gate = await cluster.join("a/1", 10), threading.Event()
+    stages, steps = list[ToyStage](), list[object]()
 
     def open_slow(assign: Assign, progress: Progress) -> Stage:
         stage = open_toy(assign, progress)
+        stages.append(stage)
 
         def wait(batch: object) -> None:
             steps.append(batch)
@@ -276,7 +279,7 @@ async def test_requests_of_a_model_that_is_stopped_end_with_the_reason(cluster: 
     gate.set()
     await soon(stopping)
     assert (finish.reason, finish.message) == ("aborted", farewell)
-    await until(lambda: machine.session is not None and machine.session._stage.held is None)
+    await until(lambda: stages[0].closed)
     machine.open = open_toy
     other = await cluster.load("other")
     assert places(other) == {"a/1": (0, 3)}, "it gets the node that was left"

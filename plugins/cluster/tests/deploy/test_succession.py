@@ -16,7 +16,6 @@ from parallax_cluster.deploy.succession import (
     adopt_machines,
     adopt_settings,
     check_taken_over,
-    followed,
     open_own_term,
     recall_plan,
 )
@@ -186,8 +185,7 @@ async def test_standby_is_told_all_machines_that_may_join_and_those_that_were_re
         registry.keys = SomeKeys()
         settings, coordinator = RunSettings(model="m"), cast("Any", Coordinator())
         told = ToldState(settings, coordinator, dict, tuple)
-        async with followed(registry, open_own_term(settings, b"key"), told, coordinator.end) as standbys:
-            state = standbys._describe()
+        state = told.describe(open_own_term(settings, b"key").state, registry)
     assert state.machines == {"studio": STUDIO, "desk": DESK_KEY}
     assert state.removed == {MINI: "mini"}
 

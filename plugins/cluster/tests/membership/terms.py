@@ -9,10 +9,10 @@ import msgspec
 from nacl.signing import SigningKey
 
 from parallax_cluster.membership.term_proof import (
+    PURPOSE,
     SignedStatement,
     TermProof,
     TermStatement,
-    _sign,
     begin_proof,
     renew_proof,
     take_over,
@@ -56,7 +56,8 @@ class Machine:
         """Return a proof of a later term of this machine, whether it may have it or not."""
         root = proof.latest.root
         stated = TermStatement(cluster, root, term, 0, self.signer, self.key)
-        return TermProof((*proof.signed, _sign(self.signing, stated)))
+        signature = self.signing.sign(PURPOSE + msgspec.msgpack.encode(stated)).signature
+        return TermProof((*proof.signed, SignedStatement(stated, signature)))
 
 
 def forge(proof: TermProof, place: int, **changes: object) -> TermProof:

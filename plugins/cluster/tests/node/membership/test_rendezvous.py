@@ -14,7 +14,7 @@ from parallax_cluster.membership.announcement import Body, ClusterSecret, read_a
 from parallax_cluster.node.membership import rendezvous as module
 from parallax_cluster.node.membership.rendezvous import RendezvousServer
 from parallax_cluster.wire.rendezvous import MOST_ANNOUNCEMENT_BYTES, Announced, Follow
-from parallax_core.api import Frame, PeerLost, TransportPlan
+from parallax_core.api import Frame, Link, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
@@ -22,7 +22,7 @@ from parallax_core.node.handshake import greet
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.codec import encode
 from parallax_core.wire.membership import Join
-from tests.unit.node.cluster import open_registry, soon, until
+from tests.unit.node.cluster import open_registry, soon
 from tests.unit.wire.damage import KINDS
 
 SECRET, KEY = ClusterSecret(b"s" * 16), SigningKey(b"k" * 32)
@@ -40,11 +40,16 @@ async def meeting() -> AsyncIterator[NodeRegistry]:
         yield registry
 
 
+async def open_link(registry: NodeRegistry, node: str) -> Link:
+    """Return the link of a client that has greeted."""
+    link = await InProcessTransport(TransportPlan(node=node)).connect(registry.address, "head")
+    await soon(greet(Channel(link), node, "rendezvous"))
+    return link
+
+
 async def enter(registry: NodeRegistry, node: str, *topics: bytes) -> Channel:
-    transport = InProcessTransport(TransportPlan(node=node))
-    channel = Channel(await transport.connect(registry.address, "head"))
+    channel = Channel(await open_link(registry, node))
     channel.learn(KINDS.values())
-    await soon(greet(channel, node, "rendezvous"))
     if topics:
         await channel.send(Follow(topics))
     return channel
@@ -172,8 +177,8 @@ def test_garbage_costs_its_link_only(garbage: list[bytes]) -> None:
         async with meeting() as registry:
             follower = await enter(registry, "follower", TOPIC)
             for number, data in enumerate(garbage):
-                hostile = await enter(registry, f"hostile/{number}")
-                await hostile._link.send(Frame(encode(Announced(b"x")).header[:1] + data))
+                hostile = await open_link(registry, f"hostile/{number}")
+                await hostile.send(Frame(encode(Announced(b"x")).header[:1] + data))
             bringer = await enter(registry, "bringer")
             await bringer.send(Announced(last := announce(9)))
             assert await hear(follower) == last
@@ -181,11 +186,15 @@ def test_garbage_costs_its_link_only(garbage: list[bytes]) -> None:
     asyncio.run(run())
 
 
-async def test_clients_that_are_gone_are_forgotten() -> None:
-    async with open_registry() as registry:
-        rendezvous = RendezvousServer()
-        registry.purposes["rendezvous"] = LinkPurpose(serve=rendezvous.serve, must_have_joined=False)
-        channel = await enter(registry, "follower", TOPIC)
-        await until(lambda: len(rendezvous._subscribers) == 1)
-        await channel.close()
-        await until(lambda: not rendezvous._subscribers)
+async def test_clients_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LINKS", 2)
+    async with meeting() as registry:
+        bringer = await enter(registry, "bringer")
+        await bringer.send(Announced(announce(1)))
+        for number in range(5):
+            client = await enter(registry, f"client/{number}", TOPIC)
+            await hear(client)
+            with pytest.raises(PeerLost):  # there is one client too many
+                await soon((await enter(registry, "other", TOPIC)).receive())
+            await client.leave()
+            await asyncio.sleep(0.05)

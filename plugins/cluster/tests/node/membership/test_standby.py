@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from parallax_cluster.membership.standby_state import AcceptedStandby, StandbyState
+from parallax_cluster.membership.succession import Term
 from parallax_cluster.membership.term_proof import TermProof, judge, read_proof, take_over, write_proof
 from parallax_cluster.node.membership import standbys
 from parallax_cluster.node.membership.own_term import OwnTerm, open_term
@@ -22,12 +23,13 @@ from parallax_cluster.node.membership.term_store import TermStore
 from parallax_cluster.node.worker.terms import HeadTerms
 from parallax_cluster.wire.profile import Peer
 from parallax_cluster.wire.succession import ClusterState, Succession
-from parallax_core.api import TransportPlan
+from parallax_core.api import JoinedPeer, NodeService, Takers, TransportPlan
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.worker.node_services import WorkerService
 from parallax_core.wire.messages import Message, Purpose
 from plugins.cluster.tests.membership.terms import OLD, ONE, STRANGER, TWO, Machine, forge
 from tests.unit.node.cluster import Node, open_registry, soon, until
@@ -233,26 +235,49 @@ async def test_standby_does_not_follow_a_coordinator_that_proves_nothing(
         await asyncio.gather(following, return_exceptions=True)
 
 
-async def join(bench: Bench, *names: str, terms: HeadTerms | None = None) -> list[Node]:
-    """Have nodes join that have no idea of terms, or keep them in ``terms``."""
+class ToldTerms(HeadTerms):
+    """What a node knows of terms; notes all that it is told."""
+
+    def __init__(self, address: str, keys: dict[str, bytes]) -> None:
+        super().__init__(address, keys)
+        self.told: list[Succession] = []
+
+    def note(self, told: Succession, key: bytes = b"") -> Term | None:
+        self.told.append(told)
+        return super().note(told, key)
+
+
+class Talker(WorkerService):
+    """Has a node tell its coordinator anything."""
+
+    @asynccontextmanager
+    async def joined(self, peer: JoinedPeer) -> AsyncIterator[Takers]:
+        self.tell = peer.channel.send
+        yield {}
+
+
+async def join(bench: Bench, *names: str, services: Sequence[NodeService] = ()) -> list[Node]:
+    """Have nodes join that have no idea of terms, but for that of ``services``."""
     nodes = [Node(name) for name in names]
     for node in nodes:
-        node.services = [terms] if terms is not None else []
+        node.services = [*services]
         await node.join(bench.registry.address)
     await until(lambda: len(bench.registry.joined) == len(nodes))
     return nodes
 
 
-async def test_nodes_are_told_of_the_term_and_of_standbys_that_come_later(home: Path) -> None:
+async def test_nodes_are_told_of_the_term_and_of_standbys_that_come_later(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standbys, "BEAT_S", 0.02)
     async with coordinating(home) as bench:
         terms = HeadTerms("", {})
-        [node] = await join(bench, "kitchen", terms=terms)
+        [node] = await join(bench, "kitchen", services=[terms])
         channel = await call(bench)
         await channel.send(offer(ONE))
         await until(lambda: "inprocess://next" in terms.heads)
         await channel.leave()
-        bench.own.keep_only(lambda _: False)
-        bench.standbys._tell_all()
+        monkeypatch.setattr(bench.registry, "find_role", lambda _: "worker")  # the standby's key is taken back
         await until(lambda: "inprocess://next" not in terms.heads)
         await node.kill()
 
@@ -261,26 +286,28 @@ async def test_nodes_that_have_joined_before_are_told_of_the_term(home: Path) ->
     async with open_registry() as registry:
         bench = Bench(registry, home)
         terms = HeadTerms("inprocess://head", {})
-        [node] = await join(bench, "kitchen", terms=terms)
+        [node] = await join(bench, "kitchen", services=[terms])
         bench.standbys.start()
         await until(lambda: terms.heads == ["inprocess://head"])
         await bench.standbys.stop()
         await node.kill()
 
 
-async def test_standby_whose_key_is_taken_back_may_not_take_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_standby_whose_key_is_taken_back_may_not_take_over(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(standbys, "BEAT_S", 0.02)
     async with coordinating(home) as bench:
-        terms = HeadTerms("", {})
-        [node] = await join(bench, "kitchen", terms=terms)
+        terms, talker = ToldTerms("", {}), Talker()
         newer = bench.take_over()
-        bench.standbys._tell_all()
-        await until(lambda: terms._current is not None)
+        [node] = await join(bench, "kitchen", services=[terms, talker])
+        await until(lambda: terms.told != [])
         monkeypatch.setattr(bench.registry, "find_role", lambda _: "worker")
         await until(lambda: bench.own.heads == () and bench.own.state.standbys == [])
-        await until(lambda: terms._current is not None and terms._current.proof == bench.own.proof)
+        await until(lambda: terms.told[-1].proof == write_proof(bench.own.proof))
         assert terms.note(Succession(write_proof(newer))) is not None, "the node refuses it"
-        bench.standbys._hear(bench.registry.joined[0].channel, Succession(write_proof(newer)))
+        await talker.tell(Succession(write_proof(newer)))
+        await until(lambda: "node tells a term that is not proved" in caplog.text)
         assert bench.ends == []
         await node.kill()
 
@@ -289,7 +316,7 @@ async def test_node_that_knows_a_newer_term_proves_it_and_leaves(home: Path) -> 
     async with coordinating(home) as bench:
         terms = HeadTerms("", {})
         terms.note(Succession(write_proof(bench.take_over())))
-        [node] = await join(bench, "kitchen", terms=terms)
+        [node] = await join(bench, "kitchen", services=[terms])
         await until(lambda: bench.ends != [])
         assert "its term is 2" in bench.ends[0]
         await until(lambda: node.losses != [])
@@ -300,19 +327,18 @@ async def test_machines_that_claim_a_term_without_a_proof_are_not_believed(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with coordinating(home) as bench:
-        nodes = await join(bench, "kitchen/1", "kitchen/2", "desk/1", "attic/1")
         lies = [
             Succession(write_proof(STRANGER.begin(cluster=b"c", term=9))),
             Succession(write_proof(STRANGER.claim(bench.own.proof, 9, b"c"))),
             Succession(write_proof(forge(bench.own.proof, 0, term=9))),
             Succession(b""),
         ]
-        for joined, lie in zip(bench.registry.joined, lies, strict=True):
-            bench.standbys._hear(joined.channel, lie)
-        assert bench.ends == []
-        assert caplog.text.count("node tells a term that is not proved") == len(lies)
-        for node in nodes:
+        for number, lie in enumerate(lies, 1):
+            [node] = await join(bench, f"kitchen/{number}", services=[talker := Talker()])
+            await talker.tell(lie)
+            await until(lambda: caplog.text.count("node tells a term that is not proved") == number)  # noqa: B023
             await node.kill()
+        assert bench.ends == []
 
 
 async def test_node_is_heard_once_on_a_link(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,11 +350,9 @@ async def test_node_is_heard_once_on_a_link(home: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(OwnTerm, "hear", hear)
     async with coordinating(home) as bench:
-        [node] = await join(bench, "kitchen")
-        assert node.session is not None
-        assert node.session._channel is not None
+        [node] = await join(bench, "kitchen", services=[talker := Talker()])
         for number in range(20):
-            await node.session._channel.send(Succession(bytes([number])))
+            await talker.tell(Succession(bytes([number])))
         await until(lambda: looked == [b"\0"])
         await asyncio.sleep(0.05)
         assert looked == [b"\0"]
@@ -346,7 +370,10 @@ async def test_node_is_heard_once_on_a_link(home: Path, monkeypatch: pytest.Monk
         Succession(write_proof(forge(read_proof(offer(ONE).proof), 0, key=b"k")), offer(ONE).heads),
     ],
 )
-async def test_standby_that_does_not_say_where_it_would_listen_is_cut_off(message: Message, home: Path) -> None:
+async def test_standby_that_does_not_say_where_it_would_listen_is_cut_off(
+    message: Message, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standbys, "FIRST_S", 0.3)
     async with coordinating(home) as bench:
         channel = await call(bench)
         await channel.send(message)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -77,10 +78,18 @@ async def test_nodes_that_are_asked_to_leave_are_not_started_again(notes: Notes)
 
 
 async def test_head_cannot_have_a_node_start_any_number_of_processes(notes: Notes) -> None:
-    further = FurtherNodes("one/1", lambda _: [sys.executable, "-c", "import sys; sys.stdin.read()"])
+    started: list[str] = []
+
+    def make_command(node: str) -> list[str]:
+        started.append(node)
+        return [sys.executable, "-c", "import sys; sys.stdin.read()"]
+
+    further = FurtherNodes("one/1", make_command)
     for number in range(1, MOST_FURTHER + 5):
         further.start(StartNode(number))
-    assert len(further._keeping) == MOST_FURTHER
+    await until(lambda: len(started) >= MOST_FURTHER)
+    await asyncio.sleep(0.05)
+    assert len(started) == MOST_FURTHER
     await soon(further.close())
     none = FurtherNodes("one/1")
     none.start(StartNode(1))
