@@ -114,6 +114,15 @@ class PrefixIndex:
         if not root.children and not root.seqs:
             del self._roots[space]
 
+    def check(self) -> None:
+        """Check that the tree is compact: every node has a sequence, or several children; for tests."""
+        assert all(root.seqs or root.children for root in self._roots.values())
+        nodes = list(self._roots.values())
+        for node in nodes:
+            nodes += node.children.values()
+            assert all(child.parent is node and child.edge for child in node.children.values())
+            assert node.parent is None or node.seqs or len(node.children) > 1
+
 
 def _count_common(edge: bytes, key: bytes, start: int) -> int:
     """Return the number of bytes, in whole tokens, that ``edge`` and ``key`` from ``start`` on have in common."""

@@ -16,6 +16,8 @@ from pydantic import BaseModel, TypeAdapter
 from parallax_api_anthropic.body_models import MessagesRequest
 from parallax_api_anthropic.messages import PING, VERSIONS
 from parallax_api_anthropic.replies import MessageErrorReply, MessageEvent, MessageReply, TokenCountReply
+from parallax_core.contracts.engine import Request
+from parallax_core.engine.head import Head
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import CACHE_BLOCK, SseResponse
@@ -219,15 +221,21 @@ def test_marked_prompt_is_pinned_and_told(site: Site, mark: dict[str, Any], name
     assert (end["usage"]["input_tokens"], end["usage"]["cache_creation_input_tokens"]) == (0, most - 96)
 
 
-def test_pins_of_a_key_are_its_own() -> None:
+def test_pins_of_a_key_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners, accept = set[bytes](), Head.accept
+
+    def note(head: Head, request: Request, *rest: Any) -> None:
+        assert request.pin is not None
+        owners.add(request.pin.owner)
+        accept(head, request, *rest)
+
+    monkeypatch.setattr(Head, "accept", note)
     with Site(ServerOptions(keys=ApiKeys({"a": "user", "b": "user"}))) as site:
         for key in ("a", "b"):
             headers = {"X-Api-Key": key}
             body = post(site, headers=headers, max_tokens=2, messages=[{"role": "user", "content": [{**TEXT, **HOUR}]}])
             assert body.status_code == 200
-        head = site.engine._head
-        assert head is not None
-        assert len({pin.owner for pin in head._cache.stored.pins._pins.values()}) == 2
+    assert len(owners) == 2
 
 
 def test_neighbours_of_one_role_are_one_turn(site: Site) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
+import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from parallax_api_responses.keeper import ResponseKeeper
+from parallax_api_responses import store
 from parallax_api_responses.replies import AnyResponseEvent, ResponsesReply
 from tests.unit.server.scripted import ScriptedSite
 from tests.unit.server.sdkfields import list_missing
@@ -38,11 +41,16 @@ NAMESPACE: dict[str, Any] = {
 THOUGHT = "<think>\nLet me think.\n</think>\n\n"
 
 
-def find_keeper(site: Any) -> ResponseKeeper:
-    """Return what keeps the responses of a server."""
-    close = [each.close for each in site.app.state.dialects.opened if each.close is not None]
-    [keeper] = [each.__self__ for each in close if isinstance(each.__self__, ResponseKeeper)]
-    return keeper
+def note_databases(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """Return a list that gets the database of each store that is opened from now on, to fill its disk."""
+    found, open_database = list[sqlite3.Connection](), store.open_database
+
+    def note(path: Path | None) -> sqlite3.Connection:
+        found.append(open_database(path))
+        return found[-1]
+
+    monkeypatch.setattr(store, "open_database", note)
+    return found
 
 
 def post(site: ScriptedSite, script: str = "", **fields: Any) -> Any:

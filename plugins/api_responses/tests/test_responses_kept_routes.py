@@ -13,6 +13,7 @@ import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
+from parallax_api_responses import keeper
 from parallax_core.node.pipeline.unread import MOST_BYTES
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
@@ -24,8 +25,8 @@ from plugins.api_responses.tests.responses_client import (
     ask,
     check_response,
     error_of,
-    find_keeper,
     kinds,
+    note_databases,
     post,
     read_events,
     stream,
@@ -106,11 +107,12 @@ def test_unknown_previous_response_is_refused_by_name(site: ScriptedSite) -> Non
     assert first["id"] in error_of(post(site, previous_response_id=second["id"]))["message"]
 
 
-def test_conversation_that_is_too_large_is_refused_by_name(site: ScriptedSite) -> None:
-    find_keeper(site)._max_history = 100
-    first = ask(site, "Hello.")
-    error = error_of(post(site, previous_response_id=first["id"]))
-    assert (error["param"], "more than 100 bytes" in error["message"]) == ("previous_response_id", True)
+def test_conversation_that_is_too_large_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "LEAST_HISTORY", 1000)
+    with ScriptedSite(tmp_path, options=ServerOptions(max_body_bytes=1000)) as site:
+        first = ask(site, "Hello. " * 200)
+        error = error_of(post(site, previous_response_id=first["id"]))
+    assert (error["param"], "more than 1000 bytes" in error["message"]) == ("previous_response_id", True)
 
 
 class Unread:
@@ -333,11 +335,12 @@ def test_official_client_uses_all_routes(site: ScriptedSite) -> None:
         client.retrieve(name)
 
 
-def test_answer_arrives_if_it_cannot_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_answer_arrives_if_it_cannot_be_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    databases = note_databases(monkeypatch)
     with ScriptedSite(tmp_path, options=ServerOptions(response_store=tmp_path / "store")) as site:
-        store = find_keeper(site)._store
-        assert store is not None
-        store._database.execute("PRAGMA max_page_count = 1")
+        databases[0].execute("PRAGMA max_page_count = 1")
         long = {str(number): "x" * 500 for number in range(16)}
         assert ask(site, "Hello.", metadata=long)["status"] == "completed"
         assert stream(site, "Hello.", metadata=long)[-1]["type"] == "response.completed"

@@ -15,6 +15,7 @@ import pytest
 from parallax_api_responses.kept_events import BLOCK
 from parallax_api_responses.store import OVERHEAD, LargeHistory, ResponseStore, StoredResponse
 from parallax_core.base.errors import ParallaxError, UnknownName
+from plugins.api_responses.tests.responses_client import note_databases
 
 ME, YOU = b"me", b"you"
 TTL_S = 100.0
@@ -94,7 +95,10 @@ async def test_events_of_another_client_are_not_there(store: ResponseStore) -> N
             [piece async for piece in store.read_events(owner, name, 0)]
 
 
-async def test_events_of_a_response_that_is_dropped_end_with_an_error(clock: Clock) -> None:
+async def test_events_of_a_response_that_is_dropped_end_with_an_error(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    databases = note_databases(monkeypatch)
     store = make_store(clock, room=100_000)
     await store.put(response("a"), [b"x" * (2 * BLOCK)])
     reading = store.read_events(ME, "a", 0)
@@ -102,9 +106,19 @@ async def test_events_of_a_response_that_is_dropped_end_with_an_error(clock: Clo
     assert await store.delete(ME, "a")
     with pytest.raises(UnknownName, match="not kept any more"):
         await anext(reading)
-    assert store._total == 0
-    [[left]] = store._database.execute("SELECT COUNT(*) FROM event_block").fetchall()
+    [[left]] = databases[0].execute("SELECT COUNT(*) FROM event_block").fetchall()
     assert left == 0
+    await store.close()
+
+
+async def test_response_that_was_deleted_takes_no_room(clock: Clock) -> None:
+    store = make_store(clock, room=2)
+    for name in "abcdef":
+        await store.put(response(name))
+        assert await store.delete(ME, name)
+    for name in "yz":
+        await store.put(response(name))
+    assert [await store.get(ME, name) for name in "yz"] == [response(name) for name in "yz"]
     await store.close()
 
 
@@ -265,16 +279,19 @@ def test_file_that_is_no_store_is_refused(tmp_path: Path, clock: Clock) -> None:
         make_store(clock, tmp_path / "missing" / "responses.db")
 
 
-async def test_response_that_a_full_disk_refuses_is_an_error_and_loses_nothing(clock: Clock, tmp_path: Path) -> None:
+async def test_response_that_a_full_disk_refuses_is_an_error_and_loses_nothing(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    databases = note_databases(monkeypatch)
     store = make_store(clock, tmp_path / "store", room=10_000)
     await store.put(response("a"))
-    store._database.execute("PRAGMA max_page_count = 1")  # SQLite takes the number of pages it has now
+    databases[0].execute("PRAGMA max_page_count = 1")  # SQLite takes the number of pages it has now
     with pytest.raises(ParallaxError, match="the response store cannot be used: database or disk is full"):
         await store.put(response("b", size=100_000))
     assert await store.get(ME, "a") == response("a")
     assert await store.get(ME, "b") is None
     assert await store.read_history(ME, "a", 1000) == b'["in a","out a"]'
-    store._database.execute("PRAGMA max_page_count = 10000")
+    databases[0].execute("PRAGMA max_page_count = 10000")
     await store.put(response("b", size=100_000))
     assert await store.get(ME, "b") == response("b", size=100_000)
     await store.close()

@@ -78,7 +78,8 @@ def test_terminal_shows_what_is_done_and_a_file_has_the_log(
     options: tuple[str, ...], settings: dict[str, str], is_drawn: bool, tmp_path: Path
 ) -> None:
     kept = {name: value for name, value in os.environ.items() if name != "CI"}
-    env = {**kept, "TERM": "xterm", "PARALLAX_HOME": str(tmp_path), **settings}
+    beside = str(tmp_path)[:-1]  # the path of the log begins with it, and not with its folder
+    env = {**kept, "TERM": "xterm", "HOME": beside, "PARALLAX_HOME": str(tmp_path), **settings}
     with Terminal() as terminal:
         command = [sys.executable, "-c", PROGRAM, *options]
         ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal.theirs, env=env, check=True, text=True)
@@ -91,10 +92,15 @@ def test_terminal_shows_what_is_done_and_a_file_has_the_log(
     assert terminal.text.endswith("error: at the end\r\n")
 
 
-def test_path_of_the_log_begins_with_a_tilde_in_the_folder_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/srv/you")
-    assert screen._shorten(Path("/srv/you/log/run.log")) == "~/log/run.log"
-    assert screen._shorten(Path("/srv/your/run.log")) == "/srv/your/run.log"
+def test_path_of_the_log_begins_with_a_tilde_in_the_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("HOME", tmp_path), ("PARALLAX_HOME", tmp_path), ("TERM", "xterm")):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("CI", raising=False)
+    with Terminal() as terminal:
+        subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=terminal.theirs, check=True)
+    assert "log: ~/log/run.log" in terminal.text
 
 
 def test_log_stays_where_it_is_in_a_pipe_and_where_no_file_can_be_written(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from parallax_core.api import SeqId
-from parallax_core.engine.prefix import Match, PrefixIndex, PrefixNode, make_key
+from parallax_core.engine.prefix import Match, PrefixIndex, make_key
 
 A, B, C = SeqId(1), SeqId(2), SeqId(3)
 TOKENS = st.lists(st.integers(0, 2), max_size=8)
@@ -92,17 +92,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
     @invariant()
     def is_compact(self) -> None:
         assert len(self.index) == len(self.stored)
-        for root in self.index._roots.values():
-            assert root.seqs or root.children
-            for child in root.children.values():
-                self.check(child, root)
-
-    def check(self, node: PrefixNode, parent: PrefixNode) -> None:
-        assert node.parent is parent
-        assert node.edge
-        assert node.seqs or len(node.children) > 1
-        for child in node.children.values():
-            self.check(child, node)
+        self.index.check()
 
 
 PrefixIndexMachine.TestCase.settings = settings(stateful_step_count=40)

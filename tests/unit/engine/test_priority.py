@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,5 +39,8 @@ def test_queue_does_not_grow_with_those_who_have_left() -> None:
     for number in range(10 * SPARE):
         queue.add(1, number)
         queue.discard(number)
-    assert len(queue._heap) <= SPARE + 2
+    full: PriorityQueue[int] = PriorityQueue()
+    for number in range(SPARE + 2):
+        full.add(1, 10 * SPARE + number)
+    assert len(pickle.dumps(queue)) < len(pickle.dumps(full))
     assert queue.first() == (0, -1)

@@ -25,7 +25,7 @@ from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.peers import PeerLinker
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.testing.node import open_toy
-from parallax_core.wire.codec import VERSION_BYTE, encode
+from parallax_core.wire.codec import VERSION_BYTE
 from parallax_core.wire.membership import Hop, Join, Refusal
 from tests.support.node_services import equip
 from tests.unit.node.cluster import Node, call, soon, until
@@ -202,7 +202,7 @@ ROGUE_JOINS = [
 async def test_node_that_says_of_itself_what_cannot_be_is_cut_off(join: Join, caplog: pytest.LogCaptureFixture) -> None:
     async with keyed_registry({}) as (registry, transport):
         channel = await call(registry, "rogue")
-        await channel._link.send(encode(join))
+        await channel.send(join)
         with pytest.raises(PeerLost):
             await soon(channel.receive())
         assert registry.waiting == ()

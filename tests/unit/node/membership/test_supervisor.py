@@ -83,7 +83,13 @@ async def test_process_that_cannot_be_killed_is_not_waited_for(
     killed: list[object] = []
     monkeypatch.setattr(processes, "kill_process", killed.append)
     here, immortal = supervisor(WAIT), Immortal()
-    here._children["a"] = ChildProcess(immortal)  # type: ignore[arg-type]
+
+    async def start(*_: object, **__: object) -> ChildProcess:
+        return ChildProcess(immortal)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChildProcess, "start", start)
+        await here.restart("a")
     await soon(getattr(here, how)("a"))
     assert killed == [immortal]
     assert f"worker was killed and is still there after 0.02 s pid={NO_PID}" in caplog.text
