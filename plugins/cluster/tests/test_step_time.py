@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,16 @@ def test_slow_stage_takes_as_many_times_longer() -> None:
     costs = CostModel(make_problem(1, 3))
     work = weigh_rows(make_rows([(0, 100), (50, 1)]), list_windows(costs.layers))
     assert StageTime(costs, 0, 0, 2, 3.0).measure(work) == pytest.approx(3 * StageTime(costs, 0, 0, 2).measure(work))
+
+
+def test_rows_read_their_states_besides_the_weights() -> None:
+    problem = make_problem(1, 3)
+    layers = tuple(replace(layer, state=100 * layer.weights) for layer in problem.model.layers)
+    costs = CostModel(replace(problem, model=replace(problem.model, layers=layers)))
+    windows, stage = list_windows(costs.layers), StageTime(costs, 0, 0, 2)
+    one, two, three = (stage.measure(weigh_rows(make_rows([(5, 1)] * batch), windows)) for batch in (1, 2, 3))
+    assert 1.9 * one < two < 2 * one
+    assert three - two == pytest.approx(two - one, rel=1e-3)
 
 
 @given(st.integers(0, 300), st.integers(1, 300), st.integers(0, 200))

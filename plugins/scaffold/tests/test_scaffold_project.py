@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from parallax_core.api import ParallaxError
 from parallax_core.api.cli import UsageError
 from parallax_core.cli.plugins import app
+from parallax_scaffold import scaffold
 from parallax_scaffold.scaffold import KINDS, Project, make_project, read_kind, render_project, write_project
 from tests.conformance.example import EXAMPLES, run_pytest
 
@@ -125,3 +126,10 @@ def test_command_line_refuses_what_it_cannot_write(tmp_path: Path) -> None:
     assert ran.returncode == 2
     assert "error: there is no template for 'nothing'" in ran.stderr
     assert "hint: choose one of: backend" in ran.stderr
+
+
+def test_new_package_works_with_this_minor_version_of_core_and_no_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaffold, "version", lambda _: "3.9.2")
+    facts = scaffold.describe_project(Project(kind="backend", name="thing"))
+    assert facts["core"] == "parallax-core>=3.9,<3.10"
+    assert facts["extra"] == "parallax-core[testing]>=3.9,<3.10"

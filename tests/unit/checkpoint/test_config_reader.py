@@ -88,3 +88,11 @@ def test_number_of_layers_is_found_under_any_of_its_names(config: dict[str, Any]
 def test_number_of_layers_that_no_model_has_is_refused(count: int) -> None:
     with pytest.raises(Unsupported, match=f"states that the model has {count} layers"):
         count_layers({"num_hidden_layers": count})
+
+
+@pytest.mark.parametrize("words", ["a", ["a", "c"], ["a"], ["a", "b", "a"], [["a"], "b"]])
+def test_words_of_layers_are_of_those_allowed_and_as_many_as_there_are_layers(words: object) -> None:
+    reader = ConfigReader({"kinds": words, "num_hidden_layers": 2})
+    with pytest.raises(Unsupported, match=r"'kinds' in config\.json is"):
+        reader.list_words("kinds", ("a", "b"), ("a", "a"))
+    assert ConfigReader({"num_hidden_layers": 2}).list_words("kinds", ("a", "b"), ("a", "b")) == ("a", "b")

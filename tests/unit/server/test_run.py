@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -22,6 +24,7 @@ from parallax_core.server.app import make_app
 from parallax_core.server.bind import bind_socket
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
+from parallax_core.server.hosting import FixedModel
 from parallax_core.server.metrics import ServerMetrics
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
@@ -177,3 +180,40 @@ async def test_server_whose_api_cannot_be_described_serves_all_the_same() -> Non
         server.site.app.openapi = fail  # type: ignore[method-assign]
         assert " 500 " in (await get(server.port, "/openapi.json")).splitlines()[0]
         assert " 200 " in (await get(server.port, "/version")).splitlines()[0]
+
+
+def test_garbage_is_collected_before_what_is_left_is_frozen() -> None:
+    class Part:
+        """Refers to itself."""
+
+    part = Part()
+    part.own = part  # type: ignore[attr-defined]
+    kept = weakref.ref(part)
+    gc.disable()
+    try:
+        del part
+        assert kept() is not None
+        run.settle_memory()
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+async def test_model_of_a_server_of_one_starts_all_readers_of_bodies() -> None:
+    started: list[str] = []
+
+    class Reader(LocalReader):
+        async def start(self) -> None:
+            started.append("first")
+
+        def start_others(self) -> None:
+            started.append("others")
+
+    engine = make_engine()
+    reader = Reader(BodyReader(Letters(), "toy", BODIES))  # type: ignore[arg-type]
+    router = Router([engine], LeastPendingTokens(), lambda: 400)
+    model = FixedModel(Service("toy", router, Letters(), reader, ServerMetrics()))  # type: ignore[arg-type]
+    await model.start()
+    assert started == ["first", "others"]
+    await model.stop()
+    assert engine.health().state == "draining"

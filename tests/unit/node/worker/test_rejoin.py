@@ -108,6 +108,19 @@ async def test_node_whose_new_head_is_lost_tries_the_one_that_the_user_named_too
     assert (place.address, keys) == (OLD, {"head": b"old key"})
 
 
+async def test_waits_grow_with_the_attempts_and_begin_anew_with_a_head_that_was_there(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rejoin, "AGAIN_S", (0.001, 0.002, 0.003))
+    search = HeadSearch(Session(9), HeadPlace(OLD, "head", "here/1"), None)  # type: ignore[arg-type]
+    for _ in range(2):
+        for _ in range(4):
+            await search.turn(PeerLost("nobody is there"))
+        search.restart()
+    waits = [float(message.partition("again in ")[2].split()[0]) for message in caplog.messages]
+    assert waits == [0.001, 0.002, 0.003, 0.003] * 2
+
+
 async def test_without_discovery_the_old_address_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     session: Any = Session(5)
     await serve_again(session, HeadPlace(OLD, "head", "here/1"), JOIN)

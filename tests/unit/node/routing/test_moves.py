@@ -1,0 +1,68 @@
+"""Requests that wait for a replica, at the borders of the task that places them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from parallax_core.api import Finish
+from parallax_core.node.routing.moves import MoveQueue
+
+END = Finish(reason="stop", prompt_tokens=1, output_tokens=1)
+RANK = (0.0, 1)
+
+
+@pytest.mark.parametrize("num_turns", range(4))
+async def test_request_that_comes_as_the_task_of_others_ends_is_placed(num_turns: int) -> None:
+    """That task's end, of which the queue hears a turn later, concerns the requests of that task alone."""
+    queue, asked = MoveQueue(), list[int]()
+
+    def attempt() -> Any:
+        asked.append(1)
+        return END if len(asked) > 2 else "replica"
+
+    assert await queue.place(RANK, lambda: END) is END
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    assert await asyncio.wait_for(queue.place(RANK, attempt), 5) is END
+    assert len(asked) == 3
+
+
+async def test_most_urgent_request_is_tried_first_and_only_a_need_of_room_counts_as_one() -> None:
+    queue, order = MoveQueue(), list[str]()
+    full = True
+
+    def make_attempt(name: str) -> Any:
+        def attempt() -> Any:
+            order.append(name)
+            return "room" if full else END
+
+        return attempt
+
+    placing = [asyncio.create_task(queue.place(rank, make_attempt(name))) for name, rank in URGENCIES.items()]
+    assert not queue.needs_room
+    await asyncio.sleep(0.01)
+    assert queue.needs_room
+    assert order[:3] == ["urgent", "early", "late"]
+    full = False
+    assert await asyncio.wait_for(asyncio.gather(*placing), 5) == [END] * 3
+    assert not queue.needs_room
+
+
+URGENCIES = {"late": (1.0, 9), "urgent": (0.0, 5), "early": (1.0, 2)}
+
+
+async def test_request_whose_reader_is_gone_is_not_tried_again() -> None:
+    queue, tried = MoveQueue(), asyncio.Event()
+
+    def attempt() -> Any:
+        tried.set()
+        return "room"
+
+    placing = asyncio.create_task(queue.place(RANK, attempt))
+    await tried.wait()
+    placing.cancel()
+    await asyncio.gather(placing, return_exceptions=True)
+    assert not queue.needs_room
