@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from parallax_api_responses import store
 from parallax_api_responses.replies import AnyResponseEvent, ResponsesReply
+from parallax_api_responses.store_schema import open_database
 from tests.unit.server.scripted import ScriptedSite
 from tests.unit.server.sdkfields import list_missing
 
@@ -43,7 +44,7 @@ THOUGHT = "<think>\nLet me think.\n</think>\n\n"
 
 def note_databases(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     """Return a list that gets the database of each store that is opened from now on, to fill its disk."""
-    found, open_database = list[sqlite3.Connection](), store.open_database
+    found = list[sqlite3.Connection]()
 
     def note(path: Path | None) -> sqlite3.Connection:
         found.append(open_database(path))

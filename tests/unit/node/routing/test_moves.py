@@ -12,6 +12,7 @@ from parallax_core.node.routing.moves import MoveQueue
 
 END = Finish(reason="stop", prompt_tokens=1, output_tokens=1)
 RANK = (0.0, 1)
+URGENCIES = {"late": (1.0, 9), "urgent": (0.0, 5), "early": (1.0, 2)}
 
 
 @pytest.mark.parametrize("num_turns", range(4))
@@ -30,28 +31,22 @@ async def test_request_that_comes_as_the_task_of_others_ends_is_placed(num_turns
     assert len(asked) == 3
 
 
-async def test_most_urgent_request_is_tried_first_and_only_a_need_of_room_counts_as_one() -> None:
-    queue, order = MoveQueue(), list[str]()
-    full = True
+async def test_most_urgent_request_is_tried_first() -> None:
+    queue, order, room = MoveQueue(), list[str](), asyncio.Event()
 
     def make_attempt(name: str) -> Any:
         def attempt() -> Any:
             order.append(name)
-            return "room" if full else END
+            return END if room.is_set() else "room"
 
         return attempt
 
     placing = [asyncio.create_task(queue.place(rank, make_attempt(name))) for name, rank in URGENCIES.items()]
-    assert not queue.needs_room
     await asyncio.sleep(0.01)
     assert queue.needs_room
     assert order[:3] == ["urgent", "early", "late"]
-    full = False
+    room.set()
     assert await asyncio.wait_for(asyncio.gather(*placing), 5) == [END] * 3
-    assert not queue.needs_room
-
-
-URGENCIES = {"late": (1.0, 9), "urgent": (0.0, 5), "early": (1.0, 2)}
 
 
 async def test_request_whose_reader_is_gone_is_not_tried_again() -> None:
