@@ -47,6 +47,7 @@ from parallax_core.checkpoint.reader import find_missing, read_config, read_tens
 from parallax_core.checkpoint.weights_version import identify_weights
 from parallax_core.config.home import cache_folder, keys_folder, models_folder, state_folder
 from parallax_core.contracts.backend import Availability, Backend, BackendSpec, Opens, StagePlan
+from parallax_core.contracts.border import Border, check_cuts, count_border_bytes, describe_ends, list_borders
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.deployment import (
     DeploymentSpec,
@@ -91,7 +92,7 @@ from parallax_core.contracts.joining import (
     ListeningHead,
     MachineKeys,
 )
-from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
+from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part, Plane, TokenUse
 from parallax_core.contracts.node_service import (
     NOTHING,
     JoinedPeer,
@@ -367,11 +368,18 @@ __all__ = [  # noqa: RUF022 -- in groups
     "mask_logits",
     "mix32",
     # Model families
+    "Border",
     "LayerShape",
     "ModelAdapter",
     "ModelShape",
     "ModelSpec",
     "Part",
+    "Plane",
+    "TokenUse",
+    "check_cuts",
+    "count_border_bytes",
+    "describe_ends",
+    "list_borders",
     # Model sources
     "ModelFolder",
     "ModelSource",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +15,13 @@ from parallax_core.cli.command import new_app
 from parallax_core.cli.plugin_commands import extend
 from parallax_core.cli.progress import make_display
 from parallax_core.cli.table import print_table
+from parallax_core.contracts.border import Border, count_border_bytes, list_borders
 from parallax_core.contracts.model import ModelShape
 from parallax_core.contracts.source import StoredModel
 from parallax_core.models.adapters import count_active, count_weights, find_family
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.generation_config import RequestDefaults
-from parallax_core.models.stage_tensors import describe_layers
+from parallax_core.models.stage_tensors import describe_layers, format_layers
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import divert_output
@@ -136,6 +138,7 @@ def _describe_family(host: PluginHost, config: dict[str, Any]) -> list[tuple[str
         ("kinds of layers", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
         ("parameters", f"{_millions(count_weights(shape))}, of which a token meets {_millions(count_active(shape))}"),
         ("memory", _describe_memory(shape)),
+        *_describe_borders(list_borders(shape)),
     ]
 
 
@@ -152,6 +155,21 @@ def _describe_memory(shape: ModelShape) -> str:
         (sum(layer.state_width for layer in shape.layers), "per sequence"),
     ]
     return ", ".join(f"{count} {what}" for count, what in parts if count)
+
+
+def _describe_borders(borders: Sequence[Border]) -> list[tuple[str, object]]:
+    """Return the planes that cross from stage to stage, and the layers that may begin a stage, if not all."""
+    legal = [border for border in borders if not border.obstacle]
+    if not legal:
+        return [("stages", f"one: {borders[0].obstacle}")] if borders else []
+    widest = max(legal, key=lambda border: count_border_bytes(border, 4))
+    crossing = " + ".join(f"{plane.name} of {' x '.join(map(str, plane.shape))}" for plane in widest.planes)
+    found: list[tuple[str, object]] = [("between stages", f"{crossing}{' at most' * (len(legal) > 1)}, for each token")]
+    if len(legal) < len(borders):
+        cuts = format_layers(border.layer for border in legal)
+        obstacle = next(border.obstacle for border in borders if border.obstacle)
+        found.append(("stages begin with", f"layer 0, or one of {cuts}: {obstacle}"))
+    return found
 
 
 def _millions(count: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.device import DeviceBenchmark, DevicePlan, DType
 from parallax_core.contracts.engine_spec import EngineSpec
+from parallax_core.contracts.model import ModelShape
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.stage import LayerRange, Stage
 
@@ -39,6 +40,9 @@ class StagePlan:
     blocks: object = None
     """The layer builder that the model's adapter brings for this backend: the loaded object that `ModelSpec.blocks`
     names. None: the backend's own builder."""
+    shape: ModelShape | None = None
+    """The model as its adapter describes it, with its layers and the borders between them; see `list_borders`. None: no
+    adapter knows the model."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The values of the fields of `BackendSpec.options`, as configured on the node that opens the stage. Empty: the
     defaults. ``MyOptions(**plan.options)`` returns them as an object."""

@@ -9,9 +9,35 @@ from typing import Any, Literal, Protocol
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.stage import PoolKind
 
-Part = int | Literal["before", "after"]
+Ends = Literal["before", "after"]
+Part = int | Ends | Literal["every"]
 """The part of a model to which a tensor belongs: a layer by its number, or ``before`` or ``after`` all layers. The
-embedding belongs to ``before``; if `ModelShape.is_tied`, the last stage needs it as well."""
+embedding belongs to ``before``; if `ModelShape.is_tied`, the last stage needs it as well. ``every``: each layer has a
+slice of it, so that every stage needs it."""
+HIDDEN = "hidden"
+"""The name of the plane that every layer of every family takes and gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A tensor that goes from layer to layer: ``hidden``, or what a family has beside it."""
+
+    name: str
+    shape: tuple[int, ...]
+    """The axes of one token, such as (4, 4096) for four streams."""
+    dtype: str = ""
+    """The only dtype in which it may cross from stage to stage, such as ``float32`` where the family's own code never
+    rounds it; empty: that of the activations, which the next stage may convert."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUse:
+    """How a layer uses token ids, which every stage has: they are in the rows, so that no table's row has to travel."""
+
+    num_before: int = 0
+    """The number of tokens before each one whose ids it needs as well."""
+    has_embedding: bool = False
+    """Whether it looks up rows of the model's embedding, which every stage then needs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +63,17 @@ class LayerShape:
     """The number of experts that tokens are routed to; 0: none, or unknown. All experts have the same size."""
     num_active_experts: int = 0
     """The number of them that each token meets."""
+    takes: tuple[str, ...] = (HIDDEN,)
+    """The names of the planes that it reads. What a later layer takes crosses every border before that."""
+    gives: tuple[Plane, ...] = ()
+    """The planes that it makes or replaces; empty: ``hidden`` of the model's width."""
+    tokens: TokenUse | None = None
+    """How it uses token ids; None: it does not."""
+    source: int | None = None
+    """The earlier layer whose keys and values it reads in place of its own: no border may lie between the two. Its
+    ``kv_width`` is then 0."""
+    table_weights: int = 0
+    """Those of ``weights`` in tables whose rows are looked up by token id, in the mapped file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +93,8 @@ class ModelShape:
     """Parameters after the layers: the final norm, and the output head unless it is tied."""
     is_tied: bool
     """Whether the output head is the embedding, which then the first and the last stage hold."""
+    takes: tuple[str, ...] = (HIDDEN,)
+    """The names of the planes that what comes after the layers reads."""
 
 
 class ModelAdapter(Protocol):

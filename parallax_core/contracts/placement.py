@@ -131,9 +131,16 @@ class ModelDemand:
 
     layers: tuple[LayerDemand, ...]
     hidden: int
-    """Bytes of hidden states per token that go from stage to stage."""
+    """Bytes per token that go from stage to stage, at most."""
     shared: int = 0
     """Bytes of weights in both the first and the last layer, which a stage with both holds once: a tied embedding."""
+    borders: tuple[int, ...] = ()
+    """Bytes per token that cross each border between two layers, the first between layers 0 and 1; 0: no stage may
+    begin there. Empty: ``hidden`` at every one."""
+
+    def cross(self, layer: int) -> int:
+        """Return the bytes per token that cross the border before ``layer``, not the first; 0: it must not be there."""
+        return self.borders[layer - 1] if self.borders else self.hidden
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -279,7 +286,8 @@ class PlacementPolicy(Protocol):
     def place(self, problem: PlacementProblem, estimator: Estimator) -> Placement:
         """Return a valid placement; one without pipelines if the model does not fit.
 
-        It is valid if every pipeline has all layers in order, every stage at least one, no node is named twice without
-        leases, every node has memory for its layers and for the KV cache of one request of each pipeline, and no stage
-        goes on on a node that its own cannot reach (`ClusterProfile.unreachable`).
+        It is valid if every pipeline has all layers in order, every stage at least one, no stage begins at a border of
+        0 bytes (`ModelDemand.borders`), no node is named twice without leases, every node has memory for its layers and
+        for the KV cache of one request of each pipeline, and no stage goes on on a node that its own cannot reach
+        (`ClusterProfile.unreachable`).
         """

@@ -84,9 +84,9 @@ class StageInfo:
     """Identifies the content of the weights: changes if and only if they change; part of every prefix key."""
     capabilities: frozenset[Capability] = frozenset()
     takes: tuple[TensorSpec, ...] = ()
-    """The hidden tensors it takes; empty for a stage that starts with layer 0."""
+    """The hidden tensors it takes, each of another name; empty for a stage that starts with layer 0."""
     gives: tuple[TensorSpec, ...] = ()
-    """The hidden tensors it returns; empty for a stage that ends with the last layer."""
+    """The hidden tensors it returns, as `takes`; empty for a stage that ends with the last layer."""
     saturation_rows: int = 0
     """The number of decodes in a step above which step time grows in proportion, so that running more sequences at the
     same time gains no throughput; 0: unknown."""
@@ -232,7 +232,7 @@ class StageBatch:
 
     rows: tuple[Row, ...]
     hidden: tuple[Tensor, ...] = ()
-    """The previous stage's output, as `StageInfo.takes` lists it: shape [tokens of all rows in order, width] each."""
+    """The previous stage's output, as `StageInfo.takes` lists it: shape [tokens of all rows in order, ...] each."""
     embeddings: tuple[Tensor, ...] = ()
     """For the spans of the rows, on stage 0: float, shape [length, width]."""
     step: int = 0

@@ -17,10 +17,28 @@ Data = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor that a stage takes or gives: the size of its last axis, and its preferred dtype on the wire."""
+    r"""A tensor that a stage takes or gives: of shape [tokens, \*shape, width]."""
 
     width: int
+    """The size of its last axis."""
     dtype: str
+    """The preferred dtype on the wire."""
+    name: str = "hidden"
+    """The name of its `Plane`: a stage takes it under the name under which the one before gives it."""
+    shape: tuple[int, ...] = ()
+    """The axes between that of the tokens and the last, such as (4,) for four streams."""
+    is_exact: bool = False
+    """Whether it must cross in this dtype; otherwise a stage may take it converted to another float."""
+
+    @property
+    def token_shape(self) -> tuple[int, ...]:
+        """The axes of one token."""
+        return (*self.shape, self.width)
+
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of one token; 0 for an unknown dtype."""
+        return math.prod(self.token_shape) * ITEM_BYTES.get(self.dtype, 0)
 
 
 @dataclass(frozen=True, slots=True)

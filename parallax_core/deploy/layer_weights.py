@@ -9,6 +9,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.checkpoint.config_reader import count_layers
 from parallax_core.cluster.placement.layer_cost import LayerCosts, count_bits, size_layers, weigh_layers
 from parallax_core.cluster.placement.parallel import ParallelConfig
+from parallax_core.contracts.border import check_cuts, find_illegal, list_borders
 from parallax_core.contracts.device import DType
 from parallax_core.models.adapters import find_family
 from parallax_core.plugins.host import PluginHost
@@ -22,11 +23,19 @@ def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: Mapping[
 
     Raises:
         UsageError: if there are fewer layers than stages, or the given layers are not the model's.
+        Unsupported: if the model cannot be cut where the given layers say.
     """
     if parallel.num_stages == 1 and not parallel.layers:
         return parallel
-    weights = _weigh(plugins, config)
-    return parallel.with_layers(len(weights), weights)
+    family = find_family(plugins, config)
+    if family is None:
+        return parallel.with_layers(_count_layers(config))
+    shape = family.adapter.read_shape(config)
+    illegal = find_illegal(list_borders(shape))
+    placed = parallel.with_layers(len(shape.layers), weigh_layers(shape), illegal)
+    for layers in placed.layers:
+        check_cuts(shape, layers)
+    return placed
 
 
 def cost_layers(plugins: PluginHost, config: Mapping[str, Any], dtype: DType) -> LayerCosts:
@@ -40,12 +49,8 @@ def cost_layers(plugins: PluginHost, config: Mapping[str, Any], dtype: DType) ->
         count = _count_layers(config)
         return LayerCosts((1,) * count, (0,) * count)
     shape = family.adapter.read_shape(config)
-    return LayerCosts(weigh_layers(shape), size_layers(shape, count_bits(config, dtype)))
-
-
-def _weigh(plugins: PluginHost, config: Mapping[str, Any]) -> tuple[int, ...]:
-    family = find_family(plugins, config)
-    return (1,) * _count_layers(config) if family is None else weigh_layers(family.adapter.read_shape(config))
+    illegal = find_illegal(list_borders(shape))
+    return LayerCosts(weigh_layers(shape), size_layers(shape, count_bits(config, dtype)), illegal)
 
 
 def _count_layers(config: Mapping[str, Any]) -> int:

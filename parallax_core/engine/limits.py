@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from parallax_core.contracts.stage import PoolInfo, StageInfo
 from parallax_core.contracts.status import ReplicaLimits
-from parallax_core.contracts.tensor import ITEM_BYTES
 from parallax_core.contracts.transport import FrameLimits
 from parallax_core.engine.waiting import MIN_SHARED
 
@@ -86,6 +85,6 @@ def _count_sequences(pool: PoolInfo, length: int, max_batch_tokens: int) -> int:
 def _find_most_tokens(stages: Sequence[StageInfo]) -> int:
     """Return the most tokens of a step that every stage can compute and whose hidden states fit into a frame."""
     specs = [stage.takes for stage in stages] + [stage.gives for stage in stages]
-    token_bytes = max(sum(spec.width * ITEM_BYTES[spec.dtype] for spec in each) for each in specs)
+    token_bytes = max(sum(spec.token_bytes for spec in each) for each in specs)
     carried = (FRAMES.frame_bytes - FRAMES.header_bytes) // token_bytes if token_bytes else math.inf
     return int(min(carried, *(stage.max_batch_tokens for stage in stages)))

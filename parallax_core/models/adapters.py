@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parallax_core.base.errors import ParallaxError, PluginConflict
+from parallax_core.base.errors import ParallaxError, PluginConflict, Unsupported
 from parallax_core.contracts.model import ModelAdapter, ModelShape, ModelSpec
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from parallax_core.plugins.host import PluginHost
@@ -42,6 +42,20 @@ def find_blocks(host: PluginHost, config: Mapping[str, Any], backend: str) -> ob
     """
     offer = _find_offer(host, config)
     return offer.load(offer.spec.blocks[backend]) if offer and backend in offer.spec.blocks else None
+
+
+def find_shape(host: PluginHost, config: Mapping[str, Any]) -> ModelShape | None:
+    """Return the shape of a model; None if no adapter knows it, or its adapter refuses one of its settings.
+
+    Raises:
+        PluginConflict: if several plugins claim its architecture.
+        BrokenPlugin: if the adapter cannot be loaded.
+    """
+    family = find_family(host, config)
+    try:
+        return family.adapter.read_shape(config) if family else None
+    except Unsupported:
+        return None  # a backend may run it all the same, on layers of its own
 
 
 def find_spec(host: PluginHost, config: Mapping[str, Any]) -> ModelSpec | None:

@@ -10,12 +10,12 @@ from typing import Any
 
 from parallax_core.base.errors import ParallaxError, Unsupported
 from parallax_core.checkpoint.reader import FETCH_REST, find_missing, find_names, read_config
-from parallax_core.contracts.model import ModelAdapter, Part
+from parallax_core.contracts.model import ModelAdapter, ModelShape, Part
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.models.adapters import find_family
 from parallax_core.plugins.host import PluginHost
 
-ENDS = {"before": "the embedding", "after": "the final norm and the head"}
+ENDS = {"before": "the embedding", "after": "the final norm and the head", "every": "what all layers share"}
 """Descriptions of the parts other than layers."""
 UNKNOWN = "not known"
 """The description of the layers of a model that no adapter knows."""
@@ -27,9 +27,12 @@ class StageTensors:
 
     adapter: ModelAdapter
     layers: LayerRange
-    num_layers: int
-    is_tied: bool
-    """Whether the head shares the embedding's tensor, so that the last stage needs it as well."""
+    shape: ModelShape
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers of the model."""
+        return len(self.shape.layers)
 
     @property
     def is_whole(self) -> bool:
@@ -41,10 +44,18 @@ class StageTensors:
         part = find_part(self.adapter, tensor)
         is_first, is_last = self.layers.start == 0, self.layers.stop == self.num_layers
         if part == "before":
-            return is_first or (is_last and self.is_tied)
+            return is_first or (is_last and self.shape.is_tied) or self._looks_up
+        if part == "every":
+            return True
         if part == "after":
             return is_last
         return part is not None and self.layers.start <= part < self.layers.stop
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether one of the layers looks up rows of the embedding."""
+        layers = self.shape.layers[self.layers.start : self.layers.stop]
+        return any(layer.tokens.has_embedding for layer in layers if layer.tokens)
 
 
 def choose_tensors(host: PluginHost, config: Mapping[str, Any], layers: LayerRange | None) -> StageTensors | None:
@@ -60,8 +71,7 @@ def choose_tensors(host: PluginHost, config: Mapping[str, Any], layers: LayerRan
         shape = family.adapter.read_shape(config)
     except Unsupported:
         return None
-    count = len(shape.layers)
-    return StageTensors(family.adapter, layers or LayerRange(0, count), count, shape.is_tied)
+    return StageTensors(family.adapter, layers or LayerRange(0, len(shape.layers)), shape)
 
 
 def find_part(adapter: ModelAdapter, tensor: str) -> Part | None:

@@ -105,7 +105,7 @@ def _check_length(seq: SeqId, length: int, pools: Sequence[PagePool]) -> None:
 
 def _check_hidden(batch: StageBatch, num_tokens: int, info: StageInfo) -> None:
     found = [(tensor.dtype, tensor.shape) for tensor in batch.hidden]
-    expected = [(spec.dtype, (num_tokens, spec.width)) for spec in info.takes]
+    expected = [(spec.dtype, (num_tokens, *spec.token_shape)) for spec in info.takes]
     if found != expected:
         raise ValueError(f"the hidden tensors are {found}; expected {expected}")
     if batch.embeddings and "embeddings" not in info.capabilities:

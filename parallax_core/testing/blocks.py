@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import cache
 
 from parallax_core.api import ParallaxError, StagePlan, read_config
-from parallax_core.models.adapters import find_blocks
+from parallax_core.models.adapters import find_blocks, find_shape
 from parallax_core.plugins.host import PluginHost
 
 
 def bring_blocks(plan: StagePlan, backend: str) -> StagePlan:
-    """Return ``plan`` with the blocks that an installed adapter of its model has for a backend, as core passes them.
+    """Return ``plan`` with the shape of its model and the blocks that an installed adapter has for a backend.
 
     A plan that has blocks stays as it is; so does one of a damaged model, about which the backend has to raise.
     """
@@ -21,7 +21,8 @@ def bring_blocks(plan: StagePlan, backend: str) -> StagePlan:
         config = read_config(plan.model)
     except ParallaxError:
         return plan
-    return replace(plan, blocks=find_blocks(_prepare_host(), config, backend))
+    host = _prepare_host()
+    return replace(plan, blocks=find_blocks(host, config, backend), shape=find_shape(host, config))
 
 
 @cache

@@ -158,4 +158,4 @@ class SleepStage:
 
 
 def _make_zeros(spec: TensorSpec, num_tokens: int) -> Tensor:
-    return Tensor(spec.dtype, (num_tokens, spec.width), bytes(num_tokens * spec.width * 4))
+    return Tensor(spec.dtype, (num_tokens, *spec.token_shape), bytes(num_tokens * spec.token_bytes))

@@ -32,6 +32,8 @@ from parallax_core.wire.messages import CoreMessage, Hello, Mask, Result, Step, 
 
 MOST_POOLS = 64
 """The most pools of a stage."""
+MOST_AXES = 4
+"""The most axes of a token's part of a hidden tensor."""
 MOST_AHEAD = 16
 """The most steps that a stage takes ahead."""
 
@@ -98,7 +100,7 @@ def check_tensors(step: Step) -> None:
     """Check that hidden tensors fit the rows and that spans lie within the embeddings, if there are any."""
     tokens = sum([len(row.tokens) for row in step.rows]) if step.hidden else 0
     for tensor in step.hidden:
-        require(len(tensor.shape) == 2 and tensor.shape[0] == tokens, "a hidden tensor does not fit the rows")  # noqa: PLR2004 - rows, columns
+        require(len(tensor.shape) >= 2 and tensor.shape[0] == tokens, "a hidden tensor does not fit the rows")  # noqa: PLR2004 - rows, columns
     if not step.embeddings:
         return
     lengths = [tensor.shape[0] if len(tensor.shape) == 2 else -1 for tensor in step.embeddings]  # noqa: PLR2004 - the same
@@ -135,9 +137,12 @@ def check_info(info: StageInfo) -> None:
     check_words(*words)
     check_parts(info.weights_parts)
     for spec in (*info.takes, *info.gives):
-        require(
-            spec.dtype in ITEM_BYTES and 0 < spec.width <= LARGEST, "the dtype or width of a hidden tensor is invalid"
-        )
+        sizes: tuple[int, ...] = spec.token_shape
+        is_sane = spec.dtype in ITEM_BYTES and len(sizes) <= MOST_AXES and min(sizes) > 0
+        is_sane = is_sane and spec.token_bytes <= LARGEST
+        require(is_sane, "the dtype or width of a hidden tensor is invalid")
+        require(len(spec.name) <= MOST_TEXT, "a text of a stage is too long")
+        check_words(spec.name)
 
 
 def check_introduction(message: Join | Hello | Welcome | Linked) -> None:

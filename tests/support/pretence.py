@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from parallax_backend_torch import graph_replay as replay
 from parallax_backend_torch.cuda_graph import Work
 from parallax_backend_torch.device_kernels import DeviceKernels
+from parallax_backend_torch.step import Carried
 
 DEVICE = torch.device("cuda", 0)
 WHERE = torch.Tensor.device.__get__
@@ -87,7 +88,7 @@ class Recorder:
         self.num_replays = 0
         self.made.append(self)
 
-    def record(self, work: Work) -> torch.Tensor:
+    def record(self, work: Work) -> Carried:
         """Run ``work`` once as a warm-up and once recorded, and keep it for replays."""
         work()
         self._work, Pretence.records = work, True
@@ -100,7 +101,8 @@ class Recorder:
     def replay(self) -> None:
         """Run the recorded work on the current contents of memory."""
         self.num_replays += 1
-        self._found.copy_(self._work())
+        for kept, found in zip(_find_tensors(self._found), _find_tensors(self._work()), strict=True):
+            kept.copy_(found)
 
 
 def pretend_device(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
@@ -150,6 +152,8 @@ def _find_tensors(value: Any) -> Any:
     elif isinstance(value, (tuple, list)):
         for each in value:
             yield from _find_tensors(each)
+    elif isinstance(value, Carried):
+        yield from _find_tensors([value.hidden, value.others])
     elif isinstance(value, dict):
         yield from _find_tensors(list(value.values()))
 

@@ -18,6 +18,8 @@ class LayerCosts:
     """The time for a token, in any unit; the last layer's includes the output head."""
     sizes: tuple[int, ...]
     """The memory of the layer's weights, in bytes; 0: unknown."""
+    illegal: frozenset[int] = frozenset()
+    """The layers with which no stage may begin."""
 
 
 def weigh_layers(shape: ModelShape) -> tuple[int, ...]:
@@ -30,9 +32,10 @@ def weigh_layers(shape: ModelShape) -> tuple[int, ...]:
 def size_layers(shape: ModelShape, bits: int) -> tuple[int, ...]:
     """Return the bytes each layer takes when loaded, at ``bits`` bits per parameter.
 
-    The first layer includes the embedding; the last includes the output head, a copy of the embedding if tied.
+    The first layer includes the embedding; the last includes the output head, a copy of the embedding if tied. Tables
+    stay in their files.
     """
-    weights = [layer.weights for layer in shape.layers]
+    weights = [layer.weights - layer.table_weights for layer in shape.layers]
     weights[0] += shape.before_weights
     weights[-1] += shape.after_weights + (shape.before_weights if shape.is_tied and len(weights) > 1 else 0)
     return tuple(weight * bits // 8 for weight in weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from parallax_core.base.errors import UsageError
@@ -57,18 +57,22 @@ class ParallelConfig:
         starts = range(0, len(devices), self.num_stages)
         return tuple(tuple(map(StagePlace, layers, devices[start : start + self.num_stages])) for start in starts)
 
-    def with_layers(self, num_layers: int, weights: Sequence[int] = ()) -> ParallelConfig:
+    def with_layers(
+        self, num_layers: int, weights: Sequence[int] = (), illegal: Collection[int] = ()
+    ) -> ParallelConfig:
         """Return this configuration with the layers of each stage, for a model of ``num_layers`` layers.
 
         Args:
             num_layers: of the model.
             weights: the cost of each layer, in any unit; empty: all the same.
+            illegal: the layers with which no stage may begin, for layers that are not given.
 
         Raises:
-            UsageError: if the given layers do not end at ``num_layers``, or there are more stages than layers.
+            UsageError: if the given layers do not end at ``num_layers``, or there are more stages than layers or legal
+                cuts allow.
         """
         if not self.layers:
-            return dataclasses.replace(self, layers=split_layers(num_layers, self.num_stages, weights))
+            return dataclasses.replace(self, layers=split_layers(num_layers, self.num_stages, weights, illegal))
         if (stop := self.layers[-1].stop) != num_layers:
             message = f"the stages have layers 0 to {stop}, and the model has {num_layers} layers"
             raise UsageError(message, f"end the last stage at {num_layers}")

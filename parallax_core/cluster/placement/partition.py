@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from math import inf
@@ -15,7 +15,9 @@ Table = Sequence[Sequence[float]]
 """The cost of a range of layers on a stage, by its end and then by its start below that; infinite: there is no room."""
 
 
-def split_layers(num_layers: int, num_stages: int, weights: Sequence[int] = ()) -> tuple[LayerRange, ...]:
+def split_layers(
+    num_layers: int, num_stages: int, weights: Sequence[int] = (), illegal: Collection[int] = ()
+) -> tuple[LayerRange, ...]:
     """Return the layers of each of equally fast stages, such that the heaviest stage is as light as possible.
 
     Among such splits it is one with the least sum of squared weights, so that the other stages are even, too; of two
@@ -25,9 +27,10 @@ def split_layers(num_layers: int, num_stages: int, weights: Sequence[int] = ()) 
         num_layers: of the model.
         num_stages: at least 1.
         weights: the cost of each layer, 0 or more in any unit; empty: all the same.
+        illegal: the layers with which no stage may begin.
 
     Raises:
-        UsageError: if there are more stages than layers.
+        UsageError: if there are more stages than layers, or than legal cuts allow.
         ValueError: if ``weights`` does not have one number for each layer, or one is below 0.
     """
     _check_count(num_layers, num_stages)
@@ -37,7 +40,8 @@ def split_layers(num_layers: int, num_stages: int, weights: Sequence[int] = ()) 
         raise ValueError(message)
     sums = [0, *accumulate(weights)]
 
-    table = _tabulate(lambda start, stop: sums[stop] - sums[start], num_layers)
+    _check_cuts(num_layers, num_stages, illegal)
+    table = forbid_cuts(_tabulate(lambda start, stop: sums[stop] - sums[start], num_layers), illegal)
     heaviest, _ = search_cuts([table] * num_stages, max) or (inf, ())
     squares = [[weight**2 if weight <= heaviest else inf for weight in column] for column in table]
     _, cuts = search_cuts([squares] * num_stages, add, prefers_late_cuts=True) or (inf, ())
@@ -45,7 +49,12 @@ def split_layers(num_layers: int, num_stages: int, weights: Sequence[int] = ()) 
 
 
 def fit_layers(
-    weights: Sequence[int], rates: Sequence[float], rooms: Sequence[float] = (), sizes: Sequence[int] = ()
+    weights: Sequence[int],
+    rates: Sequence[float],
+    rooms: Sequence[float] = (),
+    sizes: Sequence[int] = (),
+    *,
+    illegal: Collection[int] = (),
 ) -> tuple[LayerRange, ...]:
     """Return the layers of each stage, such that the slowest stage is as fast as possible: it sets the pace.
 
@@ -54,19 +63,22 @@ def fit_layers(
         rates: the time each stage takes for one unit of cost, in any unit.
         rooms: the total size each stage can hold; empty: unlimited.
         sizes: the size of each layer; empty: its weight.
+        illegal: the layers with which no stage may begin.
 
     Raises:
-        UsageError: if there are more stages than layers, or the stages cannot hold all layers.
+        UsageError: if there are more stages than layers or legal cuts allow, or the stages cannot hold all layers.
     """
     num_stages, num_layers = len(rates), len(weights)
     _check_count(num_layers, num_stages)
+    _check_cuts(num_layers, num_stages, illegal)
     sums, size_sums = [0, *accumulate(weights)], [0, *accumulate(sizes or weights)]
     limits = rooms or [inf] * num_stages
 
     def time(rate: float, limit: float, start: int, stop: int) -> float:
         return (sums[stop] - sums[start]) * rate if size_sums[stop] - size_sums[start] <= limit else inf
 
-    tables = [_tabulate(partial(time, *stage), num_layers) for stage in zip(rates, limits, strict=True)]
+    stages = zip(rates, limits, strict=True)
+    tables = [forbid_cuts(_tabulate(partial(time, *stage), num_layers), illegal) for stage in stages]
     best = search_cuts(tables, max)
     if best is None:
         raise UsageError("the nodes together have too little memory for the model", "add nodes, or free memory on them")
@@ -77,6 +89,24 @@ def _check_count(num_layers: int, num_stages: int) -> None:
     if num_stages > num_layers:
         message = f"{num_stages} stages are asked for, and the model has {num_layers} layers"
         raise UsageError(message, f"ask for at most {num_layers} stages")
+
+
+def _check_cuts(num_layers: int, num_stages: int, illegal: Collection[int]) -> None:
+    most = num_layers - len(illegal)
+    if num_stages > most:
+        message = f"{num_stages} stages are asked for, and the model can be cut into at most {most}: "
+        message += "some of its layers read what others keep"
+        raise UsageError(message, f"ask for at most {most} stages")
+
+
+def forbid_cuts(table: Table, illegal: Collection[int]) -> Table:
+    """Return a table without the ranges that begin or end at an illegal cut."""
+    if not illegal:
+        return table
+    return [
+        [inf if stop in illegal or start in illegal else cost for start, cost in enumerate(column)]
+        for stop, column in enumerate(table)
+    ]
 
 
 def _tabulate(cost: Callable[[int, int], float], num_layers: int) -> Table:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.contracts.model import HIDDEN
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.tensor import FLOATS, TensorSpec
 
@@ -13,7 +14,8 @@ from parallax_core.contracts.tensor import FLOATS, TensorSpec
 def check_stages(infos: Sequence[StageInfo]) -> None:
     """Check that the stages, in this order, hold each layer once and that each takes what the one before it gives.
 
-    The dtype of the hidden states may differ from the one the next stage computes in: that stage converts them.
+    Tensors are compared by name, so that two of one width cannot be exchanged. The dtype may differ from the one the
+    next stage computes in, unless it is exact: that stage converts them.
 
     Raises:
         ParallaxError: if not; it names the stages that do not fit.
@@ -55,13 +57,25 @@ def _check_pair(names: str, first: StageInfo, second: StageInfo) -> None:
 
 
 def _fits(gives: Sequence[TensorSpec], takes: Sequence[TensorSpec]) -> bool:
-    """Return whether the next stage can take the hidden states, as they are or converted."""
-    if tuple(gives) == tuple(takes):
-        return True
-    widths = [[spec.width for spec in specs] for specs in (gives, takes)]
-    return widths[0] == widths[1] and {spec.dtype for spec in (*gives, *takes)} <= FLOATS
+    """Return whether the next stage can take the tensors, as they are or converted."""
+    pairs = zip(gives, takes, strict=False)
+    return len(gives) == len(takes) and all(one.name == other.name and can_take(one, other) for one, other in pairs)
+
+
+def can_take(given: TensorSpec, taken: TensorSpec) -> bool:
+    """Return whether a stage can take a tensor, as it is or converted to another float; names are not compared."""
+    if given.token_shape != taken.token_shape:
+        return False
+    is_exact = given.is_exact or taken.is_exact
+    return given.dtype == taken.dtype or (not is_exact and {given.dtype, taken.dtype} <= FLOATS)
 
 
 def show_specs(specs: Sequence[TensorSpec]) -> str:
-    """Return a description of hidden states, such as ``float32 of width 576``."""
-    return " + ".join(f"{spec.dtype} of width {spec.width}" for spec in specs) or "nothing"
+    """Return a description of tensors, such as ``float32 of width 576``."""
+    return " + ".join(map(_show_spec, specs)) or "nothing"
+
+
+def _show_spec(spec: TensorSpec) -> str:
+    name = "" if spec.name == HIDDEN else f"{spec.name} as "
+    streams = "".join(f"{size} x " for size in spec.shape)
+    return f"{name}{spec.dtype} of width {streams}{spec.width}{' exactly' * spec.is_exact}"

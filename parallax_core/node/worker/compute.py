@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from parallax_core.base.errors import BackendFailed, StageLost
+from parallax_core.contracts.model import HIDDEN
 from parallax_core.contracts.stage import MaskSource, Stage, StageBatch, StageInfo, StageOutput, StageResult
-from parallax_core.contracts.tensor import FLOATS, Tensor, TensorSpec
-from parallax_core.node.executor.compatibility import show_specs
+from parallax_core.contracts.tensor import Tensor, TensorSpec
+from parallax_core.node.executor.compatibility import can_take, show_specs
 from parallax_core.wire.messages import Step
 
 T = TypeVar("T")
@@ -55,12 +56,11 @@ def _ask_model(call: Callable[[], T]) -> T:
 
 def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
     """Return the hidden states of a step in the dtypes the stage takes."""
-    given = _describe(step.hidden)
-    if [spec.width for spec in given] != [spec.width for spec in info.takes]:
-        raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
+    given = _describe(step.hidden, info.takes)
     if given == info.takes:
         return step.hidden
-    if not {spec.dtype for spec in (*given, *info.takes)} <= FLOATS:
+    pairs = zip(given, info.takes, strict=False)
+    if len(given) != len(info.takes) or not all(can_take(one, other) for one, other in pairs):
         raise BackendFailed(f"a stage that takes {show_specs(info.takes)} was given {show_specs(given)}")
     from parallax_core.node.dtypes import convert
 
@@ -69,7 +69,7 @@ def _fit(info: StageInfo, step: Step) -> tuple[Tensor, ...]:
 
 def _check_result(info: StageInfo, step: Step, result: StageResult) -> None:
     if not is_last(info):
-        if (given := _describe(result.tensors)) != info.gives:
+        if (given := _describe(result.tensors, info.gives)) != info.gives:
             raise StageLost(f"a stage that gives {show_specs(info.gives)} gave {show_specs(given)}")
         return
     num_outputs = sum([len(row.outputs) for row in step.rows])
@@ -77,5 +77,10 @@ def _check_result(info: StageInfo, step: Step, result: StageResult) -> None:
         raise StageLost(f"the stage gave {len(result.answers)} answers where {num_outputs} were asked for")
 
 
-def _describe(tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(tensor.shape[-1] if tensor.shape else 0, tensor.dtype) for tensor in tensors)
+def _describe(tensors: Sequence[Tensor], wanted: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return what tensors are, with the names and the exactness of those wanted: the order tells them apart."""
+    names = [(spec.name, spec.is_exact) for spec in wanted] + [(HIDDEN, False)] * (len(tensors) - len(wanted))
+    return tuple(
+        TensorSpec((tensor.shape or (0,))[-1], tensor.dtype, name, tensor.shape[1:-1], is_exact)
+        for tensor, (name, is_exact) in zip(tensors, names, strict=False)
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from parallax_core.api import Answer, Sampling, SeqId, Truncate
+from parallax_core.node.executor.compatibility import show_specs
 from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.checks.subject import StageSubject
 
@@ -38,10 +39,11 @@ class SplitChecks(StageSubject):
             assert not infos[0].takes, "the first part takes hidden tensors"
             assert not infos[-1].gives, "the last part gives hidden tensors"
             for one, other in pairwise(infos):
-                widths = [spec.width for spec in one.gives], [spec.width for spec in other.takes]
-                assert widths[0], f"split at {cuts}: a part before the last one gives no hidden tensors"
-                assert widths[0] == widths[1], (
-                    f"split at {cuts}: a part gives tensors of widths {widths[0]}, but the next one takes {widths[1]}"
+                assert one.gives, f"split at {cuts}: a part before the last one gives no hidden tensors"
+                sizes = [[(spec.name, spec.token_shape) for spec in each] for each in (one.gives, other.takes)]
+                assert sizes[0] == sizes[1], (
+                    f"split at {cuts}: a part gives {show_specs(one.gives)}, but the next one takes "
+                    f"{show_specs(other.takes)}"
                 )
 
     def test_weights_are_named_alike_in_every_split(self) -> None:
@@ -61,7 +63,7 @@ class SplitChecks(StageSubject):
             results = chain.run(*[chain.row(chain.open(), tokens[: size + 1], *chain.draws(1)) for size in range(3)])
             for stage, result in zip(chain.stages[:-1], results, strict=False):
                 found = [(tensor.dtype, tensor.shape) for tensor in result.tensors]
-                wanted = [(spec.dtype, (6, spec.width)) for spec in stage.info.gives]
+                wanted = [(spec.dtype, (6, *spec.token_shape)) for spec in stage.info.gives]
                 assert found == wanted, f"split at {cuts}: hidden tensors of 6 tokens are {found} instead of {wanted}"
                 assert result.answers == (), f"split at {cuts}: a part before the last one returns answers"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from parallax_backend_torch.network import RunResult
-from parallax_core.api import Output, StageResult
+from parallax_core.api import Output, StageResult, TensorSpec
 from parallax_sampling_torch.outputs import answer_outputs, write_states
 from parallax_sampling_torch.tensors import write_tensor
 
@@ -23,11 +23,15 @@ class Pending:
     """The drawn token ids, in the order of the outputs."""
     free: tuple[int, ...]
     """Free pages of each pool after the step."""
+    gives: Sequence[TensorSpec] = ()
+    """What the stage gives; see `StageInfo.gives`."""
 
     def wait(self) -> StageResult:
         """Return the result."""
-        if self.found.hidden is not None:
-            return StageResult(tensors=(write_tensor(self.found.hidden),), free=self.free)
+        if self.found.carried is not None:
+            given = zip(self.found.carried.pick(spec.name for spec in self.gives), self.gives, strict=True)
+            tensors = tuple(write_tensor(tensor.to(getattr(torch, spec.dtype))) for tensor, spec in given)
+            return StageResult(tensors=tensors, free=self.free)
         if self.found.logits is None:
             return StageResult(free=self.free)
         answers = answer_outputs(self.outputs, self.found.logits, self.drawn)

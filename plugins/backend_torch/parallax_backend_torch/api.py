@@ -22,15 +22,16 @@ from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read
 from parallax_backend_torch.mxfp4 import widen_blocks
 from parallax_backend_torch.rope import Rope, make_rope, read_rope, scale_magnitude, split_pairs
 from parallax_backend_torch.short_conv import ShortConv
-from parallax_backend_torch.step import LayerCache, SlotMapping, Slots, Step
+from parallax_backend_torch.step import Carried, LayerCache, SlotMapping, Slots, Step
 from parallax_backend_torch.store import CacheSpec
-from parallax_backend_torch.weights import Weights
+from parallax_backend_torch.weights import MappedTable, Weights
 
 __all__ = [
     "FULL",
     "SLIDING",
     "Attention",
     "CacheSpec",
+    "Carried",
     "Config",
     "Decoder",
     "DeltaNet",
@@ -47,6 +48,7 @@ __all__ = [
     "Looker",
     "Mamba",
     "MambaSizes",
+    "MappedTable",
     "Mixer",
     "Model",
     "NetSizes",

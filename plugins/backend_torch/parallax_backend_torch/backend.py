@@ -110,7 +110,7 @@ def _load_generic(plan: StagePlan, config: Config) -> LoadedLayers:
         raise Unsupported(message, "pip install -U parallax-models transformers, which know many models")
     generic = import_module("parallax_backend_torch.transformers_model")
     sketch, shape = generic.read_sketch(plan.model)
-    loading = _open_weights(plan, shape)
+    loading = _open_weights(replace(plan, shape=None), shape)  # it carries ``hidden`` alone
     with generic.hush_transformers():
         runner = generic.Generic(sketch, loading.selection, loading.weights)
         kept = [keep_as(each, loading.weights.factory.kept) for each in runner.try_layers()]
@@ -123,7 +123,9 @@ def _open_weights(plan: StagePlan, shape: Shape) -> Loading:
     Raises:
         ParallaxError: if there is not enough memory for them.
     """
-    selection = Selection(choose_layers(plan, shape.num_layers), shape.num_layers, shape.is_tied)
+    selection = Selection(
+        choose_layers(plan, shape.num_layers), shape.num_layers, shape.is_tied, shape.every, shape.after, shape.mapped
+    )
     file = open_file(plan.model, selection, plan.progress)
     factory = choose_factory(plan, _read_options(plan), file.tensors.values())
     needed, room = estimate_bytes(file, factory), find_room(factory.device)

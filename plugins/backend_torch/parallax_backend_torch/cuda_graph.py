@@ -8,7 +8,9 @@ from typing import Protocol
 
 import torch
 
-Work = Callable[[], torch.Tensor]
+from parallax_backend_torch.step import Carried
+
+Work = Callable[[], Carried]
 
 _ALONE = Lock()
 """PyTorch records only one graph at a time in a process."""
@@ -17,8 +19,8 @@ _ALONE = Lock()
 class Graph(Protocol):
     """Work that is recorded once, and repeated with other numbers in the same memory."""
 
-    def record(self, work: Work) -> torch.Tensor:
-        """Run ``work`` once, record it, and return the tensor to which each `replay` writes its result.
+    def record(self, work: Work) -> Carried:
+        """Run ``work`` once, record it, and return the tensors to which each `replay` writes its result.
 
         Args:
             work: uses tensors that stay at their addresses, reads nothing back, and has no shape that depends on a
@@ -45,7 +47,7 @@ class CudaGraph:
         self._stream, self._pool = stream, pool
         self._graph = torch.cuda.CUDAGraph()
 
-    def record(self, work: Work) -> torch.Tensor:
+    def record(self, work: Work) -> Carried:
         """Record; see `Graph`. The first run, outside the graph, initialises libraries."""
         with _ALONE, torch.cuda.device(self._stream.device):
             before = torch.cuda.current_stream()

@@ -18,7 +18,7 @@ from parallax_backend_torch.kernels.layer import FusedLayer, FusedLayers, Recipe
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer
 from parallax_backend_torch.model import Layer
 from parallax_backend_torch.rope import Rope
-from parallax_backend_torch.step import LayerCache, SlotMapping, Step
+from parallax_backend_torch.step import Carried, LayerCache, SlotMapping, Step
 from parallax_backend_torch.weights import Weights
 
 
@@ -32,10 +32,10 @@ class PlainLayer:
     mixer: Mixer
     is_steady: ClassVar[bool] = True
 
-    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the hidden states after the layer."""
-        hidden = self.attention(self.attention_norm(hidden), hidden, step, cache)
-        return self.mixer(self.mixer_norm(hidden), hidden)
+    def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
+        """Return the planes after the layer."""
+        hidden = self.attention(self.attention_norm(carried.hidden), carried.hidden, step, cache)
+        return carried.replace(self.mixer(self.mixer_norm(hidden), hidden))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,13 +50,14 @@ class NormedLayer:
     """The factor of what is added to the residual."""
     is_steady: ClassVar[bool] = True
 
-    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the hidden states after the layer."""
+    def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
+        """Return the planes after the layer."""
+        hidden = carried.hidden
         before, after, before_mixer, after_mixer = self.norms
         found = self.attention(before(hidden) if before else hidden, None, step, cache)
         hidden = self._add(hidden, after(found) if after else found)
         found = self.mixer(before_mixer(hidden) if before_mixer else hidden, None)
-        return self._add(hidden, after_mixer(found) if after_mixer else found)
+        return carried.replace(self._add(hidden, after_mixer(found) if after_mixer else found))
 
     def _add(self, hidden: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
         return hidden + found if self.scale == 1 else torch.add(hidden, found, alpha=self.scale)
@@ -69,9 +70,9 @@ class WholeLayer:
     fused: FusedLayer
     rope: Rope
 
-    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the hidden states after the layer."""
-        return Joined([self])(hidden, step, [cache])
+    def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
+        """Return the planes after the layer."""
+        return Joined([self])(carried, step, [cache])
 
 
 class Joined:
@@ -80,12 +81,12 @@ class Joined:
     def __init__(self, layers: Sequence[WholeLayer]) -> None:
         self._fused, self._rope = FusedLayers([layer.fused for layer in layers]), layers[0].rope
 
-    def __call__(self, hidden: torch.Tensor, step: Step, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """Return the hidden states after the last layer; ``caches`` has one for each."""
+    def __call__(self, carried: Carried, step: Step, caches: Sequence[LayerCache]) -> Carried:
+        """Return the planes after the last layer; ``caches`` has one for each."""
         places = caches[0].places
         assert isinstance(places, SlotMapping)
         place = StepPositions(places.rows, places.slots, *step.find_angles(self._rope))
-        return self._fused.run(hidden, [Pool(*cache.kept) for cache in caches], place)
+        return carried.replace(self._fused.run(carried.hidden, [Pool(*cache.kept) for cache in caches], place))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,9 +95,9 @@ class Alone:
 
     layer: Layer
 
-    def __call__(self, hidden: torch.Tensor, step: Step, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """Return the hidden states after the layer."""
-        return self.layer(hidden, step, caches[0])
+    def __call__(self, carried: Carried, step: Step, caches: Sequence[LayerCache]) -> Carried:
+        """Return the planes after the layer."""
+        return self.layer(carried, step, caches[0])
 
 
 def join_layers(

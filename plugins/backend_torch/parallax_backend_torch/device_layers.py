@@ -13,7 +13,7 @@ from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.heads import Attention
 from parallax_backend_torch.layer_factory import DeviceLinear
 from parallax_backend_torch.mlp import GatedMlp
-from parallax_backend_torch.step import LayerCache, Step
+from parallax_backend_torch.step import Carried, LayerCache, Step
 
 if TYPE_CHECKING:
     from parallax_backend_torch.decoder_layer import PlainLayer
@@ -45,13 +45,13 @@ class DeviceLayers:
             Products(*(matrix.few_rows for matrix in _list_matrices(layer) if matrix.few_rows)) for layer in layers
         ]
 
-    def __call__(self, hidden: torch.Tensor, step: Step, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """Return the hidden states after the last layer; ``caches`` has one for each."""
-        if 0 < len(hidden) <= self._kernels.MOST_ROWS:
-            return self._run_few(hidden, step, caches)
+    def __call__(self, carried: Carried, step: Step, caches: Sequence[LayerCache]) -> Carried:
+        """Return the planes after the last layer; ``caches`` has one for each."""
+        if 0 < len(carried.hidden) <= self._kernels.MOST_ROWS:
+            return carried.replace(self._run_few(carried.hidden, step, caches))
         for layer, cache in zip(self._layers, caches, strict=True):
-            hidden = layer(hidden, step, cache)
-        return hidden
+            carried = layer(carried, step, cache)
+        return carried
 
     def _run_few(self, hidden: torch.Tensor, step: Step, caches: Sequence[LayerCache]) -> torch.Tensor:
         stream = self._kernels.begin_stream(hidden, self._layers[0].attention_norm)

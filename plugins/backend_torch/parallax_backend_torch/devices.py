@@ -92,7 +92,8 @@ def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[T
 
 def estimate_bytes(file: TensorFile, factory: LayerFactory) -> int:
     """Return the approximate bytes of tensors after loading."""
-    return int(sum(math.prod(file.read_shape(name)) * _choose_bytes(file, name, factory) for name in file.tensors))
+    loaded = [name for name in file.tensors if name not in file.left_out]
+    return int(sum(math.prod(file.read_shape(name)) * _choose_bytes(file, name, factory) for name in loaded))
 
 
 def use_kernels(settings: TorchSettings) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from parallax_backend_torch.cuda_graph import Graph, prepare_graphs
 from parallax_backend_torch.network import Network, Runner
-from parallax_backend_torch.step import Step, make_caches
+from parallax_backend_torch.step import HIDDEN, Carried, Step, make_caches
 from parallax_backend_torch.step_upload import Extent, StepUpload, open_step_upload
 from parallax_backend_torch.store import Store
 from parallax_core.api import PagePool, PoolInfo, Row
@@ -39,10 +39,10 @@ class Recording:
     graph: Graph
     words: torch.Tensor
     """The inputs of a recorded step."""
-    hidden: torch.Tensor | None
-    """The input hidden states, [rows, width]; None on the first stage."""
-    found: torch.Tensor
-    """The output, [rows, width]."""
+    given: Carried | None
+    """The input planes, [rows, ...]; None on the first stage."""
+    found: Carried
+    """The output, [rows, ...]."""
 
 
 class Replays:
@@ -65,13 +65,13 @@ class Replays:
         self._is_padded = True
         """Whether recorded steps read padded keys; supposed until the first is recorded."""
 
-    def run(self, rows: Sequence[Row], pools: Sequence[PagePool], hidden: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the hidden states after the layers, [rows, width]; None for a step that is not replayed.
+    def run(self, rows: Sequence[Row], pools: Sequence[PagePool], given: Carried | None) -> Carried | None:
+        """Return the planes after the layers, [rows, ...]; None for a step that is not replayed.
 
         Args:
             rows: the rows of the step.
             pools: the pools, after pages were taken for the rows.
-            hidden: the output of the previous stage, [rows, width]; None on the first stage.
+            given: the planes that the previous stage gave, [rows, ...]; None on the first stage.
         """
         if self._fault or len(rows) > MOST_ROWS or any(len(row.tokens) != 1 for row in rows):
             return None
@@ -81,34 +81,34 @@ class Replays:
             return None
         words = step_upload.write([extent])
         recording = self._kept.pop(extent, None)
-        if recording is None and (recording := self._record(extent, words, hidden)) is None:
+        if recording is None and (recording := self._record(extent, words, given)) is None:
             return None
         self._kept[extent] = recording  # at the end: the least recently used comes first
-        _fill(recording, words, hidden)
+        _fill(recording, words, given)
         recording.graph.replay()
-        return recording.found[: len(rows)].clone()
+        return _change(recording.found, lambda plane: plane[: len(rows)].clone())
 
-    def _record(self, extent: Extent, words: array[int], hidden: torch.Tensor | None) -> Recording | None:
+    def _record(self, extent: Extent, words: array[int], given: Carried | None) -> Recording | None:
         """Return the recording of a size, or None if it fails; after a failure, no size is recorded."""
         device = self._store.device
-        given = None if hidden is None else hidden.new_zeros((extent.rows, hidden.shape[1]))
+        kept = _change(given, lambda plane: plane.new_zeros((extent.rows, *plane.shape[1:]))) if given else None
         static, graph = upload(words).to(device, copy=True), self._make_graph()
         while len(self._kept) >= MOST_GRAPHS:
             del self._kept[next(iter(self._kept))]
         try:
-            found = graph.record(lambda: self._run_layers(extent, static, given))
+            found = graph.record(lambda: self._run_layers(extent, static, kept))
         except RuntimeError as error:
             self._fault = str(error)
             self._kept.clear()
             _log.warning("decodes run without CUDA graphs, more slowly: %s", self._fault)
             return None
         _log.debug("recorded a step of %d rows and %s pages each", extent.rows, extent.pages)
-        return Recording(graph, static, given, found)
+        return Recording(graph, static, kept, found)
 
-    def _run_layers(self, extent: Extent, words: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
+    def _run_layers(self, extent: Extent, words: torch.Tensor, given: Carried | None) -> Carried:
         opened = open_step_upload(words, [extent], self._pools)
         step = Step(opened.tokens, opened.positions, make_caches(self._store, opened.grids))
-        found = self.network.run_layers(step, hidden)
+        found = self.network.run_layers(step, given)
         self._is_padded = any(grid.is_padded for grid in opened.grids)
         return found
 
@@ -154,8 +154,14 @@ def _double(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def _fill(recording: Recording, words: array[int], hidden: torch.Tensor | None) -> None:
-    """Write the inputs of a step; padding rows keep the hidden states of an earlier step, which are not used."""
+def _change(carried: Carried, change: Callable[[torch.Tensor], torch.Tensor]) -> Carried:
+    return Carried(change(carried.hidden), {name: change(plane) for name, plane in carried.others.items()})
+
+
+def _fill(recording: Recording, words: array[int], given: Carried | None) -> None:
+    """Write the inputs of a step; padding rows keep the planes of an earlier step, which are not used."""
     recording.words.copy_(upload(words), non_blocking=True)  # CUDA takes a copy of memory that is not pinned
-    if recording.hidden is not None and hidden is not None:
-        recording.hidden[: len(hidden)] = hidden
+    if recording.given is not None and given is not None:
+        names = (HIDDEN, *given.others)
+        for kept, plane in zip(recording.given.pick(names), given.pick(names), strict=True):
+            kept[: len(plane)] = plane

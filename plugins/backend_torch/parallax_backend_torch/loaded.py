@@ -23,6 +23,8 @@ from parallax_core.api import (
     StageInfo,
     StagePlan,
     TensorSpec,
+    check_cuts,
+    describe_ends,
     identify_weights,
     plan_pools,
 )
@@ -65,10 +67,13 @@ class LoadedLayers:
 
         Raises:
             ParallaxError: if not one page of each pool fits.
+            Unsupported: if the model cannot be cut where the layers begin or end.
         """
+        if self.plan.shape is not None:
+            check_cuts(self.plan.shape, layers)
         info, device = self.describe(layers, memory_share), self.factory.device
         runner = self.runner if layers == self.selection.layers else self.runner.cut(self._select(layers))
-        store = Store(self._list_kept(layers), info.pools, device)
+        store = Store(self._list_kept(layers), info.pools, device, layers.start)
         replays = make_replays(runner, store, info.pools, TorchSettings(**self.plan.options).graphs)
         sampler = Sampler(self.shape.vocab_size, device, draw_rows)
         return TorchStage(info, StageParts(runner, store, self.factory, sampler, replays))
@@ -83,7 +88,7 @@ class LoadedLayers:
         loaded = self.sizes.measure(selection)
         chunk = plan.max_batch_tokens or choose_batch(self.factory, loaded.numbers)
         room = Room(self.room_bytes * memory_share, shape.context_length, chunk, plan.max_running)
-        hop = (TensorSpec(shape.hidden_size, name_dtype(self.factory.dtype)),)
+        takes, gives = self._describe_ends(layers)
         identity = identify_weights(plan, layers, shape.num_layers, self.parts)
         return StageInfo(
             layers=layers,
@@ -98,10 +103,18 @@ class LoadedLayers:
             weights_version=identity.version,
             weights_parts=identity.parts,
             capabilities=STAGE_CAPABILITIES,
-            takes=hop if layers.start else (),
-            gives=() if selection.is_last else hop,
+            takes=takes,
+            gives=gives,
             saturation_rows=SATURATION_ROWS.get(self.factory.device.type, SATURATION_ON_GPU),
         )
+
+    def _describe_ends(self, layers: LayerRange) -> tuple[tuple[TensorSpec, ...], ...]:
+        """Return what a stage of these layers takes and gives; without an adapter, ``hidden`` alone."""
+        dtype, shape = name_dtype(self.factory.dtype), self.shape
+        if self.plan.shape is not None:
+            return describe_ends(self.plan.shape, layers, dtype)
+        hop = (TensorSpec(shape.hidden_size, dtype),)
+        return hop if layers.start else (), hop if layers.stop < shape.num_layers else ()
 
     def _select(self, layers: LayerRange) -> Selection:
         return replace(self.selection, layers=layers)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
 from parallax_backend_torch.config import FULL, SLIDING, Config
-from parallax_backend_torch.step import LayerCache, Step
+from parallax_backend_torch.step import Carried, LayerCache, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 from parallax_core.api import Unsupported
@@ -38,18 +36,25 @@ class Shape:
     """The factor of the logits."""
     soft_cap: float = 0.0
     """Logits become ``cap * tanh(logit / cap)``; 0: no cap."""
+    every: tuple[str, ...] = ()
+    """The first words of the names of tensors outside the layers that every stage loads."""
+    after: tuple[str, ...] = ()
+    """The same, of those that the last stage loads beside norm and head."""
+    mapped: tuple[str, ...] = ()
+    """The same, of tables that every stage leaves in their files, for `Weights.map_table`."""
 
 
 class Layer(Protocol):
     """One layer, or a part of one."""
 
-    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the hidden states after the layer, [tokens, width], without changing ``hidden``.
+    def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
+        """Return the planes after the layer, without changing the tensors in ``carried``.
 
         Args:
-            hidden: the hidden states of all tokens of the step, [tokens, width].
+            carried: the planes before the layer: ``hidden`` of all tokens of the step, and what the family has beside.
             step: the inputs of all layers.
-            cache: the cache of this layer, to which it adds the step's tokens.
+            cache: the cache of this layer, to which it adds the step's tokens; or that of the earlier layer that its
+                `CacheSpec.source` names, which it only reads.
         """
 
 

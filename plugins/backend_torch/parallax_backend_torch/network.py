@@ -13,7 +13,7 @@ from parallax_backend_torch.decoder_layer import Alone, Joined, join_layers
 from parallax_backend_torch.device_layers import DeviceLayers
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
-from parallax_backend_torch.step import Step
+from parallax_backend_torch.step import Carried, Step
 from parallax_backend_torch.weights import Selection, Weights
 from parallax_sampling_torch.outputs import Picks
 
@@ -25,8 +25,8 @@ SPARE = (".inv_freq", ".masked_bias")
 class RunResult:
     """The outputs of a run."""
 
-    hidden: torch.Tensor | None = None
-    """The hidden states of a stage without the last layer, [tokens, width]."""
+    carried: Carried | None = None
+    """The planes after a stage without the last layer."""
     states: torch.Tensor | None = None
     """The hidden states of outputs after the final norm, on the last stage, [outputs, width]; or sums of them."""
     logits: torch.Tensor | None = None
@@ -36,12 +36,12 @@ class RunResult:
 class Runner(Protocol):
     """Runs the layers of a stage."""
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: Picks) -> RunResult:
+    def run(self, step: Step, given: Carried | None, picks: Picks) -> RunResult:
         """Run the tokens of a step through the layers.
 
         Args:
             step: the tokens, and their slots.
-            hidden: the output of the previous stage, [tokens, width]; None on the first stage.
+            given: the planes that the previous stage gave; None on the first stage.
             picks: the tokens with outputs.
         """
 
@@ -74,10 +74,11 @@ class Ends:
         hidden = self.embedding.gather(tokens)
         return hidden * self.shape.embed_scale if self.shape.embed_scale != 1 else hidden
 
-    def finish(self, hidden: torch.Tensor, picks: Picks) -> RunResult:
-        """Return the outputs, from the hidden states after the last layer of the stage."""
+    def finish(self, carried: Carried, picks: Picks) -> RunResult:
+        """Return the outputs, from the planes after the last layer of the stage."""
         if self.norm is None or self.head is None:
-            return RunResult(hidden=hidden)
+            return RunResult(carried)
+        hidden = carried.hidden
         if picks.are_none:
             return RunResult()
         states = self.norm(picks.take(hidden))
@@ -115,26 +116,26 @@ class Network:
         self._joined: list[tuple[slice, Joined | DeviceLayers | Alone]] = []
         """The layers, joined to as few calls as possible; found in the first step."""
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: Picks) -> RunResult:
+    def run(self, step: Step, given: Carried | None, picks: Picks) -> RunResult:
         """Run the tokens of a step; see `Runner`."""
-        return self.finish(self.run_layers(step, hidden), picks)
+        return self.finish(self.run_layers(step, given), picks)
 
     def cut(self, selection: Selection) -> Network:
         """Return a network of some of the layers; see `Runner`."""
         start, stop = selection.layers.start - self._first, selection.layers.stop - self._first
         return Network(self._ends.cut(selection), self._layers[start:stop], selection.layers.start)
 
-    def run_layers(self, step: Step, hidden: torch.Tensor | None) -> torch.Tensor:
-        """Return the hidden states after the last layer of the stage, [tokens, width]."""
-        hidden = self._ends.embed(step.tokens) if hidden is None else hidden
+    def run_layers(self, step: Step, given: Carried | None) -> Carried:
+        """Return the planes after the last layer of the stage."""
+        carried = given or Carried(self._ends.embed(step.tokens))
         self._joined = self._joined or join_layers(self._layers, step.caches)
         for part, layers in self._joined:
-            hidden = layers(hidden, step, step.caches[part])
-        return hidden
+            carried = layers(carried, step, step.caches[part])
+        return carried
 
-    def finish(self, hidden: torch.Tensor, picks: Picks) -> RunResult:
-        """Return the outputs, from the hidden states after the last layer of the stage; see `Runner`."""
-        return self._ends.finish(hidden, picks)
+    def finish(self, carried: Carried, picks: Picks) -> RunResult:
+        """Return the outputs, from the planes after the last layer of the stage; see `Runner`."""
+        return self._ends.finish(carried, picks)
 
     @property
     def obstacle(self) -> str:

@@ -25,8 +25,9 @@ def check_found(found: RunResult, rows: Sequence[Row]) -> torch.Tensor | None:
     Raises:
         BackendFailed: naming the results and the sequences.
     """
-    if found.hidden is not None:
-        check_hidden(found.hidden, rows)
+    if found.carried is not None:
+        for plane in (found.carried.hidden, *found.carried.others.values()):
+            check_hidden(plane, rows)
     if found.logits is None or not found.logits.numel():
         return None
     best, most = find_largest(found.logits)  # NaN if there is one

@@ -18,7 +18,7 @@ from parallax_backend_torch.kernels.draw import apply_masks
 from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.network import Runner, RunResult
 from parallax_backend_torch.soundness import check_found
-from parallax_backend_torch.step import Step, make_step
+from parallax_backend_torch.step import HIDDEN, Carried, Step, make_step
 from parallax_backend_torch.step_upload import send_step
 from parallax_backend_torch.store import Store
 from parallax_core.api import (
@@ -160,7 +160,7 @@ class TorchStage:
             found, best = dataclasses.replace(found, logits=apply_masks(found.logits, batch.masks.wait())), None
         begun = time.perf_counter()  # the results of the layers are computed: `check_found` has read them
         drawn = self._draw(held, batch, found, best)
-        result = Pending(found, list_outputs(batch), drawn, self._account.free).wait()
+        result = Pending(found, list_outputs(batch), drawn, self._account.free, self.info.gives).wait()
         return dataclasses.replace(result, sampling_s=time.perf_counter() - begun if result.answers else 0.0), step
 
     def _commit(self, step: Step | None) -> None:
@@ -176,14 +176,22 @@ class TorchStage:
 
     def _run(self, held: StageParts, batch: StageBatch) -> tuple[RunResult, Step | None]:
         """Return the outputs of the layers, and the step, unless a recording was replayed."""
-        device, pools, hidden = held.factory.device, self._account.pools, None
-        if batch.hidden:
-            hidden = read_tensor(batch.hidden[0]).to(device, held.factory.dtype)
+        device, pools, given = held.factory.device, self._account.pools, self._read_given(held, batch)
         picks = find_picks(batch, device)
-        if held.replays and (found := held.replays.run(batch.rows, pools, hidden)) is not None:
+        if held.replays and (found := held.replays.run(batch.rows, pools, given)) is not None:
             return held.replays.network.finish(found, picks), None
         step = (make_step if device.type == "cpu" else send_step)(batch.rows, pools, held.store)
-        return held.runner.run(step, hidden, picks), step
+        return held.runner.run(step, given, picks), step
+
+    def _read_given(self, held: StageParts, batch: StageBatch) -> Carried | None:
+        """Return the planes of the previous stage, in the dtype of activations unless theirs is exact."""
+        if not batch.hidden:
+            return None
+        planes = {}
+        for spec, tensor in zip(self.info.takes, batch.hidden, strict=True):
+            dtype = getattr(torch, spec.dtype) if spec.is_exact else held.factory.dtype
+            planes[spec.name] = read_tensor(tensor).to(held.factory.device, dtype)
+        return Carried(planes.pop(HIDDEN), planes)
 
     def _draw(
         self, held: StageParts, batch: StageBatch, found: RunResult, best: torch.Tensor | None

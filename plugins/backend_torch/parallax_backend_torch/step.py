@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,6 +15,8 @@ from parallax_backend_torch.store import Store
 from parallax_core.api import PagePool, Row
 from parallax_sampling_torch.tensors import upload
 
+HIDDEN = "hidden"
+"""The name of the plane that every family has."""
 Angles = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -106,6 +108,24 @@ class LayerCache:
     places: SlotMapping | Slots
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Carried:
+    """The planes that go from layer to layer; see `parallax_core.api.Plane`."""
+
+    hidden: torch.Tensor
+    """The plane ``hidden``, [tokens, width]; of families with several streams [tokens, streams, width]."""
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """The other planes by name, each of shape [tokens, ...]."""
+
+    def replace(self, hidden: torch.Tensor, **others: torch.Tensor) -> Carried:
+        """Return the planes with others in their place, or beside them."""
+        return Carried(hidden, {**self.others, **others} if others else self.others)
+
+    def pick(self, names: Iterable[str]) -> list[torch.Tensor]:
+        """Return the planes of these names, in their order."""
+        return [self.hidden if name == HIDDEN else self.others[name] for name in names]
+
+
 @dataclass(eq=False)
 class Step:
     """The input of all layers in a step."""
@@ -117,6 +137,8 @@ class Step:
     caches: Sequence[LayerCache]
     """One for each layer of the stage."""
     angles: dict[Rope, Angles] = field(default_factory=dict)
+    shared: dict[object, torch.Tensor] = field(default_factory=dict)
+    """What a layer computed for later layers of the stage, under keys of its family."""
 
     def find_angles(self, rope: Rope) -> Angles:
         """Return the cosines and sines of every token; computed on the first call for a rope."""

@@ -23,6 +23,8 @@ class CacheSpec:
     window: int = 0
     """The number of tokens that a token attends to, including itself, if the kind is a window."""
     dtype: torch.dtype = torch.float32
+    source: int | None = None
+    """The earlier layer of the model whose cache, of the same kind and shapes, is read in place of one of its own."""
 
     @classmethod
     def nothing(cls) -> CacheSpec:
@@ -44,7 +46,9 @@ class CacheSpec:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes per token, or per sequence for a state."""
+        """The bytes per token, or per sequence for a state; 0 for the cache of another layer."""
+        if self.source is not None:
+            return 0
         return sum(math.prod(shape) * int(dtype.itemsize) for shape, dtype in self.tensors)
 
 
@@ -77,9 +81,12 @@ class Store:
         layers: the cache of each layer.
         infos: the pools.
         device: the device of the tensors.
+        first: the number of the first layer.
     """
 
-    def __init__(self, layers: Sequence[CacheSpec], infos: Sequence[PoolInfo], device: torch.device) -> None:
+    def __init__(
+        self, layers: Sequence[CacheSpec], infos: Sequence[PoolInfo], device: torch.device, first: int = 0
+    ) -> None:
         self.device = device
         numbers = {(info.kind, info.window): number for number, info in enumerate(infos)}
         self.pools = [numbers[kept.pool] for kept in layers]
@@ -88,14 +95,12 @@ class Store:
         # One more page on a device, for padding rows; see `graph_replay`.
         spare = [info.kind != "state" and device.type != "cpu" for info in infos]
         slots = [(info.num_pages + more) * size for info, size, more in zip(infos, self._sizes, spare, strict=True)]
-        self.tensors = [
-            tuple(
-                torch.empty((slots[number], *shape), dtype=dtype, device=device)  # unwritten slots are never read
-                for shape, dtype in kept.tensors
-            )
-            for kept, number in zip(layers, self.pools, strict=True)
-        ]
+        self.tensors: list[tuple[torch.Tensor, ...]] = []
         """The tensors of each layer, each of shape [slots, ...]: slot = page * page size + offset."""
+        for kept, number in zip(layers, self.pools, strict=True):
+            made = self.tensors[kept.source - first] if kept.source is not None else _make(kept, slots[number], device)
+            self.tensors.append(made)
+        self._own = [kept.source is None for kept in layers]
 
     def copy(self, copies: Sequence[Sequence[Copy]]) -> None:
         """Make the copies of each pool; whole pages, since slots that are not in use are never read."""
@@ -105,8 +110,13 @@ class Store:
                 self._copy_pages(number, sources, targets)
 
     def _copy_pages(self, number: int, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        for tensors, pool in zip(self.tensors, self.pools, strict=True):
-            if pool == number:
+        for tensors, pool, is_own in zip(self.tensors, self.pools, self._own, strict=True):
+            if pool == number and is_own:
                 for tensor in tensors:
                     pages = tensor.unflatten(0, (-1, self._sizes[number]))
                     pages[targets.to(tensor.device)] = pages[sources.to(tensor.device)]
+
+
+def _make(kept: CacheSpec, slots: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Return the tensors of a layer's cache; slots that are not written are never read."""
+    return tuple(torch.empty((slots, *shape), dtype=dtype, device=device) for shape, dtype in kept.tensors)

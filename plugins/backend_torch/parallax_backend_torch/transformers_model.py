@@ -20,7 +20,7 @@ from parallax_backend_torch.kernels.paging import attend_plainly
 from parallax_backend_torch.model import Shape
 from parallax_backend_torch.model_slice import Output, Product, Section, StopAfterLayer, fill_model, sketch_model
 from parallax_backend_torch.network import RunResult
-from parallax_backend_torch.step import SlotMapping, Step
+from parallax_backend_torch.step import Carried, SlotMapping, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Selection, Weights
 from parallax_core.api import Unsupported
@@ -84,9 +84,10 @@ class Generic:
         model.get_decoder().norm.register_forward_hook(self._normed)
         self._device, self._dtype = weights.factory.device, weights.factory.dtype
 
-    def run(self, step: Step, hidden: torch.Tensor | None, picks: Picks) -> RunResult:
+    def run(self, step: Step, given: Carried | None, picks: Picks) -> RunResult:
         """Run the tokens of a step; see `Runner`."""
-        return self._run(Paged(step, self._selection.layers.start), (step.tokens, step.positions), hidden, picks)
+        attender, hidden = Paged(step, self._selection.layers.start), given.hidden if given else None
+        return self._run(attender, (step.tokens, step.positions), hidden, picks)
 
     def cut(self, selection: Selection) -> Generic:
         """Return a runner of some of the layers, of the same model; see `Runner`."""
@@ -132,7 +133,7 @@ class Generic:
             hidden = hidden.to(self._dtype)
         with torch.inference_mode():
             found = self._run(attender, (tokens, tokens), hidden, Picks(None))
-        result = found.logits if found.hidden is None else found.hidden
+        result = found.carried.hidden if found.carried else found.logits
         assert result is not None, "every token has an output"
         return result
 
@@ -153,7 +154,7 @@ class Generic:
                 kept = 0 if picks.places is None else picks.places  # in transformers 0 means all
                 out = self._model(**given, position_ids=positions[None], use_cache=False, logits_to_keep=kept)
         except StopAfterLayer as left:
-            return RunResult(hidden=left.hidden[0])
+            return RunResult(Carried(left.hidden[0]))
         if picks.are_none:
             return RunResult()
         assert self._head is not None, "only the last stage runs to the end"

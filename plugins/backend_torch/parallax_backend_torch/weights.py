@@ -29,12 +29,11 @@ from parallax_core.api import (
 )
 from parallax_sampling_torch.tensors import read_tensor
 
-NAME = re.compile(
-    r"(?:model\.|backbone\.)?(?:language_model\.)?(?:model\.)?"
-    r"((?:layers\.(\d+)|embed_tokens|embeddings|norm|norm_f|embedding_norm|final_layernorm|lm_head)\..*)"
-)
+NAME = re.compile(r"(?:model\.|backbone\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|\w+)\..*)")
 """Matches a tensor's name without its prefix, which differs between text and multimodal models, and its layer."""
-EMBEDDINGS = "embed_tokens.", "embeddings."
+EMBEDDINGS = frozenset(["embed_tokens", "embeddings"])
+AFTER = frozenset(["norm", "norm_f", "embedding_norm", "final_layernorm", "lm_head"])
+"""The first words of the names of tensors that come after the layers in every family."""
 MATRIX = 2
 ATTENTION = re.compile(r"\b(self_attn|linear_attn)\.")
 """Matches the names of the part of a layer that combines tokens."""
@@ -49,6 +48,10 @@ class Selection:
     num_layers: int
     is_tied: bool
     """Whether the head is tied to the embedding."""
+    every: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    mapped: tuple[str, ...] = ()
+    """See `model.Shape`."""
 
     @property
     def has_embedding(self) -> bool:
@@ -67,9 +70,18 @@ class Selection:
             return False
         if found[2]:
             return self.layers.start <= int(found[2]) < self.layers.stop
-        if found[1].startswith(EMBEDDINGS):
+        word = found[1].partition(".")[0]
+        if word in self.every or word in self.mapped:
+            return True
+        if word in EMBEDDINGS:
             return self.has_embedding
-        return self.is_last and not (self.is_tied and found[1].startswith("lm_head."))
+        is_after = word in AFTER or word in self.after
+        return self.is_last and is_after and not (self.is_tied and word == "lm_head")
+
+    def leaves(self, name: str) -> bool:
+        """Whether the stage leaves the tensor of this name in its file, for `Weights.map_table`."""
+        word = name.partition(".")[0]
+        return word in self.mapped and not (word in EMBEDDINGS and self.has_embedding)
 
 
 class ReadTensors(NamedTuple):
@@ -109,13 +121,21 @@ class TensorFile:
         forms: the types of the tensors that are blocks of a GGUF file.
         task: the name of the task in progress reports.
         progress: called with the bytes read so far.
+        left_out: the names of tensors that stay in their files.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], forms: Mapping[str, Form], task: str, progress: Progress) -> None:
-        self.tensors, self.forms = tensors, forms
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        forms: Mapping[str, Form],
+        task: str,
+        progress: Progress,
+        left_out: frozenset[str] = frozenset(),
+    ) -> None:
+        self.tensors, self.forms, self.left_out = tensors, forms, left_out
         self.left = set(tensors)
         """The names of tensors that were not requested yet."""
-        self.total = sum(memoryview(each.data).nbytes for each in tensors.values())
+        self.total = sum(memoryview(each.data).nbytes for name, each in tensors.items() if name not in left_out)
         self.done = 0
         self.sizes = TensorSizes(forms)
         """The memory of the tensors that were read."""
@@ -208,6 +228,24 @@ class FileRows:
         return read_blocks(rows, form) if form else rows
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class MappedTable:
+    """A matrix whose rows are looked up by token id, in its mapped file: a row is read only when a token needs it."""
+
+    view: torch.Tensor
+    form: Form | None
+    """The type of its blocks, if it is of a GGUF file."""
+    factory: LayerFactory
+
+    def gather(self, ids: torch.Tensor, columns: slice = slice(None)) -> torch.Tensor:
+        """Return some columns of the rows of tokens, [tokens, columns], in the dtype of activations on their device."""
+        ids = ids.cpu()
+        rows = (
+            read_blocks(self.view[ids], self.form).to_dense()[:, columns] if self.form else self.view[:, columns][ids]
+        )
+        return rows.to(self.factory.device, self.factory.dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The tensors of a part of a model, and the factory that makes matrices of them."""
@@ -269,6 +307,15 @@ class Weights:
         self.file.sizes.add(self.prefix, made.nbytes, made.numel())
         return made
 
+    def map_table(self, name: str) -> MappedTable:
+        """Return the table ``NAME.weight``, which `model.Shape.mapped` names; see `MappedTable`."""
+        spelt = self._spell(f"{name}.weight")
+        return MappedTable(self.file.view(spelt), self.file.forms.get(spelt), self.factory)
+
+    def top(self) -> Weights:
+        """Return the tensors outside the layers, such as those in `model.Shape.every`."""
+        return replace(self, prefix="")
+
     def read_bias(self, *names: str) -> torch.Tensor | None:
         """Return the biases ``NAME.bias``, concatenated, or None without any."""
         if not any(self.has(f"{name}.bias") for name in names):
@@ -313,7 +360,8 @@ def open_file(folder: Path, selection: Selection, progress: Progress) -> TensorF
         tensors[found[1]] = tensor
         if name in stored:
             forms[found[1]] = check_blocks(name, tensor, stored[name])
-    file = TensorFile(tensors, forms, f"load {folder.name}", progress)
+    left_out = frozenset(name for name in tensors if selection.leaves(name))
+    file = TensorFile(tensors, forms, f"load {folder.name}", progress, left_out)
     file.tell(0)
     return file
 

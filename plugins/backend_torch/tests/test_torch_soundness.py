@@ -11,6 +11,7 @@ import torch
 
 from parallax_backend_torch.network import RunResult
 from parallax_backend_torch.soundness import check_found
+from parallax_backend_torch.step import Carried
 from parallax_core.api import (
     BackendFailed,
     Draw,
@@ -64,7 +65,7 @@ def test_scores_that_are_no_numbers_are_not_drawn_from(row: list[float]) -> None
 
 
 def test_hidden_states_that_are_no_numbers_are_not_handed_on() -> None:
-    check_found(RunResult(hidden=torch.zeros(3, 2)), ROWS)
+    check_found(RunResult(Carried(torch.zeros(3, 2))), ROWS)
     with pytest.raises(BackendFailed, match="the hidden states this stage computed of sequence 4 are") as caught:
-        check_found(RunResult(hidden=torch.tensor([[0.0, 1.0], [math.nan, 0.0], [0.0, 1.0]])), ROWS)
+        check_found(RunResult(Carried(torch.tensor([[0.0, 1.0], [math.nan, 0.0], [0.0, 1.0]]))), ROWS)
     assert caught.value.sequences == (4,)

@@ -49,7 +49,7 @@ def check_largest(largest: torch.Tensor, rows: Sequence[Row]) -> None:
 def _check_tokens(what: str, hidden: torch.Tensor, rows: Sequence[Row]) -> None:
     sound = torch.isfinite(hidden)
     if not bool(sound.all()):
-        raise _blame(what, [row.seq for row in rows for _ in row.tokens], sound.all(dim=-1))
+        raise _blame(what, [row.seq for row in rows for _ in row.tokens], sound.flatten(1).all(dim=1))
 
 
 def _blame(what: str, seqs: Sequence[SeqId], sound: torch.Tensor) -> BackendFailed:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from parallax_core.api import LayerRange, ModelSpec, ParallaxError, Ref, hookimpl
+from parallax_core.api import LayerRange, ModelSpec, ParallaxError, Part, Ref, TokenUse, hookimpl
 from parallax_core.models.stage_tensors import (
     StageTensors,
     check_present,
@@ -22,10 +23,11 @@ from tests.conformance.test_model import ADAPTER, CONFIG
 
 LAYERS = {f"layer.{index}.{name}" for index in range(3) for name in ("mix", "norm")}
 ENDS = {"embedding", "last", "head"}
+SHAPE = ADAPTER.read_shape(CONFIG)
 
 
 def choose(start: int, stop: int, *, tied: bool = False) -> set[str]:
-    tensors = StageTensors(ADAPTER, LayerRange(start, stop), 3, tied)
+    tensors = StageTensors(ADAPTER, LayerRange(start, stop), replace(SHAPE, is_tied=tied))
     return {name for name in LAYERS | ENDS | {"rotary"} if tensors.wants(name)}
 
 
@@ -36,6 +38,24 @@ def test_stage_has_its_layers_and_the_ends_it_is_at(*, tied: bool) -> None:
     head = {"last", "head", "layer.2.mix", "layer.2.norm"}
     assert choose(2, 3, tied=tied) == (head | {"embedding"} if tied else head)
     assert choose(0, 3, tied=tied) == LAYERS | ENDS
+
+
+class Shared(type(ADAPTER)):  # type: ignore[misc]
+    """An adapter of models with a table that every layer has a slice of."""
+
+    def find_part(self, tensor: str) -> Part:
+        return "every" if tensor == "table" else super().find_part(tensor)
+
+
+def test_every_stage_has_what_all_layers_share_and_the_embedding_that_a_layer_looks_up() -> None:
+    middle = StageTensors(Shared(), LayerRange(1, 2), SHAPE)
+    assert middle.wants("table")
+    assert not middle.wants("embedding")
+    layers = list(SHAPE.layers)
+    layers[1] = replace(layers[1], tokens=TokenUse(has_embedding=True))
+    shape = replace(SHAPE, layers=tuple(layers))
+    assert StageTensors(Shared(), LayerRange(1, 2), shape).wants("embedding")
+    assert not StageTensors(Shared(), LayerRange(2, 3), shape).wants("embedding")
 
 
 def make_plugin() -> tuple[PluginRecord, object]:
@@ -57,9 +77,9 @@ def make_host() -> PluginHost:
 
 def test_tensors_are_chosen_by_the_adapter_of_the_family() -> None:
     chosen = choose_tensors(make_host(), CONFIG, LayerRange(1, 2))
-    assert chosen == StageTensors(ADAPTER, LayerRange(1, 2), 3, is_tied=False)
+    assert chosen == StageTensors(ADAPTER, LayerRange(1, 2), SHAPE)
     whole = choose_tensors(make_host(), CONFIG, None)
-    assert whole == StageTensors(ADAPTER, LayerRange(0, 3), 3, is_tied=False)
+    assert whole == StageTensors(ADAPTER, LayerRange(0, 3), SHAPE)
 
 
 def test_nothing_is_chosen_where_no_adapter_reads_the_model() -> None:
@@ -68,7 +88,7 @@ def test_nothing_is_chosen_where_no_adapter_reads_the_model() -> None:
 
 
 def test_layers_that_are_not_here_are_named(tmp_path: Path) -> None:
-    tensors = StageTensors(ADAPTER, LayerRange(0, 3), 3, is_tied=False)
+    tensors = StageTensors(ADAPTER, LayerRange(0, 3), SHAPE)
     check_present(tmp_path, tensors, ["rotary"])
     with pytest.raises(
         ParallaxError, match=r"layers 0-3 of .* not on this machine are layers 0-1,2-3 and the embedding"
@@ -77,7 +97,7 @@ def test_layers_that_are_not_here_are_named(tmp_path: Path) -> None:
     assert "parallax models pull" in caught.value.hint
     with pytest.raises(ParallaxError, match="not on this machine are the final norm and the head"):
         check_present(tmp_path, tensors, ["head"])
-    middle = StageTensors(ADAPTER, LayerRange(1, 2), 3, is_tied=False)
+    middle = StageTensors(ADAPTER, LayerRange(1, 2), SHAPE)
     check_present(tmp_path, middle, ["layer.0.mix", "layer.2.norm", "embedding", "head"])
 
 

@@ -70,7 +70,11 @@ def probe() -> Availability:
     return Availability(ok=True)
 
 
-def make_host(blocks: dict[str, Ref[Any]], adapter: str = "math:pi", section: SettingsSpec | None = None) -> PluginHost:
+def make_host(
+    blocks: dict[str, Ref[Any]],
+    adapter: str = "tests.conformance.test_model:ADAPTER",
+    section: SettingsSpec | None = None,
+) -> PluginHost:
     model = ModelSpec(name="tiny", summary="s", architectures=("TinyForCausalLM",), adapter=Ref(adapter), blocks=blocks)
 
     @hookimpl

@@ -124,7 +124,7 @@ INFO = stage.StageInfo(
     weights_version="a1b2",
     capabilities=frozenset({"logprobs"}),
     takes=(TensorSpec(576, "float32"),),
-    gives=(TensorSpec(576, "bfloat16"),),
+    gives=(TensorSpec(576, "bfloat16", "hidden", (4,)), TensorSpec(8, "float32", "mix", is_exact=True)),
     saturation_rows=64,
     weights_parts={"model.layers.10": "00ff", "model.norm.weight": "a1b2"},
     steps_ahead=1,

@@ -11,6 +11,7 @@ import torch
 
 from parallax_backend_torch.api import (
     CacheSpec,
+    Carried,
     Config,
     GatedMlp,
     Heads,
@@ -66,10 +67,10 @@ class Layer:
     mlp: GatedMlp
     mlp_norm: Norm
 
-    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the hidden states after the layer."""
-        hidden = hidden + self.attention_norm(self.attention(hidden, step, cache))
-        return hidden + self.mlp_norm(self.mlp(hidden, None))
+    def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
+        """Return the planes after the layer: hidden states alone."""
+        hidden = carried.hidden + self.attention_norm(self.attention(carried.hidden, step, cache))
+        return carried.replace(hidden + self.mlp_norm(self.mlp(hidden, None)))
 
 
 class Olmo2:

@@ -48,7 +48,7 @@ def choose_layers(
 ) -> tuple[LayerRange, ...] | None:
     """Return better layers for stages that took ``seconds`` with ``layers``; None if the gain is too small."""
     rates = find_rates(layers, layer_costs, seconds)
-    better = fit_layers(layer_costs.weights, rates, rooms, layer_costs.sizes)
+    better = fit_layers(layer_costs.weights, rates, rooms, layer_costs.sizes, illegal=layer_costs.illegal)
     loads = [sum(layer_costs.weights[each.start : each.stop]) for each in better]
     pace = max(load * rate for load, rate in zip(loads, rates, strict=True))
     return better if pace < WORTH * max(seconds) else None

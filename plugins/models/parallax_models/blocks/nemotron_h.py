@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from parallax_backend_torch.api import (
     CacheSpec,
+    Carried,
     Config,
     Decoder,
     Experts,
@@ -34,9 +33,9 @@ class LookerLayer:
     norm: Norm
     part: Looker
 
-    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the hidden states after the layer."""
-        return self.part(self.norm(hidden), hidden, step, cache)
+    def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
+        """Return the planes after the layer."""
+        return carried.replace(self.part(self.norm(carried.hidden), carried.hidden, step, cache))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,9 +45,9 @@ class MixerLayer:
     norm: Norm
     part: Mixer
 
-    def __call__(self, hidden: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:  # noqa: ARG002 -- of attention
-        """Return the hidden states after the layer."""
-        return self.part(self.norm(hidden), hidden)
+    def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:  # noqa: ARG002 -- of attention
+        """Return the planes after the layer."""
+        return carried.replace(self.part(self.norm(carried.hidden), carried.hidden))
 
 
 class NemotronH(Decoder):

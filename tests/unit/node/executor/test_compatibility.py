@@ -61,3 +61,25 @@ def test_neighbours_may_compute_in_different_dtypes() -> None:
     infos[0] = replace(infos[0], gives=(TensorSpec(576, "bfloat16"),))
     infos[1] = replace(infos[1], takes=(TensorSpec(576, "float32"),))
     check_stages(infos)
+
+
+def test_planes_of_one_width_are_told_apart_by_name() -> None:
+    infos = infos_of(0, 2, 4)
+    mix, bank = (TensorSpec(576, "float32", name) for name in ("mix", "bank"))
+    infos[0] = replace(infos[0], gives=(mix, bank))
+    infos[1] = replace(infos[1], takes=(bank, mix))
+    with pytest.raises(ParallaxError, match=r"gives mix as float32 of width 576 \+ bank as"):
+        check_stages(infos)
+    check_stages([infos[0], replace(infos[1], takes=(mix, bank))])
+
+
+def test_streams_and_exact_dtypes_are_compared() -> None:
+    infos = infos_of(0, 2, 4)
+    wide = TensorSpec(576, "float32", shape=(4,))
+    infos[0] = replace(infos[0], gives=(wide,))
+    with pytest.raises(ParallaxError, match="width 4 x 576"):
+        check_stages(infos)
+    exact = replace(wide, is_exact=True)
+    infos[0], infos[1] = replace(infos[0], gives=(exact,)), replace(infos[1], takes=(replace(exact, dtype="bfloat16"),))
+    with pytest.raises(ParallaxError, match="exactly"):
+        check_stages(infos)

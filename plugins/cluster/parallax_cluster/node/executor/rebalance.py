@@ -79,7 +79,8 @@ class RebalancingExecutor:
         sizes, layers = self._layer_costs.sizes, self._executor.layers
         needed = [sum(sizes[each.start : each.stop] if each else sizes) for each in layers]
         if any(size > room for size, room in zip(needed, rooms, strict=True)):
-            self._reassign(fit_layers(self._layer_costs.weights, self._rates or [1.0] * len(layers), rooms, sizes))
+            rates, costs = self._rates or [1.0] * len(layers), self._layer_costs
+            self._reassign(fit_layers(costs.weights, rates, rooms, sizes, illegal=costs.illegal))
 
     def _reassign(self, layers: Sequence[LayerRange]) -> None:
         logger.info("layers move to %s", ", ".join(f"{each.start}-{each.stop}" for each in layers))
