@@ -36,7 +36,7 @@ def find_commands() -> Points:
     all_points = entry_points()
     groups = [group for group in all_points.groups if group == GROUP or group.startswith(f"{GROUP}.")]
     points = [point for group in groups for point in all_points.select(group=group)]
-    for point in sorted(points, key=lambda each: (each.name, _name_distribution(each))):
+    for point in sorted(points, key=lambda each: (each.name, each.value)):
         parent = point.group.removeprefix(GROUP)[1:]
         found[f"{parent} {point.name}" if parent in EXTENDED else point.name].append(point)
     return found
@@ -73,9 +73,7 @@ def describe(points: Sequence[EntryPoint]) -> str:
     owners = [_name_distribution(point) for point in points]
     if len(owners) > 1:
         return f"Offered by both {' and '.join(owners)}."
-    metadata = points[0].dist.metadata if points[0].dist else None
-    summary = metadata["Summary"] if metadata and "Summary" in metadata else "A command."
-    line = read_summary(points[0].module) or summary
+    line = read_summary(points[0].module) or _read_summary_of_distribution(points[0])
     return f"{line} ({owners[0]})" if read_heading(points[0]) == HEADING else line
 
 
@@ -209,3 +207,8 @@ def _blame(record: PluginRecord, error: Exception) -> BrokenPlugin:
 
 def _name_distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "?"
+
+
+def _read_summary_of_distribution(point: EntryPoint) -> str:
+    metadata = point.dist.metadata if point.dist else None
+    return metadata["Summary"] if metadata and "Summary" in metadata else "A command."
