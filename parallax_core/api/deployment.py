@@ -27,10 +27,12 @@ from parallax_core.contracts.status import (
     StageStatus,
 )
 from parallax_core.deploy.node_transport import choose_listen, make_transport
-from parallax_core.models.adapters import count_weights, find_family
-from parallax_core.models.backends import find_backends
+from parallax_core.models.adapters import count_active, count_weights, find_family, find_spec
+from parallax_core.models.backends import find_backends, probe
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.stage_tensors import find_stored_layers
+from parallax_core.models.stages import check_model
+from parallax_core.models.weight_check import OTHER, PREDICTION, PartCount, check_weights, read_total
 from parallax_core.node.policy.guard import PolicyGuard
 from parallax_core.node.policy.parse import read_policy
 from parallax_core.plugins.host import PluginHost
@@ -38,6 +40,8 @@ from parallax_core.plugins.registry import Offer
 
 __all__ = [
     "MODEL",
+    "OTHER",
+    "PREDICTION",
     "STAGES",
     "STUN_PORT",
     "Catalog",
@@ -50,6 +54,7 @@ __all__ = [
     "NodeStatus",
     "Offer",
     "Offline",
+    "PartCount",
     "PeerTimeout",
     "PlanStatus",
     "PlannedMove",
@@ -65,12 +70,18 @@ __all__ = [
     "StageStatus",
     "StunPort",
     "WorkerSettings",
+    "check_model",
+    "check_weights",
     "choose_listen",
+    "count_active",
     "count_weights",
     "find_backends",
     "find_family",
+    "find_spec",
     "find_stored_layers",
     "make_transport",
     "name_node",
+    "probe",
     "read_policy",
+    "read_total",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.device import DeviceBenchmark, DevicePlan, DType
@@ -65,6 +65,22 @@ class Backend(Protocol):
         Raises:
             Unsupported: if this backend cannot run the model's architecture or dtype.
             ParallaxError: with a hint, if the files are damaged or there is too little memory.
+        """
+
+
+@runtime_checkable
+class ModelChecker(Protocol):
+    """An optional protocol of a `Backend` that can tell without weights whether it runs a model."""
+
+    def check_model(self, plan: StagePlan) -> None:
+        """Check whether `open_stage` takes the model and the layers, on any machine with enough memory.
+
+        Args:
+            plan: as for `open_stage`. Its folder has config.json, and may have the index and the headers of the
+                weights; the numbers are not there.
+
+        Raises:
+            Unsupported: if not; the same error as from `open_stage`.
         """
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from parallax_core.backendkit.plan import refuse_leases
 from parallax_core.checkpoint.reader import find_missing, read_config
-from parallax_core.contracts.backend import BackendSpec, StagePlan
+from parallax_core.contracts.backend import BackendSpec, ModelChecker, StagePlan
 from parallax_core.contracts.border import check_cuts
 from parallax_core.contracts.stage import Stage
 from parallax_core.models.adapters import find_blocks, find_shape
@@ -29,14 +31,34 @@ def open_stage(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> 
     missing = find_missing(plan.model)
     if missing and (tensors := choose_tensors(host, config, plan.layers)):
         check_present(plan.model, tensors, missing)
-    shape = find_shape(host, config)
-    if shape is not None and plan.layers is not None:
-        check_cuts(shape, plan.layers)
-    blocks = find_blocks(host, config, offer.spec.name)
-    options = {**host.read_options(offer), **plan.options}
-    plan = dataclasses.replace(plan, blocks=blocks, shape=shape, options=options)
-    stage = offer.load(offer.spec.factory)().open_stage(plan)
+    stage = offer.load(offer.spec.factory)().open_stage(complete_plan(host, offer, plan, config))
     if plan.leased and "leases" not in stage.info.capabilities:
         stage.close()
         refuse_leases(plan, offer.spec.name)
     return stage
+
+
+def check_model(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) -> bool:
+    """Check by config.json whether a backend runs the layers of ``plan``; False: this backend cannot tell.
+
+    Raises:
+        ParallaxError: if it does not run them; the message says why.
+    """
+    backend: object = offer.load(offer.spec.factory)()
+    if not isinstance(backend, ModelChecker):
+        return False
+    backend.check_model(complete_plan(host, offer, plan, read_config(plan.model)))
+    return True
+
+
+def complete_plan(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan, config: Mapping[str, Any]) -> StagePlan:
+    """Return ``plan`` with the backend's options, and the adapter's shape and blocks for the model of ``config``.
+
+    Raises:
+        Unsupported: if the model cannot be cut at the ends of its layers.
+    """
+    shape = find_shape(host, config)
+    if shape is not None and plan.layers is not None:
+        check_cuts(shape, plan.layers)
+    blocks, options = find_blocks(host, config, offer.spec.name), {**host.read_options(offer), **plan.options}
+    return dataclasses.replace(plan, blocks=blocks, shape=shape, options=options)

@@ -30,6 +30,7 @@ from parallax_core.api import (
     DevicePlan,
     DType,
     LayerRange,
+    ModelChecker,
     ParallaxError,
     Stage,
     StagePlan,
@@ -47,6 +48,7 @@ CANNOT = "if this backend cannot run the model's architecture or dtype."
 DAMAGED = "with a hint, if the files are damaged or there is too little memory."
 ENDS = "An exception from the callback ends the work."
 FINISHED = "a task, which is finished when ``done`` reaches ``total``"
+SAME_ERROR = "if not; the same error as from `open_stage`."
 LEASES = "Whether several pipelines can use a node with this backend: it honours `StagePlan.leased`."
 MEASURES = "Measures a device with the kernels that stages use"
 PROBE = "Tells whether this machine can run it. Returns within 200 ms and imports no framework."
@@ -166,8 +168,18 @@ class BackendConformance(LeaseChecks, LifeChecks):
             path.write_text(json.dumps(config), encoding="utf-8")
             with expect(Unsupported, "a model of the architecture NoSuchForCausalLM", CANNOT) as caught:
                 self.open_plan(plan).close()
+            backend: object = self.spec.factory.load()()
+            if isinstance(backend, ModelChecker):
+                with expect(Unsupported, "checking a model of the architecture NoSuchForCausalLM", SAME_ERROR):
+                    backend.check_model(plan)
         assert caught.error, "no error was caught"
         assert caught.error.hint, broken(f"{caught.error.message!r} has no hint", DAMAGED)
+
+    def test_model_that_opens_passes_the_check(self) -> None:
+        """A `ModelChecker` takes the model that it opens."""
+        backend: object = self.spec.factory.load()()
+        if isinstance(backend, ModelChecker):
+            backend.check_model(bring_blocks(self.make_plan(), self.spec.name))
 
     def test_damaged_folder_is_refused(self) -> None:
         """A config.json or weights cut in half, or gone, are errors with a hint, and never a wrong model."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from parallax_backend_mlx.checkpoint import Checkpoint, read_checkpoint, read_json
 from parallax_backend_mlx.loaded_model import LoadedModel
-from parallax_backend_mlx.loading import load_network
+from parallax_backend_mlx.loading import load_network, sketch_network, sketch_settings
 from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.model_slice import ModelSlice
@@ -51,6 +51,15 @@ class MlxBackend:
     def open_stage(self, plan: StagePlan) -> Stage:
         """Load the model, or some of its layers; see `parallax_core.api.Backend.open_stage`."""
         return self.open_leased(plan) if plan.leased else self.open_ordinary(plan)
+
+    def check_model(self, plan: StagePlan) -> None:
+        """Refuse a model by its config.json and headers; see `parallax_core.api.ModelChecker.check_model`."""
+        plan, _ = _read_config(plan)
+        checkpoint = read_checkpoint(plan.model, is_part=True) if any(plan.model.glob("model*.safetensors")) else None
+        if checkpoint and all((plan.model / file).exists() for file in checkpoint.tensors.values()):
+            sketch_network(plan, checkpoint.tensors, checkpoint.holes)
+        else:
+            sketch_settings(plan)
 
     def open_ordinary(self, plan: StagePlan) -> MlxStage:
         """Return a stage that has pages of its own; see `open_stage`."""

@@ -6,10 +6,12 @@ import itertools
 import logging
 import re
 import textwrap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parallax_backend_mlx.checkpoint import FETCH_REST, REFETCH, read_json
 from parallax_backend_mlx.config import check_objects, normalise
@@ -21,7 +23,7 @@ from parallax_backend_mlx.model_fixes import correct_model
 from parallax_backend_mlx.model_slice import ModelSlice, keep_model, slice_model
 from parallax_backend_mlx.runtime import Module, dequantize_model, flatten_tree, load_model, mx, tree_unflatten
 from parallax_backend_mlx.tensors import name_dtype
-from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, format_bytes
+from parallax_core.api import DType, LayerRange, ParallaxError, StagePlan, Unsupported, count_layers, format_bytes
 
 Classes = Callable[[Mapping[str, Any]], tuple[Any, type]]
 """Returns the class that builds a model, and the class of its arguments, for a config.json."""
@@ -29,10 +31,13 @@ DTYPES: dict[DType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "
 OTHER_BACKENDS = "choose --backend vllm or --backend sglang, which do, or the model in full precision"
 MISSING_ARGUMENT = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'")
 """Python's error of a dataclass without one of its fields, which mlx-lm makes of config.json."""
+FURTHER = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?layers\.(\d+)\.")
+"""The beginning of a tensor's name in a numbered layer of the text model."""
 MISFIT = "the files may be incomplete, or of a form mlx-lm does not read: fetch the model again, or try another backend"
 MAX_REASON = 300
 """The most characters quoted from an error of mlx-lm, which may list every tensor."""
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -70,6 +75,7 @@ class SliceBuilder:
     def _sanitize(self, weights: Weights) -> Weights:
         """Rename and join weights for the model, and keep those of the layers."""
         del self._model.sanitize
+        weights = {name: array for name, array in weights.items() if name in self._tensors}
         absent = fill_holes(weights, self._holes) | fill_absent(self._tensors, weights, self._model)
         self.has_absent = bool(absent)
         everything = weights | absent
@@ -82,6 +88,92 @@ class SliceBuilder:
         """Return the slice of the model."""
         assert self._model_slice is not None
         return self._model_slice
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """The layers of a plan as mlx-lm builds them, with weights that are not read yet."""
+
+    model_slice: ModelSlice
+    config: dict[str, Any]
+    """The settings that mlx-lm was given."""
+    has_absent: bool
+    """Whether placeholders stand for tensors of missing files."""
+
+
+def sketch_network(plan: StagePlan, tensors: Mapping[str, str], holes: Collection[str]) -> Sketch:
+    """Return the layers of ``plan``, not evaluated; see `load_network`.
+
+    Raises:
+        Unsupported: if mlx-lm cannot run the architecture as in config.json, or not these layers alone.
+        ParallaxError: if the weights do not fit the architecture.
+    """
+    config = _read_settings(plan.model)
+    changes = _translate_config(config, list_fields(config, plan.blocks), tensors)
+    classes: Classes = partial(find_classes, adapter_file=plan.blocks)
+    if plan.layers is None:
+        whole = partial(_find_whole, classes, count_layers(config) or 0)
+        model_slice = keep_model(_build_model(plan.model, changes, whole, tensors))
+        has_absent = False
+    else:
+        kept = drop_further(dict(tensors), count_layers(config) or 0)
+        builder = SliceBuilder(plan.layers, kept, holes, classes)
+        _build_model(plan.model, changes, builder.find_classes, tensors)
+        model_slice, has_absent = builder.take_slice(), builder.has_absent
+    _check_dtypes(model_slice.model, plan.model)
+    return Sketch(model_slice, {**config, **changes}, has_absent)
+
+
+def drop_further(named: dict[str, T], count: int) -> dict[str, T]:
+    """Return ``named`` without the tensors of layers from ``count`` on: heads of multi-token prediction."""
+    numbers = {name: FURTHER.match(name) for name in named}
+    return {name: each for name, each in named.items() if not (found := numbers[name]) or int(found[1]) < count}
+
+
+def _find_whole(classes: Classes, count: int, config: Mapping[str, Any]) -> tuple[Any, type]:
+    """Return the function that builds a whole model of ``count`` layers, and the class of its arguments."""
+    model_class, arguments_class = classes(config)
+
+    def build(arguments: object) -> Module:
+        model: Any = model_class(arguments)
+        sanitize = getattr(model, "sanitize", dict)
+
+        def keep(weights: Weights) -> Weights:
+            del model.sanitize
+            kept: Weights = sanitize(drop_further(weights, count))
+            return kept
+
+        model.sanitize = keep
+        return model  # type: ignore[no-any-return]
+
+    return build, arguments_class
+
+
+def sketch_settings(plan: StagePlan) -> None:
+    """Build the layers of ``plan`` by config.json alone, where no headers are here; see `sketch_network`.
+
+    Raises:
+        Unsupported: as `sketch_network`.
+        ParallaxError: if mlx-lm cannot build the model from these settings.
+    """
+    config = _read_settings(plan.model)
+    changes = _translate_config(config, list_fields(config, plan.blocks), ())
+    model_class: Any
+    arguments_class: Any
+    model_class, arguments_class = find_classes(config, plan.blocks)
+    with _explaining(plan.model, {}):
+        model = model_class(arguments_class.from_dict({**config, **changes}))
+    if plan.layers is not None:
+        slice_model(model, plan.layers)
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / "config.json")
+    check_objects(config)
+    if (config.get("quantization_config") or {}).get("quant_method") == "gguf":
+        message = f"{folder.name} has the packed weights of a GGUF file, which mlx-lm does not read"
+        raise Unsupported(message, "choose --backend torch, or the original model that the GGUF was made from")
+    return config
 
 
 def load_network(
@@ -101,24 +193,11 @@ def load_network(
         ParallaxError: if weights of these layers are missing, or do not fit the architecture or the memory.
     """
     _check_holes(plan, holes)
-    config = read_json(plan.model / "config.json")
-    check_objects(config)
-    if (config.get("quantization_config") or {}).get("quant_method") == "gguf":
-        message = f"{plan.model.name} has the packed weights of a GGUF file, which mlx-lm does not read"
-        raise Unsupported(message, "choose --backend torch, or the original model that the GGUF was made from")
-    changes = _translate_config(config, list_fields(config, plan.blocks), tensors)
-    classes: Classes = partial(find_classes, adapter_file=plan.blocks)
-    if plan.layers is None:
-        model_slice = keep_model(_build_model(plan.model, changes, classes, tensors))
-        has_absent = False
-    else:
-        builder = SliceBuilder(plan.layers, tensors, holes, classes)
-        _build_model(plan.model, changes, builder.find_classes, tensors)
-        model_slice, has_absent = builder.take_slice(), builder.has_absent
+    sketch = sketch_network(plan, tensors, holes)
+    model_slice, has_absent = sketch.model_slice, sketch.has_absent
     model = model_slice.model
-    _check_dtypes(model, plan.model)
     _convert_model(model, plan.dtype)
-    correct_model(model, {**config, **changes})
+    correct_model(model, sketch.config)
     total = sum(array.nbytes for _, array in _list_parameters(model))
     room = find_room()
     if total > room:
@@ -152,9 +231,18 @@ def _check_holes(plan: StagePlan, holes: Collection[str]) -> None:
 
 def _build_model(folder: Path, changes: Mapping[str, Any], classes: Classes, tensors: Mapping[str, str]) -> Module:
     """Build the model with its weights still on disk; MLX reads them when they are first needed."""
-    try:
+    with _explaining(folder, tensors):
         loaded = load_model(folder, lazy=True, strict=True, model_config=dict(changes), get_model_classes=classes)
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    model: Module = loaded[0]
+    return model
+
+
+@contextmanager
+def _explaining(folder: Path, tensors: Mapping[str, str]) -> Iterator[None]:
+    """Explain an error of mlx-lm as one of config.json, or of the weights."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError) as error:
         config = read_json(folder / "config.json")
         if method := (config.get("quantization_config") or {}).get("quant_method"):
             message = f"the weights of {folder} are stored as {method}, which mlx-lm does not read for this model"
@@ -167,8 +255,6 @@ def _build_model(folder: Path, changes: Mapping[str, Any], classes: Classes, ten
         reason = f"{_shorten(str(error))}{_name_file(str(error), tensors)}"
         message = f"the weights and config.json of {folder} do not fit together: {reason}"
         raise ParallaxError(message, MISFIT) from error
-    model: Module = loaded[0]
-    return model
 
 
 def _find_absent_key(error: Exception) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
-from typing import cast
+from typing import Any, cast
 
 from parallax_backend_torch.architectures import advise, name_form, reads_weights
 from parallax_backend_torch.config import Config
@@ -52,6 +52,16 @@ class TorchBackend:
             raise
         stage.claim = claim
         return stage
+
+    def check_model(self, plan: StagePlan) -> None:
+        """Refuse a model by its config.json; see `parallax_core.api.ModelChecker.check_model`."""
+        config = Config(read_config(plan.model))
+        model = _find_model(plan, config)
+        shape = model.shape if model else _sketch_generic(plan, config)[1]
+        layers = choose_layers(plan, shape.num_layers)
+        for index in range(layers.start, layers.stop):
+            if model:
+                model.keep_layer(index)
 
 
 def lease_stages(loaded: LoadedLayers, claim: GpuClaim) -> LeasedStage:
@@ -99,8 +109,8 @@ def _load_blocks(plan: StagePlan, model: Model) -> LoadedLayers:
     return _keep_layers(loading, build_network(model, loading.selection, loading.weights), kept)
 
 
-def _load_generic(plan: StagePlan, config: Config) -> LoadedLayers:
-    """Load layers into the code of transformers.
+def _sketch_generic(plan: StagePlan, config: Config) -> tuple[Any, Shape]:
+    """Return the model of transformers, without weights, and its shape.
 
     Raises:
         Unsupported: if that is turned off, or transformers is not installed or does not have the model.
@@ -108,8 +118,14 @@ def _load_generic(plan: StagePlan, config: Config) -> LoadedLayers:
     if _read_options(plan).generic == "off" or find_spec("transformers") is None:
         message = f"there are no blocks for {config.architecture or 'a model without architectures'}"
         raise Unsupported(message, "pip install -U parallax-models transformers, which know many models")
+    found: tuple[Any, Shape] = import_module("parallax_backend_torch.transformers_model").read_sketch(plan.model)
+    return found
+
+
+def _load_generic(plan: StagePlan, config: Config) -> LoadedLayers:
+    """Load layers into the code of transformers; raises Unsupported as `_sketch_generic` does."""
+    sketch, shape = _sketch_generic(plan, config)
     generic = import_module("parallax_backend_torch.transformers_model")
-    sketch, shape = generic.read_sketch(plan.model)
     loading = _open_weights(replace(plan, shape=None), shape)  # it carries ``hidden`` alone
     with generic.hush_transformers():
         runner = generic.Generic(sketch, loading.selection, loading.weights)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parallax_core.api import ModelShape, Progress, Unsupported, read_config, read_object
-from parallax_core.api.deployment import Catalog, PluginHost, count_weights, find_family
-from parallax_core.api.source import INDEX
+from parallax_core.api import ModelShape, Progress, Unsupported, read_config
+from parallax_core.api.deployment import Catalog, PluginHost, check_weights, count_weights, find_family, read_total
 
 ITEM_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
@@ -31,7 +30,8 @@ def read_model(host: PluginHost, model: str, progress: Progress) -> KnownModel:
         progress: receives progress reports of downloads.
 
     Raises:
-        Unsupported: if no installed plugin knows its architecture.
+        Unsupported: if no installed plugin knows its architecture, or the adapter counts other parameters than the
+            checkpoint has, as far as its index and headers are on this machine.
         ParallaxError: if there is no such model, or it cannot be fetched.
     """
     path = Path(model).expanduser()
@@ -46,15 +46,14 @@ def read_model(host: PluginHost, model: str, progress: Progress) -> KnownModel:
             message,
             "`parallax plugins` lists the model families; docs/how-to/write-a-model-adapter.md says how to add one",
         )
-    return KnownModel(folder, config, family.adapter.read_shape(config))
+    shape = family.adapter.read_shape(config)
+    check_weights(family, shape, folder)
+    return KnownModel(folder, config, shape)
 
 
 def measure_weight(model: KnownModel) -> float:
     """Return the mean bytes per weight as stored: from the index, else from the config."""
-    index = model.folder / INDEX
-    metadata = read_object(index).get("metadata") if index.is_file() else None
-    size = metadata.get("total_size") if isinstance(metadata, dict) else None
-    if isinstance(size, int) and size > 0:
+    if size := read_total(model.folder):
         return size / count_weights(model.shape)
     quantization = model.config.get("quantization") or model.config.get("quantization_config")
     bits = quantization.get("bits") if isinstance(quantization, dict) else None

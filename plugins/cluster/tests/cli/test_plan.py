@@ -89,7 +89,8 @@ def test_changes_add_up_and_are_compared(folder: Path) -> None:
 
 def test_size_comes_from_the_index_unless_bits_are_given(folder: Path) -> None:
     assert [plan["fits"] for plan in read_plans(folder, "--weight-bits", "4")] == [True]
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 5_000_000_000}}))
+    index: dict[str, dict[str, int]] = {"metadata": {"total_size": 5 * 10**9}, "weight_map": {}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     [plan] = read_plans(folder)
     assert sum(stage["weights_bytes"] for stage in plan["pipelines"][0]["stages"]) == pytest.approx(5e9, rel=0.01)
 

@@ -1,0 +1,1 @@
+"""Whether this installation serves a model."""
