@@ -584,7 +584,6 @@ PROVISIONAL = frozenset(
         "Hello",
         "LeaseId",
         "Mask",
-        "Measured",
         "Message",
         "Opens",
         "Result",

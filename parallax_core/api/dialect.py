@@ -2,10 +2,12 @@
 
 from parallax_core.base.disk import FaultLog, is_full
 from parallax_core.base.errors import Overloaded
+from parallax_core.contracts.meter import RequestMeter, ServerMeter
 from parallax_core.contracts.status import ModelState
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
+from parallax_core.server.error_body import TYPES as ERROR_TYPES
 from parallax_core.server.error_forms import find_request_id
 from parallax_core.server.errors import error_response
 from parallax_core.server.hosting import HostedModel
@@ -29,6 +31,7 @@ from parallax_core.server.sse import write_named
 from parallax_core.server.strict_json import read_body
 
 __all__ = [
+    "ERROR_TYPES",
     "AnswerParsing",
     "ChangeRefused",
     "FaultLog",
@@ -38,9 +41,11 @@ __all__ = [
     "ModelState",
     "OutputParser",
     "Overloaded",
+    "RequestMeter",
     "ResponseFlow",
     "ResponseModel",
     "ServedModels",
+    "ServerMeter",
     "ServerOptions",
     "Service",
     "SseResponse",

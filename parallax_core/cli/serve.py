@@ -157,16 +157,15 @@ async def _run(
     from parallax_core.server.app import make_app
     from parallax_core.server.dialects import list_bodies
     from parallax_core.server.drain import Drain
-    from parallax_core.server.metrics import ServerMetrics
+    from parallax_core.server.meters import Meters
     from parallax_core.server.plugin_routes import extend_app
     from parallax_core.server.quota import Quota
     from parallax_core.server.run import ServerSite, run_server
     from parallax_core.server.served_models import ServedModels
-    from parallax_core.server.tracing import OtelTracer
 
     options = replace(context.options, aliases=dict.fromkeys(context.options.served_names, deployment.model_id))
-    drain, tracer = Drain(), OtelTracer(options.otlp_endpoint) if options.otlp_endpoint else None
-    models = ServedModels(ServerMetrics(tracer), Quota(options), deployment.pipeline.backlog, options.aliases)
+    drain = Drain()
+    models = ServedModels(Meters(), Quota(options), deployment.pipeline.backlog, options.aliases)
     models.bodies = list_bodies(context.plugins)  # before services are made, whose readers take them
     replicas = plan.form(deployment, ServiceMaker(models, options, event_bus))
     models.list_waiting, models.list_nodes = deployment.list_waiting, deployment.list_nodes
@@ -182,8 +181,6 @@ async def _run(
         await run_server(
             site, sock, lambda: _announce(deployment, context, _url(sock, options), replicas.engines, show_pages)
         )
-    if tracer is not None:
-        tracer.close()
 
 
 def _shown(context: ServeContext, models: ServedModels) -> AbstractAsyncContextManager[None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.meter import ServerMeter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,11 +51,13 @@ class Dialect:
     """None: its errors have OpenAI's form."""
     describe: Callable[[dict[str, Any]], None] | None = None
     """Corrects the description of the server, an OpenAPI document; None: there is nothing to correct."""
+    meter: ServerMeter | None = None
+    """Measures the requests and errors of the server, of whatever dialect; None: it measures nothing."""
     run: Callable[[], Coroutine[Any, Any, None]] | None = None
     """Runs beside the models, from the start of the server, also before they can answer. It is cancelled, and its end
     awaited, before they are stopped. If it raises, that is logged, and the server goes on. None: nothing runs."""
     close: Callable[[], Awaitable[None]] | None = None
-    """Closes what it has opened; called once, when the models have stopped."""
+    """Closes what it has opened; called once, when the models and the connections have ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

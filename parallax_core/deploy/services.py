@@ -24,7 +24,7 @@ ListEngines = Callable[[], Sequence[ReplicaEngine]]
 
 
 class ServiceMaker:
-    """Makes the services of models; they share the quota, metrics and stores of ``models``."""
+    """Makes the services of models; they share the quota, meters and stores of ``models``."""
 
     def __init__(self, models: ServedModels, options: ServerOptions, event_bus: EventBus) -> None:
         """Make services for ``models``; ``event_bus`` is told of their requests and losses."""
@@ -45,7 +45,7 @@ class ServiceMaker:
             router,
             deployment.text,
             self._make_reader(deployment),
-            self.models.server_metrics,
+            self.models.meters,
             find_max_length=find_room,
             quota=self.models.quota,
             backlog=deployment.pipeline.backlog,

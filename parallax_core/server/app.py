@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import Response
 
-from parallax_core.base.errors import SHUTTING_DOWN
+from parallax_core.base.errors import SHUTTING_DOWN, UsageError
 from parallax_core.contracts.surface import needs_role
 from parallax_core.plugins.host import PluginHost
-from parallax_core.server import metrics, model_routes, stop_request
+from parallax_core.server import model_routes, stop_request
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.base_url import BaseUrls
@@ -44,18 +44,21 @@ def make_app(models: ServedModels, options: ServerOptions, drain: Drain, plugins
 
     Raises:
         ParallaxError: if a dialect cannot be opened, and says why.
+        UsageError: if traces are wanted, and nothing measures.
     """
-    # Traces come from `tracing` alone: FastAPI's would contain text of clients wherever an error quotes it.
+    # Traces come from plugins alone: FastAPI's would contain text of clients wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", openapi_url=None, redirect_slashes=False, telemetry=silent)
     own = [
         _make_basics(models, drain),
-        metrics.make_router(models.server_metrics),
         model_routes.make_router(models),
         stop_request.make_router(models),
     ]
     dialects = ServedDialects(own)
     plugins.open_dialects(lambda spec, load: dialects.add(spec, load()(models, options)))
+    models.meters.all += [each.meter for each in dialects.opened if each.meter is not None]
+    if options.otlp_endpoint and not models.meters.all:
+        raise UsageError("otlp_endpoint is set, and no plugin sends traces", "pip install 'parallax-observe[otel]'")
     forms = ErrorForms(each.errors for each in dialects.opened if each.errors is not None)
     app.state.dialects, app.state.error_forms, app.state.roles, app.state.rewriters = dialects, forms, RouteRoles(), {}
     app.state.sessions, app.state.pages, app.state.has_keys = Sessions(), [], options.keys.are_needed
@@ -71,7 +74,7 @@ def make_app(models: ServedModels, options: ServerOptions, drain: Drain, plugins
     app.add_middleware(ErrorFormMiddleware, forms=forms)
     app.add_middleware(BaseUrls)
     app.add_middleware(HeadRequests)
-    app.add_middleware(AccessLog, count_error=models.server_metrics.count_error, logs_bodies=options.logs_bodies)
+    app.add_middleware(AccessLog, count_error=models.meters.count_error, logs_bodies=options.logs_bodies)
     return app
 
 

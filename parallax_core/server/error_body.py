@@ -28,6 +28,8 @@ KINDS = {
 """OpenAI's error type for each status."""
 UNFORESEEN = "server_error"
 """The error type for every other status."""
+TYPES = tuple(dict.fromkeys((*KINDS.values(), UNFORESEEN)))
+"""All error types."""
 
 
 def error_body(

@@ -22,7 +22,7 @@ from parallax_core.server.errors import ClientGone, error_response
 from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import join_pieces
 from parallax_core.server.merged_streams import StreamClosed, merge
-from parallax_core.server.metrics import RequestMetrics
+from parallax_core.server.meters import RequestMeters
 from parallax_core.server.response_models import CachedTokens, OutputDetails, Usage
 from parallax_core.server.sse import COMMENT, DONE, SILENCE_S, KeepAlive, write_event
 
@@ -80,7 +80,7 @@ class ResponseFlow:
 
     def __init__(self, backlog: UnreadOutput | None = None) -> None:
         self._stop_ids = frozenset[int]()
-        self._metrics: list[RequestMetrics] = []
+        self._meters: list[RequestMeters] = []
         self._streams: list[Stream] = []
         self._finishes: list[Finish] = []
         self._backlog = backlog or UnreadOutput()
@@ -101,7 +101,7 @@ class ResponseFlow:
         cls,
         engine: Engine,
         requests: Iterable[Request],
-        begin: Callable[[], RequestMetrics],
+        begin: Callable[[], RequestMeters],
         backlog: UnreadOutput | None = None,
     ) -> ResponseFlow:
         """Submit all requests, with metrics from ``begin`` for each, or none if one is refused.
@@ -111,7 +111,7 @@ class ResponseFlow:
         flow = cls(backlog)
         try:
             for request in requests:
-                flow._metrics.append(begin())
+                flow._meters.append(begin())
                 flow._streams.append(engine.submit(request))
                 flow._progress.append(StreamProgress(len(request.prompt), set(range(request.n))))
                 flow._stop_ids = request.stop_ids
@@ -199,7 +199,7 @@ class ResponseFlow:
         return Usage(prompt, output, prompt + output, *details)
 
     def _take(self, number: int, delta: Delta) -> Delta:
-        self._metrics[number].note(delta)
+        self._meters[number].note(delta)
         self._progress[number].note(delta)
         if delta.finish is not None:
             hint = DEFAULT_TIMEOUT if time.monotonic() >= self.default_end else ""
@@ -215,16 +215,16 @@ class ResponseFlow:
 
     def count_error(self, status: int) -> None:
         """Count an error with this status that ends the stream."""
-        self._metrics[0].server_metrics.count_error(status)
+        self._meters[0].meters.count_error(status)
 
     def close(self) -> None:
         """Stop generating, and count nothing as unread any more. Idempotent."""
         self.on_close()
         self._backlog.take(self, self.unread)
-        pairs = zip(self._streams, self._metrics, strict=False)  # a request that was refused has no stream
-        for stream, request_metrics in pairs:
+        pairs = zip(self._streams, self._meters, strict=False)  # a request that was refused has no stream
+        for stream, request_meters in pairs:
             stream.close()
-            request_metrics.abandon()
+            request_meters.abandon()
 
 
 class Closable(Protocol):

@@ -24,7 +24,6 @@ from parallax_core.server.dialects import ServedDialects
 from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
 from parallax_core.server.forwarded import ForwardedConnections
-from parallax_core.server.loop_lag import watch_lag
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 
@@ -78,13 +77,13 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
         EngineFailed: if the engine fails later, for good.
         ParallaxError: whatever ends the server for good; see `ServerSite.await_end`.
     """
+    dialects: ServedDialects = site.app.state.dialects
     server = Server(make_config(site, raise_limit() // 4))
     site.share(ForwardedConnections(server).serve)
     ending = asyncio.create_task(_wait_for_signal(site))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     starting = asyncio.create_task(_start(site, on_ready))
     yielding = asyncio.create_task(site.await_end())
-    dialects: ServedDialects = site.app.state.dialects
     beside = asyncio.create_task(dialects.run())
     try:
         await asyncio.wait({ending, serving, starting, yielding}, return_when=asyncio.FIRST_COMPLETED)
@@ -95,6 +94,7 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
         stopping = asyncio.create_task(_stop(site, beside))
         server.should_exit = True
         await asyncio.wait({ending, serving, starting, yielding, stopping})
+        await dialects.close()
         stopping.result()
     for task in (yielding, starting):
         if not task.cancelled():
@@ -143,12 +143,10 @@ async def _stop(site: ServerSite, beside: asyncio.Task[None]) -> None:
     beside.cancel()
     await asyncio.wait([beside])
     await site.models.stop()
-    dialects: ServedDialects = site.app.state.dialects
-    await dialects.close()
 
 
 async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
-    """Start the models, call ``on_ready``, and then watch health and lag until cancelled.
+    """Start the models, call ``on_ready``, and then watch health until cancelled.
 
     Raises:
         EngineFailed: if the engine fails for good.
@@ -158,11 +156,7 @@ async def _start(site: ServerSite, on_ready: Callable[[], None]) -> None:
     settle_memory()
     on_ready()
     site.models.started.set()
-    measuring = asyncio.create_task(watch_lag(site.models.server_metrics.note_lag))
-    try:
-        await _watch_health(site.models)
-    finally:
-        measuring.cancel()
+    await _watch_health(site.models)
 
 
 def _do_nothing() -> None:

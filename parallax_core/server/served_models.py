@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Health
+from parallax_core.contracts.meter import Collector
 from parallax_core.contracts.status import (
     Described,
     ModelState,
@@ -23,7 +24,7 @@ from parallax_core.contracts.status import (
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.body_messages import BodyReading, BodyRequest, DirectAnswer, UnknownModel
 from parallax_core.server.hosting import FixedModel, HostedModel
-from parallax_core.server.metrics import ServerMetrics
+from parallax_core.server.meters import Meters
 from parallax_core.server.model_errors import ModelNotLoaded
 from parallax_core.server.model_name import find_model
 from parallax_core.server.quota import Quota
@@ -89,7 +90,7 @@ Demand = Callable[[ModelEntry], Awaitable[None]]
 class ServedModels:
     """The models of a server, by their ids, and what they share. Belongs to one event loop."""
 
-    server_metrics: ServerMetrics = field(default_factory=ServerMetrics)
+    meters: Meters = field(default_factory=Meters)
     quota: Quota = field(default_factory=Quota)
     backlog: UnreadOutput = field(default_factory=UnreadOutput)
     """Bounds the output that clients have not read."""
@@ -97,6 +98,8 @@ class ServedModels:
     """What clients may call models besides their ids; see `ServerOptions.aliases`."""
     bodies: dict[str, tuple[str, str]] = field(default_factory=dict)
     """What reads each kind of body; see `ReaderSetup.bodies`."""
+    collectors: list[Collector] = field(default_factory=list)
+    """Collect the metrics of dialects, for the one that shows metrics."""
     known: dict[str, ModelEntry] = field(default_factory=dict)
     load_on_demand: Demand | None = None
     """None: requests load nothing."""
@@ -115,7 +118,7 @@ class ServedModels:
     @classmethod
     def only(cls, service: Service) -> ServedModels:
         """Return the models of a server that serves one."""
-        models = cls(service.server_metrics, service.quota, service.backlog, service.options.aliases)
+        models = cls(service.meters, service.quota, service.backlog, service.options.aliases)
         models.add_loading(service.model_id, service.model_id, FixedModel(service))
         return models
 

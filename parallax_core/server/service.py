@@ -38,7 +38,7 @@ from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import cut
 from parallax_core.server.json_response import respond
 from parallax_core.server.logprobs import TokenWriter
-from parallax_core.server.metrics import RequestMetrics, ServerMetrics
+from parallax_core.server.meters import Meters, RequestMeters
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.reasoning_limit import ReasoningLimit
@@ -59,7 +59,7 @@ class Service:
     engine: Engine
     text: ModelTokenizer
     reader: BodyReading
-    server_metrics: ServerMetrics = field(default_factory=ServerMetrics)
+    meters: Meters = field(default_factory=Meters)
     created: int = field(default_factory=lambda: int(time.time()))
     """The start of the service, in seconds since 1970."""
     find_max_length: Callable[[], int] = lambda: 0
@@ -74,9 +74,6 @@ class Service:
     """The answers that are being generated."""
     options: ServerOptions = field(default_factory=ServerOptions)
     """The options of the server."""
-
-    def __post_init__(self) -> None:
-        self.server_metrics.watch(self.model_id, self.engine)
 
     async def read(
         self, kind: str, http: fastapi.Request, extra: bytes = b"", supply: Supply | None = None
@@ -129,8 +126,8 @@ class Service:
         reading, shares = self.quota.claim(reading, self.find_max_length(), http)
         requests, left = reading.make_requests(name, time.monotonic() - arrived), iter(shares)
 
-        def begin() -> RequestMetrics:
-            return self.server_metrics.begin(arrived, parent, next(left).release)
+        def begin() -> RequestMeters:
+            return self.meters.begin(arrived, parent, next(left).release)
 
         try:
             flow = await ResponseFlow.submit(self._limit_reasoning(reading), requests, begin, self.backlog)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import msgspec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from parallax_core.contracts.dialect import Dialect, DialectSpec
+from parallax_core.contracts.engine import Delta, Finish
 from parallax_core.contracts.surface import ROLE
 from parallax_core.hookspecs import hookimpl
 from parallax_core.models.tokenizer import ModelTokenizer
@@ -24,6 +26,7 @@ from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import BodyRequest, BodyResult, RefusedBody
 from parallax_core.server.body_reader import BodyReader, load_bodies
 from parallax_core.server.drain import Drain
+from parallax_core.server.error_body import TYPES
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.asgi import send_request
@@ -36,8 +39,10 @@ REFUSES = "It raises `InvalidRequest` for what cannot be served"
 ROLES = "whose routes state their roles by `needs_role`"
 ERRORS = "Where errors have it, also below each path, and whoever refuses the request"
 WRITES = "Returns the status and the body for a status, the error in OpenAI's form, and the id of the request"
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+MEASURES = "One that raises is logged, and not asked again"
 RUNS = "It is cancelled, and its end awaited, before they are stopped"
-CLOSES = "Closes what it has opened; called once, when the models have stopped"
+CLOSES = "Closes what it has opened; called once, when the models and the connections have ended"
 
 TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}>"
 STATUSES = (400, 401, 403, 404, 408, 413, 429, 500, 503)
@@ -114,6 +119,21 @@ class DialectConformance:
             fault = f"without a model, {body.path} answers {status} {answer[:200]!r}"
             assert status >= STATUSES[0], broken(fault, ERRORS)
             assert isinstance(json.loads(answer or b"null"), dict), broken(fault, ERRORS)
+
+    def test_meter_takes_what_a_server_tells_it(self) -> None:
+        """It measures a request that ends, one that is abandoned, and errors of each type."""
+        if (meter := self._open().meter) is None:
+            return
+        finish = Finish(reason="stop", prompt_tokens=1, output_tokens=1)
+        try:
+            ended, left = meter.begin(time.monotonic(), ""), meter.begin(time.monotonic() - 1, TRACE)
+            for delta in (Delta(index=0, tokens=(1,)), Delta(index=0, tokens=(2, 3)), Delta(index=0, finish=finish)):
+                ended.note(delta)
+            left.abandon()
+            for kind in TYPES:
+                meter.count_error(kind)
+        except Exception as error:
+            raise AssertionError(broken(f"the meter raised {type(error).__name__}: {error}", MEASURES)) from error
 
     def test_dialect_closes(self) -> None:
         """It is opened and closed without a request."""

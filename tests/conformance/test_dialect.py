@@ -18,6 +18,7 @@ from parallax_core.api import BodySpec, Dialect, DialectSpec, ErrorForm, Ref, Un
 from parallax_core.builtin.plugin import parallax_register_dialects as offer_own
 from parallax_core.server.request_models import CompletionRequest
 from parallax_core.testing.dialect import DialectConformance
+from parallax_observe.plugin import parallax_register_dialects as offer_metrics
 from tests.conformance.harness import find_failures, run_test
 
 HERE = "tests.conformance.test_dialect"
@@ -38,6 +39,11 @@ class TestCompletions(DialectConformance):
 class TestTokenize(DialectConformance):
     spec = OWN["tokenize"]
     bodies = MappingProxyType({"tokenize": {"prompt": "hello there"}, "detokenize": {"tokens": [1, 2]}})
+
+
+class TestMetrics(DialectConformance):
+    [spec] = offer_metrics()
+    bodies = MappingProxyType[str, Any]({})
 
 
 class TestMessages(DialectConformance):
@@ -104,6 +110,20 @@ def open_jammed(models: object, options: object) -> Dialect:
     return Dialect(routers=(make_router(),), close=close)
 
 
+class BadMeter:
+    """Cannot measure any request."""
+
+    def begin(self, arrived: float, parent: str) -> Any:
+        raise LookupError(parent)
+
+    def count_error(self, kind: str) -> None:
+        pass
+
+
+def open_failing_meter(models: object, options: object) -> Dialect:
+    return Dialect(routers=(make_router(),), meter=BadMeter())
+
+
 def open_stubborn(models: object, options: object) -> Dialect:
     async def run() -> None:
         while True:
@@ -156,6 +176,11 @@ def test_kit_passes_a_good_dialect() -> None:
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_elsewhere")), "test_bodies_have_their_routes", "no route"),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_silent")), "test_routes_state_their_roles", "no role"),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_mute")), "test_errors_have_the_form_of_the_dialect", "say why"),
+        (
+            replace(GoodKit.spec, open=Ref(f"{HERE}:open_failing_meter")),
+            "test_meter_takes_what_a_server_tells_it",
+            "the meter raised LookupError",
+        ),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_jammed")), "test_dialect_closes", "did not close"),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_stubborn")), "test_dialect_runs_until_cancelled", "not ended"),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_failing")), "test_dialect_runs_until_cancelled", "ZeroDivision"),

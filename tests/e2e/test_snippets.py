@@ -51,6 +51,7 @@ INSTALLED = {
     "parallax-grammars",
     "parallax-models",
     "parallax-netcheck",
+    "parallax-observe",
     "parallax-policies",
     "parallax-scaffold",
     "parallax-simulate",

@@ -87,6 +87,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-engines",
         "parallax-models",
         "parallax-netcheck",
+        "parallax-observe",
         "parallax-policies",
         "parallax-scaffold",
         "parallax-server-ollama",

@@ -34,6 +34,7 @@ NOT_IMPORTED = {
     "parallax-cluster": "forms pipelines over machines that join",
     "parallax-core": "what parallax-standard completes",
     "parallax-netcheck": "has the command that checks a network",
+    "parallax-observe": "measures the server",
     "parallax-policies": "has the policies beside the defaults",
     "parallax-scaffold": "has the command that writes new plugins",
     "parallax-simulate": "has the command that simulates a cluster",

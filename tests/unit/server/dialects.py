@@ -8,6 +8,7 @@ from typing import Any
 import parallax_api_anthropic.plugin
 import parallax_api_responses.plugin
 import parallax_cluster.plugin
+import parallax_observe.plugin
 from parallax_core.builtin import plugin
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -21,6 +22,7 @@ def make_plugins(**others: object) -> PluginHost:
     return make_core(
         cluster=parallax_cluster.plugin,
         messages=parallax_api_anthropic.plugin,
+        observe=parallax_observe.plugin,
         responses=parallax_api_responses.plugin,
         **others,
     )

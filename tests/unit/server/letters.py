@@ -35,7 +35,7 @@ from parallax_core.server.body_messages import BodyReading, ParserTraits
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.embedding_models import EmbeddingReply
-from parallax_core.server.metrics import ServerMetrics
+from parallax_core.server.meters import Meters
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.response_models import (
@@ -145,10 +145,9 @@ def answer(prompt: str, length: int, sampling: Sampling = Letters.sampling, choi
 class Site:
     """A server in this process whose engine and stage are accessible to tests."""
 
-    def __init__(  # noqa: PLR0913 -- what a server is made of
+    def __init__(
         self,
         options: ServerOptions | None = None,
-        server_metrics: ServerMetrics | None = None,
         reader: BodyReading | None = None,
         parser: OutputParser | None = None,
         *,
@@ -170,7 +169,7 @@ class Site:
             self.router,
             self.text,  # type: ignore[arg-type]
             self.reader,
-            server_metrics or ServerMetrics(),
+            Meters(),
             find_max_length=lambda: 400,
             quota=self.quota,
             backlog=self.backlog,

@@ -1,9 +1,12 @@
-"""Nothing that one client asks for holds the event loop for long."""
+"""Nothing that one client asks for holds the event loop for long, and its end waits for no thread or handshake."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import ssl
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ import pytest
 from parallax_core.contracts.engine import Delta, TokenLogprob
 from parallax_core.server.body_messages import ResponseForm
 from parallax_core.server.chat import ChatResponse
+from parallax_core.server.event_loop import run_loop
 from parallax_core.server.json_pieces import HOLE, MESSAGE_BYTES, MESSAGE_PIECES, write_list, write_object
 from parallax_core.server.json_response import gather, respond
 from parallax_core.server.logprobs import CompletionLogprobs, TokenWriter
@@ -24,7 +28,7 @@ from parallax_core.server.tokenizer_pool import TokenizerPool
 from tests.unit.callbacks import watched
 from tests.unit.server.dialects import make_setup
 from tests.unit.server.letters import ALPHABET, Letters
-from tests.unit.server.listening import Listening, head
+from tests.unit.server.listening import Listening, head, until
 from tests.unit.tinymodel import write_model
 
 ANSWERS, TOKENS, TOP = 16, 1024, 20
@@ -152,3 +156,36 @@ def test_numbers_that_json_does_not_know_are_written_as_the_lowest() -> None:
     found = msgspec.json.decode(writer.write_entry(strange))
     assert (found["logprob"], *(top["logprob"] for top in found["top_logprobs"])) == (-9999, -9999, -1e-30)
     assert msgspec.json.decode(writer.write_top(strange)) == {"b": -9999, "c": -9999, "d": -1e-30}
+
+
+def test_end_of_the_loop_does_not_wait_for_threads() -> None:
+    release, entered = threading.Event(), threading.Event()
+
+    def work() -> None:
+        entered.set()
+        release.wait(60)
+
+    async def run() -> None:
+        asyncio.get_running_loop().run_in_executor(None, work)
+        await until(entered.is_set)
+
+    run_loop(run(), 30)
+    assert not release.is_set()
+    release.set()
+
+
+def test_client_that_says_nothing_in_a_tls_handshake_is_cut_off() -> None:
+    async def run() -> bytes:
+        loop = asyncio.get_running_loop()
+        sock = socket.create_server(("127.0.0.1", 0))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server = await loop.create_server(asyncio.Protocol, sock=sock, ssl=context)
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        try:
+            async with asyncio.timeout(20):
+                return await reader.read()
+        finally:
+            writer.close()
+            server.close()
+
+    assert run_loop(run(), 0.2) == b""

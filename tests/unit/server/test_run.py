@@ -25,7 +25,7 @@ from parallax_core.server.bind import bind_socket
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.hosting import FixedModel
-from parallax_core.server.metrics import ServerMetrics
+from parallax_core.server.meters import Meters
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
@@ -38,7 +38,7 @@ from tests.unit.server.listening import Listening, request
 def make_site(engine: PipelineEngine) -> run.ServerSite:
     router, options, drain = Router([engine], LeastPendingTokens(), lambda: 400), ServerOptions(), Drain()
     reader = LocalReader(BodyReader(Letters(), "toy", BODIES))  # type: ignore[arg-type]
-    service = Service("toy", router, Letters(), reader, ServerMetrics())  # type: ignore[arg-type]
+    service = Service("toy", router, Letters(), reader, Meters())  # type: ignore[arg-type]
     models = ServedModels.only(service)
     return run.ServerSite(make_app(models, options, drain, make_plugins()), models, options, drain)
 
@@ -212,7 +212,7 @@ async def test_model_of_a_server_of_one_starts_all_readers_of_bodies() -> None:
     engine = make_engine()
     reader = Reader(BodyReader(Letters(), "toy", BODIES))  # type: ignore[arg-type]
     router = Router([engine], LeastPendingTokens(), lambda: 400)
-    model = FixedModel(Service("toy", router, Letters(), reader, ServerMetrics()))  # type: ignore[arg-type]
+    model = FixedModel(Service("toy", router, Letters(), reader, Meters()))  # type: ignore[arg-type]
     await model.start()
     assert started == ["first", "others"]
     await model.stop()

@@ -306,7 +306,6 @@ class ModelChanges:
             hosted, known.hosted, known.state = known.hosted, None, "unloaded"
             known.error = explain(error) if isinstance(error, ParallaxError) else type(error).__name__
             if hosted is not None:
-                self._models.server_metrics.forget(known.id)
                 await asyncio.shield(hosted.stop())
             if not (known.loaded or known.id in self._kept):  # it may be a typing error
                 self._models.known.pop(known.id, None)
@@ -322,7 +321,6 @@ class ModelChanges:
         hosted, known.hosted = known.hosted, None
         try:
             if hosted is not None:
-                self._models.server_metrics.forget(known.id)
                 await asyncio.shield(hosted.stop(UNLOADED))
         finally:
             known.state = "unloaded"

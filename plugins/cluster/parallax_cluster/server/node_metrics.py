@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -23,10 +23,6 @@ class NodeCollector(Collector):
     def __init__(self, read: Callable[[], ClusterView]) -> None:
         """Collect from the state that ``read`` returns."""
         self._read = read
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the metrics without values, which are not known before a server has started."""
-        return [*_list_metrics(()), *_describe_plan(None)]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the cluster, and those of each machine."""

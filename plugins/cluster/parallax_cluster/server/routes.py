@@ -49,7 +49,7 @@ class Rebalancing(Protocol):
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """Return the routes of a cluster for a server."""
     del options
-    models.server_metrics.registry.register(NodeCollector(lambda: read_cluster(models)))
+    models.collectors.append(NodeCollector(lambda: read_cluster(models)))
     changes = models.changes if isinstance(models.changes, ModelChanges) else ModelChanges(models, None)
     routers = make_router(models), make_model_router(models, changes), make_node_router(models), make_history_router()
     return Dialect(routers=routers, run=changes.run)

@@ -97,7 +97,7 @@ class ToyHost:
         engine = PipelineEngine(LocalExecutor([lambda: toy.open(num_pages=200, context=400)]), letters.decode)
         reader = LocalReader(BodyReader(letters, model, BODIES, ParserTraits()))  # type: ignore[arg-type]
         router = Router([engine], LeastPendingTokens(), lambda: 400)
-        shared = (self.models.server_metrics,)
+        shared = (self.models.meters,)
         service = Service(model, router, letters, reader, *shared, find_max_length=lambda: 400)  # type: ignore[arg-type]
         return ToyModel(service, self.starts.get(model))
 

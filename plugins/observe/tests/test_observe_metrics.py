@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -14,6 +15,12 @@ from parallax_core.node import backoff
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import TOY, Site, answer, events
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        yield site
 
 
 def read(site: Site) -> dict[tuple[str, str], float]:

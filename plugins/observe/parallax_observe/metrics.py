@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import fastapi
 from fastapi.responses import Response
@@ -20,12 +21,10 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from parallax_core.contracts.engine import Delta, Engine, EngineStats, Finish, Measured
-from parallax_core.contracts.status import Described
-from parallax_core.contracts.surface import needs_role
-from parallax_core.server.error_body import KINDS, UNFORESEEN
-from parallax_core.server.openapi import Responses, describe_errors
-from parallax_core.server.tracing import Tracer
+from parallax_core.api import Delta, Engine, EngineStats, Finish, Measured, needs_role
+from parallax_core.api.deployment import Described
+from parallax_core.api.dialect import ERROR_TYPES, ServedModels, describe_errors
+from parallax_observe.tracing import Tracer
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -46,9 +45,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # rarely used, and t
 
 
 class ServerMetrics:
-    """The metrics of one server, and its tracer if traces are enabled."""
+    """The metrics of one server, and its tracer if traces are enabled; a `ServerMeter`."""
 
-    def __init__(self, tracer: Tracer | None = None) -> None:
+    def __init__(self, models: ServedModels, tracer: Tracer | None = None) -> None:
         self.tracer = tracer
         self.registry = CollectorRegistry()
         self.requests = Counter(
@@ -57,7 +56,7 @@ class ServerMetrics:
         self.errors = Counter(
             "parallax_errors", "Errors that clients were told, by type.", ["type"], registry=self.registry
         )
-        for kind in (*KINDS.values(), UNFORESEEN):
+        for kind in ERROR_TYPES:
             self.errors.labels(kind)
         self.first_token = self._histogram("time_to_first_token", "From arrival to the first token.", SECONDS)
         self.inter_token = self._histogram("inter_token", "Between tokens of one answer.", SHORT_SECONDS)
@@ -75,8 +74,7 @@ class ServerMetrics:
             "parallax_loop_lag_worst_seconds", "The longest since the server was ready.", registry=self.registry
         )
         self._worst_lag = 0.0
-        self._engines: dict[str, Engine] = {}
-        self.registry.register(EngineCollector(self._engines))
+        self.registry.register(EngineCollector(models))
 
     def note_lag(self, seconds: float) -> None:
         """Record a lag of the event loop."""
@@ -85,29 +83,13 @@ class ServerMetrics:
             self._worst_lag = seconds
             self.worst_loop_lag.set(seconds)
 
-    def watch(self, model: str, engine: Engine) -> None:
-        """Show the statistics of the engine of a model, if it has any."""
-        self._engines[model] = engine
-
-    def forget(self, model: str) -> None:
-        """Show the statistics of a model no more."""
-        self._engines.pop(model, None)
-
-    def count_error(self, status: int) -> None:
+    def count_error(self, kind: str) -> None:
         """Count an error that a client gets, as a response or at the end of a stream."""
-        self.errors.labels(KINDS.get(status, UNFORESEEN)).inc()
+        self.errors.labels(kind).inc()
 
-    def begin(
-        self, arrived: float | None = None, parent: str = "", on_over: Callable[[], None] = lambda: None
-    ) -> RequestMetrics:
-        """Begin to measure a request.
-
-        Args:
-            arrived: the time of its arrival by `time.monotonic`; None: now.
-            parent: its ``traceparent`` header.
-            on_over: called once, when the request ends or is abandoned.
-        """
-        return RequestMetrics(self, time.monotonic() if arrived is None else arrived, parent, on_over)
+    def begin(self, arrived: float, parent: str) -> RequestMetrics:
+        """Begin to measure a request; see `ServerMeter.begin`."""
+        return RequestMetrics(self, arrived, parent)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"parallax_{name}_seconds", text, buckets=buckets, registry=self.registry)
@@ -120,9 +102,7 @@ class RequestMetrics:
     server_metrics: ServerMetrics
     arrived: float
     parent: str
-    on_over: Callable[[], None]
     _last: dict[int, float] = field(default_factory=dict)
-    _is_over: bool = False
 
     def note(self, delta: Delta) -> None:
         """Record a delta on its arrival."""
@@ -138,15 +118,10 @@ class RequestMetrics:
             self._end(delta.finish, now)
 
     def abandon(self) -> None:
-        """Count the request as abandoned by its client, unless it has ended."""
-        if not self._is_over:
-            self._is_over = True
-            self.on_over()
-            self.server_metrics.requests.labels("abandoned").inc()
+        """Count the request as abandoned by its client."""
+        self.server_metrics.requests.labels("abandoned").inc()
 
     def _end(self, finish: Finish, now: float) -> None:
-        self._is_over = True
-        self.on_over()
         self.server_metrics.requests.labels(finish.reason).inc()
         self.server_metrics.whole.observe(now - self.arrived)
         if (timing := finish.timing) is not None:
@@ -164,16 +139,19 @@ class RequestMetrics:
 
 
 class EngineCollector(Collector):
-    """Reads the statistics of engines whenever metrics are requested."""
+    """Reads the statistics of engines, and what other plugins collect, whenever metrics are requested."""
 
-    def __init__(self, engines: Mapping[str, Engine]) -> None:
-        self._engines = engines
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
+
+    def describe(self) -> Iterable[Metric]:
+        """Return no metric: other plugins add theirs at any time."""
+        return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics of all replicas of all models."""
-        stats = [
-            (model, str(rank), each) for model, engine in self._engines.items() for rank, each in list_ranked(engine)
-        ]
+        """Yield the metrics of all replicas of all models, and those of other plugins."""
+        engines = [(service.model_id, service.engine) for service in self._models.services]
+        stats = [(model, str(rank), each) for model, engine in engines for rank, each in list_ranked(engine)]
         for name, text in COUNTERS.items():
             counter = CounterMetricFamily(f"parallax_{name}", text, labels=["model", "replica"])
             for model, rank, each in stats:
@@ -185,7 +163,9 @@ class EngineCollector(Collector):
                 gauge.add_metric([model, rank], getattr(each, name))
             yield gauge
         yield from _collect_pools(stats)
-        yield from _collect_losses(self._engines)
+        yield from _collect_losses(engines)
+        for collector in self._models.collectors:
+            yield from collector.collect()
 
 
 def list_stats(engine: Engine) -> tuple[EngineStats, ...]:
@@ -213,12 +193,12 @@ def _collect_pools(stats: Iterable[tuple[str, str, EngineStats]]) -> Iterator[Me
     yield total
 
 
-def _collect_losses(engines: Mapping[str, Engine]) -> Iterator[Metric]:
+def _collect_losses(engines: Iterable[tuple[str, Engine]]) -> Iterator[Metric]:
     losses = CounterMetricFamily("parallax_stage_losses", "Stages lost.", labels=["model", "replica"])
     restarts = CounterMetricFamily(
         "parallax_stage_restarts", "Stages taken over by another process.", labels=["model", "replica", "stage"]
     )
-    for model, engine in engines.items():
+    for model, engine in engines:
         for each in engine.describe() if isinstance(engine, Described) else ():
             losses.add_metric([model, str(each.rank)], each.num_losses)
             for stage in each.stages:
@@ -231,7 +211,7 @@ def make_router(server_metrics: ServerMetrics) -> fastapi.APIRouter:
     """Return the route that shows ``server_metrics``."""
     router = fastapi.APIRouter()
 
-    text: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
     @router.get("/metrics", response_class=Response, responses=text | describe_errors(401, 403))
     @needs_role("metrics")

@@ -11,8 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.engine import Finish
+from parallax_core.api import Finish, ParallaxError
 
 CLOSE_S = 0.5
 """Seconds the server waits at its end for the last traces to be sent."""
@@ -88,7 +87,7 @@ class OtelTracer:
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
-            raise ParallaxError("traces need OpenTelemetry", "pip install 'parallax-core[otel]'") from error
+            raise ParallaxError("traces need OpenTelemetry", "pip install 'parallax-observe[otel]'") from error
         exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)
         resource = Resource.create({"service.name": "parallax"})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)

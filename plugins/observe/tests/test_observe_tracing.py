@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import Finish
-from parallax_core.contracts.engine import Pause, Timing
-from parallax_core.server.metrics import ServerMetrics
-from parallax_core.server.tracing import OtelTracer, split_time
+from parallax_core.api import Finish, Pause, Timing
+from parallax_core.api.dialect import ServerOptions
+from parallax_observe.tracing import OtelTracer, split_time
 from tests.unit.server.letters import Site
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -57,13 +56,11 @@ def collector() -> Iterator[Collector]:
 
 
 def test_request_becomes_a_trace_of_its_parts(collector: Collector) -> None:
-    tracer = OtelTracer(f"http://127.0.0.1:{collector.server_port}")
-    with Site(server_metrics=ServerMetrics(tracer)) as site:
+    with Site(ServerOptions(otlp_endpoint=f"http://127.0.0.1:{collector.server_port}")) as site:
         site.ask(max_tokens=4)
         site.post(
             model="toy", max_tokens=1, messages=[{"role": "user", "content": "hi"}], headers={"traceparent": PARENT}
         )
-    tracer.close()
     spans = collector.spans()
     first = [span for span in spans if span.trace_id == spans[0].trace_id]
     assert {span.name for span in first} == {

@@ -1,0 +1,1 @@
+"""Measures what a server does: metrics and traces."""
