@@ -117,7 +117,8 @@ class ConfigReader:
             if self.has(name):
                 return self.raw[name]
         if default is None:
-            message = f"config.json has no {names[0]!r}"
+            family = self.raw.get("model_type")
+            message = f"config.json has no {names[0]!r}{f', which a model of type {family} needs' if family else ''}"
             raise Unsupported(message, self._hint)
         return default
 

@@ -52,7 +52,9 @@ def _translate_olmo3(config: Json) -> dict[str, Any]:
 
 def _translate_exaone4(config: Json) -> dict[str, Any]:
     """Give the kinds of layers as letters."""
-    kinds = config.get("layer_types") or ()
+    kinds, period = config.get("layer_types") or (), config.get("sliding_window_pattern")
+    if not kinds and isinstance(period, int):
+        return {"sliding_window_pattern": f"{'L' * (period - 1)}G"}
     if SLIDING not in kinds:
         return {}
     return {"sliding_window_pattern": "".join("L" if kind == SLIDING else "G" for kind in kinds)}

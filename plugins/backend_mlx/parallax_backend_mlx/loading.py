@@ -248,18 +248,24 @@ def _explaining(folder: Path, tensors: Mapping[str, str]) -> Iterator[None]:
             message = f"the weights of {folder} are stored as {method}, which mlx-lm does not read for this model"
             raise Unsupported(message, OTHER_BACKENDS) from error
         if (key := _find_absent_key(error)) and key not in config:
-            message = f"config.json of {folder} has no {key!r}, which mlx-lm needs for this model"
+            message = f"config.json has no {key!r}, which mlx-lm needs for a model of type {config.get('model_type')}"
             raise Unsupported(
                 message, "add it as in the original model, fetch the model again, or try another backend"
             ) from error
         reason = f"{_shorten(str(error))}{_name_file(str(error), tensors)}"
-        message = f"the weights and config.json of {folder} do not fit together: {reason}"
+        message = f"the weights and config.json of {folder} do not fit together: {reason}{_name_defaults(config)}"
         raise ParallaxError(message, MISFIT) from error
+
+
+def _name_defaults(config: Mapping[str, Any]) -> str:
+    """Name the settings that config.json leaves to the defaults of mlx-lm."""
+    absent = sorted(list_fields(config) - config.keys() - {*(config.get("text_config") or ())})
+    return f"; of {config.get('model_type')} config.json has no {', '.join(map(repr, absent))}" if absent else ""
 
 
 def _find_absent_key(error: Exception) -> str | None:
     """Return the setting that mlx-lm misses in config.json, if that is the error."""
-    if isinstance(error, KeyError):
+    if isinstance(error, KeyError) and str(error.args[0]).isidentifier():
         return str(error.args[0])
     found = MISSING_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
     return found[1] if found else None

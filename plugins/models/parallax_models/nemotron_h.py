@@ -45,7 +45,8 @@ def read_kinds(settings: ConfigReader) -> tuple[str, ...]:
         given = [WORDS.get(word) for word in words if isinstance(word, str)]
     kinds = tuple(kind for kind in given if kind)
     if not kinds or len(kinds) < len(given):
-        raise Unsupported(f"the kinds of layers in config.json are {words or pattern!r}", "fetch the model again")
+        message = f"'layers_block_type' in config.json is {words or pattern!r}, not the kinds of the layers"
+        raise Unsupported(message, "fetch the model again")
     return kinds
 
 

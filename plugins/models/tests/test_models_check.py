@@ -111,7 +111,7 @@ def test_missing_setting_is_named(tmp_path: Path) -> None:
     change(tmp_path, num_attention_heads=None)
     code, found = read(tmp_path)
     assert code == 1
-    assert found["problem"] == "config.json has no 'num_attention_heads'"
+    assert found["problem"] == "config.json has no 'num_attention_heads', which a model of type llama needs"
 
 
 def test_of_a_model_on_the_hub_only_headers_are_fetched(hub: FakeHub, tmp_path: Path) -> None:
