@@ -1,4 +1,4 @@
-"""Finds what crosses from layer to layer, and the borders at which a model cannot be cut."""
+"""Finds the planes that cross from layer to layer, and where a model cannot be cut."""
 
 from __future__ import annotations
 

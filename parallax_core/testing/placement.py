@@ -33,7 +33,7 @@ class PlacementConformance(PolicyConformance[PlacementProblem]):
     """The class that predicts speeds, such as ``parallax_cluster.placement.estimate.PlacementEstimator``."""
 
     def list_cases(self) -> Sequence[PlacementProblem]:
-        """Return problems: no node, one, several alike or not, sites, missing links, too small, a placement."""
+        """Return problems: no node, one, several, sites, gaps, too small, layers that stay together, a placement."""
         unequal = [_make_node(f"node {rank}", (8, 16, 24, 6)[rank % 4], 100 + 150 * rank) for rank in range(7)]
         sites = [dataclasses.replace(node, site=f"site {rank % 2}") for rank, node in enumerate(unequal)]
         far = LinkProfile(ends=("site 0", "site 1"), round_trip_s=0.08, bandwidth=3e6)
@@ -48,7 +48,9 @@ class PlacementConformance(PolicyConformance[PlacementProblem]):
             PlacementProblem(cluster=cluster, model=model, goal=goals[rank % len(goals)])
             for rank, cluster in enumerate([*clusters, small, parted])
         ]
-        return [*problems, dataclasses.replace(problems[3], current=Placement())]
+        whole = dataclasses.replace(model, borders=(8192, 0, 0, 4096, 0, 0, 8192, 0, 0, 8192, 2048))
+        joined = [dataclasses.replace(each, model=whole) for each in problems]
+        return [*problems, *joined, dataclasses.replace(problems[3], current=Placement())]
 
     def ask(self, policy: PlacementPolicy, case: PlacementProblem) -> Placement:
         """Return the placement."""

@@ -22,6 +22,7 @@ SUBJECTS = {
         "node/routes",
         "node/whole_model/losses",
         "pages/random_edits",
+        "placement/borders",
         "plugins/hooks",
         "server/answers",
     ),

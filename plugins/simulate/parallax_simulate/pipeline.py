@@ -117,7 +117,8 @@ class PipelineModel:
         self.windows = list_windows(costs.layers)
         links = [costs.find_link(*ends) for ends in pairwise(order)]
         self.ways_s = [0.0, *(link.round_trip_s / 2 for link in links)]
-        self.copy_s = [0.0, *(costs.problem.model.hidden / link.bandwidth for link in links)]
+        crossed = map(costs.problem.model.cross, cuts[1:-1])
+        self.copy_s = [0.0, *(size / link.bandwidth for size, link in zip(crossed, links, strict=True))]
         self.back_s = costs.find_link(order[-1], order[0]).round_trip_s / 2 if len(order) > 1 else 0.0
         if costs.problem.cluster.head:
             self.ways_s[0] = costs.find_head_link(order[0]).round_trip_s / 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -58,6 +58,7 @@ def _describe_pipeline(plan: Plan, stages: tuple[PlacedStage, ...], estimate: Pi
             "node": stage.node,
             "layers": [stage.layers.start, stage.layers.stop],
             "weights_bytes": _count_weights(plan, stage),
+            "taken_bytes_per_token": plan.problem.model.cross(stage.layers.start) if stage.layers.start else 0,
             "busy": busy,
             "lease": _describe_lease(stage),
         }
@@ -98,6 +99,9 @@ def _render_plan(plan: Plan) -> Iterator[str]:
             f"predicted  {total.tokens_per_s:.4g} tokens/s, first token after {_show_time(total.ttft_s)}, then "
             f"{_show_time(total.token_s)} per token; requests at once: {total.num_requests}"
         )
+        if crossing := sorted({size for stages in plan.placement.pipelines for size in _list_crossings(plan, stages)}):
+            sizes = format_bytes(crossing[0]) + (f" to {format_bytes(crossing[-1])}" if len(crossing) > 1 else "")
+            yield f"between    stages {sizes} for each token"
         for rank, each in enumerate(total.pipelines, 1):
             where = f" of {each.limit_at}" if each.limit_at else ""
             yield f"limit      pipeline {rank}: {LIMITS[each.limit]}{where}"
@@ -116,6 +120,11 @@ def _list_stages(plan: Plan) -> Iterator[tuple[str, ...]]:
             shown = "" if number else str(rank)
             share = f" ({stage.lease.memory_share:.0%} of its KV memory)" if stage.lease is not None else ""
             yield shown, stage.node + share, layers, format_bytes(_count_weights(plan, stage)), f"{busy:.0%}"
+
+
+def _list_crossings(plan: Plan, stages: Sequence[PlacedStage]) -> Iterator[int]:
+    """Yield the bytes of a token that go to each stage but the first."""
+    yield from (plan.problem.model.cross(stage.layers.start) for stage in stages[1:])
 
 
 def _count_weights(plan: Plan, stage: PlacedStage) -> int:

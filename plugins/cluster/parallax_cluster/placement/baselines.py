@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.linked import LinkedOrders, grow_pipelines
@@ -212,9 +212,10 @@ def fill_groups(costs: CostModel, room: LayerRoom, groups: Sequence[Sequence[int
     for group in groups:
         nodes = orders.find(tuple(group)) or ()
         counts = fill_water(room, nodes) if nodes else []
-        held = [(node, count) for node, count in zip(nodes, counts, strict=bool(counts)) if count]
+        ends = [0, *map(costs.snap, accumulate(counts))]
+        held = [(node, stop) for node, (start, stop) in zip(nodes, pairwise(ends), strict=bool(counts)) if stop > start]
         if held:
-            cuts = (0, *accumulate(count for _, count in held))
+            cuts = (0, *(stop for _, stop in held))
             pipeline = Pipeline(costs, tuple(node for node, _ in held), cuts)
             if pipeline.num_fitting and costs.is_linked(pipeline.order):
                 pipelines.append(pipeline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -69,7 +70,7 @@ class CostModel:
         self.num_layers = len(self.layers)
         self.speeds = [_invert(node) for node in self.nodes]
         self._kinds = _find_alike(self.speeds)
-        self._ways: dict[tuple[int, ...], Way] = {}
+        self._ways: dict[tuple[tuple[int, ...], tuple[int, ...]], Way] = {}
         self._steps: dict[tuple[int, int, int], StageStep] = {}
         self._measured: dict[tuple[tuple[int, ...], tuple[int, ...], int, tuple[float, ...], float], PipelineCost] = {}
         """By what the times of a pipeline depend on: those of equal machines are computed once."""
@@ -92,6 +93,20 @@ class CostModel:
         """By share of experts that a token skips: the share, and the running sum of such expert bytes by layer."""
         self._links = {frozenset(link.ends): link for link in problem.cluster.links}
         self._hops: dict[tuple[int, int], LinkProfile] = {}
+
+    @cached_property
+    def legal(self) -> list[int]:
+        """The first layers that a stage may have, and the end of the last."""
+        return [0, *(cut for cut in range(1, self.num_layers) if self.problem.model.cross(cut)), self.num_layers]
+
+    @cached_property
+    def _legal(self) -> frozenset[int]:
+        return frozenset(self.legal)
+
+    @cached_property
+    def has_uneven_borders(self) -> bool:
+        """Whether more crosses some borders than others."""
+        return len(set(map(self.problem.model.cross, self.legal[1:-1]))) > 1
 
     @cached_property
     def _gaps(self) -> frozenset[tuple[int, int]]:
@@ -123,10 +138,19 @@ class CostModel:
             yield float(layer.experts) if layer.num_experts and _find_unmet(layer) == unmet else 0.0
 
     def count_fitting(self, node: int, start: int, stop: int) -> float:
-        """Return the number of requests whose KV cache fits beside the layers; below 1 if not even they fit."""
+        """Return the number of requests whose KV cache fits beside the layers; below 1 if not even they fit.
+
+        -1 if no stage may have just these layers.
+        """
+        if start not in self._legal or stop not in self._legal:
+            return -1.0
         free = self.speeds[node].memory - self.measure_weights(start, stop)
         kept = self.kept[stop] - self.kept[start]
         return free // kept if kept > 0 else (inf if free >= 0 else -1.0)
+
+    def snap(self, cut: int) -> int:
+        """Return the last border up to ``cut`` at which a stage may end."""
+        return self.legal[bisect_right(self.legal, cut) - 1]
 
     def measure_weights(self, start: int, stop: int) -> float:
         """Return the bytes of the weights of layers; what the first and the last share counts once."""
@@ -193,7 +217,7 @@ class CostModel:
             num_requests: at the same time, at least 1.
         """
         kinds = tuple(self._kinds[node] for node in order)
-        key = kinds, tuple(cuts), num_requests, *self._describe_way(tuple(order))
+        key = kinds, tuple(cuts), num_requests, *self._describe_way(tuple(order), tuple(cuts[1:-1]))
         if key not in self._measured:
             self._measured[key] = self._measure_kinds(*key)
         return self._measured[key]
@@ -237,13 +261,19 @@ class CostModel:
             fixed_s=speed.step_s + speed.layer_s * (stop - start),
         )
 
-    def _describe_way(self, order: tuple[int, ...]) -> Way:
-        """Return the way of a step through nodes in order."""
-        if order not in self._ways:
+    def _describe_way(self, order: tuple[int, ...], cuts: tuple[int, ...]) -> Way:
+        """Return the way of a step through nodes in order, over the borders before these layers."""
+        crossed = tuple(map(self.problem.model.cross, cuts))
+        if (order, crossed) not in self._ways:
             links = [self.find_link(*ends) for ends in pairwise(order)]
-            copies_s = tuple(self.problem.model.hidden / link.bandwidth for link in links)
-            self._ways[order] = Way(copies_s, self._measure_ways(order, links))
-        return self._ways[order]
+            copies_s = tuple(size / link.bandwidth for size, link in zip(crossed, links, strict=True))
+            self._ways[order, crossed] = Way(copies_s, self._measure_ways(order, links))
+        return self._ways[order, crossed]
+
+    def measure_crossing(self, one: int, other: int, cut: int) -> float:
+        """Return the seconds that one request takes a link, if a stage of ``other`` begins with the layer ``cut``."""
+        sent = self.problem.model.cross(cut) * (self.goal.prompt_tokens + self.num_decodes)
+        return sent / self.find_link(one, other).bandwidth
 
     def _measure_ways(self, order: Sequence[int], links: Sequence[LinkProfile]) -> float:
         """Return the seconds of a small message from the head through all stages and back to the head."""

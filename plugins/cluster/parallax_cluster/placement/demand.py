@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from parallax_core.api import LayerDemand, LayerRange, LayerShape, ModelDemand, ModelShape
+from parallax_core.api import (
+    LayerDemand,
+    LayerRange,
+    LayerShape,
+    ModelDemand,
+    ModelShape,
+    count_border_bytes,
+    list_borders,
+)
 
 FLOPS_PER_WEIGHT = 2
 """A multiplication and an addition for each weight and token (Kaplan et al., arXiv 2001.08361, section 2.1)."""
@@ -27,7 +35,9 @@ def measure_demand(shape: ModelShape, weight_bytes: float = 2.0, value_bytes: in
         last, weights=last.weights + head, read=last.read + head, draw_flops=FLOPS_PER_WEIGHT * head_weights
     )
     shared = embedding if shape.is_tied else 0
-    return ModelDemand(layers=tuple(layers), hidden=shape.hidden_size * value_bytes, shared=shared)
+    borders = tuple(count_border_bytes(border, value_bytes) for border in list_borders(shape))
+    hidden = max(borders, default=0) or shape.hidden_size * value_bytes
+    return ModelDemand(layers=tuple(layers), hidden=hidden, shared=shared, borders=borders)
 
 
 def weigh_layers(model: ModelDemand, layers: LayerRange) -> int:
@@ -39,8 +49,8 @@ def weigh_layers(model: ModelDemand, layers: LayerRange) -> int:
 def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, value_bytes: int) -> LayerDemand:
     experts = _count_expert_weights(layer)
     return LayerDemand(
-        weights=round(layer.weights * weight_bytes),
-        read=round((layer.weights - experts) * weight_bytes),
+        weights=round((layer.weights - layer.table_weights) * weight_bytes),
+        read=round((layer.weights - layer.table_weights - experts) * weight_bytes),
         flops=FLOPS_PER_WEIGHT * layer.active_weights,
         experts=round(experts * weight_bytes),
         num_experts=layer.num_experts,
@@ -55,7 +65,8 @@ def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, va
 def _count_expert_weights(layer: LayerShape) -> int:
     """Return the weights of all experts: a token leaves out those of ``num_experts - num_active_experts``."""
     unused = layer.num_experts - layer.num_active_experts
-    return (layer.weights - layer.active_weights) * layer.num_experts // unused if unused > 0 else 0
+    left_out = layer.weights - layer.table_weights - layer.active_weights
+    return left_out * layer.num_experts // unused if unused > 0 else 0
 
 
 def _count_context_flops(layer: LayerShape, shape: ModelShape) -> int:

@@ -87,15 +87,7 @@ class PlacementEstimator:
             if stage.lease is not None and not self.costs.nodes[self._indices[stage.node]].leases:
                 message = f"node {stage.node!r} has no leases"
                 raise ValueError(message)
-        cuts = [0]
-        for stage in stages:
-            if stage.layers.start != cuts[-1] or len(stage.layers) < 1:
-                message = f"node {stage.node!r} has layers {stage.layers.start} to {stage.layers.stop} after {cuts[-1]}"
-                raise ValueError(message)
-            cuts.append(stage.layers.stop)
-        if cuts[-1] != self.costs.num_layers:
-            message = f"a pipeline ends at layer {cuts[-1]}, and the model has {self.costs.num_layers} layers"
-            raise ValueError(message)
+        cuts = self._read_cuts(stages)
         self._check_links(stages)
         order, leases = tuple(self._indices[stage.node] for stage in stages), tuple(stage.lease for stage in stages)
         ends, is_shared = tuple(cuts), shares_nodes(stages)
@@ -105,6 +97,21 @@ class PlacementEstimator:
             message = f"node {full!r} has too little memory for its layers and one request"
             raise ValueError(message)
         return pipeline
+
+    def _read_cuts(self, stages: Sequence[PlacedStage]) -> list[int]:
+        cuts = [0]
+        for stage in stages:
+            if stage.layers.start != cuts[-1] or len(stage.layers) < 1:
+                message = f"node {stage.node!r} has layers {stage.layers.start} to {stage.layers.stop} after {cuts[-1]}"
+                raise ValueError(message)
+            cuts.append(stage.layers.stop)
+        if cuts[-1] != self.costs.num_layers:
+            message = f"a pipeline ends at layer {cuts[-1]}, and the model has {self.costs.num_layers} layers"
+            raise ValueError(message)
+        if illegal := [cut for cut in cuts if cut not in self.costs.legal]:
+            message = f"no stage may begin with layer {illegal[0]}: the model cannot be cut there"
+            raise ValueError(message)
+        return cuts
 
     def _check_links(self, stages: Sequence[PlacedStage]) -> None:
         for one, other in pairwise(stage.node for stage in stages):

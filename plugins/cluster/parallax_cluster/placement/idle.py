@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.estimate import PlacementEstimator
@@ -30,9 +31,9 @@ def explain_idle(problem: PlacementProblem, placement: Placement) -> dict[str, s
 
 
 def _explain(costs: CostModel, node: int, pipelines: list[Pipeline], uses: IdleUses) -> str:
-    layers = range(costs.num_layers)
     if not can_hold(costs, node):
-        needed = min(costs.weights[n + 1] - costs.weights[n] + costs.kept[n + 1] - costs.kept[n] for n in layers)
+        parts = pairwise(costs.legal)
+        needed = min(costs.weights[n] - costs.weights[m] + costs.kept[n] - costs.kept[m] for m, n in parts)
         free = format_bytes(int(costs.speeds[node].memory))
         return f"its memory of {free} is too small for a layer and one request, which take {format_bytes(int(needed))}"
     if not pipelines:

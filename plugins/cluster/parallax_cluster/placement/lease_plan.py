@@ -57,7 +57,7 @@ def _find_rates(costs: CostModel, number: int) -> Rates:
     def pass_link(one: int, other: int) -> float:
         return costs.find_link(one, other).bandwidth / carried if costs.reaches(one, other) else 0.0
 
-    return Rates(num_layers=costs.num_layers, node=pass_node, link=pass_link)
+    return Rates(num_layers=costs.num_layers, legal=costs.legal, node=pass_node, link=pass_link)
 
 
 def _place(costs: CostModel, plan: SharedPlan) -> Placement | None:

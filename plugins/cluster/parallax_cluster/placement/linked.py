@@ -99,5 +99,6 @@ def _find_stop(costs: CostModel, node: int, start: int) -> int:
     """Return the end of the most layers from ``start`` that a node holds, with one request."""
     if costs.count_fitting(node, start, costs.num_layers) >= 1:
         return costs.num_layers
-    stops = range(start + 1, costs.num_layers + 1)
-    return start + bisect_left(stops, 1, key=lambda stop: costs.count_fitting(node, start, stop) < 1)
+    stops = [stop for stop in costs.legal if stop > start]
+    fitting = bisect_left(stops, 1, key=lambda stop: costs.count_fitting(node, start, stop) < 1)
+    return stops[fitting - 1] if fitting else start

@@ -9,7 +9,7 @@ from math import inf
 from operator import add
 
 from parallax_cluster.placement.cost_model import CostModel
-from parallax_cluster.placement.stage_table import StageTables, limit_table
+from parallax_cluster.placement.stage_table import StageTables, add_crossings, limit_table
 from parallax_core.cluster.placement.partition import search_cuts
 
 NEARLY = 0.02
@@ -77,7 +77,12 @@ def shorten_ranges(
         return None
     known = tables or StageTables(costs)
     found = [known.find(node, len(order), num_requests) for node in order]
-    best = search_cuts([limit_table(table, slowest_s) for table in found] if slowest_s < inf else found, add)
+    if slowest_s < inf:
+        found = [limit_table(table, slowest_s) for table in found]
+    if costs.has_uneven_borders:
+        pairs = zip(found[1:], pairwise(order), strict=True)
+        found[1:] = [add_crossings(costs, table, *pair) for table, pair in pairs]
+    best = search_cuts(found, add)
     return (tuple(order), best[1]) if best else None
 
 
@@ -106,7 +111,7 @@ class _Filler:
 
     def _find_stop(self, node: int, start: int, limit_s: float) -> int:
         """Return the end of the most layers from ``start`` that fit and take at most ``limit_s`` for a request."""
-        high = self._find_end_of_memory(node, start)
+        high = self._costs.snap(self._find_end_of_memory(node, start))
         if high == start or (most_s := self._price(node, start, high)) <= limit_s:
             return high
         low, low_s = start, 0.0
@@ -117,7 +122,7 @@ class _Filler:
                 low, low_s = stop, taken_s
             else:
                 high, most_s = stop, taken_s
-        return low
+        return self._costs.snap(low)
 
     def _find_end_of_memory(self, node: int, start: int) -> int:
         memory = self._costs.speeds[node].memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heapreplace
+from itertools import pairwise
 
 from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.linked import grow_pipelines
@@ -62,8 +63,8 @@ def _measure_way(costs: CostModel, one: int, other: int) -> tuple[bool, float]:
 
 
 def can_hold(costs: CostModel, node: int) -> bool:
-    """Return whether a node has memory for any layer and one request."""
-    return any(costs.count_fitting(node, layer, layer + 1) >= 1 for layer in range(costs.num_layers))
+    """Return whether a node has memory for any layer, with those it must stay with, and one request."""
+    return any(costs.count_fitting(node, *cut) >= 1 for cut in pairwise(costs.legal))
 
 
 def _count_copies(costs: CostModel, nodes: Sequence[int]) -> int:

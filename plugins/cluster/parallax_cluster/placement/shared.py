@@ -31,6 +31,8 @@ class Rates:
     """How many requests, or tokens, pass through the nodes and links of a cluster in a second."""
 
     num_layers: int
+    legal: Sequence[int] = ()
+    """The borders at which a node's layers may begin or end; empty: all."""
     node: Callable[[int, int, int], float]
     """Of a node, the first layer, and the one after the last; 0: it cannot hold them."""
     link: Callable[[int, int], float]
@@ -115,12 +117,13 @@ def _count_layers(rates: Rates, before: Sequence[int], group: Sequence[int], sta
     """Return the most layers from ``start`` that nodes hold together at a rate, with the links from those before."""
     arriving = [sum(rates.link(one, node) for one in before) if before else inf for node in group]
     length = 0
-    while start + length < rates.num_layers:
-        stop = start + length + 1
+    for stop in rates.legal or range(1, rates.num_layers + 1):
+        if stop <= start:
+            continue
         passing = [min(rates.node(node, start, stop), most) for node, most in zip(group, arriving, strict=True)]
         if min(passing) <= 0 or sum(passing) < rate:
             break
-        length += 1
+        length = stop - start
     return length
 
 

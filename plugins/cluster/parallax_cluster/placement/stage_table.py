@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import add
 
 from parallax_cluster.placement.cost_model import CostModel
 
@@ -22,7 +24,7 @@ def tabulate_stage(costs: CostModel, node: int, num_stages: int, num_requests: i
     table: list[list[float]] = [[]]
     for stop in range(1, most + 1):
         column = [inf] * stop
-        for start in range(stop - 1, -1, -1):
+        for start in reversed(costs.legal[: bisect_left(costs.legal, stop)]):
             if costs.count_fitting(node, start, stop) < num_requests:
                 break
             column[start] = price(node, start, stop)
@@ -30,6 +32,12 @@ def tabulate_stage(costs: CostModel, node: int, num_stages: int, num_requests: i
     if costs.count_fitting(node, 0, most) >= num_requests:  # shared weights count once there
         table[most][0] = price(node, 0, most)
     return table
+
+
+def add_crossings(costs: CostModel, table: StageTable, before: int, node: int) -> StageTable:
+    """Return the table of a node with the seconds of the link from the one before it, by the first layer."""
+    crossing = [inf, *(costs.measure_crossing(before, node, cut) for cut in range(1, costs.num_layers))]
+    return [list(map(add, column, crossing)) for column in table]
 
 
 def limit_table(table: StageTable, most: float) -> StageTable:

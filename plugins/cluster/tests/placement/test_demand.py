@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from parallax_cluster.placement.demand import measure_demand, weigh_layers
-from parallax_core.contracts.model import LayerShape, ModelShape
+from parallax_core.contracts.model import LayerShape, ModelShape, Plane, TokenUse
 from parallax_core.contracts.placement import LayerDemand, ModelDemand
 from parallax_core.contracts.stage import LayerRange
 
@@ -28,7 +28,7 @@ PLAIN = LayerDemand(weights=2000, read=2000, flops=2000, context_flops=4 * 4 * 1
 def test_ends_are_part_of_the_first_and_the_last_layer() -> None:
     last = dataclasses.replace(PLAIN, weights=2704, read=2704, draw_flops=704)
     layers = (dataclasses.replace(PLAIN, weights=2640), PLAIN, last)
-    assert measure_demand(SHAPE) == ModelDemand(layers=layers, hidden=64)
+    assert measure_demand(SHAPE) == ModelDemand(layers=layers, hidden=64, borders=(64, 64))
 
 
 def test_tied_embedding_is_on_both_ends_and_shared() -> None:
@@ -73,3 +73,18 @@ def test_latent_window_and_state_have_their_own_costs_of_context() -> None:
     assert (latent.context_flops, latent.kv) == (4 * 4 * 576, 2304)
     assert (window.context_flops, window.window) == (256, 8)
     assert (state.context_flops, state.kv, state.state) == (0, 0, 400)
+
+
+def test_borders_have_the_bytes_that_cross_and_none_where_layers_stay_together() -> None:
+    wide = dataclasses.replace(LAYER, gives=(Plane("hidden", (4, 32)), Plane("mix", (8,), "float32")))
+    reader = dataclasses.replace(LAYER, kv_width=0, source=1)
+    taker = dataclasses.replace(LAYER, takes=("hidden", "mix"))
+    demand = measure_demand(dataclasses.replace(SHAPE, layers=(wide, taker, reader, LAYER)))
+    assert demand.borders == (2 * 4 * 32 + 4 * 8, 0, 64)
+    assert demand.hidden == 288
+
+
+def test_tables_stay_in_their_files() -> None:
+    table = dataclasses.replace(LAYER, weights=5000, table_weights=4000, tokens=TokenUse(has_embedding=True))
+    layer = measure_demand(dataclasses.replace(SHAPE, layers=(LAYER, table, LAYER))).layers[1]
+    assert (layer.weights, layer.read, layer.flops) == (2000, 2000, 2000)
