@@ -8,7 +8,7 @@ one knows nothing of pages, batches, chunks and stages.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypedDict, Unpack
@@ -127,12 +127,7 @@ class Toy:
 
     def states(self, tokens: Sequence[int], positions: Sequence[int] = ()) -> list[int]:
         """Return the hidden state of each token after the last layer, at positions of their own if given."""
-        places = positions or range(len(tokens))
-        hidden = [embed_token(token, position) for token, position in zip(tokens, places, strict=True)]
-        for layer, kind in enumerate(self.layers):
-            notes = [note_token(kind, layer, state, place) for state, place in zip(hidden, places, strict=True)]
-            hidden = [finish_token(*pair) for pair in zip(hidden, self._gather(kind, notes), strict=True)]
-        return hidden
+        return list(self._follow(zip(tokens, positions or range(len(tokens)), strict=True)))
 
     def logits(self, tokens: Sequence[int], positions: Sequence[int] = ()) -> list[float]:
         """Return the logits of the token after ``tokens``."""
@@ -143,18 +138,28 @@ class Toy:
     ) -> list[int]:
         """Return the ``length`` tokens that follow ``prompt``, computed alone."""
         output: list[int] = []
-        for _ in range(length):
-            output.append(draw(self.logits([*prompt, *output]), Draft(sampling, prompt, output, choice)))
+        tokens = chain(prompt, output)  # each drawn token follows
+        for number, hidden in enumerate(self._follow((token, place) for place, token in enumerate(tokens))):
+            if len(output) == length:
+                break
+            if number + 1 >= len(prompt):
+                output.append(draw(score_tokens(hidden, self.vocab), Draft(sampling, prompt, output, choice)))
         return output
 
-    def _gather(self, kind: PoolKind, notes: Sequence[int]) -> Iterable[int]:
-        gathered = 0
-        for index, note in enumerate(notes):
-            if kind == "window":
-                yield gather_notes(notes[max(0, index + 1 - self.window) : index + 1])
-            else:
-                gathered = gather_notes([note], gathered)
-                yield gathered
+    def _follow(self, tokens: Iterable[tuple[int, int]]) -> Iterator[int]:
+        """Yield the hidden state of each token after the last layer, given tokens with their positions."""
+        notes: list[list[int]] = [[] for _ in self.layers]
+        gathered = [0] * len(self.layers)
+        for token, place in tokens:
+            hidden = embed_token(token, place)
+            for layer, kind in enumerate(self.layers):
+                notes[layer].append(note_token(kind, layer, hidden, place))
+                if kind == "window":
+                    gathered[layer] = gather_notes(notes[layer][-self.window :])
+                else:
+                    gathered[layer] = gather_notes(notes[layer][-1:], gathered[layer])
+                hidden = finish_token(hidden, gathered[layer])
+            yield hidden
 
 
 class ToyStage:

@@ -10,6 +10,7 @@ import pytest
 
 from parallax_core.api import (
     BackendFailed,
+    Draft,
     Draw,
     Drawn,
     Drop,
@@ -33,6 +34,7 @@ from parallax_core.api import (
     Tensor,
     Truncate,
     Unsupported,
+    draw,
     logprobs,
 )
 from parallax_core.contracts.stage import PoolKind
@@ -300,3 +302,15 @@ def test_lease_without_a_page_is_refused() -> None:
     with pytest.raises(ParallaxError, match="of 4 pages are none") as caught:
         Toy().open_leased(num_pages=4).lease(LayerRange(0, 2), 0.1)
     assert "larger share" in caught.value.hint
+
+
+@pytest.mark.parametrize("kinds", [("full", "full"), ("window",), ("state", "latent"), ("full", "window", "full")])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=5, presence_penalty=1.0)])
+def test_continuation_is_drawn_from_the_logits_of_all_tokens_before(
+    kinds: tuple[PoolKind, ...], sampling: Sampling
+) -> None:
+    toy, prompt, output = Toy(kinds), [5, 3, 8], list[int]()
+    for _ in range(20):
+        output.append(draw(toy.logits([*prompt, *output]), Draft(sampling, prompt, output)))
+    for length in (0, 1, 20):
+        assert toy.continuation(prompt, length, sampling) == output[:length]
