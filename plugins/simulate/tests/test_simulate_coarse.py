@@ -37,14 +37,18 @@ NEAR = LinkProfile(ends=("", ""), round_trip_s=0.002, bandwidth=1e9)
 
 def make_pipelines(num_stages: int, memory_gb: float = 40, window: int = 0) -> tuple[ExactPipeline, CoarsePipeline]:
     """Return pipelines of one model; half of its layers have the window, if there is one."""
+    model = make_pipeline_model(num_stages, memory_gb, window)
+    return ExactPipeline(model, 4096), CoarsePipeline(model, 4096)
+
+
+def make_pipeline_model(num_stages: int, memory_gb: float = 40, window: int = 0) -> PipelineModel:
     nodes = tuple(make_node(f"n{rank}", memory_gb, 20, 100 * (1 + rank)) for rank in range(num_stages))
     cluster = ClusterProfile(nodes=nodes, default_link=NEAR)
     demand = make_model(kv=2**15)
     layers = tuple(replace(layer, window=window * (rank % 2)) for rank, layer in enumerate(demand.layers))
     demand = replace(demand, layers=layers)
     costs = CostModel(PlacementProblem(cluster=cluster, model=demand, goal=ServingGoal()))
-    model = PipelineModel(costs, tuple(range(num_stages)), tuple(range(0, 9, 8 // num_stages)))
-    return ExactPipeline(model, 4096), CoarsePipeline(model, 4096)
+    return PipelineModel(costs, tuple(range(num_stages)), tuple(range(0, 9, 8 // num_stages)))
 
 
 def make_arrivals(number: int, rate: float, seed: int, burst: int = 1) -> list[Arrival]:
@@ -123,7 +127,7 @@ def test_request_that_does_not_fit_is_refused() -> None:
 
 
 def test_request_beyond_the_limit_of_those_that_wait_is_refused() -> None:
-    coarse = CoarsePipeline(make_pipelines(1)[0]._model, 4096, Limits(max_running=1, max_waiting=1))
+    coarse = CoarsePipeline(make_pipeline_model(1), 4096, Limits(max_running=1, max_waiting=1))
     coarse.submit(SimulatedRequest(0, Arrival(0.0, 100, 10)), 0.0)
     coarse.submit(SimulatedRequest(1, Arrival(0.0, 100, 10)), 0.0)
     with pytest.raises(Overloaded):

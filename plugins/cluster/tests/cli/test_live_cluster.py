@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from parallax_cluster.cli.live_cluster import read_live_cluster
-from parallax_cluster.cli.plan import _find_cluster
+from parallax_cluster.cli.plan import plan
+from parallax_core.api.cli import Client
 from parallax_core.base.errors import ParallaxError, UsageError
 
 URL = "http://127.0.0.1:8000/v1"
@@ -97,18 +98,18 @@ def live() -> Iterator[str]:
 
 
 def test_plan_is_made_for_the_nodes_of_a_running_server(live: str) -> None:
-    assert [node.name for node in _find_cluster(None, live).nodes] == ["mini"]
+    assert [node.name for node in read_live_cluster(Client(live, 5.0).cluster(), live).nodes] == ["mini"]
 
 
 def test_file_and_url_together_are_refused(live: str) -> None:
     with pytest.raises(UsageError, match="both"):
-        _find_cluster(Path("nodes.toml"), live)
+        plan("model", nodes=Path("nodes.toml"), url=live)
 
 
 def test_no_file_and_no_server_is_an_error_that_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parallax_cluster.cli.plan.find_url", lambda url: "http://127.0.0.1:9/v1")
     with pytest.raises(UsageError, match="--nodes is not given") as found:
-        _find_cluster(None, None)
+        plan("model")
     assert "--nodes FILE" in found.value.hint
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_cluster.membership.announcement import MOST_LIFETIME_S, SKEW_S, Announcement, Body
-from parallax_cluster.membership.announcements import Announcements
+from parallax_cluster.membership.announcements import FORGET_S, Announcements
 
 TOPICS = [letter * 16 for letter in (b"a", b"b")]
 
@@ -35,18 +35,19 @@ def test_newest_of_each_place_is_listed_and_no_older_one_comes_back(
 ) -> None:
     kept, now = Announcements(), 100.0
     newest: dict[object, Announcement] = {}
+    known: dict[object, Announcement] = {}
     for announcement, bringer, seconds in given_events:
         now += seconds
         newest = {place: each for place, each in newest.items() if each.is_current(now)}
         before = newest.get(announcement.place)
         is_news = announcement.is_current(now) and (before is None or before.body.sequence < announcement.body.sequence)
-        old = kept._topics.get(announcement.body.topic, {}).get(announcement.place)
-        if old is None or old.announcement is before:  # what expired within the last second may still stand
+        last = known.get(announcement.place)
+        if last is before or last is None or not last.is_current(now - FORGET_S):  # else it may still stand, expired
             assert kept.note(announcement, bringer, now) == is_news
         elif not kept.note(announcement, bringer, now):
             continue
         if is_news:
-            newest[announcement.place] = announcement
+            newest[announcement.place] = known[announcement.place] = announcement
         for topic in TOPICS:
             wanted = [each for place, each in newest.items() if each.body.topic == topic and each.body.content]
             assert kept.list_current(topic, now) == sorted(wanted, key=lambda each: each.place)

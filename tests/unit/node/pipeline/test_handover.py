@@ -2,21 +2,32 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
-from parallax_core.api import Finish, ParallaxError, Progress, Stage
+from parallax_core.api import (
+    Epoch,
+    Finish,
+    JoinedPeer,
+    LeaseId,
+    NodeService,
+    ParallaxError,
+    Progress,
+    Stage,
+    Takers,
+)
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
+from parallax_core.node.worker.node_services import WorkerService
 from parallax_core.testing.node import open_toy
 from parallax_core.testing.toy import ToyStage
-from parallax_core.wire.membership import Assign
+from parallax_core.wire.membership import Assign, Leave
 from tests.unit.node.cluster import (
     TOY,
     Node,
@@ -39,10 +50,14 @@ LENGTH = 200
 
 @asynccontextmanager
 async def three_stages(
-    plan: PipelineOptions | None = None,
+    plan: PipelineOptions | None = None, services: Sequence[NodeService] = ()
 ) -> AsyncIterator[tuple[PipelineEngine, NodeRegistry, list[Node], list[str]]]:
-    """Run a pipeline of three stages; yield its engine, its registry, its nodes, and the losses it tells of."""
+    """Run a pipeline of three stages; yield its engine, its registry, its nodes, and the losses it tells of.
+
+    The second node has further ``services``.
+    """
     nodes, reasons = [Node(name) for name in NAMES], list[str]()
+    nodes[1].services = [*services]
     async with (
         open_registry() as registry,
         joined(registry, *nodes),
@@ -133,12 +148,20 @@ async def test_next_node_that_joins_takes_over() -> None:
         await heir.kill()
 
 
+class Talker(WorkerService):
+    """Has a node tell its head anything."""
+
+    @asynccontextmanager
+    async def joined(self, peer: JoinedPeer) -> AsyncIterator[Takers]:
+        self.tell = peer.channel.send
+        yield {}
+
+
 async def test_node_that_reports_again_and_again_gets_one_successor() -> None:
-    async with three_stages() as (engine, registry, _, _):
+    async with three_stages(services=(talker := Talker(),)) as (engine, registry, _, _):
         asking = await begin(engine)
-        assert engine._driver is not None
         for _ in range(100):
-            engine._driver.leaving.put_nowait(1)
+            await talker.tell(Leave(LeaseId(0), Epoch(0)))
         await until(lambda: "leaves" in engine.health().reason)
         heirs = [await Node(name).join(registry.address) for name in ("first", "second")]
         await check(asking)

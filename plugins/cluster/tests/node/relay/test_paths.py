@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from parallax_cluster.node.relay import paths as module
 from parallax_cluster.node.relay.client import RelayClient
 from parallax_cluster.node.relay.paths import RelayPaths
 from parallax_cluster.wire.profile import Peer
@@ -21,14 +22,19 @@ from tests.unit.node.cluster import open_registry, soon, until
 
 
 class Streams(RelayClient):
-    """A relay that reaches every node, or none."""
+    """A relay that reaches every node, or none, or makes one stream."""
 
-    def __init__(self, transport: Ways, name: str, *, works: bool) -> None:
-        super().__init__(transport, "near", RelayPlace(name, "inprocess://"))
-        self._works = works
+    def __init__(self, transport: InProcessTransport, place: RelayPlace, way: bool | Channel) -> None:
+        super().__init__(transport, "near", place)
+        self._way = way
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
 
     async def reach(self, node: str) -> Channel:
-        if not self._works:
+        if isinstance(self._way, Channel):
+            return self._way
+        if not self._way:
             raise PeerLost(f"the relay {self.name!r} says: no such node")
         near, _ = await link_nodes()
         return Channel(near)
@@ -67,13 +73,19 @@ async def link_nodes() -> tuple[InProcessLink, InProcessLink]:
     return near, await far.accept()
 
 
-def make_paths(transport: Ways, **relays: bool) -> RelayPaths:
-    """Return the paths of a node with these relays, of which some work."""
-    paths = RelayPaths(transport, "near")
-    for name, works in relays.items():
-        client = Streams(transport, name, works=works)
-        paths._clients[RelayPlace(name, "inprocess://")] = client, asyncio.create_task(asyncio.sleep(0))
-    return paths
+@asynccontextmanager
+async def relayed(transport: InProcessTransport, **relays: bool | Channel) -> AsyncIterator[RelayPaths]:
+    """Yield the paths of a node with these relays, of which some work, or make this stream."""
+
+    def make_client(transport: InProcessTransport, node: str, place: RelayPlace, *_: str) -> Streams:
+        return Streams(transport, place, relays[place.node])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "RelayClient", make_client)
+        paths = RelayPaths(transport, "near")
+        async with paths.joined(Peer("head", "inprocess://head")):
+            paths.meet(Relays(tuple(RelayPlace(name, "inprocess://") for name in relays)), TrustedPeers(transport))
+            yield paths
 
 
 @asynccontextmanager
@@ -87,10 +99,10 @@ async def streaming() -> AsyncIterator[tuple[Channel, Channel]]:
 
 
 async def test_stream_over_which_no_node_answers_is_closed() -> None:
-    paths = RelayPaths(LonelyTransport(TransportPlan(node="near")), "near")
-    async with streaming() as (near, far):
-        with pytest.raises(PeerLost, match="'other' does not answer"):
-            await paths._make_link(near, "other")
+    transport = LonelyTransport(TransportPlan(node="near"))
+    async with streaming() as (near, far), relayed(transport, relay=near) as paths:
+        with pytest.raises(PeerLost, match="over a relay: node 'other' does not answer"):
+            await soon(paths.reach("inprocess://nobody", "other"))
         with pytest.raises(PeerLost):
             await soon(far.receive())
 
@@ -100,10 +112,10 @@ async def test_machine_that_has_no_more_files_loses_no_more_than_the_link(monkey
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asyncio, "start_server", start_server)
-    paths = RelayPaths(LonelyTransport(TransportPlan(node="near")), "near")
-    async with streaming() as (near, far):
+    transport = LonelyTransport(TransportPlan(node="near"))
+    async with streaming() as (near, far), relayed(transport, relay=near) as paths:
         with pytest.raises(PeerLost, match="Too many open files"):
-            await paths._make_link(near, "other")
+            await soon(paths.reach("inprocess://nobody", "other"))
         with pytest.raises(PeerLost):
             await soon(far.receive())
 
@@ -112,7 +124,8 @@ async def test_node_that_is_reached_at_once_is_not_asked_for_over_a_relay() -> N
     ways = Ways()
     ways.direct.set()
     ways.relayed.set()
-    path = await soon(make_paths(ways, relay=True).reach("inprocess://far", "far"))
+    async with relayed(ways, relay=True) as paths:
+        path = await soon(paths.reach("inprocess://far", "far"))
     assert path.relay == ""
     assert ways.tried == ["direct"]
     await path.link.close()
@@ -121,7 +134,8 @@ async def test_node_that_is_reached_at_once_is_not_asked_for_over_a_relay() -> N
 async def test_relay_is_used_while_a_direct_link_is_still_tried() -> None:
     ways = Ways()
     ways.relayed.set()
-    path = await soon(make_paths(ways, broken=False, relay=True).reach("inprocess://far", "far"))
+    async with relayed(ways, broken=False, relay=True) as paths:
+        path = await soon(paths.reach("inprocess://far", "far"))
     assert path.relay == "relay"
     assert ways.tried == ["direct", "relayed"]
     await path.link.close()
@@ -129,11 +143,12 @@ async def test_relay_is_used_while_a_direct_link_is_still_tried() -> None:
 
 async def test_of_two_links_made_at_once_the_direct_one_stays_and_the_other_is_closed() -> None:
     ways = Ways()
-    reaching = asyncio.create_task(make_paths(ways, relay=True).reach("inprocess://far", "far"))
-    await until(lambda: "relayed" in ways.tried)
-    ways.direct.set()
-    ways.relayed.set()
-    path = await soon(reaching)
+    async with relayed(ways, relay=True) as paths:
+        reaching = asyncio.create_task(paths.reach("inprocess://far", "far"))
+        await until(lambda: "relayed" in ways.tried)
+        ways.direct.set()
+        ways.relayed.set()
+        path = await soon(reaching)
     assert path.relay == ""
     with pytest.raises(PeerLost):
         await soon(ways.ends["relayed"].receive())
@@ -143,9 +158,9 @@ async def test_of_two_links_made_at_once_the_direct_one_stays_and_the_other_is_c
 
 
 async def test_node_that_is_not_reached_in_any_way_is_told_with_each_reason() -> None:
-    paths = make_paths(Ways(), one=False, two=False)
-    with pytest.raises(PeerLost) as caught:
-        await soon(paths.reach("inprocess://refused", "far"))
+    async with relayed(Ways(), one=False, two=False) as paths:
+        with pytest.raises(PeerLost) as caught:
+            await soon(paths.reach("inprocess://refused", "far"))
     assert str(caught.value) == (
         "node 'far' does not listen; over a relay: the relay 'one' says: no such node; "
         "the relay 'two' says: no such node"
