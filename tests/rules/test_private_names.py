@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("plugins/*/tests/**/*.py")])
-MOST = 75
+MOST = 56
 """The most uses of private names. It only becomes less: an object gets a public member where somebody else than a test
 would rightly ask the same, or the test goes through what is public."""
 PUBLIC = {"_asdict", "_exit", "_fields", "_make", "_replace", "_request_id"}
