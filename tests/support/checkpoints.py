@@ -151,9 +151,18 @@ LATENT = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 8,
 }
+CHOOSING = {
+    "index_head_dim": 16,
+    "index_n_heads": 16,
+    "index_topk": 13,
+    "initializer_range": 0.15,
+    "pad_token_id": None,  # its embedding would be 0, and all tokens would be equally good for it
+}
+"""An index that chooses tokens; with many heads, so that no scores are equal."""
 PARTIAL = {"rope_parameters": THETA | {"partial_rotary_factor": 0.5}}
 MORE: dict[str, dict[str, Any]] = {
     "deepseek_v2": ODD | GROUPS | LATENT | {"topk_method": "group_limited_greedy"},
+    "deepseek_v32": ODD | GROUPS | LATENT | CHOOSING,
     "ernie4_5": ODD | {"use_bias": True, "tie_word_embeddings": True},
     "ernie4_5_moe": ODD
     | {
@@ -176,6 +185,11 @@ MORE: dict[str, dict[str, Any]] = {
     "glm4": ODD | PARTIAL | {"attention_bias": True},
     "glm4_moe": ODD | GROUPS | PARTIAL | {"attention_bias": True, "use_qk_norm": True},
     "glm4_moe_lite": ODD | GROUPS | LATENT | {"mlp_layer_types": ["dense", "sparse", "dense", "sparse", "sparse"]},
+    "glm_moe_dsa": ODD
+    | GROUPS
+    | LATENT
+    | CHOOSING
+    | {"first_k_dense_replace": 1, "indexer_types": ["full", "shared", "full", "shared", "shared"]},
     "granite": ODD
     | {
         "attention_multiplier": 0.3,

@@ -15,13 +15,21 @@ from parallax_backend_torch.experts import Expert, Experts, GroupRoute, SoftmaxR
 from parallax_backend_torch.heads import Attention, Heads, Look, read_heads
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
-from parallax_backend_torch.latent import LatentAttention, LatentSizes
+from parallax_backend_torch.latent import LatentAttention, LatentInput, LatentSizes
 from parallax_backend_torch.mamba import Mamba, MambaSizes
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer, SquaredMlp
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
 from parallax_backend_torch.mxfp4 import widen_blocks
 from parallax_backend_torch.rope import Rope, make_rope, read_rope, scale_magnitude, split_pairs
 from parallax_backend_torch.short_conv import ShortConv
+from parallax_backend_torch.sparse import (
+    Choice,
+    SeenRow,
+    attend_chosen,
+    find_longest,
+    list_rows,
+    split_tokens,
+)
 from parallax_backend_torch.step import Carried, LayerCache, SlotMapping, Slots, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import MappedTable, Weights
@@ -32,6 +40,7 @@ __all__ = [
     "Attention",
     "CacheSpec",
     "Carried",
+    "Choice",
     "Config",
     "Decoder",
     "DeltaNet",
@@ -41,6 +50,7 @@ __all__ = [
     "GroupRoute",
     "Heads",
     "LatentAttention",
+    "LatentInput",
     "LatentSizes",
     "Layer",
     "LayerCache",
@@ -59,6 +69,7 @@ __all__ = [
     "Pool",
     "Rope",
     "Rule",
+    "SeenRow",
     "Shape",
     "ShortConv",
     "SlotMapping",
@@ -69,10 +80,13 @@ __all__ = [
     "Weights",
     "WholeLayer",
     "attend",
+    "attend_chosen",
     "build_experts",
     "build_normed",
     "build_plain",
     "check_choice",
+    "find_longest",
+    "list_rows",
     "make_rope",
     "read_heads",
     "read_rope",
@@ -81,6 +95,7 @@ __all__ = [
     "rotate",
     "scale_magnitude",
     "split_pairs",
+    "split_tokens",
     "store",
     "widen_blocks",
 ]

@@ -34,6 +34,16 @@ class LatentSizes:
         return CacheSpec("latent", ((1, self.latent + self.rotated),))
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class LatentInput:
+    """What queries are computed from."""
+
+    x: torch.Tensor
+    """The input of the layer, [tokens, width of the model]."""
+    narrow: torch.Tensor
+    """The latents of queries, [tokens, rank]; ``x`` itself in models without them."""
+
+
 class LatentAttention:
     """Attention of one layer.
 
@@ -49,7 +59,7 @@ class LatentAttention:
     """See `model.find_obstacle`."""
 
     def __init__(self, weights: Weights, sizes: LatentSizes, rope: Rope, scale: float, eps: float) -> None:
-        self._sizes, self._rope, self._rule = sizes, rope, Rule(scale)
+        self._sizes, self._rope, self.rule = sizes, rope, Rule(scale)
         self._narrow = weights.make_linear("q_a_proj") if weights.has("q_a_proj.weight") else None
         self._narrow_norm = Norm(weights.read_vector("q_a_layernorm.weight"), eps) if self._narrow else None
         query = weights.read_plain("q_b_proj.weight" if self._narrow else "q_proj.weight")
@@ -72,9 +82,10 @@ class LatentAttention:
         sizes, places, angles = self._sizes, cache.places, step.find_angles(self._rope)
         assert isinstance(places, SlotMapping)
         if self._narrow is not None and self._narrow_norm is not None:
-            heads = self._query.apply(self._narrow_norm(self._narrow.apply(x)))
+            given = LatentInput(x, self._narrow_norm(self._narrow.apply(x)))
         else:
-            heads = self._query.apply(x)
+            given = LatentInput(x, x)
+        heads = self._query.apply(given.narrow)
         plain, turned = heads.unflatten(1, (sizes.num_heads, -1)).split((sizes.plain, sizes.rotated), dim=-1)
         query = torch.cat([multiply_heads(plain, self._keys), turned], dim=-1)
         latent, key = self._down.apply(x).split((sizes.latent, sizes.rotated), dim=-1)
@@ -83,8 +94,20 @@ class LatentAttention:
         rotate_tail(kept, sizes.rotated, angles)
         pool = Pool(cache.kept[0], cache.kept[0])
         store(pool, kept, kept, places)
-        found = attend(query, pool, places, self._rule)[..., : sizes.latent]
+        found = self.attend(given, query, step, cache)[..., : sizes.latent]
         return self._back.apply(multiply_heads(found, self._values).flatten(1), residual)
+
+    def attend(self, given: LatentInput, query: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:  # noqa: ARG002 -- of an index
+        """Return the attention of each query to latents, those of the step among them: [tokens, heads, width of a key].
+
+        Args:
+            given: what the queries were computed from.
+            query: [tokens, heads, width of a key].
+            step: the inputs of all layers.
+            cache: the cache of this layer.
+        """
+        assert isinstance(cache.places, SlotMapping)
+        return attend(query, Pool(cache.kept[0], cache.kept[0]), cache.places, self.rule)
 
 
 def multiply_heads(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:

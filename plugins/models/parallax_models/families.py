@@ -38,6 +38,8 @@ FAMILIES = (
     _offer("gemma3", "Gemma 3, text", "Gemma3ForCausalLM", "gemma3:Gemma3"),
     _offer("gpt_oss", "GPT-OSS", "GptOssForCausalLM", "gpt_oss:GptOss", parser="harmony"),
     _offer("deepseek_v3", "DeepSeek-V3 and R1", "DeepseekV3ForCausalLM", "deepseek_v3:DeepseekV3"),
+    _offer("deepseek_v32", "DeepSeek-V3.2", "DeepseekV32ForCausalLM", "deepseek_v32:DeepseekV32"),
+    _offer("glm_moe_dsa", "GLM-5", "GlmMoeDsaForCausalLM", "deepseek_v32:GlmMoeDsa"),
     _offer("qwen3_next", "Qwen3-Next", "Qwen3NextForCausalLM", "qwen3_next:Qwen3Next"),
     _offer(
         "qwen3_5",
