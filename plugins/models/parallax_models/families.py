@@ -63,7 +63,7 @@ FAMILIES = (
         "GraniteMoeHybridForCausalLM",
         "granite:GraniteHybrid",
     ),
-    _offer("lfm2", "LFM2, dense", "Lfm2ForCausalLM", "lfm2:Lfm2"),
+    _offer("lfm2", "LFM2, dense", "Lfm2ForCausalLM", "lfm2:Lfm2", parser="lfm2"),
     _offer(
         "step3p5",
         "Step 3.5 and Step 3.7, text",
@@ -72,7 +72,7 @@ FAMILIES = (
     ),
     _offer("nemotron_h", "Nemotron-H and Nemotron 3", "NemotronHForCausalLM", "nemotron_h:NemotronH"),
     _offer("lfm2_moe", "LFM2 with experts", "Lfm2MoeForCausalLM", "lfm2:Lfm2Moe"),
-    _offer("olmo3", "OLMo 3", "Olmo3ForCausalLM", "olmo3:Olmo3"),
+    _offer("olmo3", "OLMo 3", "Olmo3ForCausalLM", "olmo3:Olmo3", parser="olmo3"),
     _offer("smollm3", "SmolLM3", "SmolLM3ForCausalLM", "smollm3:SmolLM3"),
     _offer("seed_oss", "Seed-OSS", "SeedOssForCausalLM", PLAIN),
     _offer("glm4", "GLM-4, dense", "Glm4ForCausalLM", "glm4:Glm4"),

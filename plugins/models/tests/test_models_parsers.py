@@ -125,6 +125,58 @@ class TestQwen3Coder(Kit):
     )
 
 
+class TestSeedOss(Kit):
+    parser = "seed_oss"
+    marks = (*(mark.replace("think>", "seed:think>") for mark in THINK_MARKS), "<seed:tool_call>")
+    samples = (
+        (
+            (
+                "<seed:think>why</seed:think><seed:tool_call>\n<function=get_weather>\n<parameter=city>Bonn</parameter>\n"
+                "<parameter=days>3</parameter>\n</function>\n</seed:tool_call>"
+            ),
+            [Reasoning("why"), ToolCall(0, "get_weather", '{"city": "Bonn", "days": 3}')],
+        ),
+        ("a <seed:tool_call> b", [Content("a <seed:tool_call> b")]),
+    )
+
+
+class TestLfm2(Kit):
+    parser = "lfm2"
+    marks = (*THINK_MARKS, "<|tool_call_start|>")
+    samples = (
+        (
+            'I look.<|tool_call_start|>[get_weather(city="São \\"P\\"", days=3), list_files()]<|tool_call_end|>Done.',
+            [
+                Content("I look."),
+                ToolCall(0, "get_weather", '{"city": "São \\"P\\"", "days": 3}'),
+                ToolCall(1, "list_files", "{}"),
+                Content("Done."),
+            ],
+        ),
+        (
+            "<|tool_call_start|>[get_weather(parts=['it\\'s', \"b\"], exact=True, unit=None, at={'x': (1, -2.5)})]",
+            [
+                ToolCall(
+                    0, "get_weather", '{"parts": ["it\'s", "b"], "exact": true, "unit": null, "at": {"x": [1, -2.5]}}'
+                )
+            ],
+        ),
+        ("<|tool_call_start|> nothing", [Content("<|tool_call_start|> nothing")]),
+    )
+
+
+class TestOlmo3(Kit):
+    parser = "olmo3"
+    marks = (*THINK_MARKS, "<function_calls>")
+    samples = (
+        (
+            '<function_calls>\nget_weather(city="Bonn\\nRhein")\nlist_files()\n</function_calls>',
+            [ToolCall(0, "get_weather", '{"city": "Bonn\\nRhein"}'), ToolCall(1, "list_files", "{}")],
+        ),
+        ("a <function_calls> b", [Content("a <function_calls> b")]),
+    )
+
+
 class TestGlm4(Kit):
     parser = "glm4"
     marks = (*THINK_MARKS, "<tool_call>")
@@ -360,7 +412,7 @@ def test_calls_are_content_without_tools(name: str) -> None:
             assert not any(isinstance(piece, ToolCall) for piece in found)
 
 
-@pytest.mark.parametrize("name", sorted(set(KITS) - {"harmony", "mistral"}))
+@pytest.mark.parametrize("name", sorted(set(KITS) - {"harmony", "mistral", "seed_oss"}))
 def test_reasoning_that_the_prompt_opens_is_reasoning(name: str) -> None:
     parser: Any = MAKERS[name]()
     parser.begin(AnswerInfo(prompt_end="<|im_start|>assistant\n<think>\n"))

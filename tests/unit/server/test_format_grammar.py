@@ -23,7 +23,7 @@ from parallax_core.server.body_messages import ParserTraits, ResponseForm
 from parallax_core.server.format_grammar import find_writer, write_form
 from parallax_models.parsers.formats import FORMATS
 from tests.support.grammar_walk import follow, list_allowed
-from tests.unit.tinymodel import write_model
+from tests.unit.tinymodel import write, write_model
 
 SPECS: dict[str, ParserSpec] = {spec.name: spec for spec in FORMATS if spec.finds_calls}
 XML = ("qwen3_coder", "glm4", "minimax")
@@ -80,9 +80,10 @@ PHRASES = [
 def text(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelTokenizer:
     """Return a tokenizer for which marks are text, or special tokens."""
     folder = write_model(tmp_path_factory.mktemp("model"))
+    path = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    write(folder, "config.json", eos_token_id=tokenizer.token_to_id("<end>"))  # and not a bracket
     if request.param:
-        path = str(folder / "tokenizer.json")
-        tokenizer = Tokenizer.from_file(path)
         tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in sorted(MARKS)])
         tokenizer.save(path)
     return ModelTokenizer(folder)

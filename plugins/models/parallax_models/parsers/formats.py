@@ -8,6 +8,7 @@ from parallax_core.api import ParserSpec, Ref
 
 THINK_TOKENS = ("<think>", "</think>")
 THINK_END = "</think>\n\n"
+SEED_THINK = ("<seed:think>", "</seed:think>")
 CALL_TOKENS = ("<tool_call>", "</tool_call>")
 HARMONY_TOKENS = ("start", "end", "message", "channel", "constrain", "return", "call")
 KIMI_TOKENS = ("tool_calls_section_begin", "tool_calls_section_end", "tool_call_begin", "tool_call_end")
@@ -30,14 +31,14 @@ FORMATS = (
     _offer("hermes", "Hermes, Qwen2.5, Qwen3, Granite 4", "json_calls:HermesParser", CALL_TOKENS, CALL_TOKENS),
     _offer(
         "qwen3_coder",
-        "Qwen3-Coder",
+        "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5",
         "xml_calls:Qwen3CoderParser",
         (*CALL_TOKENS, "<function="),
         CALL_TOKENS,
     ),
     _offer(
         "glm4",
-        "GLM-4.5 to 4.7",
+        "GLM-4.5 to 5",
         "xml_calls:Glm4Parser",
         (*CALL_TOKENS, "<arg_key>"),
         (*CALL_TOKENS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
@@ -80,6 +81,23 @@ FORMATS = (
         ("<minimax:tool_call>", "</minimax:tool_call>"),
     ),
     _offer("minimax_m1", "MiniMax M1", "json_calls:MinimaxM1Parser", ("<tool_calls>", "</tool_calls>")),
+    ParserSpec(
+        name="seed_oss",
+        summary="Seed-OSS",
+        factory=Ref("parallax_models.parsers.xml_calls:SeedParser"),
+        template_marks=("<seed:tool_call>", "<function="),
+        special_tokens=(*SEED_THINK, "<seed:tool_call>", "</seed:tool_call>"),
+        reasoning_end="</seed:think>",
+        reasoning_marks=SEED_THINK,
+    ),
+    _offer(
+        "lfm2",
+        "LFM2",
+        "python_calls:Lfm2Parser",
+        ("<|tool_list_start|>",),
+        ("<|tool_call_start|>", "<|tool_call_end|>"),
+    ),
+    _offer("olmo3", "OLMo 3", "python_calls:Olmo3Parser", ("<function_calls>", "<functions>")),
     _offer(
         "granite",
         "Granite 3",

@@ -105,25 +105,37 @@ class Qwen3CoderParser(XmlCallParser):
     Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct.
     """
 
-    openers = ("<tool_call>", "<function=")
-    written_openers = ("<tool_call>",)
+    openers: ClassVar[tuple[str, ...]] = ("<tool_call>", "<function=")
+    written_openers: ClassVar[tuple[str, ...]] = ("<tool_call>",)
     call, call_end = ("<function=", ">"), "</function>"
     key = ("<parameter=", ">")
     value_ends = ("\n</parameter>", "</parameter>")
     value_marks = ValueMarks(begin="\n", end="</parameter>", space="\n", drops_line=True)
+    section_end: ClassVar[str] = "</tool_call>"
 
     def write_calls(self, grammar: AnswerGrammar, call: str, opener: str) -> str:
         """See `AnswerParser.write_calls`."""
-        return grammar.repeat(call, between=("</tool_call>", opener), end=("</tool_call>",))
+        return grammar.repeat(call, between=(self.section_end, opener), end=(self.section_end,))
 
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""
-        if mark == "<tool_call>" and not (yield from self.text.expect_after_space("<function=")):
+        if mark != "<function=" and not (yield from self.text.expect_after_space("<function=")):
             return False
         if not (yield from self.read_call()):
             return False
-        yield from self.text.expect_after_space("</tool_call>")
+        yield from self.text.expect_after_space(self.section_end)
         return True
+
+
+class SeedParser(Qwen3CoderParser):
+    """Seed-OSS: the calls of Qwen3-Coder, one between ``<seed:tool_call>`` tags, and reasoning in ``<seed:think>``.
+
+    Source: the chat template of ByteDance-Seed/Seed-OSS-36B-Instruct.
+    """
+
+    thinking = ("<seed:think>", "</seed:think>")
+    openers = written_openers = ("<seed:tool_call>",)
+    section_end = "</seed:tool_call>"
 
 
 class MinimaxParser(XmlCallParser):
