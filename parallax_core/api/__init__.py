@@ -95,6 +95,9 @@ from parallax_core.contracts.joining import (
 from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part, Plane, TokenUse
 from parallax_core.contracts.node_service import (
     NOTHING,
+    ClientConnections,
+    HeadContext,
+    JoinedMachine,
     JoinedPeer,
     LinkPurpose,
     NodeLink,
@@ -424,7 +427,10 @@ __all__ = [  # noqa: RUF022 -- in groups
     "MOST_NAME",
     "MOST_TEXT",
     "NOTHING",
+    "ClientConnections",
     "Count",
+    "HeadContext",
+    "JoinedMachine",
     "JoinedPeer",
     "LinkPurpose",
     "Name",

@@ -19,6 +19,8 @@ from parallax_core.node.tunnel import Tunnel, end_stream
 from parallax_core.node.versions import check_machine, write_own_versions
 from parallax_core.node.worker.stop import run_until_signal
 from parallax_core.plugins.output import claim_output, divert_output
+from parallax_core.server.bind import bind_socket, explain_bind_error
+from parallax_core.server.error_body import write_unavailable
 from parallax_core.wire.api_data import MOST_API_DATA, ApiData
 from parallax_core.wire.messages import Failure, Message, Purpose, Result, Step
 
@@ -44,6 +46,7 @@ __all__ = [
     "TrustedPeers",
     "Tunnel",
     "WatchedWork",
+    "bind_socket",
     "check_machine",
     "claim_output",
     "configure_log",
@@ -51,6 +54,7 @@ __all__ = [
     "divert_output",
     "end_stream",
     "end_with_parent",
+    "explain_bind_error",
     "greet",
     "open_channel",
     "replace_file",
@@ -60,4 +64,5 @@ __all__ = [
     "welcome",
     "worker_environment",
     "write_own_versions",
+    "write_unavailable",
 ]

@@ -44,7 +44,6 @@ from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.shared_layers import OpenStage, SharedLayers
 from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.plugins.host import PluginHost
-from parallax_core.server.forwarder import ApiForwarder, find_api_url
 from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign, Join
 
@@ -114,7 +113,10 @@ def run_worker(config: Config, settings: WorkerSettings, access: HeadAccess, vie
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes of scripts ignore it
     plugins = prepare_plugins(settings, config)
     try:
-        with contextlib.suppress(KeyboardInterrupt), _recorded(settings, node, access.api):  # the normal way to end it
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            _recorded(settings, node, access.api_url),
+        ):  # the normal way to end it
             asyncio.run(_work(WorkerPlan(settings, node, plugins, config.file, access), view))
     finally:
         plugins.shutdown(SHUTDOWN_S)
@@ -122,9 +124,8 @@ def run_worker(config: Config, settings: WorkerSettings, access: HeadAccess, vie
             end_children_of_orphan(parent)
 
 
-def _recorded(settings: WorkerSettings, node: str, api: socket.socket | None) -> AbstractContextManager[None]:
+def _recorded(settings: WorkerSettings, node: str, url: str) -> AbstractContextManager[None]:
     """Return a context that keeps a record of this worker, if an operator started it."""
-    url = find_api_url(api) if api is not None else ""
     return contextlib.nullcontext() if settings.supervised else recorded(node, settings.connect, url)
 
 
@@ -158,10 +159,10 @@ async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     context = WorkerContext(node, services, settings, plugins, plan.config_file, opener, keys, layers, place, join)
     for service in make_services(plugins, "node", context):
         services.add(service)
-    session = WorkerSession(services, node, layers, open_engine)
+    session, beside = WorkerSession(services, node, layers, open_engine), plan.access.beside
     try:
         shown = view.watching(place, session) if view is not None else contextlib.nullcontext()
-        async with _forwarding(plan, place, transport), shown:
+        async with beside(transport, place) if beside is not None else contextlib.nullcontext(), shown:
             await serve_until_signal(session, _serve(plan, place, session, join), settings.drain)
     finally:
         await session.close()
@@ -183,13 +184,6 @@ def _describe_node(plan: WorkerPlan, transport: Transport, opener: StageOpener) 
         return join
     layers = fixed.layers
     return msgspec.structs.replace(join, model=fixed.model, start=layers.start, stop=layers.stop, is_fixed=True)
-
-
-def _forwarding(plan: WorkerPlan, place: HeadPlace, transport: Transport) -> AbstractAsyncContextManager[None]:
-    """Return a context in which clients of this machine are served, if they are."""
-    if plan.access.api is None:
-        return contextlib.nullcontext()
-    return ApiForwarder(transport, place).listening(plan.access.api)
 
 
 async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, join: Join) -> None:

@@ -6,11 +6,12 @@ It belongs to one event loop, and never touches a stage.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.service_message import ServiceMessage
@@ -140,7 +141,7 @@ class NodeServiceSpec:
     node: Ref[Callable[[Any], NodeService | None]] | None = None
     """Makes the service of a node from its `ServiceContext`; it may return None."""
     head: Ref[Callable[[Any], NodeService | None]] | None = None
-    """Makes the service of a head from its `ServiceContext`; it may return None."""
+    """Makes the service of a head from its `HeadContext`; it may return None."""
     remedy: str = ""
     """What to do if it cannot be imported, such as the package to install."""
 
@@ -155,3 +156,37 @@ class ServiceContext(Protocol):
     @property
     def transport(self) -> Transport:
         """Its transport, which has started when services run."""
+
+
+class JoinedMachine(NamedTuple):
+    """A machine that has joined, and forwards requests of its own clients."""
+
+    name: str
+    key: bytes = b""
+    """The key that it has proved; empty if its transport has no keys."""
+    may_serve: bool = False
+    """Whether its key has the role ``any``, so that it may take over from the server."""
+
+
+class ClientConnections(Protocol):
+    """Answers connections of clients that a service has accepted, as the server answers those to its own address."""
+
+    @property
+    def are_answered(self) -> bool:
+        """Whether the server answers now; not while it starts or stops."""
+
+    async def answer(self, sock: socket.socket, machine: JoinedMachine) -> None:
+        """Answer the client at the other end of a connected socket, and return at once.
+
+        The server owns the socket from now on, and either end closes it to end the connection. Keys, limits, and the
+        name of the host are checked as ever. On a server without keys the client is a user, or an administrator if
+        ``machine`` may serve.
+        """
+
+
+class HeadContext(ServiceContext, Protocol):
+    """The head that a service is for."""
+
+    @property
+    def clients(self) -> ClientConnections | None:
+        """Answers connections that the service has accepted; None: the server does not listen yet."""

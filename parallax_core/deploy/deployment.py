@@ -12,7 +12,7 @@ from pathlib import Path
 from parallax_core.base.ids import is_lease
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.contracts.joining import ListeningHead
-from parallax_core.contracts.node_service import LinkPurpose
+from parallax_core.contracts.node_service import ClientConnections
 from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.status import NodeStatus
 from parallax_core.deploy.engines import EngineWorkers
@@ -20,7 +20,6 @@ from parallax_core.deploy.executors import LocalStages, RemoteStages
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.membership.served_links import ServeLink
 from parallax_core.node.membership.spares import SparePool
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
@@ -82,10 +81,10 @@ class Deployment:
         joined = self.registry.joined if self.registry is not None else ()
         return [describe_node(each) for each in joined if not is_lease(each.name)]
 
-    def share_api(self, serve: ServeLink) -> None:
-        """Answer requests of joined nodes' clients with ``serve``; no effect without a registry."""
+    def share_api(self, clients: ClientConnections) -> None:
+        """Give services of the head the connections of ``clients``; no effect without a registry."""
         if self.registry is not None:
-            self.registry.purposes["api"] = LinkPurpose(serve=serve)
+            self.registry.clients = clients
 
     @asynccontextmanager
     async def nodes_joining(self) -> AsyncIterator[ListeningHead | None]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from parallax_core.base.errors import UsageError
 from parallax_core.config.worker import WorkerSettings, name_node
+from parallax_core.contracts.transport import Transport
 from parallax_core.node.membership.joined_node import HeldLayers
-from parallax_core.node.worker.rejoin import SeekHead
+from parallax_core.node.worker.rejoin import HeadPlace, SeekHead
 from parallax_core.plugins.host import PluginHost
 
 T = TypeVar("T")
+
+Beside = Callable[[Transport, HeadPlace], AbstractAsyncContextManager[None]]
+"""Gets the transport of a worker, started, and the place of its head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +27,10 @@ class HeadAccess:
 
     keys: Mapping[str, bytes] = field(default_factory=dict)
     """The keys of heads to trust, by name."""
-    api: socket.socket | None = None
-    """Where clients of this machine are served, by forwarding to the head; None: nowhere."""
+    api_url: str = ""
+    """Where clients of this machine use the API of the head; empty: nowhere."""
+    beside: Beside | None = None
+    """Serves clients of the worker while it runs; None: it has none."""
     seek: SeekHead | None = None
     """Finds the head if it is not where it was; None: it is not looked for."""
     fixed: HeldLayers | None = None

@@ -7,8 +7,9 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from parallax_core.contracts.node_service import JoinedMachine
 from parallax_core.server.api_keys import ApiKeys, Role
-from parallax_core.server.client_id import SESSION, JoinedMachine, find_joined_machine, read_key
+from parallax_core.server.client_id import SESSION, find_joined_machine, read_key
 from parallax_core.server.error_body import error_body
 from parallax_core.server.route_roles import RouteRoles
 from parallax_core.server.sessions import Sessions

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from parallax_core.contracts.node_service import JoinedMachine
 from parallax_core.server.api_keys import digest_key
 
 JOINED_MACHINE = "joined_machine"
@@ -15,16 +14,6 @@ JOINED_MACHINE = "joined_machine"
 
 SESSION = "session"
 """The name of the id of a browser's session in the state of its request."""
-
-
-class JoinedMachine(NamedTuple):
-    """A machine that has joined, and forwards requests of its own clients."""
-
-    name: str
-    key: bytes = b""
-    """The key that it has proved; empty if its transport has no keys."""
-    may_serve: bool = False
-    """Whether its key has the role ``any``, so that it may take over from the server."""
 
 
 def read_key(scope: Scope) -> str:

@@ -17,13 +17,13 @@ from starlette.concurrency import run_in_threadpool
 
 from parallax_core.base.errors import EngineFailed
 from parallax_core.base.taskgroup import wait_for_ever
-from parallax_core.node.membership.served_links import ServeLink
+from parallax_core.contracts.node_service import ClientConnections
+from parallax_core.server.accepted import AcceptedConnections
 from parallax_core.server.bind import explain_bind_error
 from parallax_core.server.connection import MOST_SILENT, make_protocol
 from parallax_core.server.dialects import ServedDialects
 from parallax_core.server.drain import Drain
 from parallax_core.server.file_limit import raise_limit
-from parallax_core.server.forwarded import ForwardedConnections
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 
@@ -61,8 +61,8 @@ class ServerSite:
     models: ServedModels
     options: ServerOptions
     drain: Drain
-    share: Callable[[ServeLink], None] = lambda _: None
-    """Is given what serves the clients of machines that have joined, each over a link of its own."""
+    share: Callable[[ClientConnections], None] = lambda _: None
+    """Is given the answers to connections that something else than the server has accepted."""
     await_end: Callable[[], Coroutine[None, None, None]] = wait_for_ever
     """Raises the reason once the server has to end for good, whatever its engines do."""
 
@@ -79,7 +79,7 @@ async def run_server(site: ServerSite, sock: socket.socket, on_ready: Callable[[
     """
     dialects: ServedDialects = site.app.state.dialects
     server = Server(make_config(site, raise_limit() // 4))
-    site.share(ForwardedConnections(server).serve)
+    site.share(AcceptedConnections(server))
     ending = asyncio.create_task(_wait_for_signal(site))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     starting = asyncio.create_task(_start(site, on_ready))

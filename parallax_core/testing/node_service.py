@@ -54,6 +54,8 @@ class KitContext:
 
     node: str
     transport: Transport
+    clients: None = None
+    """No server answers clients while a service is tested."""
 
 
 class WatchedChannel(Channel):

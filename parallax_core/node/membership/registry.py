@@ -12,6 +12,7 @@ from itertools import count
 from parallax_core.base.errors import ParallaxError, PeerLost
 from parallax_core.base.ids import Epoch, name_machine
 from parallax_core.contracts.joining import MachineKeys
+from parallax_core.contracts.node_service import ClientConnections
 from parallax_core.contracts.transport import Link, NodeRole, Transport
 from parallax_core.node.channel import STRANGERS, Channel
 from parallax_core.node.executor.base import LEASE
@@ -43,6 +44,8 @@ class NodeRegistry:
 
     keys: MachineKeys | None = None
     """Which machines may join, if the transport keeps them; None: it does not."""
+    clients: ClientConnections | None = None
+    """Answers connections of clients that services have accepted; None: the server does not listen yet."""
 
     def __init__(
         self, transport: Transport, node: str, command: str = "parallax worker", *, measures_links: bool = False

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from parallax_core.base.errors import PeerLost
 from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
 
 logger = logging.getLogger(__name__)
-
-ServeLink = Callable[[Channel], Awaitable[None]]
-"""Serves a link until it ends."""
 
 
 class ServedLinks:

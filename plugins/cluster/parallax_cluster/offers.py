@@ -96,6 +96,7 @@ NODE_SERVICES = (
     _serve(
         "relay", "links over a third node, between two that do not reach each other", "make_relay", "make_directory"
     ),
+    _serve("forwarding", "connections of clients of machines that have joined, to the API", "", "make_forwarded"),
     _serve("profile", "what nodes report of their devices and links", "make_profile", "make_reports"),
     _serve("further", "further nodes on a machine, for several models", "make_further"),
     _serve("leases", "nodes that are in several pipelines", "make_leases", "make_lease_opener"),

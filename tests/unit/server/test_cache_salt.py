@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from parallax_core.contracts.node_service import JoinedMachine
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.cache_salt import CacheSalts
-from parallax_core.server.client_id import JOINED_MACHINE, JoinedMachine
+from parallax_core.server.client_id import JOINED_MACHINE
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import CACHE_BLOCK
 from tests.unit.server.letters import Site, events

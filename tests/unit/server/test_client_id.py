@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from parallax_core.contracts.node_service import JoinedMachine
 from parallax_core.server.api_keys import ApiKeys
-from parallax_core.server.client_id import JOINED_MACHINE, JoinedMachine, identify
+from parallax_core.server.client_id import JOINED_MACHINE, identify
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.scripted import ScriptedSite
 

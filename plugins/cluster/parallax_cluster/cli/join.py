@@ -12,12 +12,12 @@ from parallax_cluster.config.join import JoinSettings
 from parallax_cluster.deploy.joined import list_joined
 from parallax_cluster.deploy.joining import Joiner, check_where
 from parallax_cluster.labels import read_labels
+from parallax_cluster.node.forwarding.forwarder import bind_api, find_api_url, forwarding
 from parallax_core.api import UsageError
 from parallax_core.api.cli import Config, Contacts, PluginHost, from_section, new_app, open_display, tell, tell_contacts
 from parallax_core.api.deployment import find_backends
 from parallax_core.cli.worker import run_worker
 from parallax_core.deploy.head_access import HeadAccess
-from parallax_core.server.forwarder import bind_api, find_api_url
 
 STANDARD_INPUT = "-"
 
@@ -51,11 +51,13 @@ def join(settings: JoinSettings, config: Config) -> None:
     joined = joiner.join(where)
     node = f"{joined.machine}/{os.getpid()}"
     tell(f"joining {joined.address} as {node}", sys.stderr)
-    if api is not None:
-        tell(f"API {find_api_url(api)}", sys.stderr)
+    url = find_api_url(api) if api is not None else ""
+    if url:
+        tell(f"API {url}", sys.stderr)
     worker = settings.as_worker(connect=joined.address, node=node, transport=joined.transport)
     seek = partial(joiner.list_addresses, joined) if settings.discovery else None
-    access = HeadAccess(joiner.find_key(joined), api, seek)
+    beside = partial(forwarding, api) if api is not None else None
+    access = HeadAccess(joiner.find_key(joined), url, beside, seek)
     with open_display("join", verbose=settings.verbose) as display:
         run_worker(config, worker, access, JoinScreen(display))
 

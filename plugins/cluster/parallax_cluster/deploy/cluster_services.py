@@ -8,6 +8,7 @@ from parallax_cluster.config.home import known_terms_file
 from parallax_cluster.deploy.further_nodes import drop_port, make_further_command
 from parallax_cluster.deploy.node_reports import make_reporter
 from parallax_cluster.deploy.relays import make_offer
+from parallax_cluster.node.forwarding.forwarded import ForwardedConnections
 from parallax_cluster.node.membership.lease_opener import LeaseOpener
 from parallax_cluster.node.profile.head_service import ReportService
 from parallax_cluster.node.profile.link_prober import LinkProber
@@ -43,6 +44,7 @@ from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.rejoin import HeadPlace
 
+FORWARDING = ()
 RELAY = (Relays, Reach, Ring, PickUp, Reached, NotReached, OfferRelay, RelayUsers, Relinked)
 PROFILE = (NodeReport, Peers, TryLink, LinkTried, Probe, ProbeAnswer)
 FURTHER = (StartNode, EndNode)
@@ -121,6 +123,8 @@ def make_directory(registry: NodeRegistry) -> RelayDirectory:
     return RelayDirectory(registry.node, lambda: registry.joined)
 
 
+make_forwarded = ForwardedConnections
+"""Returns the service by which a head answers clients of machines that have joined."""
 make_reports = ReportService
 """Returns the service that takes the reports of nodes."""
 make_lease_opener = LeaseOpener

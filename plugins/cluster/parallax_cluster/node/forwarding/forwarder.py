@@ -8,17 +8,20 @@ import errno
 import logging
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.transport import Transport
-from parallax_core.node.channel import Channel
-from parallax_core.node.handshake import open_channel
-from parallax_core.node.tunnel import Tunnel, end_stream
+from parallax_core.api import ParallaxError, Transport
+from parallax_core.api.node import (
+    MOST_API_DATA,
+    Channel,
+    Tunnel,
+    bind_socket,
+    end_stream,
+    explain_bind_error,
+    open_channel,
+    write_unavailable,
+)
 from parallax_core.node.worker.rejoin import HeadPlace
-from parallax_core.server.bind import bind_socket, explain_bind_error
-from parallax_core.server.error_body import write_unavailable
-from parallax_core.wire.api_data import MOST_API_DATA
 
 HOST, PORT = "127.0.0.1", 8000
 """Where clients of this machine are served by default."""
@@ -146,6 +149,11 @@ class ApiForwarder:
         logger.debug("client not served: %s", reason)
         message = f"this machine has joined the server at {self._place.address}, which cannot be reached: {reason}"
         writer.write(write_unavailable(message, "coordinator_unavailable", RETRY_S))
+
+
+def forwarding(sock: socket.socket, transport: Transport, place: HeadPlace) -> AbstractAsyncContextManager[None]:
+    """Return a context in which clients at a bound socket are served by the head."""
+    return ApiForwarder(transport, place).listening(sock)
 
 
 async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -3,13 +3,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from parallax_core.server import forwarded
+from parallax_cluster.node.forwarding import forwarded
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response_models import ErrorReply
 from parallax_core.server.served_models import ModelEntry
+from plugins.cluster.tests.node.forwarding.machine import forwarding
 from tests.unit.node.cluster import soon
-from tests.unit.server.forwarding import forwarding
 from tests.unit.server.listening import request
 
 

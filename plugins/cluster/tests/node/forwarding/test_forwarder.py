@@ -6,16 +6,16 @@ import socket
 
 import pytest
 
+from parallax_cluster.node.forwarding import forwarder
+from parallax_cluster.node.forwarding.forwarder import bind_api, find_api_url
 from parallax_core.api import ParallaxError
 from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
-from parallax_core.server import forwarder
 from parallax_core.server.api_keys import ApiKeys
-from parallax_core.server.forwarder import bind_api, find_api_url
 from parallax_core.server.options import ServerOptions
 from parallax_core.wire.api_data import ApiData
+from plugins.cluster.tests.node.forwarding.machine import forwarding, join
 from tests.unit.node.cluster import open_registry, soon, until
-from tests.unit.server.forwarding import forwarding, join
 from tests.unit.server.listening import request
 
 KEYS = ServerOptions(keys=ApiKeys({"u": "user", "a": "admin"}))

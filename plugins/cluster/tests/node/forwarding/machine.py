@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from parallax_cluster.node.forwarding.forwarded import ForwardedConnections
+from parallax_cluster.node.forwarding.forwarder import ApiForwarder, bind_api
 from parallax_core.api import TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.node_service import LinkPurpose
@@ -18,8 +20,7 @@ from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.node.worker.rejoin import HeadPlace
-from parallax_core.server.forwarded import ForwardedConnections
-from parallax_core.server.forwarder import ApiForwarder, bind_api
+from parallax_core.server.accepted import AcceptedConnections
 from parallax_core.server.options import ServerOptions
 from parallax_core.wire.membership import Join
 from tests.unit.node.cluster import open_registry, soon, until
@@ -81,7 +82,7 @@ async def forwarding(
     """Run a server, and a machine that has joined it, with a key of a role if there is one."""
     transport = InProcessTransport(TransportPlan(node=node))
     async with Listening(options) as server, open_registry() as registry:
-        connections = ForwardedConnections(server.server)
+        connections, registry.clients = ForwardedConnections(registry), AcceptedConnections(server.server)
         registry.purposes["api"] = LinkPurpose(
             serve=lambda channel: connections.serve(KeyedChannel(channel, key, role))
         )
