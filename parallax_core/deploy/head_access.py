@@ -30,7 +30,7 @@ class HeadAccess:
     api_url: str = ""
     """Where clients of this machine use the API of the head; empty: nowhere."""
     beside: Beside | None = None
-    """Serves clients of the worker while it runs; None: it has none."""
+    """Serves clients of the worker while it runs; None: it has no clients."""
     seek: SeekHead | None = None
     """Finds the head if it is not where it was; None: it is not looked for."""
     fixed: HeldLayers | None = None
