@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "parallax_core": 44_760,
+    "parallax_core": 44_640,
     "parallax_core/testing": 10_110,
     "tests": 80_000,
     "docs/examples": 1_600,
