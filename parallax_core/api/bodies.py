@@ -10,6 +10,7 @@ from parallax_core.server.body_messages import (
     ParsedBody,
     ResponseForm,
     UnknownPart,
+    pack,
 )
 from parallax_core.server.body_reader import BodyReader, check_lengths, write_answer
 from parallax_core.server.capabilities import REASONING_SWITCHES
@@ -27,7 +28,7 @@ from parallax_core.server.chat_messages import (
     ToolChoice,
     ToolName,
 )
-from parallax_core.server.engine_request import parse_chat, read_chat, read_conversation
+from parallax_core.server.engine_request import parse_chat, read_chat, read_conversation, read_prompts
 from parallax_core.server.fields import (
     VARIANT,
     AnyStop,
@@ -39,6 +40,7 @@ from parallax_core.server.fields import (
     ShareField,
     Strict,
     TextField,
+    TokensField,
     Top,
     Variables,
     refuse,
@@ -91,6 +93,7 @@ __all__ = [
     "Strict",
     "StructuredOutputs",
     "TextField",
+    "TokensField",
     "Tolerant",
     "Tool",
     "ToolChoice",
@@ -100,9 +103,11 @@ __all__ = [
     "Variables",
     "check_lengths",
     "cut",
+    "pack",
     "parse_chat",
     "read_chat",
     "read_conversation",
+    "read_prompts",
     "refuse",
     "to_json",
     "write_answer",

@@ -10,7 +10,9 @@ from parallax_core.server.answer_parsing import AnswerParsing, continues, make_c
 from parallax_core.server.error_body import TYPES as ERROR_TYPES
 from parallax_core.server.error_forms import find_request_id
 from parallax_core.server.errors import error_response
+from parallax_core.server.floats import read_floats
 from parallax_core.server.hosting import HostedModel
+from parallax_core.server.json_pieces import HOLE, write_list, write_object
 from parallax_core.server.json_response import respond, respond_with
 from parallax_core.server.logprobs import TokenWriter
 from parallax_core.server.model_errors import ChangeRefused, explain
@@ -32,6 +34,7 @@ from parallax_core.server.strict_json import read_body
 
 __all__ = [
     "ERROR_TYPES",
+    "HOLE",
     "AnswerParsing",
     "ChangeRefused",
     "FaultLog",
@@ -68,8 +71,11 @@ __all__ = [
     "list_ids",
     "make_call_id",
     "read_body",
+    "read_floats",
     "read_text",
     "respond",
     "respond_with",
+    "write_list",
     "write_named",
+    "write_object",
 ]

@@ -44,12 +44,6 @@ DIALECTS = (
         bodies={"completion": _body("/v1/completions", "request_models:CompletionRequest", "read_completion_body")},
     ),
     DialectSpec(
-        name="embeddings",
-        summary="OpenAI's embeddings",
-        open=Ref(f"{SERVER}.embeddings:open_dialect"),
-        bodies={"embedding": _body("/v1/embeddings", "embedding_models:EmbeddingRequest", "read_embedding_body")},
-    ),
-    DialectSpec(
         name="tokenize",
         summary="vLLM's routes of the tokenizer",
         open=Ref(f"{SERVER}.tokenize:open_dialect"),

@@ -9,8 +9,6 @@ from parallax_core.server.body_messages import BodyRequest, DirectAnswer, Parsed
 from parallax_core.server.body_reader import BodyReader, check_lengths
 from parallax_core.server.capabilities import lists_calls
 from parallax_core.server.described_tools import describe_tools, encode_described, write_calls
-from parallax_core.server.embedding_models import EmbeddingRequest
-from parallax_core.server.embedding_request import read_embedding
 from parallax_core.server.engine_request import check_tokens, read_chat, read_completion
 from parallax_core.server.json_pieces import to_json
 from parallax_core.server.request_models import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -25,11 +23,6 @@ def read_chat_body(reader: BodyReader, body: ChatRequest, ask: BodyRequest) -> P
 def read_completion_body(reader: BodyReader, body: CompletionRequest, ask: BodyRequest) -> ParsedBody:
     """Read one prompt or several."""
     return check_lengths(read_completion(reader.text, body), ask, "prompt", "shorten it")
-
-
-def read_embedding_body(reader: BodyReader, body: EmbeddingRequest, ask: BodyRequest) -> ParsedBody:
-    """Read texts to embed."""
-    return check_lengths(read_embedding(reader.text, body), ask, "input", "shorten it")
 
 
 def tokenize(reader: BodyReader, body: TokenizeRequest, ask: BodyRequest) -> DirectAnswer:

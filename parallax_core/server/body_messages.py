@@ -87,17 +87,6 @@ class ParserTraits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class EmbeddingForm(msgspec.Struct, frozen=True, kw_only=True):
-    """The form of the embeddings that a client asks for."""
-
-    is_base64: bool
-    """Send the bytes of the numbers in base64, instead of a list."""
-    dimensions: int | None
-    """Send only this many leading numbers; None: all."""
-    normalizes: bool
-    """Whether the model's embeddings have the length 1."""
-
-
 class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The form of the answers that a client asks for."""
 
@@ -145,8 +134,6 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The body's field that asks for structured output."""
     plan: bytes = b""
     """How the dialect writes the answer, in a form of its own; empty: the rest says all."""
-    embedding: EmbeddingForm | None = None
-    """The form of the embeddings; None: the client asks for answers."""
 
 
 class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):

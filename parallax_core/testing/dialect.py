@@ -58,7 +58,8 @@ class DialectConformance:
 
     spec: DialectSpec
     bodies: Mapping[str, Mapping[str, Any]]
-    """By kind: a body that a model with a chat template can serve, without ``model``, and with more than one token."""
+    """By kind: a body that a model with a chat template and embeddings can serve, without ``model``, and with more than
+    one token."""
 
     def test_readers_import_no_routes(self) -> None:
         """A process that has imported the schema and the reader of each kind of body has imported no HTTP server."""
@@ -204,4 +205,6 @@ def write_tokenizer(folder: Path) -> ModelTokenizer:
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text(json.dumps({"eos_token_id": 7}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "lasttoken"}))
     return ModelTokenizer(folder)

@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, field_validator
 
 from parallax_api_anthropic.plugin import parallax_register_dialects as offer_messages
+from parallax_api_embeddings.plugin import parallax_register_dialects as offer_embeddings
 from parallax_api_responses.plugin import parallax_register_dialects as offer_responses
 from parallax_core.api import BodySpec, Dialect, DialectSpec, ErrorForm, Ref, Unavailable, needs_role
 from parallax_core.builtin.plugin import parallax_register_dialects as offer_own
@@ -44,6 +45,11 @@ class TestTokenize(DialectConformance):
 class TestMetrics(DialectConformance):
     [spec] = offer_metrics()
     bodies = MappingProxyType[str, Any]({})
+
+
+class TestEmbeddings(DialectConformance):
+    [spec] = offer_embeddings()
+    bodies = MappingProxyType({"embedding": {"input": "hello there"}})
 
 
 class TestMessages(DialectConformance):

@@ -42,6 +42,7 @@ OTHERS = {"torch", "openai", "ollama"}
 """What pages install besides the distributions of this project."""
 INSTALLED = {
     "parallax-api-anthropic",
+    "parallax-api-embeddings",
     "parallax-api-responses",
     "parallax-batch",
     "parallax-chat",

@@ -78,6 +78,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
     plugins = {plugin["distribution"]: plugin for plugin in json.loads(run("parallax", "plugins", "--json"))}
     assert set(plugins) == {
         "parallax-api-anthropic",
+        "parallax-api-embeddings",
         "parallax-api-responses",
         "parallax-core",
         "parallax-backend-mlx",

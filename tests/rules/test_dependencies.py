@@ -25,6 +25,7 @@ NOT_IMPORTED = {
     "pytest": "run as a program, on the kits of parallax_core.testing",
     "scipy-openblas32": "a library for MLX, loaded by its path",
     "parallax-api-anthropic": "routes of the server",
+    "parallax-api-embeddings": "a route of the server",
     "parallax-api-responses": "routes of the server",
     "parallax-batch": "has the command that runs the requests of a file",
     "parallax-chat": "has the command that talks to a server",

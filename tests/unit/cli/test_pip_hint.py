@@ -38,6 +38,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
         for each in (
             "sampling_torch",
             "api_anthropic",
+            "api_embeddings",
             "api_responses",
             "batch",
             "chat",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import parallax_api_anthropic.plugin
+import parallax_api_embeddings.plugin
 import parallax_api_responses.plugin
 import parallax_cluster.plugin
 import parallax_observe.plugin
@@ -21,6 +22,7 @@ def make_plugins(**others: object) -> PluginHost:
     """Return the host of the built-in plugin, of those of this repository with dialects, and of ``others``."""
     return make_core(
         cluster=parallax_cluster.plugin,
+        embeddings=parallax_api_embeddings.plugin,
         messages=parallax_api_anthropic.plugin,
         observe=parallax_observe.plugin,
         responses=parallax_api_responses.plugin,

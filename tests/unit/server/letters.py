@@ -17,6 +17,7 @@ import msgspec
 from starlette.testclient import TestClient
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from parallax_api_embeddings.body_models import EmbeddingReply
 from parallax_core.api import Grammar, InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.grammar import CompiledGrammar, ModelGrammars
@@ -34,7 +35,6 @@ from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import BodyReading, ParserTraits
 from parallax_core.server.body_reader import BodyReader, LocalReader
 from parallax_core.server.drain import Drain
-from parallax_core.server.embedding_models import EmbeddingReply
 from parallax_core.server.meters import Meters
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota

@@ -11,13 +11,13 @@ from typing import Any
 import openai
 import pytest
 
+from parallax_api_embeddings import response
+from parallax_api_embeddings.form import EmbeddingForm
+from parallax_api_embeddings.response import finish_embedding
 from parallax_core.api import Capability, Hidden, StageInfo, Tensor
 from parallax_core.contracts.engine import Pooling
 from parallax_core.models.pooling import EmbeddingConfig
 from parallax_core.node.dtypes import convert
-from parallax_core.server import embeddings
-from parallax_core.server.body_messages import EmbeddingForm
-from parallax_core.server.embeddings import finish_embedding
 from parallax_core.testing.paged import show_state
 from parallax_core.testing.toy import ToyStage
 from tests.unit.server.letters import TOY, Letters, Site, error_of
@@ -48,7 +48,7 @@ def test_embeddings_are_the_last_hidden_states(site: Site) -> None:
 
 
 def test_inputs_that_are_too_many_at_once_are_computed_in_parts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings, "AT_ONCE", 2)
+    monkeypatch.setattr(response, "AT_ONCE", 2)
     texts = ["hello", "a", "b", "hello you", "c"]
     reply = embed(site, input=texts).json()
     assert [item["embedding"] for item in reply["data"]] == [expect(text) for text in texts]

@@ -6,9 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from parallax_core.server.fields import CountField, TextField, TokensField
-from parallax_core.server.neutral_fields import Tolerant
-from parallax_core.server.response_models import ResponseModel
+from parallax_core.api.bodies import CountField, ResponseModel, TextField, TokensField, Tolerant
 
 MAX_INPUTS = 2048
 """The most inputs of a request in OpenAI's API."""

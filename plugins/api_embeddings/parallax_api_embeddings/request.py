@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Request
-from parallax_core.contracts.sample import Sampling
-from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import EmbeddingForm, ParsedBody, ResponseForm, pack
-from parallax_core.server.embedding_models import EmbeddingRequest
-from parallax_core.server.engine_request import read_prompts
+from parallax_api_embeddings.body_models import EmbeddingRequest
+from parallax_api_embeddings.form import EmbeddingForm
+from parallax_core.api import InvalidRequest, Request, RequestId, Sampling
+from parallax_core.api.bodies import (
+    BodyReader,
+    BodyRequest,
+    ParsedBody,
+    ResponseForm,
+    check_lengths,
+    pack,
+    read_prompts,
+)
 
 
-def read_embedding(text: ModelTokenizer, body: EmbeddingRequest) -> ParsedBody:
-    """Return the parsed body of an embedding request.
+def read_embedding(reader: BodyReader, body: EmbeddingRequest, ask: BodyRequest) -> ParsedBody:
+    """Read texts to embed.
 
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
+    text = reader.text
     config, dimensions = text.embedding_config, body.dimensions
     if dimensions is not None and (
         config.dimensions is None or (config.dimensions and dimensions not in config.dimensions)
@@ -26,10 +31,16 @@ def read_embedding(text: ModelTokenizer, body: EmbeddingRequest) -> ParsedBody:
         message = f"'dimensions' is {dimensions}, and embeddings of this model cannot be cut to that{known}"
         raise InvalidRequest(message, "dimensions", "leave it out")
     prompts = read_prompts(text, body.input, "input")
-    shape = EmbeddingForm(
+    plan = EmbeddingForm(
         is_base64=body.encoding_format == "base64", dimensions=dimensions, normalizes=config.normalizes
     )
-    form = ResponseForm(model=body.model or "", num_answers=1, prompt_field="input", is_shown=False, embedding=shape)
+    form = ResponseForm(
+        model=body.model or "",
+        num_answers=1,
+        prompt_field="input",
+        is_shown=False,
+        plan=plan.pack(),
+    )
     request = Request(
         id=RequestId(""),
         prompt=(),
@@ -40,4 +51,5 @@ def read_embedding(text: ModelTokenizer, body: EmbeddingRequest) -> ParsedBody:
         salt=body.cache_salt or "",
         pooling=config.pooling,
     )
-    return ParsedBody(form=form, request=request, prompts=tuple(map(pack, prompts)), seeds=(0,) * len(prompts))
+    parsed = ParsedBody(form=form, request=request, prompts=tuple(map(pack, prompts)), seeds=(0,) * len(prompts))
+    return check_lengths(parsed, ask, "input", "shorten it")

@@ -1,31 +1,21 @@
-"""The route ``POST /v1/embeddings``."""
+"""Collects the embeddings of a body, and writes its answer."""
 
 from __future__ import annotations
 
 import base64
 import math
-import secrets
 import sys
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import fastapi
 import msgspec
-from fastapi.responses import Response
 
-from parallax_core.base.errors import BackendFailed, InvalidRequest
-from parallax_core.contracts.dialect import Dialect
-from parallax_core.contracts.surface import needs_role
-from parallax_core.contracts.tensor import Tensor
-from parallax_core.server.body_messages import EmbeddingForm, ParsedBody
-from parallax_core.server.embedding_models import EmbeddingReply, EmbeddingRequest, EmbeddingUsage, TextEmbedding
-from parallax_core.server.json_pieces import HOLE, to_json, write_list, write_object
-from parallax_core.server.json_response import respond
-from parallax_core.server.openapi import describe_answer, describe_body, describe_errors
-from parallax_core.server.options import ServerOptions
-from parallax_core.server.response import ResponseFlow, answer_whole
-from parallax_core.server.served_models import ServedModels
+from parallax_api_embeddings.body_models import EmbeddingReply, EmbeddingUsage, TextEmbedding
+from parallax_api_embeddings.form import EmbeddingForm
+from parallax_core.api import BackendFailed, InvalidRequest, Tensor
+from parallax_core.api.bodies import ParsedBody, to_json
+from parallax_core.api.dialect import HOLE, ResponseFlow, read_floats, write_list, write_object
 
 AT_ONCE = 256
 """The most inputs of one body that are submitted at the same time: more would find no room to wait."""
@@ -39,22 +29,21 @@ class EmbeddingResponse:
     submit: Callable[[ParsedBody], Awaitable[ResponseFlow]]
     flows: list[ResponseFlow] = field(default_factory=list)
 
-    async def collect(self) -> Response:
-        """Return all embeddings, in the order of the inputs."""
-        form = self.reading.form
+    async def collect(self) -> Iterator[bytes]:
+        """Return the JSON of all embeddings, in the order of the inputs, in pieces."""
+        form = EmbeddingForm.unpack(self.reading.form.plan)
         found: dict[int, array[float]] = {}
-        assert form.embedding is not None
         for begin, part in _divide(self.reading):
             flow = await self.submit(part)
             self.flows.append(flow)
             async for number, delta in flow.collect():
                 if delta.embedding is not None:
-                    found[begin + number] = finish_embedding(delta.embedding, form.embedding)
+                    found[begin + number] = finish_embedding(delta.embedding, form)
         num_tokens = sum(flow.count_tokens().prompt for flow in self.flows)
         if len(found) < len(self.reading.prompts):
             raise BackendFailed("the engine has returned no embedding")
-        whole = EmbeddingReply(model=form.model, usage=EmbeddingUsage(num_tokens, num_tokens), data=HOLE)
-        return respond(write_object(whole, write_list(_write_items(form.embedding, found))))
+        whole = EmbeddingReply(model=self.reading.form.model, usage=EmbeddingUsage(num_tokens, num_tokens), data=HOLE)
+        return write_object(whole, write_list(_write_items(form, found)))
 
     def close(self) -> None:
         """End what has not ended. Idempotent."""
@@ -81,7 +70,7 @@ def finish_embedding(tensor: Tensor, form: EmbeddingForm) -> array[float]:
         InvalidRequest: if it has fewer numbers than the client asks for.
         BackendFailed: if a number is NaN or infinite.
     """
-    values = _read_floats(tensor)
+    values = read_floats(tensor)
     if form.dimensions is not None:
         if form.dimensions > len(values):
             message = f"'dimensions' is {form.dimensions}, and embeddings of this model have {len(values)}"
@@ -95,48 +84,9 @@ def finish_embedding(tensor: Tensor, form: EmbeddingForm) -> array[float]:
     return values
 
 
-def _read_floats(tensor: Tensor) -> array[float]:
-    if tensor.dtype != "float32":
-        from parallax_core.node.dtypes import convert
-
-        tensor = convert(tensor, "float32")
-    values = array("f")
-    values.frombytes(tensor.data)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
-
-
 def _encode(values: array[float], form: EmbeddingForm) -> str | list[float]:
     if not form.is_base64:
         return values.tolist()
     if sys.byteorder == "big":
         values.byteswap()
     return base64.b64encode(values.tobytes()).decode()
-
-
-def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
-    """Return the dialect for a server."""
-    del options
-    return Dialect(routers=(make_router(models),))
-
-
-def make_router(models: ServedModels) -> fastapi.APIRouter:
-    """Return the route for ``models``."""
-    router = fastapi.APIRouter()
-
-    @router.post(
-        "/v1/embeddings",
-        responses=describe_answer(EmbeddingReply) | describe_errors(400, 401, 403, 404, 408, 413, 429, 500, 503),
-        openapi_extra=describe_body(EmbeddingRequest),
-    )
-    @needs_role("user")
-    async def create_embeddings(http: fastapi.Request) -> Response:
-        """Return the embeddings of one text or several."""
-        service = await models.find(http)
-        reading = await service.read("embedding", http)
-        name = f"embd-{secrets.token_hex(12)}"
-        response = EmbeddingResponse(reading, lambda part: service.submit(part, name, http))
-        return await answer_whole(http, response.collect(), response)
-
-    return router
