@@ -233,6 +233,26 @@ MORE: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
     "minimax_m2": ODD | EXPERTS | {"rotary_dim": 4},
+    "minimax_m3_vl": ODD
+    | PARTIAL
+    | {
+        "dense_intermediate_size": 40,
+        "index_block_size": 4,
+        "index_head_dim": 16,
+        "index_local_blocks": 1,
+        "index_n_heads": 2,
+        "index_topk_blocks": 3,
+        "initializer_range": 0.15,
+        "intermediate_size": 16,
+        "layer_types": ["full_attention", "minimax_m3_sparse", "full_attention", *["minimax_m3_sparse"] * 2],
+        "mlp_layer_types": ["dense", "sparse", "dense", "sparse", "sparse"],
+        "num_experts_per_tok": 2,
+        "num_local_experts": 4,
+        "pad_token_id": None,
+        "rotary_dim": 4,
+        "shared_intermediate_size": 24,
+        "swiglu_limit": 0.5,
+    },
     "ministral3": ODD
     | {
         "rope_parameters": THETA
@@ -326,8 +346,27 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "smollm3": ODD | {"no_rope_layers": [1, 1, 0, 1, 0], "tie_word_embeddings": True},
 }
+MORE |= {kind: MORE[f"{kind}_text"] for kind in ("qwen3_5", "qwen3_5_moe")}
 """The configuration of further families, irregular in all they may be."""
+QWEN_EYES = {
+    "depth": 1,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_heads": 2,
+    "num_position_embeddings": 4,
+    "out_hidden_size": 32,
+    "patch_size": 4,
+}
 SEEING: dict[str, dict[str, Any]] = {
+    "minimax_m3_vl": {
+        "hidden_size": 16,
+        "image_size": 28,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+    },
+    "qwen3_5": QWEN_EYES,
+    "qwen3_5_moe": QWEN_EYES,
     "step3p7": {
         "hidden_size": 16,
         "image_size": 28,

@@ -23,7 +23,8 @@ from tests.support.checkpoints import BASE, LAYERS, PROVED, load_reference, save
 VOCAB = int(BASE["vocab_size"])
 TOLERANCE = 1e-4
 """The largest allowed difference of two log-probabilities, as a share of the largest logit."""
-TOLERANCES = dict.fromkeys(["qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"], 2 * TOLERANCE)
+NETS = "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"
+TOLERANCES = dict.fromkeys(NETS, 2 * TOLERANCE)
 """For delta nets, where transformers in float32 is itself from 2.3e-4 to 5.2e-4 away from itself in float64."""
 SPLITS: tuple[tuple[int, ...], ...] = ((), *((cut,) for cut in range(1, LAYERS)))
 """The whole model, and every split in two."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +12,7 @@ from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.rope import Rope, split_pairs
+from parallax_backend_torch.sparse import Choice, attend_chosen
 from parallax_backend_torch.step import LayerCache, SlotMapping, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
@@ -99,8 +100,17 @@ class Attention:
         """Return the output plus ``residual``: [tokens, width of the model]."""
         return self.back.apply(self.look(self.into.apply(x), step, cache), residual)
 
-    def look(self, mixed: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the results of all heads, [tokens, heads * width], from ``mixed``, the product with `into`."""
+    def look(
+        self, mixed: torch.Tensor, step: Step, cache: LayerCache, choices: Sequence[Choice] | None = None
+    ) -> torch.Tensor:
+        """Return the results of all heads, [tokens, heads * width].
+
+        Args:
+            mixed: the product with `into`.
+            step: the inputs of all layers.
+            cache: keys and values.
+            choices: the tokens that each token attends to; None: as the options say.
+        """
         heads, places = self.heads, cache.places
         assert isinstance(places, SlotMapping)
         mixed = mixed.unflatten(1, (-1, heads.width))
@@ -116,7 +126,10 @@ class Attention:
         if self._look.warm:
             queries = queries * self._look.warm(step.positions)[:, None, None].to(queries.dtype)
         store(pool, keys, values, places)
-        found = attend(queries, pool, places, self.rule)
+        if choices is None:
+            found = attend(queries, pool, places, self.rule)
+        else:
+            found = attend_chosen(queries, pool, choices, self.rule.scale)
         return (found * gates.sigmoid() if self.gates else found).flatten(1)
 
     def _turn(self, x: torch.Tensor, norm: Norm, angles: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:

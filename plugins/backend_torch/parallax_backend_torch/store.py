@@ -60,8 +60,8 @@ def keep_as(kept: CacheSpec, dtype: torch.dtype) -> CacheSpec:
     """
     if kept.kind == "state":
         return kept
-    if dtype == torch.int8 and kept.kind == "latent":
-        message = "kv_cache_dtype is int8, and this model caches latents, which 8 bits would change too much"
+    if dtype == torch.int8 and (kept.kind == "latent" or len(kept.shapes) > len(("keys", "values"))):
+        message = "kv_cache_dtype is int8, and this model caches latents or an index, which 8 bits change too much"
         raise Unsupported(message, "set PARALLAX_TORCH__KV_CACHE_DTYPE=auto")
     return replace(kept, dtype=dtype)
 

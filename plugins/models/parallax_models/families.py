@@ -85,6 +85,12 @@ FAMILIES = (
         adapter="deepseek_v3",
     ),
     _offer("minimax_m2", "MiniMax-M2", "MiniMaxM2ForCausalLM", "minimax_m2:MiniMaxM2"),
+    _offer(
+        "minimax_m3",
+        "MiniMax-M3, text",
+        "MiniMaxM3SparseForConditionalGeneration MiniMaxM3VLForCausalLM",
+        "minimax_m3:MiniMaxM3",
+    ),
     _offer("gemma2", "Gemma 2", "Gemma2ForCausalLM", "gemma3:Gemma2"),
     _offer("phi3", "Phi-3 and Phi-4", "Phi3ForCausalLM", "phi3:Phi3"),
     _offer("exaone4", "EXAONE 4", "Exaone4ForCausalLM", "smollm3:Exaone4"),

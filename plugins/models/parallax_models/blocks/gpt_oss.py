@@ -21,11 +21,11 @@ class GptOssExpert:
     limit: float
     alpha: float
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the output: [tokens, width]."""
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the output plus ``residual``: [tokens, width]."""
         gate, up = self.into.apply(x).chunk(2, dim=1)
         gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return self.back.apply((up + 1) * gate * torch.sigmoid(gate * self.alpha))
+        return self.back.apply((up + 1) * gate * torch.sigmoid(gate * self.alpha), residual)
 
 
 class GptOss(Decoder):
