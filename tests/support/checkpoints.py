@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from parallax_core.api import Part
@@ -377,6 +378,10 @@ SEEING: dict[str, dict[str, Any]] = {
     },
 }
 """The configuration of what sees, in models of `MORE` whose text model is a part."""
+FUSED = {"qwen3_5_moe"}
+"""Models that are published with the experts of a layer in two tensors."""
+EXPERT = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.")
+"""Matches the name of a tensor of one expert."""
 PROVED = FAMILIES | MORE
 """Families with an adapter and blocks."""
 OTHERS: dict[str, dict[str, Any]] = {"olmo2": {}, "cohere": {"logit_scale": 0.25}, "olmo": {"clip_qkv": 1.5}}
@@ -424,6 +429,25 @@ def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: in
             if name.endswith("bias"):  # added to the scores of experts
                 buffer.add_(0.1 * torch.randn_like(buffer))
         model.save_pretrained(folder, max_shard_size=file_bytes)
+    if kind in FUSED:
+        fuse_experts(folder)
+
+
+def fuse_experts(folder: Path) -> None:
+    """Store the experts of a layer as two tensors, as some models are published; in one file."""
+    files = sorted(folder.glob("*.safetensors"))
+    tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    for path in (*files, folder / INDEX):
+        path.unlink()
+    experts = sorted((int(found[2]), found[1], name) for name in tensors if (found := EXPERT.match(name)))
+    for prefix in {prefix for _, prefix, _ in experts}:
+        parts = [f"{prefix}{number}." for number in range(max(number for number, *_ in experts) + 1)]
+        halves = [[tensors[f"{part}{name}_proj.weight"] for name in ("gate", "up")] for part in parts]
+        tensors[f"{prefix}gate_up_proj"] = torch.stack([torch.cat(each) for each in halves])
+        tensors[f"{prefix}down_proj"] = torch.stack([tensors[f"{part}down_proj.weight"] for part in parts])
+    for *_, name in experts:
+        del tensors[name]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 def find_tensors(folder: Path, start: int, stop: int) -> set[str]:
