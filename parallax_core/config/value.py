@@ -82,5 +82,7 @@ def _make_table(parts: list[str]) -> dict[str, Any]:
             inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
                 raise ValueError(f"{name!r} is a value and a table")  # noqa: TRY004 -- it is what the user wrote
+        if isinstance(inner.get(last), dict):
+            raise ValueError(f"{last!r} is a value and a table")  # noqa: TRY004 -- as above
         inner[last] = value.strip()
     return table
