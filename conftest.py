@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import signal
@@ -182,10 +183,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the rules, and restore SIGINT for the processes that tests start.
+    """Register the rules and the profiles of Hypothesis, and restore SIGINT for the processes that tests start.
 
-    A shell starts background jobs with SIGINT ignored, and child processes inherit that.
+    A shell starts background jobs with SIGINT ignored, and child processes inherit that. Without `tests` among the
+    folders to run, nothing else would load the profiles.
     """
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        importlib.import_module("tests.conftest")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(SkipRule(), "skip-rule")
     config.pluginmanager.register(TierRule(), "tier-rule")
