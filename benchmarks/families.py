@@ -50,15 +50,19 @@ def try_split(family: Family, cuts: Sequence[int]) -> dict[str, Any]:
 def try_family(kind: str, backend: Backend) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         family = Family(kind, Path(folder), backend)
-        count = family.num_layers
-        cuts = [(), *((cut,) for cut in range(1, count)), tuple(range(1, count)), (1, count - 1)]
+        legal = family.legal
+        cuts = [(), *((cut,) for cut in legal), tuple(legal), (legal[0], legal[-1])]
+        refusals = {border.layer: border.obstacle for border in family.borders if border.obstacle}
+        refused = {str(cut): family.find_refusal(cut) for cut in refusals}
         try:
             splits = {str(list(each)) if each else "whole": try_split(family, each) for each in cuts}
         except Unsupported as error:
             return {"refused": error.message, "passed": True}
     worst = max(error for split in splits.values() for error in split["errors"].values())
     is_same = all(split["greedy"] == 64 for split in splits.values())
-    return {"worst": worst, "passed": worst < checks.TOLERANCES.get(kind, 1e-4) and is_same, "splits": splits}
+    is_named = all(why in refused[str(cut)] for cut, why in refusals.items())
+    passed = worst < checks.TOLERANCES.get(kind, 1e-4) and is_same and is_named
+    return {"worst": worst, "passed": passed, "splits": splits} | ({"illegal": refused} if refused else {})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

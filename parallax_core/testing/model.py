@@ -7,7 +7,7 @@ import json
 import math
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,9 @@ from typing import Any
 
 from parallax_core.base.errors import Unsupported
 from parallax_core.base.files import read_object
-from parallax_core.contracts.model import LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
+from parallax_core.checkpoint.config_reader import LAYER_COUNTS
+from parallax_core.contracts.border import list_borders
+from parallax_core.contracts.model import HIDDEN, LayerShape, ModelAdapter, ModelShape, ModelSpec, Part
 from parallax_core.contracts.tensor import ITEM_BYTES
 from parallax_core.testing.promise import broken, expect
 
@@ -33,6 +35,9 @@ STATE = "Elements kept per sequence, whatever its length"
 WINDOW = "For a window: the number of tokens that a token attends to, itself included"
 READ = "Read the shape of a model"
 REFUSED = "if a setting asks for a feature that this family does not have; the message names the setting"
+
+TAKES = "What a later layer takes crosses every border before that"
+GIVES = "The planes that it makes or replaces; empty: ``hidden`` of the model's width"
 
 NOWHERE = ("kit.no.such.tensor", "", "model.layers.x.weight")
 FORMATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -89,18 +94,23 @@ class ModelConformance:
             parts = set()
             for name in checkpoint.tensors:
                 part = self._find(name)
-                assert part in wanted, broken(f"{name!r} belongs to {part!r}, with {num_layers} layers", PARTS)
+                is_known = part in wanted or part == "every"
+                assert is_known, broken(f"{name!r} belongs to {part!r}, with {num_layers} layers", PARTS)
                 parts.add(part)
             missing = sorted(map(str, wanted - parts))
             assert not missing, broken(f"no tensor belongs to the parts {missing}", BELONGS)
 
     def test_layers_weigh_what_their_tensors_do(self, tmp_path: Path) -> None:
-        """For each layer, ``weights`` is the number of elements of its tensors."""
+        """For each layer, ``weights`` is the number of elements of its tensors, and of its slice of those of every."""
         for checkpoint in self._read_all(tmp_path):
-            found = self._weigh(checkpoint)
+            found, slices = self._weigh(checkpoint), 0
             for index, layer in enumerate(self.adapter.read_shape(checkpoint.config).layers):
                 fault = f"layer {index} of {checkpoint.path.name} has {found[index]} parameters, not {layer.weights}"
-                assert layer.weights == found[index], broken(fault, WEIGHTS)
+                more = layer.weights - found[index]
+                assert more == 0 or (more > 0 and found["every"]), broken(fault, WEIGHTS)
+                slices += more
+            fault = f"the layers have {slices} parameters of tensors of every layer, which have {found['every']}"
+            assert slices == found["every"], broken(fault, WEIGHTS)
 
     def test_ends_weigh_what_their_tensors_do(self, tmp_path: Path) -> None:
         """What comes before the layers and after them has as many parameters as the shape says."""
@@ -131,6 +141,27 @@ class ModelConformance:
             assert is_sane, broken(f"a model cannot have the shape {shape}", READ)
             for layer in shape.layers:
                 check_layer(layer)
+
+    def test_borders_follow_from_the_layers(self, tmp_path: Path) -> None:
+        """A layer takes planes given before it, gives those taken after it, and reads the keys of an earlier one."""
+        for checkpoint in self._read_all(tmp_path):
+            shape = self.adapter.read_shape(checkpoint.config)
+            try:
+                list_borders(shape)
+            except Unsupported as error:
+                raise AssertionError(broken(f"{checkpoint.path.name}: {error.message}", TAKES)) from error
+            for index, layer in enumerate(shape.layers):
+                later = {name for other in shape.layers[index + 1 :] for name in other.takes} | set(shape.takes)
+                check_planes(index, layer, later)
+
+    def test_count_of_layers_that_no_model_has_is_refused(self, tmp_path: Path) -> None:
+        """`Unsupported` before a description of each layer takes the memory."""
+        for checkpoint in self._read_all(tmp_path):
+            for name in LAYER_COUNTS:
+                if name in checkpoint.config:
+                    for count in (-1, 0, 10**9):
+                        with expect(Unsupported, f"reading a model with {name} = {count}", REFUSED):
+                            self.adapter.read_shape(_change(checkpoint.config, name, count))
 
     def test_tensor_of_nowhere_is_refused(self) -> None:
         """`Unsupported` for a name that no checkpoint of the family has."""
@@ -184,12 +215,25 @@ class ModelConformance:
         return found
 
 
+def check_planes(index: int, layer: LayerShape, later: Collection[str]) -> None:
+    """Check the planes that a layer gives; ``later`` are the names of those that are taken after it."""
+    names = [plane.name for plane in layer.gives]
+    is_whole = HIDDEN in layer.takes and (not names or HIDDEN in names) and len(set(names)) == len(names)
+    assert is_whole, broken(f"layer {index} takes {layer.takes} and gives {names}", GIVES)
+    left = [name for name in names if name not in later and name != HIDDEN]
+    assert not left, broken(f"layer {index} gives {left}, and nothing after it takes that", TAKES)
+    for plane in layer.gives:
+        is_sane = min(plane.shape, default=0) > 0 and plane.dtype in {"", *ITEM_BYTES}
+        assert is_sane, broken(f"layer {index} gives {plane}", GIVES)
+
+
 def check_layer(layer: LayerShape) -> None:
     """Check that the numbers of a layer fit its kind."""
-    is_active = 0 < layer.active_weights <= layer.weights
+    is_active = 0 < layer.active_weights <= layer.weights - layer.table_weights
     assert is_active, broken(f"a layer has {layer.active_weights} active weights of {layer.weights}", ACTIVE)
     has_kv = layer.kind != "state"
-    is_fitting = (layer.kv_width > 0) == has_kv or (layer.kind == "full" and layer.kv_width == 0)
+    has_others = layer.kv_width == 0 and (layer.kind == "full" or layer.source is not None)
+    is_fitting = (layer.kv_width > 0) == has_kv or has_others
     assert is_fitting, broken(f"a {layer.kind} layer has kv_width {layer.kv_width}", KV)
     has_state = layer.kind == "state"
     assert (layer.state_width > 0) == has_state, broken(f"a {layer.kind} layer has {layer}", STATE)

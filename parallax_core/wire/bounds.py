@@ -137,8 +137,8 @@ def check_info(info: StageInfo) -> None:
     check_words(*words)
     check_parts(info.weights_parts)
     for spec in (*info.takes, *info.gives):
-        sizes: tuple[int, ...] = spec.token_shape
-        is_sane = spec.dtype in ITEM_BYTES and len(sizes) <= MOST_AXES and min(sizes) > 0
+        axes: tuple[int, ...] = spec.token_shape
+        is_sane = spec.dtype in ITEM_BYTES and len(axes) <= MOST_AXES and min(axes) > 0
         is_sane = is_sane and spec.token_bytes <= LARGEST
         require(is_sane, "the dtype or width of a hidden tensor is invalid")
         require(len(spec.name) <= MOST_TEXT, "a text of a stage is too long")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import LayerShape, ModelShape, ModelSpec, Part, Ref, Unsupported
+from parallax_core.api import ConfigReader, LayerShape, ModelShape, ModelSpec, Part, Plane, Ref, Unsupported
 from parallax_core.testing.model import ModelConformance, read_checkpoint, write_checkpoint
 from tests.conformance.harness import list_tests, run_test
 
@@ -18,6 +18,7 @@ CONFIG = {
     "hidden_size": 6,
     "width": 10,
     "layers": ["full", "window", "state"],
+    "num_layers": 3,
     "tied": False,
 }
 LAYER = re.compile(r"layer\.(\d+)\.(mix|norm)")
@@ -34,6 +35,7 @@ class TinyAdapter:
         if config.get("rotation", "none") != "none":
             raise Unsupported(f"rotation is {config['rotation']!r}, which this family lacks")
         tied = config["tied"]
+        ConfigReader(config).count("num_layers", default=len(kinds))
         return ModelShape(
             hidden_size=hidden,
             vocab_size=vocab,
@@ -117,6 +119,36 @@ def test_written_checkpoint_can_be_read(tmp_path: Path) -> None:
     assert checkpoint.config == CONFIG | {"tied": True}
     assert checkpoint.tensors["layer.2.mix"] == (6, 6)
     assert "head" not in checkpoint.tensors
+
+
+class Carrying(TinyAdapter):
+    """Has layers that take and give other planes than hidden states, or read keys of others."""
+
+    def __init__(self, *changes: Mapping[str, Any]) -> None:
+        self.changes = changes
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        shape = super().read_shape(config)
+        layers = (dataclasses.replace(layer, **each) for layer, each in zip(shape.layers, self.changes, strict=True))
+        return dataclasses.replace(shape, layers=tuple(layers))
+
+
+BOTH = {"gives": (Plane("hidden", (2, 6)), Plane("mix", (3,), "float32"))}
+TAKING = {"takes": ("hidden", "mix")}
+READING = {"kind": "full", "kv_width": 0, "state_width": 0, "source": 0}
+
+
+class TestCarrying(TinyKit):
+    """Planes from the first layer to the last, and keys that the last reads."""
+
+    adapter = Carrying(BOTH, {}, TAKING | READING)
+
+
+class Credulous(TinyAdapter):
+    """Believes every number of layers."""
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        return super().read_shape({name: value for name, value in config.items() if name != "num_layers"})
 
 
 class Heavy(TinyAdapter):
@@ -230,6 +262,28 @@ FAULTS: list[tuple[TinyAdapter, str, str]] = [
     (Busy(), "test_numbers_make_sense", "active weights of"),
     (Keyless("window"), "test_numbers_make_sense", "a window layer has kv_width 0"),
     (Windowless(), "test_numbers_make_sense", "has window 0"),
+    (Carrying({}, TAKING, {}), "test_borders_follow_from_the_layers", "layer 1 takes 'mix', which no layer before it"),
+    (
+        Carrying(BOTH, {}, {}),
+        "test_borders_follow_from_the_layers",
+        "layer 0 gives ['mix'], and nothing after it",
+    ),
+    (
+        Carrying({}, {}, READING | {"source": 2}),
+        "test_borders_follow_from_the_layers",
+        "layer 2 would read the keys of layer 2",
+    ),
+    (
+        Carrying({"gives": (Plane("mix", (3,)),)}, {}, TAKING),
+        "test_borders_follow_from_the_layers",
+        "layer 0 takes ('hidden',) and gives ['mix']",
+    ),
+    (
+        Carrying({"gives": (Plane("hidden", (0, 6)),)}, {}, {}),
+        "test_borders_follow_from_the_layers",
+        "layer 0 gives Plane",
+    ),
+    (Credulous(), "test_count_of_layers_that_no_model_has_is_refused", "did not raise Unsupported"),
     (Blind(), "test_every_tensor_has_a_part", "is refused"),
     (Shifted(), "test_every_tensor_has_a_part", "belongs to 3, with 3 layers"),
     (Generous(), "test_tensor_of_nowhere_is_refused", "did not raise Unsupported"),

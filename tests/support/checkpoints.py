@@ -161,6 +161,21 @@ CHOOSING = {
 }
 """An index that chooses tokens; with many heads, so that no scores are equal."""
 PARTIAL = {"rope_parameters": THETA | {"partial_rotary_factor": 0.5}}
+SHARING: dict[str, Any] = {
+    "final_logit_softcapping": 30.0,
+    "global_head_dim": 16,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "layer_types": ["sliding_attention", *["sliding_attention", "full_attention"] * 3],
+    "num_hidden_layers": 7,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000.0},
+        "sliding_attention": THETA,
+    },
+    "sliding_window": 8,
+    "tie_word_embeddings": True,
+    "vocab_size_per_layer_input": 97,
+}
+"""Gemma 4; in the variant with shared keys, layer 5 reads those of layer 3, and layer 6 those of layer 4."""
 MORE: dict[str, dict[str, Any]] = {
     "deepseek_v2": ODD | GROUPS | LATENT | {"topk_method": "group_limited_greedy"},
     "deepseek_v32": ODD | GROUPS | LATENT | CHOOSING,
@@ -214,6 +229,19 @@ MORE: dict[str, dict[str, Any]] = {
         "num_local_experts": 4,
         "residual_multiplier": 0.5,
         "shared_intermediate_size": 24,
+    },
+    "gemma4_text": SHARING
+    | {"hidden_size_per_layer_input": 12, "num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+    "gemma4_moe": SHARING
+    | {
+        "attention_k_eq_v": True,
+        "enable_moe_block": True,
+        "hidden_size_per_layer_input": 0,
+        "model_type": "gemma4_text",
+        "moe_intermediate_size": 16,
+        "num_experts": 4,
+        "num_global_key_value_heads": 1,
+        "top_k_experts": 2,
     },
     "hunyuan_v1_dense": ODD | {"rope_parameters": THETA | {"alpha": 3.0, "rope_type": "dynamic", "factor": 1.0}},
     "hunyuan_v1_moe": ODD | {"moe_topk": [2, 1, 2, 2, 1], "num_experts": 4},
@@ -419,14 +447,14 @@ def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: in
     settings = copy.deepcopy(BASE | changes)
     if kind in SEEING:
         settings = {"text_config": settings, "vision_config": dict(SEEING[kind])}
-    made = AutoConfig.for_model(kind, **settings)
+    made = AutoConfig.for_model(settings.pop("model_type", kind), **settings)
     with _silence():
         model = _find_class(kind).from_config(made, dtype=torch.float32)
         for parameter in model.parameters():
             if parameter.ndim == 1:  # the weights of norms would be all ones or zeros
                 parameter.data += 0.1 * torch.randn_like(parameter)
         for name, buffer in model.named_buffers():
-            if name.endswith("bias"):  # added to the scores of experts
+            if name.endswith(("bias", "layer_scalar")):  # added to the scores of experts, or the factor of a layer
                 buffer.add_(0.1 * torch.randn_like(buffer))
         model.save_pretrained(folder, max_shard_size=file_bytes)
     if kind in FUSED:
@@ -461,6 +489,7 @@ def find_tensors(folder: Path, start: int, stop: int) -> set[str]:
         wanted.add("before")
     if stop == LAYERS:
         wanted.add("after")
+    wanted.add("every")
     return {name for name in checkpoint.tensors if adapter.find_part(name) in wanted}
 
 

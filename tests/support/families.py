@@ -16,7 +16,20 @@ from typing import Any
 import pytest
 import torch
 
-from parallax_core.api import Answer, Backend, Draw, Drawn, LayerRange, SeqId, Stage, StagePlan, Truncate
+from parallax_core.api import (
+    Answer,
+    Backend,
+    Draw,
+    Drawn,
+    LayerRange,
+    SeqId,
+    Stage,
+    StagePlan,
+    Truncate,
+    Unsupported,
+    list_borders,
+)
+from parallax_core.testing.blocks import bring_blocks
 from parallax_core.testing.checks.chain import Chain
 from tests.support.checkpoints import BASE, LAYERS, PROVED, load_reference, save_family
 
@@ -68,8 +81,24 @@ class Family:
         self.kind = kind
         self.num_layers = int((BASE | PROVED.get(kind, {}))["num_hidden_layers"])
         self.folder = folder
+        shape = bring_blocks(StagePlan(model=folder), "torch").shape
+        self.borders = list_borders(shape) if shape else ()
         self._model: Any = load_reference(folder)
         self._logits: dict[tuple[int, ...], torch.Tensor] = {}
+
+    @property
+    def legal(self) -> list[int]:
+        """The layers that a stage may begin with, but the first."""
+        illegal = {border.layer for border in self.borders if border.obstacle}
+        return [cut for cut in range(1, self.num_layers) if cut not in illegal]
+
+    def find_refusal(self, cut: int) -> str:
+        """Return the error of a stage that begins with a layer; empty: it opens."""
+        try:
+            with self.open_chain((cut,)):
+                return ""
+        except Unsupported as error:
+            return error.message
 
     def open_chain(self, cuts: Sequence[int], memory_fraction: float = 0.1) -> Chain:
         """Return the stages that begin at layer 0 and at ``cuts``, as a context manager that closes them."""

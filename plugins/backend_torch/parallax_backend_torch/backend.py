@@ -25,6 +25,7 @@ from parallax_core.api import (
     Stage,
     StagePlan,
     Unsupported,
+    check_cuts,
     choose_layers,
     format_bytes,
     identify_weights,
@@ -138,10 +139,13 @@ def _open_weights(plan: StagePlan, shape: Shape) -> Loading:
 
     Raises:
         ParallaxError: if there is not enough memory for them.
+        Unsupported: if the model cannot be cut where the layers begin or end.
     """
     selection = Selection(
         choose_layers(plan, shape.num_layers), shape.num_layers, shape.is_tied, shape.every, shape.after, shape.mapped
     )
+    if plan.shape is not None:
+        check_cuts(plan.shape, selection.layers)
     file = open_file(plan.model, selection, plan.progress)
     factory = choose_factory(plan, _read_options(plan), file.tensors.values())
     needed, room = estimate_bytes(file, factory), find_room(factory.device)

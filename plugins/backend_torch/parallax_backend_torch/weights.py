@@ -312,6 +312,10 @@ class Weights:
         spelt = self._spell(f"{name}.weight")
         return MappedTable(self.file.view(spelt), self.file.forms.get(spelt), self.factory)
 
+    def leave(self, *names: str) -> None:
+        """Count tensors as used that checkpoints may have, and this family does not need."""
+        self.file.left.difference_update(map(self._spell, names))
+
     def top(self) -> Weights:
         """Return the tensors outside the layers, such as those in `model.Shape.every`."""
         return replace(self, prefix="")

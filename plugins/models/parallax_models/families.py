@@ -36,6 +36,12 @@ FAMILIES = (
     _offer("qwen3", "Qwen3, dense", "Qwen3ForCausalLM", "qwen2:Qwen2"),
     _offer("qwen3_moe", "Qwen3 with experts", "Qwen3MoeForCausalLM", "qwen3_moe:Qwen3Moe"),
     _offer("gemma3", "Gemma 3, text", "Gemma3ForCausalLM", "gemma3:Gemma3"),
+    _offer(
+        "gemma4",
+        "Gemma 4, text",
+        "Gemma4ForCausalLM Gemma4ForConditionalGeneration",
+        "gemma4:Gemma4",
+    ),
     _offer("gpt_oss", "GPT-OSS", "GptOssForCausalLM", "gpt_oss:GptOss", parser="harmony"),
     _offer("deepseek_v3", "DeepSeek-V3 and R1", "DeepseekV3ForCausalLM", "deepseek_v3:DeepseekV3"),
     _offer("deepseek_v32", "DeepSeek-V3.2", "DeepseekV32ForCausalLM", "deepseek_v32:DeepseekV32"),

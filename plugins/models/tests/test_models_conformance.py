@@ -8,6 +8,7 @@ from typing import Any
 
 from parallax_core.testing.model import ModelConformance, write_checkpoint
 from parallax_models.plugin import parallax_register_models
+from tests.support.checkpoints import save_family
 
 SPECS = {spec.name: spec for spec in parallax_register_models()}
 HIDDEN, HEADS, MIDDLE, EXPERTS, VOCAB = 32, 4 * 8, 48, 4, 97
@@ -72,3 +73,13 @@ class TestQwen3WithExperts(ModelConformance):
         experts = {"num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
         config = {**CONFIG, **experts, "architectures": ["Qwen3MoeForCausalLM"], "tie_word_embeddings": False}
         return [write_checkpoint(folder / "model", config, make_model(layer, is_tied=False))]
+
+
+class TestGemma4(ModelConformance):
+    spec = SPECS["gemma4"]
+    refused = (("num_kv_shared_layers", 7), ("num_kv_shared_layers", -1), ("head_dim", 0), ("sliding_window", "wide"))
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        for kind in ("gemma4_text", "gemma4_moe"):
+            save_family(kind, folder / kind)
+        return [folder / kind for kind in ("gemma4_text", "gemma4_moe")]

@@ -56,9 +56,9 @@ class Olmo2:
 
 
 def read_count(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return a setting that is a whole number, at least 1."""
+    """Return a setting that is a whole number, from 1 to 2**24."""
     value = default if config.get(name) is None else config[name]
-    if type(value) is not int or value < 1:
+    if type(value) is not int or not 1 <= value <= 2**24:
         raise Unsupported(f"{name!r} in config.json is {value!r}, not a whole number", "fetch the model again")
     return value
 
