@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from parallax_backend_torch.weights import Selection
-from parallax_core.api import LayerRange
+from parallax_core.api import BackendFailed, LayerRange, Leasing, StagePlan, Unsupported
+from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.model import read_checkpoint
 from tests.support.checkpoints import FAMILIES, LAYERS, MORE, find_tensors, save_family
 from tests.support.families import (
@@ -24,7 +26,7 @@ from tests.support.families import (
     run_ragged,
     run_returns,
 )
-from tests.support.torch_backend import TorchBackend
+from tests.support.torch_backend import TorchBackend, bring_family
 
 LENGTH = 36
 EDGES = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 35)
@@ -113,3 +115,45 @@ def test_windows_that_forgot_go_back_as_far_as_they_say(family: Make, kind: str)
         trial = Trial(family(kind), chain)
         assert 0 < run_returns(trial, LONG, range(0, LONG, 9)) < LONG // 9
         assert trial.find_error() < TOLERANCES.get(kind, TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "gemma3_text", "granitemoehybrid", "gemma4_text"])
+def test_stage_has_the_pools_of_all_its_layers_wherever_it_begins(kind: str, tmp_path: Path) -> None:
+    family = Family(kind, tmp_path, TorchBackend())
+    shape = bring_family(StagePlan(model=tmp_path)).shape
+    assert shape
+    for cut in family.legal:
+        with family.open_chain((cut,), 1e-3) as chain:
+            for stage in chain.stages:
+                layers = shape.layers[stage.info.layers.start : stage.info.layers.stop]
+                assert {pool.kind for pool in stage.info.pools} == {layer.kind for layer in layers}
+
+
+def test_layers_that_share_keys_are_not_cut_apart(tmp_path: Path) -> None:
+    family = Family("gemma4_text", tmp_path, TorchBackend())
+    assert family.legal == [1, 2, 3]
+    assert family.find_refusal(4).endswith("between layers 3 and 4: layer 5 reads the keys of layer 3")
+    plan = replace(bring_family(StagePlan(model=tmp_path, leased=True)), memory_fraction=1e-3)
+    stage = TorchBackend().open_stage(plan)
+    assert isinstance(stage, Leasing)
+    with pytest.raises(Unsupported, match="between layers 5 and 6: layer 6 reads the keys of layer 4"):
+        stage.lease(LayerRange(0, 6), 0.5)
+    stage.lease(LayerRange(3, 7), 0.5).close()
+    stage.close()
+
+
+def test_plane_that_a_family_forgets_to_take_is_missed_by_the_next_stage(tmp_path: Path) -> None:
+    save_family("glm_moe_dsa", tmp_path)
+    plan = bring_family(StagePlan(model=tmp_path, dtype="float32", memory_fraction=1e-3))
+    assert plan.shape
+    cut = next(index for index, layer in enumerate(plan.shape.layers) if len(layer.takes) > 1)
+    forgetful = tuple(replace(layer, takes=("hidden",)) for layer in plan.shape.layers)
+    for shape in (plan.shape, replace(plan.shape, layers=forgetful)):
+        ranges = LayerRange(0, cut), LayerRange(cut, len(forgetful))
+        with Chain([TorchBackend().open_stage(replace(plan, shape=shape, layers=each)) for each in ranges]) as chain:
+            row = chain.row(chain.open(), (1, 2, 3))
+            if shape is plan.shape:
+                chain.step(row)
+            else:
+                with pytest.raises(BackendFailed, match="KeyError"):
+                    chain.step(row)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from parallax_core.api import (
     Availability,
     BackendSpec,
     LayerRange,
+    ModelShape,
     ModelSpec,
     ParallaxError,
     Ref,
@@ -21,15 +23,17 @@ from parallax_core.api import (
     Unsupported,
     hookimpl,
 )
-from parallax_core.base.errors import BrokenPlugin, UnknownName
+from parallax_core.base.errors import BrokenPlugin, UnknownName, UsageError
+from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.config import Config
+from parallax_core.deploy.layer_weights import cost_layers, place_layers
 from parallax_core.models.stages import open_stage
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.holes import punch_holes
 from parallax_core.testing.model import write_checkpoint
 from parallax_core.testing.toy import Toy, ToyStage
-from tests.conformance.test_model import CONFIG
+from tests.conformance.test_model import CONFIG, TinyAdapter
 
 BUILDER = object()
 
@@ -186,3 +190,36 @@ def test_backend_that_ignores_leases_is_refused_and_its_stage_closed(tmp_path: P
         open_to_lease(tmp_path, "ordinary")
     assert "another backend" in caught.value.hint
     assert Ordinary.stages[-1].closed
+
+
+class Sharing(TinyAdapter):
+    """A family whose last layer reads the keys of the first."""
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        shape = super().read_shape(config)
+        reader = replace(shape.layers[0], kv_width=0, source=0)
+        return replace(shape, layers=(*shape.layers[:-1], reader))
+
+
+SHARING = Sharing()
+
+
+def test_stage_that_cuts_layers_apart_is_refused_before_a_backend_loads_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    host = make_host({}, f"{__name__}:SHARING")
+    offer = host.backends().get("b")
+    with pytest.raises(Unsupported, match="between layers 1 and 2: layer 2 reads the keys of layer 0") as caught:
+        open_stage(host, offer, StagePlan(model=tmp_path, layers=LayerRange(0, 2)))
+    assert caught.value.hint == "run the model in one stage"
+    opened: Any = open_stage(host, offer, StagePlan(model=tmp_path, layers=LayerRange(0, 3)))
+    assert opened.shape == SHARING.read_shape(CONFIG)
+
+
+def test_layers_that_are_given_or_shared_out_keep_to_legal_cuts() -> None:
+    host = make_host({}, f"{__name__}:SHARING")
+    two = ParallelConfig(num_stages=2)
+    with pytest.raises(UsageError, match="can be cut into at most 1"):
+        place_layers(two, host, CONFIG)
+    with pytest.raises(Unsupported, match="between layers 0 and 1: layer 2 reads the keys of layer 0"):
+        place_layers(ParallelConfig(num_stages=2, layers=parse_layers("0-1,1-3")), host, CONFIG)
+    assert cost_layers(host, CONFIG, "float32").illegal == {1, 2}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from parallax_core.base.errors import UsageError
 from parallax_core.cluster.placement.partition import fit_layers, split_layers
+from parallax_core.contracts.stage import LayerRange
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "data" / "partitions.json").read_text())
 """What the layers of random models were when splitting and fitting were two algorithms; None: refused."""
@@ -86,3 +87,14 @@ def test_split_is_as_good_as_any(weights: list[int], data: st.DataObject) -> Non
 def test_weights_that_are_not_those_of_the_layers_are_refused(weights: list[int]) -> None:
     with pytest.raises(ValueError, match="2 layers need as many weights"):
         split_layers(2, 1, weights)
+
+
+def test_stages_begin_only_where_the_model_can_be_cut() -> None:
+    assert split_layers(6, 2, illegal={3, 4}) == (LayerRange(0, 2), LayerRange(2, 6))
+    assert fit_layers((1,) * 6, (1.0, 1.0, 1.0), illegal={2, 4}) == (
+        LayerRange(0, 1),
+        LayerRange(1, 3),
+        LayerRange(3, 6),
+    )
+    with pytest.raises(UsageError, match="can be cut into at most 4"):
+        split_layers(6, 5, illegal={3, 4})
