@@ -36,6 +36,7 @@ from parallax_core.contracts.model import ModelSpec
 from parallax_core.contracts.node_service import NodeServiceSpec
 from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.policy import PolicySpec
+from parallax_core.contracts.replica import ReplicaSpec
 from parallax_core.contracts.setting import Settings, SettingsSpec
 from parallax_core.contracts.source import SourceSpec
 from parallax_core.contracts.surface import HttpSurface
@@ -134,6 +135,15 @@ def parallax_register_node_services() -> Iterable[NodeServiceSpec]:  # type: ign
     """Offer services of nodes and heads, with messages and purposes of links of their own.
 
     Return one spec per service. A service runs in each worker, in each server that nodes join, or in both.
+    """
+
+
+@hookspec
+def parallax_register_replicas() -> Iterable[ReplicaSpec]:  # type: ignore[empty-body]
+    """Offer kinds of replicas, which serve a whole model in place of core's pipeline of stages.
+
+    Return one spec per kind. A backend names the kind in `BackendSpec.opens`. What its worker does is a node service
+    of the same plugin. Test it with its kit, `parallax_core.testing.replica_kind.ReplicaKindConformance`.
     """
 
 

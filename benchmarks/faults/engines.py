@@ -3,51 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 
-from benchmarks.faults.fleet import TIMEOUT_S, TOY_TRANSPORT, write
+from benchmarks.faults.fleet import TIMEOUT_S, write
 from benchmarks.faults.readers import Readers, make_questions
-from benchmarks.faults.run import Figures, Run, private_folder, say, spread, wait_until
+from benchmarks.faults.run import Figures, Run, say, spread, wait_until
 from benchmarks.faults.stages import judge
 from benchmarks.processes import is_running, list_processes
 from benchmarks.servers import PATIENCE_S, cluster, serving
-from parallax_core.api import TransportPlan
 from parallax_core.builtin.routing import LeastPendingTokens
-from parallax_core.node.membership.registry import NodeRegistry
-from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.routing.router import Router
-from parallax_core.node.whole_model.engine import TextEngine
-from parallax_core.node.whole_model.host import EngineAssignment, EngineHost
-from parallax_core.node.whole_model.remote import RemoteEngine
-from parallax_core.testing.node import BACKEND, name_toy
-from parallax_transport_zmq.address import place_local
-from parallax_transport_zmq.transport import ZmqTransport
+from parallax_core.testing.token_engine import TextEngine
 from tests.support.crowd import TOY, ClientPool, finish_clients, now
-from tests.support.node_services import equip
+from tests.support.engine_workers import ProcessEngine
 
 STOP_EVERY = 10
 
 
-async def measure_toy(times: int, rng: random.Random, private: Path) -> Figures:
-    head = TransportPlan(node="head", listen=place_local(private, "head"), timeout_s=TIMEOUT_S)
-    registry = equip(NodeRegistry(ZmqTransport(head), "head"))
-
-    def command(node: str) -> list[str]:
-        plan = {"node": node, "transport": TOY_TRANSPORT, "connect": registry.address, "timeout_s": TIMEOUT_S}
-        plan |= {"listen": place_local(private, node)}
-        return [sys.executable, "-m", "parallax_core.testing.node", json.dumps(plan)]
-
-    supervisor = WorkerSupervisor(command)
-    assignment = EngineAssignment(node="worker/0/0", model=name_toy(TOY), backend=BACKEND)
-    engine = TextEngine(RemoteEngine(EngineHost(assignment, registry, supervisor)), write)
+async def measure_toy(times: int, rng: random.Random) -> Figures:
+    linked = ProcessEngine(TOY, TIMEOUT_S)
+    supervisor, engine = linked.supervisor, TextEngine(linked, write)
     router = Router([engine], LeastPendingTokens(), lambda: engine.max_length)
-    await registry.start()
     await router.start()
     pool, seconds, pids = ClientPool(router, rng), list[float](), set[int]()
     clients = [asyncio.create_task(pool.send_requests()) for _ in range(16)]
@@ -64,7 +44,6 @@ async def measure_toy(times: int, rng: random.Random, private: Path) -> Figures:
     hung = await finish_clients(clients, pool)
     pids |= set(supervisor.pids)
     await router.stop()
-    await registry.stop()
     found = judge(pool.sent, [], is_exact=True)
     left = {"hung": hung, "processes left": sum(map(is_running, pids))}
     return found | {"next_answer_s": spread(seconds), "faults": found["faults"] | left}
@@ -72,9 +51,8 @@ async def measure_toy(times: int, rng: random.Random, private: Path) -> Figures:
 
 def engine(run: Run) -> None:
     """Kill the process of a toy engine, or stop it every tenth time: requests end with all tokens, or an error."""
-    with private_folder() as private:
-        rng = random.Random(run.seed)
-        run.part("kills", lambda: asyncio.run(measure_toy(run.times(100), rng, private)))
+    rng = random.Random(run.seed)
+    run.part("kills", lambda: asyncio.run(measure_toy(run.times(100), rng)))
 
 
 def kill_one(url: str, readers: Readers, rng: random.Random) -> dict[str, float]:

@@ -156,6 +156,7 @@ from parallax_core.contracts.policy import (
 )
 from parallax_core.contracts.progress import Progress, Unit, silent
 from parallax_core.contracts.relay import Relayable
+from parallax_core.contracts.replica import ReplicaSpec
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.service_message import ServiceMessage, service_tag
 from parallax_core.contracts.setting import Settings, SettingsSpec
@@ -514,6 +515,8 @@ __all__ = [  # noqa: RUF022 -- in groups
     "ServerRequest",
     "WantedNodes",
     "WorkerRequest",
+    # Kinds of replicas; `parallax_core.api.replica` has the rest
+    "ReplicaSpec",
     # Events, and routes of the HTTP server
     "EngineReady",
     "Event",
@@ -584,7 +587,6 @@ PROVISIONAL = frozenset(
         "BadFrame",
         "Epoch",
         "Failure",
-        "Grammar",
         "GrammarKind",
         "Heartbeat",
         "Hello",
@@ -594,7 +596,6 @@ PROVISIONAL = frozenset(
         "Opens",
         "Result",
         "Step",
-        "TokenEngine",
         "Welcome",
         "WireVersionMismatch",
         "answer_draw",

@@ -29,13 +29,12 @@ from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import StagePlan
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.status import ReplicaLimits
-from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.deployment import Deployment, ReplicaEngine
 from parallax_core.deploy.kinds import ServePlan, read_serve_plan
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.node.events.delivery import EventBus
-from parallax_core.node.whole_model.engine import TextEngine
+from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.output import claim_output
 from parallax_core.server.options import ServerOptions
@@ -203,11 +202,8 @@ def _announce(
     if deployment.parser is not None:
         logger.debug("output parser %s", deployment.parser.spec.name)
     for engine in engines:
-        if isinstance(engine, TextEngine):
-            _log_engine(engine.info)
-        else:
-            for info in engine.infos:
-                _log_stage(info)
+        for info in engine.infos if isinstance(engine, PipelineEngine) else ():
+            _log_stage(info)
     for limits in {engine.limits for engine in engines}:
         if limits is not None:
             _log_limits(limits, deployment.stages.plan)
@@ -237,17 +233,6 @@ def _log_stage(info: StageInfo) -> None:
         info.weight_bytes / 10**6,
         pool.num_pages * pool.page_size,
         min(info.context_length, pool.num_pages * pool.page_size),
-    )
-
-
-def _log_engine(info: EngineInfo) -> None:
-    logger.debug(
-        "engine ready layers=%d device=%r dtype=%s context=%d tokens seed=%s",
-        info.num_layers,
-        info.device,
-        info.dtype,
-        info.context_length,
-        info.seed,
     )
 
 

@@ -9,12 +9,11 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
@@ -29,7 +28,6 @@ from parallax_core.config.config import Config
 from parallax_core.config.home import keys_folder
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.deployment import WorkerRequest
-from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.deployment_kind import FIXED, FOUND, call
@@ -37,21 +35,17 @@ from parallax_core.deploy.head_access import HeadAccess, WorkRequest
 from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.deploy.node_services import WorkerContext, make_services, open_transport
 from parallax_core.deploy.stage_opener import StageOpener, make_opener
-from parallax_core.node.worker.engine_session import OpenEngine
 from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.rejoin import HeadPlace, serve_again
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.shared_layers import OpenStage, SharedLayers
 from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.plugins.host import PluginHost
-from parallax_core.wire.engine import AssignEngine
-from parallax_core.wire.membership import Assign, Join
+from parallax_core.wire.membership import Join
 
 SHUTDOWN_S = 0.5
 """Seconds that plugins have to shut down."""
 
-A = TypeVar("A", Assign, AssignEngine)
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -96,8 +90,8 @@ def _tell(settings: WorkerSettings) -> None:
 class WorkerView(Protocol):
     """Shows what a worker loads and does."""
 
-    def watch(self, open_model: Callable[[A, Progress], T]) -> Callable[[A, Progress], T]:
-        """Return a function that opens stages or engines, whose calls are shown."""
+    def watch(self, open_stage: OpenStage) -> OpenStage:
+        """Return a function that opens stages, whose calls are shown."""
 
     def watching(self, place: HeadPlace, session: WorkerSession) -> AbstractAsyncContextManager[None]:
         """Return a context in which a session is shown."""
@@ -150,16 +144,13 @@ async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     await transport.start()
     services = NodeServices(transport)
     open_stage: OpenStage = opener.open_stage
-    open_engine: OpenEngine = opener.open_engine
-    if view is not None:
-        open_stage, open_engine = view.watch(open_stage), view.watch(open_engine)
-    layers = SharedLayers(open_stage)
+    layers = SharedLayers(view.watch(open_stage) if view is not None else open_stage)
     place = HeadPlace(settings.connect, settings.head, node)
     join = _describe_node(plan, transport, opener)
     context = WorkerContext(node, services, settings, plugins, plan.config_file, opener, keys, layers, place, join)
     for service in make_services(plugins, "node", context):
         services.add(service)
-    session, beside = WorkerSession(services, node, layers, open_engine), plan.access.beside
+    session, beside = WorkerSession(services, node, layers), plan.access.beside
     try:
         shown = view.watching(place, session) if view is not None else contextlib.nullcontext()
         async with beside(transport, place) if beside is not None else contextlib.nullcontext(), shown:
@@ -194,15 +185,7 @@ async def _serve(plan: WorkerPlan, place: HeadPlace, session: WorkerSession, joi
         ParallaxError: whatever `WorkerSession.serve` raises.
     """
     if plan.settings.supervised and not plan.settings.as_joined:
-        serving = asyncio.create_task(session.serve(place.address, place.head, join))
+        serving = session.serve(place.address, place.head, join)
     else:
-        serving = asyncio.create_task(serve_again(session, place, join, plan.access.seek, plan.access.tries))
-    running = asyncio.create_task(session.services.run())
-    try:
-        await asyncio.wait([serving, running], return_when=asyncio.FIRST_COMPLETED)
-        ended = running if running.done() else serving
-    finally:
-        for task in (serving, running):
-            task.cancel()
-        await asyncio.gather(serving, running, return_exceptions=True)
-    ended.result()
+        serving = serve_again(session, place, join, plan.access.seek, plan.access.tries)
+    await session.services.run_beside(serving)

@@ -21,6 +21,7 @@ OfferKind = Literal[
     PolicyKind,
     "settings",
     "node_service",
+    "replica",
     "command",
 ]
 """The kinds of named things that plugins offer."""

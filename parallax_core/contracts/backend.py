@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.device import DeviceBenchmark, DevicePlan, DType
@@ -52,8 +52,9 @@ class StagePlan:
     loading: see `refuse_leases`."""
 
 
-Opens = Literal["stage", "engine"]
-"""What a backend opens: stages of a pipeline (`Backend`), or engines for whole models (`EngineBackend`)."""
+Opens = str
+"""The kind of replicas that a backend serves: ``stage``, stages of core's pipeline (`Backend`); ``engine``, engines for
+whole models (`EngineBackend`), by ``parallax-engines``; or one of another plugin, see `ReplicaSpec`."""
 
 
 class Backend(Protocol):
@@ -116,8 +117,8 @@ class BackendSpec:
     """The dataclass of the section of the configuration that holds the backend's options; the plugin declares it with
     a `SettingsSpec`, too. Core reads it and fills `StagePlan.options`. None: the backend has no options."""
     opens: tuple[Opens, ...] = ("stage",)
-    """The kinds it opens. The first serves models that are not split; stages serve split models, and layers given by
-    a user."""
+    """The kinds of replicas it opens. The first serves models that are not split; stages serve split models, and layers
+    given by a user."""
     engine: Ref[EngineSpec] | None = None
     """Describes the engine that the backend runs, if it is installed apart from the backend. Loading it imports no
     engine. None: the backend has all it needs."""

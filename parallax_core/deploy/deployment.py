@@ -15,8 +15,8 @@ from parallax_core.contracts.joining import ListeningHead
 from parallax_core.contracts.node_service import ClientConnections
 from parallax_core.contracts.policy import RoutingPolicy
 from parallax_core.contracts.status import NodeStatus
-from parallax_core.deploy.engines import EngineWorkers
 from parallax_core.deploy.executors import LocalStages, RemoteStages
+from parallax_core.deploy.replicas import WholeReplicas
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.membership.registry import NodeRegistry
@@ -25,7 +25,7 @@ from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
 from parallax_core.node.status import describe_node, describe_spares
-from parallax_core.node.whole_model.engine import TextEngine
+from parallax_core.node.text_engine import TextEngine
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ Listening = Callable[[NodeRegistry], AbstractAsyncContextManager[ListeningHead |
 TellLoss = Callable[[int, str], None]
 """Told the rank of a replica and the reason when it is lost."""
 ReplicaEngine = PipelineEngine | TextEngine
-"""A replica: stages, or an engine that schedules itself."""
+"""A replica: stages, or one of a kind that a plugin offers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class Deployment:
     model_id: str
     folder: Path
     text: ModelTokenizer
-    stages: LocalStages | RemoteStages | EngineWorkers
+    stages: LocalStages | RemoteStages | WholeReplicas
     pipeline: PipelineOptions
     topology: ParallelConfig
     routing: RoutingPolicy
@@ -62,7 +62,7 @@ class Deployment:
         options = replace(self.pipeline, releases_requests=lambda: len(self.topology.replicas) > 1)
         for rank, places in enumerate(self.topology.replicas):
             lost = partial(on_lost, rank) if on_lost else None
-            if isinstance(self.stages, EngineWorkers):
+            if isinstance(self.stages, WholeReplicas):
                 engines.append(self.stages.make_engine(rank, places[0], options, self.text.decode, lost))
             else:
                 executor = self.stages.make_executor(rank, places, options)
@@ -110,7 +110,7 @@ class Deployment:
         match self.stages:
             case RemoteStages() as stages:
                 return stages.registry
-            case EngineWorkers(workers=stages):
+            case WholeReplicas(workers=stages):
                 return stages.registry
             case _:
                 return None

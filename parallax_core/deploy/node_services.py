@@ -10,6 +10,8 @@ from typing import Any, Literal
 from parallax_core.base.errors import BrokenPlugin, ParallaxError, PluginConflict
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.node_service import MessageKinds, NodeService, NodeServiceSpec, ServiceContext
+from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.replica import PreparedModel
 from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.deploy.stage_opener import StageOpener
@@ -26,7 +28,7 @@ from parallax_core.wire.membership import Join
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """A node, as our own services see it; see `ServiceContext`."""
+    """A node, as our own services see it; see `NodeContext`."""
 
     node: str
     services: NodeServices
@@ -47,6 +49,14 @@ class WorkerContext:
     def transport(self) -> Transport:
         """Its transport."""
         return self.services.paths.transport
+
+    def prepare_model(self, model: str, backend: str, progress: Progress) -> PreparedModel:
+        """Find or fetch a model that the head names, and make the backend; see `NodeContext.prepare_model`."""
+        return self.opener.prepare_model(model, backend, progress)
+
+    async def pause(self) -> None:
+        """Ask other services to leave the device alone, since a model is about to be loaded."""
+        await self.services.pause()
 
 
 def open_transport(

@@ -1,4 +1,4 @@
-"""Opens the stages and engines that a worker is assigned, with the installed plugins."""
+"""Opens the stages that a worker is assigned, and prepares whole models, with the installed plugins."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from pathlib import Path
 from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.base.ids import is_further
 from parallax_core.base.machine import Machine
-from parallax_core.checkpoint.reader import read_config
+from parallax_core.checkpoint.reader import find_missing, read_config
 from parallax_core.checkpoint.weights_version import digest_parts
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
 from parallax_core.contracts.progress import Progress
+from parallax_core.contracts.replica import PreparedModel
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import LayerRange, Stage
-from parallax_core.contracts.token_engine import EnginePlan
 from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
-from parallax_core.models.engines import open_engine
 from parallax_core.models.layer_fetch import LayerFetcher
+from parallax_core.models.stage_tensors import check_present, choose_tensors
 from parallax_core.models.stages import open_stage
 from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
-from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
-from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign
 
 
@@ -45,7 +43,7 @@ class FixedStage:
 
 
 class StageOpener:
-    """Opens the stages and engines assigned to a worker, with the installed plugins."""
+    """Opens the stages assigned to a worker, and prepares whole models, with the installed plugins."""
 
     def __init__(
         self,
@@ -100,7 +98,7 @@ class StageOpener:
         """
         start, stop = (assign.holds_start, assign.holds_stop) if assign.memory_share else (assign.start, assign.stop)
         layers = LayerRange(start, stop) if stop else None
-        offer, folder = self._prepare(assign, layers, progress)
+        offer, folder = self._find(assign.model, assign.backend, layers, progress)
         plan = StagePlan(
             model=folder.path,
             listed_weights=folder.listed_weights,
@@ -115,28 +113,24 @@ class StageOpener:
         )
         return open_stage(self._plugins, offer, plan)
 
-    def open_engine(self, assign: AssignEngine, progress: Progress) -> OpenedEngine:
-        """Find or fetch the model, and return an engine for it, not started.
-
-        Raises:
-            ParallaxError: if it cannot be fetched, or the backend refuses it, or the model is not allowed.
-        """
-        offer, folder = self._prepare(assign, None, progress)
-        plan = EnginePlan(
-            model=folder.path,
+    def prepare_model(self, model: str, backend: str, progress: Progress) -> PreparedModel:
+        """Find or fetch a whole model, and make the backend; see `NodeContext.prepare_model`."""
+        offer, folder = self._find(model, backend, None, progress)
+        missing = find_missing(folder.path)
+        if missing and (tensors := choose_tensors(self._plugins, read_config(folder.path), None)):
+            check_present(folder.path, tensors, missing)
+        return PreparedModel(
+            name=offer.spec.name,
+            backend=offer.load(offer.spec.factory)(),
+            folder=folder.path,
+            memory_share=self._limit_share(1.0),
             listed_weights=folder.listed_weights,
-            dtype=assign.dtype,
-            device=assign.device,
-            memory_fraction=self._limit_share(assign.memory_fraction),
-            max_batch_tokens=assign.max_batch_tokens,
-            max_running=assign.max_running,
-            progress=progress,
+            options=self._plugins.read_options(offer),
+            weights_parts={**digest_parts(folder.path), **folder.listed_weights},
         )
-        parts = {**digest_parts(folder.path), **folder.listed_weights}
-        return OpenedEngine(open_engine(self._plugins, offer, plan), parts)
 
-    def _prepare(
-        self, assign: Assign | AssignEngine, layers: LayerRange | None, progress: Progress
+    def _find(
+        self, model: str, backend: str, layers: LayerRange | None, progress: Progress
     ) -> tuple[Offer[BackendSpec], ModelFolder]:
         """Return the backend for a model, and the folder with at least some of its layers; None: with all."""
         if self._fault is not None:
@@ -145,11 +139,10 @@ class StageOpener:
             asked = f"{layers.start}-{layers.stop}" if layers is not None else "all of them"
             message = f"this node runs layers {self.fixed} only, not {asked}"
             raise ParallaxError(message, "have the server find its nodes: `parallax serve --find`")
-        offers = [offer for offer in self._backends if assign.backend in {"", offer.spec.name}]
+        offers = [offer for offer in self._backends if backend in {"", offer.spec.name}]
         if not offers:
-            message = f"this node has no backend {assign.backend!r}, only {', '.join(self.names)}"
+            message = f"this node has no backend {backend!r}, only {', '.join(self.names)}"
             raise ParallaxError(message, "install it there, or name another --backend")
-        model = assign.model
         if self.fixed is not None:  # the head compares the content of the weights with its own
             model = self.fixed.model
         else:

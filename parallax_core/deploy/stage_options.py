@@ -19,7 +19,6 @@ from parallax_core.contracts.device import DType
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.additions import NOTHING, Additions
 from parallax_core.deploy.backend_options import BackendOptions, collect_options, read_backend_options
-from parallax_core.deploy.engines import EngineWorkers, find_engine_backend
 from parallax_core.deploy.executors import (
     INPROCESS,
     LocalStages,
@@ -30,6 +29,7 @@ from parallax_core.deploy.executors import (
 )
 from parallax_core.deploy.interpreter import find_engine_pythons, read_pythons
 from parallax_core.deploy.layer_weights import cost_layers, place_layers
+from parallax_core.deploy.replicas import STAGE, ReplicaKind, WholeReplicas, find_kind
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.node.executor.base import Executor
 from parallax_core.node.executor.remote import RemoteExecutor
@@ -59,13 +59,13 @@ def read_parallel(settings: ServeSettings) -> ParallelConfig:
     )
 
 
-def choose_transport_name(settings: ServeSettings, parallel: ParallelConfig, engine: str = "") -> str:
+def choose_transport_name(settings: ServeSettings, parallel: ParallelConfig, kind: ReplicaKind | None = None) -> str:
     """Return the transport to use: the user's, or else one between processes if there are several.
 
     Args:
         settings: the user's.
         parallel: the stages and replicas.
-        engine: the backend whose engine serves the whole model, in a process of its own; empty: stages do.
+        kind: the kind of replicas that serves the whole model, in a process of its own; None: stages do.
 
     Raises:
         UsageError: if other settings need worker processes, and the user's transport cannot reach any.
@@ -74,11 +74,13 @@ def choose_transport_name(settings: ServeSettings, parallel: ParallelConfig, eng
     if settings.transport == INPROCESS and needs:
         message = f"--{needs[0]} needs a transport between processes, which {INPROCESS} is not"
         raise UsageError(message, "leave --transport out, or use --transport zmq")
-    if settings.transport == INPROCESS and engine:
-        message = f"the engine of {engine!r} runs in a process of its own, which --transport {INPROCESS} cannot reach"
+    if settings.transport == INPROCESS and kind:
+        message = (
+            f"the engine of {kind.backend!r} runs in a process of its own, which --transport {INPROCESS} cannot reach"
+        )
         raise UsageError(message, "leave --transport out, or use --transport zmq")
     several = parallel.num_stages * parallel.data_parallel > 1
-    return settings.transport or ("zmq" if several or needs or engine else INPROCESS)
+    return settings.transport or ("zmq" if several or needs or kind else INPROCESS)
 
 
 def split_backends(text: str | None, num_stages: int) -> tuple[str, ...]:
@@ -114,8 +116,8 @@ class StageOptions:
     """By backend: its Python interpreter, if it is not this one."""
     given: BackendOptions
     """The options of backends that were given on the command line."""
-    engine: str = ""
-    """The backend whose engine serves the whole model; empty: stages do."""
+    kind: ReplicaKind | None = None
+    """The kind of replicas that serves the whole model; None: stages do."""
     added: Additions = NOTHING
 
     def place_layers(self, config: dict[str, Any]) -> ParallelConfig:
@@ -151,8 +153,8 @@ class StageOptions:
         private: Path,
         model: str = "",
         registry: NodeRegistry | None = None,
-    ) -> LocalStages | RemoteStages | EngineWorkers:
-        """Return the stages or engines, which make the replicas.
+    ) -> LocalStages | RemoteStages | WholeReplicas:
+        """Return the stages, or replicas of another kind, which make the engines.
 
         Args:
             plan: the plan of every stage; its model folder needs weights only if stages run in this process.
@@ -186,7 +188,7 @@ class StageOptions:
             balance=self._make_balance(config, plan.dtype),
             spares=SparePool(settings.spares, registry, supervisor, weights) if settings.spares else None,
         )
-        return EngineWorkers(workers=stages) if self.engine else stages
+        return WholeReplicas(kind=self.kind, workers=stages) if self.kind else stages
 
     def _make_balance(self, config: dict[str, Any], dtype: DType) -> Callable[[RemoteExecutor], Executor] | None:
         """Return what balances layers by measurement, if they are to be."""
@@ -242,8 +244,8 @@ def read_stage_options(settings: ServeSettings, plugins: PluginHost, added: Addi
     """
     parallel = read_parallel(settings)
     backends = split_backends(settings.backend, parallel.num_stages)
-    engine = find_engine_backend(settings, parallel, plugins)
-    transport = plugins.transports().get(choose_transport_name(settings, parallel, engine))
+    kind = find_kind(settings, parallel, plugins)
+    transport = plugins.transports().get(choose_transport_name(settings, parallel, kind))
     pythons = {**find_engine_pythons(settings, plugins, backends), **read_pythons(settings, backends)}
     here = {name for name in backends if settings.listen is None and name not in pythons}
     return StageOptions(
@@ -255,7 +257,7 @@ def read_stage_options(settings: ServeSettings, plugins: PluginHost, added: Addi
         offers={name: find_stage_backends(plugins, name) for name in here},
         pythons=pythons,
         given=read_backend_options(settings, plugins),
-        engine=engine,
+        kind=kind,
         added=added,
     )
 
@@ -266,7 +268,7 @@ def find_stage_backends(plugins: PluginHost, name: str) -> list[Offer[BackendSpe
     Raises:
         ParallaxError: if there is none.
     """
-    return find_backends(plugins, name or None, None if name else "stage")
+    return find_backends(plugins, name or None, None if name else STAGE)
 
 
 def collect_advice(offers: Offers) -> tuple[str, ...]:

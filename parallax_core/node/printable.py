@@ -7,7 +7,6 @@ import msgspec
 from parallax_core.base.printable import make_printable
 from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.wire.base import MOST_NAME, MOST_TEXT
-from parallax_core.wire.engine import EngineStatus
 from parallax_core.wire.membership import Loading, Refusal
 from parallax_core.wire.messages import Failure, Message
 
@@ -21,8 +20,6 @@ def tidy(message: Message) -> Message:
         case Refusal():
             texts = {name: make_printable(getattr(message, name), MOST_TEXT) for name in ("message", "hint")}
             return msgspec.structs.replace(message, unreached=make_printable(message.unreached, MOST_NAME), **texts)
-        case EngineStatus():
-            return msgspec.structs.replace(message, reason=make_printable(message.reason, MOST_TEXT))
         case Loading():
             return msgspec.structs.replace(message, task=make_printable(message.task, MOST_NAME))
         case ServiceMessage():

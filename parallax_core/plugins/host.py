@@ -25,6 +25,7 @@ from parallax_core.contracts.model import ModelSpec
 from parallax_core.contracts.node_service import NodeServiceSpec
 from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
+from parallax_core.contracts.replica import ReplicaSpec
 from parallax_core.contracts.setting import Settings, SettingsSpec
 from parallax_core.contracts.source import SourceSpec
 from parallax_core.contracts.surface import HttpSurface
@@ -138,6 +139,10 @@ class PluginHost:
         return self._registry(
             "parallax_register_node_services", NodeServiceSpec, PluginKind("node service", "node_service")
         )
+
+    def replicas(self) -> Registry[ReplicaSpec]:
+        """Return the kinds of replicas offered by plugins."""
+        return self._registry("parallax_register_replicas", ReplicaSpec, PluginKind("kind of replicas", "replica"))
 
     def configure(self, config: Config) -> None:
         """Check the configuration and give every plugin its settings.
@@ -288,6 +293,7 @@ class PluginHost:
             "deployments": self.deployments(),
             **{kind: self.policies(kind) for kind in get_args(PolicyKind)},
             "node services": self.node_services(),
+            "replicas": self.replicas(),
             "settings": self.settings(),
         }
 

@@ -78,6 +78,7 @@ DISTRIBUTIONS = {
     "deployment joined": "parallax-cluster",
     "deployment planned": "parallax-cluster",
     **{f"preemption {name}": "parallax-policies" for name in ("newest-first", "none")},
+    "replica engine": "parallax-engines",
     **{f"routing {name}": "parallax-policies" for name in ("round-robin", "prefix-affinity", "least-finish-time")},
     **{f"scheduling {name}": "parallax-policies" for name in ("shortest-first", "fair-by-key")},
     "source gguf": "parallax-source-pypi",

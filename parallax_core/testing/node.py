@@ -22,17 +22,18 @@ from parallax_core.base import log
 from parallax_core.base.errors import PeerLost, StageLost
 from parallax_core.base.processes import end_with_parent
 from parallax_core.base.refs import Ref
+from parallax_core.contracts.node_service import NodeService
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import LayerRange, PoolKind, Stage, StageBatch
+from parallax_core.contracts.token_engine import EnginePlan, TokenEngine
 from parallax_core.contracts.transport import Transport, TransportPlan
-from parallax_core.node.worker.engine_session import OpenedEngine
 from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.session import WorkerSession
 from parallax_core.node.worker.stop import serve_until_signal
 from parallax_core.testing.liar import LiarTransport, Lie, LiePlan
+from parallax_core.testing.replica_kind import ToyModels
 from parallax_core.testing.stage_engine import make_toy_engine
 from parallax_core.testing.toy import SizeOptions, Toy, ToyStage
-from parallax_core.wire.engine import AssignEngine
 from parallax_core.wire.membership import Assign, Join
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     block_s: float = 5.0
     drain_s: float = 30.0
     """Seconds that it stays after SIGTERM if a pipeline uses its stage."""
+    service: str = ""
+    """The factory of a service that opens engines of a toy, as ``module:name``; empty: no service."""
 
 
 def name_toy(toy: Toy) -> str:
@@ -95,10 +98,9 @@ def open_toy(assign: Assign, progress: Progress) -> ToyStage:
     return stage
 
 
-def open_toy_engine(assign: AssignEngine, progress: Progress) -> OpenedEngine:
+def open_toy_engine(plan: EnginePlan) -> TokenEngine:
     """Return an engine for a toy, not started."""
-    progress("loading layers", 1, 1, "bytes")
-    return OpenedEngine(make_toy_engine(read_toy(assign.model), num_pages=200, max_batch_tokens=32, context=256), {})
+    return make_toy_engine(read_toy(plan.model.name), num_pages=200, max_batch_tokens=32, context=256)
 
 
 def make_transport(plan: NodePlan) -> Transport:
@@ -109,14 +111,19 @@ def make_transport(plan: NodePlan) -> Transport:
 
 
 async def serve_head(plan: NodePlan, open_stage: Callable[[Assign, Progress], Stage] = open_toy) -> None:
-    """Serve a head until it is gone, with stages that ``open_stage`` opens, and engines of a toy."""
+    """Serve a head until it is gone, with stages that ``open_stage`` opens."""
     transport = make_transport(plan)
     await transport.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, plan.block_s)
-    member = WorkerSession(NodeServices(transport), plan.node, open_stage, open_toy_engine)
+    services = NodeServices(transport)
+    if plan.service:
+        context = ToyModels(node=plan.node, transport=transport, make=open_toy_engine)
+        services.add(Ref[Callable[[ToyModels], NodeService]](plan.service).load()(context))
+    member = WorkerSession(services, plan.node, open_stage)
     join = Join(transport.address, (BACKEND,), socket.gethostname()[:256], os.getpid())
+    serving = member.serve(plan.connect, "head", join)
     try:
-        await serve_until_signal(member, member.serve(plan.connect, "head", join), plan.drain_s)
+        await serve_until_signal(member, services.run_beside(serving), plan.drain_s)
     except (PeerLost, StageLost) as error:
         logger.warning("node ends: %s", error.message)
     finally:

@@ -24,8 +24,6 @@ from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.base import MOST_TEXT
 from parallax_core.wire.checks import check_parts, check_words, require
-from parallax_core.wire.engine import Deltas, EngineOpened, EngineStatus
-from parallax_core.wire.engine_bounds import check_engine_message
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Join, Linked, Ready
 from parallax_core.wire.messages import CoreMessage, Hello, Mask, Result, Step, Welcome
@@ -54,8 +52,6 @@ def check_message(message: CoreMessage) -> None:
             check_info(message.info)
         case Join() | Hello() | Welcome() | Linked():
             check_introduction(message)
-        case Deltas() | EngineOpened() | EngineStatus():
-            check_engine_message(message)
         case Mask():
             check_mask(message.bits)
 

@@ -8,7 +8,6 @@ import msgspec
 
 from parallax_core.contracts.value import Count, Value
 from parallax_core.wire.api_data import ApiData
-from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.messages import (
     Failure,
     Heartbeat,
@@ -59,7 +58,6 @@ Header = (
     | Welcome
     | Membership
     | ApiData
-    | EngineMessage
     | UnsupportedMessage
 )
 """A message without tensors is its own header."""

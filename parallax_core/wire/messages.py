@@ -20,7 +20,6 @@ from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.base import Leased, Name, Text
-from parallax_core.wire.engine import EngineMessage
 from parallax_core.wire.membership import (
     Assign,
     HandOver,
@@ -180,19 +179,7 @@ class UnsupportedMessage(msgspec.Struct, frozen=True, array_like=True, forbid_un
 
 
 Membership = Join | Assign | Loading | Ready | Refusal | Hop | Linked | Release | Leave | HandOver
-CoreMessage = (
-    Step
-    | Result
-    | Failure
-    | Mask
-    | Heartbeat
-    | Hello
-    | Welcome
-    | Membership
-    | ApiData
-    | EngineMessage
-    | UnsupportedMessage
-)
+CoreMessage = Step | Result | Failure | Mask | Heartbeat | Hello | Welcome | Membership | ApiData | UnsupportedMessage
 """The messages of core."""
 Message = CoreMessage | ServiceMessage
 """Any message; those of a service are known only to a channel that was told of them."""

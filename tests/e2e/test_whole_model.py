@@ -22,7 +22,7 @@ import pytest
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from tests.e2e.conftest import END_TIMEOUT_S, Server
 from tests.e2e.tiny import NUM_LAYERS, write_tiny
-from tests.unit.plugins.site import PARALLAX, Site
+from tests.unit.plugins.site import OTHERS, PARALLAX, Site
 
 PLUGIN = """
 import subprocess
@@ -232,7 +232,17 @@ def test_engine_outlives_no_server(tmp_path: Path, model_home: Path, tiny: Path)
 def test_settings_that_an_engine_cannot_honour_are_refused(
     tmp_path: Path, options: tuple[str, ...], reason: str
 ) -> None:
-    done = make_site(tmp_path).run("serve", "model", "--backend", "whole", *options)
+    site = make_site(tmp_path)
+    environ = site.environment() | {DISABLED_VARIABLE: ",".join(each for each in OTHERS if each != "parallax-engines")}
+    command = [PARALLAX, "serve", "model", "--backend", "whole", *options]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert reason in done.stderr
     assert "hint: " in done.stderr
+
+
+def test_engine_without_the_distribution_that_serves_it_names_it(tmp_path: Path) -> None:
+    done = make_site(tmp_path).run("serve", "model", "--backend", "whole")
+    assert done.returncode == 1
+    assert "no kind of replicas named 'engine'" in done.stderr
+    assert "hint: install it with " in done.stderr

@@ -29,7 +29,7 @@ NOT_IMPORTED = {
     "parallax-api-responses": "routes of the server",
     "parallax-batch": "has the command that runs the requests of a file",
     "parallax-chat": "has the command that talks to a server",
-    "parallax-engines": "has the command that installs engines",
+    "parallax-engines": "runs engines for whole models, and has the command that installs them",
     "parallax-grammars": "compiles what answers have to match",
     "parallax-models": "describes the models that are served",
     "parallax-cluster": "forms pipelines over machines that join",

@@ -20,7 +20,6 @@ SUBJECTS = {
         "node/coordinator/leases",
         "node/relay/members",
         "node/routes",
-        "node/whole_model/losses",
         "pages/random_edits",
         "placement/borders",
         "plugins/hooks",

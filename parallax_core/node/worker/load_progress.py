@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from parallax_core.base.errors import PeerLost
+from parallax_core.contracts.node_service import NodeLink
 from parallax_core.contracts.progress import Unit
-from parallax_core.node.channel import Channel
-from parallax_core.wire.engine import AssignEngine
-from parallax_core.wire.membership import Assign, Loading
 
 INTERVAL_S = 0.2
 """Seconds between reports."""
+
+WriteProgress = Callable[[str, int, int, Unit], object]
+"""Returns the message that reports a task: its name, how much is done, the total (-1: not known), and the unit."""
 
 
 class LoadProgressReporter:
@@ -23,10 +25,11 @@ class LoadProgressReporter:
     If the head is lost, the next call raises `PeerLost`, which ends the loading.
     """
 
-    def __init__(self, channel: Channel, assign: Assign | AssignEngine) -> None:
-        self._channel = channel
-        self._assign = assign
-        self._latest: dict[str, Loading] = {}
+    def __init__(self, link: NodeLink, write: WriteProgress) -> None:
+        """Report over ``link``, in messages that ``write`` returns."""
+        self._link = link
+        self._write = write
+        self._latest: dict[str, object] = {}
         self._lost: PeerLost | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -34,9 +37,7 @@ class LoadProgressReporter:
         """Note the progress of ``task``."""
         if self._lost is not None:
             raise self._lost
-        assign = self._assign
-        total = -1 if total is None else total
-        self._latest[task] = Loading(assign.lease, assign.epoch, assign.stage, task, done, total, unit)
+        self._latest[task] = self._write(task, done, -1 if total is None else total, unit)
 
     async def __aenter__(self) -> Self:
         """Start to report."""
@@ -64,4 +65,4 @@ class LoadProgressReporter:
     async def _send(self) -> None:
         while self._latest:
             _, loading = self._latest.popitem()
-            await self._channel.send(loading)
+            await self._link.send(loading)

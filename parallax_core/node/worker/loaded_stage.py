@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from parallax_core.base.errors import BackendFailed, ParallaxError, StageHung, StageLost
 from parallax_core.base.machine import return_memory
@@ -15,7 +16,7 @@ from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.runtime import StageKey, StageRuntime
 from parallax_core.node.worker.shared_layers import SharedLayers, StageSlot, describe_layers
 from parallax_core.node.worker.thread import StageThread, note_end
-from parallax_core.wire.membership import Assign
+from parallax_core.wire.membership import Assign, Loading
 
 RESET_S = 60.0
 """Seconds to wait for a running step before its stage is used again."""
@@ -77,7 +78,9 @@ class StageHolder:
         await self._unload()
         await self._services.pause()
         slot = await self.layers.acquire(assign)
-        async with LoadProgressReporter(channel, assign) as reporter:
+        async with LoadProgressReporter(
+            channel, partial(Loading, assign.lease, assign.epoch, assign.stage)
+        ) as reporter:
             runtime = StageRuntime(lambda: slot.open(reporter), StageKey(assign.lease, assign.stage))
             try:
                 info = await slot.thread.call(runtime.open)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from parallax_core.base.errors import StageLost
 from parallax_core.contracts.node_service import NodeService
@@ -64,6 +66,22 @@ class NodeServices(Services):
         """Makes links to other nodes; a service may put another in its place when it is added."""
         self.trusted = TrustedPeers(transport)
         """Keeps the keys of other nodes."""
+
+    async def run_beside(self, serving: Coroutine[Any, Any, None]) -> None:
+        """Run all services, and ``serving``, until either ends, and end the other.
+
+        Raises:
+            StageLost: if a service has lost what it runs for the head.
+            Exception: whatever ``serving`` raises.
+        """
+        tasks = [asyncio.create_task(serving), asyncio.create_task(self.run())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        (tasks[1] if tasks[1] in done else tasks[0]).result()
 
     @property
     def are_needed(self) -> bool:

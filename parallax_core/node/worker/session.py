@@ -13,7 +13,6 @@ from parallax_core.base.errors import ParallaxError, PeerLost, StageLost, Unsupp
 from parallax_core.base.ids import Epoch, LeaseId, is_lease
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import SoftwareNotes
-from parallax_core.node.worker.engine_session import EngineSession, OpenEngine
 from parallax_core.node.worker.head_link import connect_head, greet_head
 from parallax_core.node.worker.incoming import IncomingLinks
 from parallax_core.node.worker.loaded_stage import REPLACED_HINT, LoadedStage, StageHolder
@@ -21,7 +20,6 @@ from parallax_core.node.worker.loop import StageChannels, StageLoop
 from parallax_core.node.worker.node_services import HeadPeer, NodeServices
 from parallax_core.node.worker.peers import PeerLinker, PeerLinks
 from parallax_core.node.worker.shared_layers import OpenStage, SharedLayers
-from parallax_core.wire.engine import Abort, AssignEngine, Submit
 from parallax_core.wire.membership import Assign, Hop, Join, Leave, Linked, Ready, Refusal, Release
 from parallax_core.wire.messages import Mask, Message, Step
 
@@ -31,24 +29,16 @@ logger = logging.getLogger(__name__)
 class WorkerSession:
     """Serves one head: loads the stage it assigns, runs it, and may be assigned another. Belongs to one event loop."""
 
-    def __init__(
-        self,
-        services: NodeServices,
-        node: str,
-        open_stage: OpenStage | SharedLayers,
-        open_engine: OpenEngine | None = None,
-    ) -> None:
+    def __init__(self, services: NodeServices, node: str, open_stage: OpenStage | SharedLayers) -> None:
         """Serve as the node called ``node``, with ``services``.
 
-        The session of a lease gets the `SharedLayers` of its node for ``open_stage``. Without ``open_engine`` it opens
-        stages only.
+        The session of a lease gets the `SharedLayers` of its node for ``open_stage``.
         """
         self.services = services
         """The services of the node."""
         self._node = node
         self._incoming = IncomingLinks(services.paths.transport, node, services.purposes)
         self._neighbours = PeerLinker(services.paths, node, self._incoming, services.trusted)
-        self._open_engine = open_engine
         layers = open_stage if isinstance(open_stage, SharedLayers) else SharedLayers(open_stage)
         self._stage = StageHolder(layers, services)
         self._loop: StageLoop | None = None
@@ -159,14 +149,10 @@ class WorkerSession:
         match message:
             case Assign():
                 return await self._serve_stage(channel, message)
-            case AssignEngine() if self._open_engine is not None:
-                await self.close()
-                await self.services.pause()
-                return await EngineSession(channel, message, self._open_engine).run()
             case Release():
                 await self._stage.release(keeps_layers=message.keeps_layers)
                 return await channel.receive()
-            case Step() | Mask() | Hop() | Submit() | Abort():  # sent before the head knew that all had ended
+            case Step() | Mask() | Hop():  # sent before the head knew that all had ended
                 return await channel.receive()
             case Refusal(_, _, _, reason, hint):
                 await self.close()  # the loaded stage may be the reason

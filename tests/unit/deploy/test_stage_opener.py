@@ -16,17 +16,18 @@ from parallax_core.deploy import stage_opener
 from parallax_core.deploy.memory_claim import LEFT_OVER, MemoryClaim
 from parallax_core.deploy.stage_opener import FixedStage, StageOpener, make_opener, name_offered
 from parallax_core.models.catalog import Catalog
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.worker.allowed_models import ANYTHING
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
 from parallax_core.testing.toy import Toy
-from parallax_core.wire.engine import AssignEngine
 from tests.unit.plugins.site import Site
 
 ASSIGN = StageAssignment(stage=0, layers=None, model="/nowhere/model", backend="mlx").assign(Epoch(1))
+HEADER = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+WEIGHTS = len(HEADER).to_bytes(8, "little") + HEADER + bytes(4)
+"""A safetensors file with one tensor."""
 
 
 def test_backend_that_is_missing_is_told_to_the_head(site: Site) -> None:
@@ -119,9 +120,28 @@ def test_node_with_fixed_layers_opens_no_others_and_its_own_copy_of_the_model(tm
     for layers in (LayerRange(0, 1), LayerRange(1, 2), None):
         with pytest.raises(ParallaxError, match=r"this node runs layers 0-2 of .* only"):
             opener.open_stage(replace(role, layers=layers).assign(Epoch(1)), silent)
-    engine = AssignEngine(LEASE, Epoch(1), "toy", "what/the-head-says", "auto", "cpu", 0.5, 1.0)
     with pytest.raises(ParallaxError, match=r"this node runs layers 0-2 of .* only, not all"):
-        opener.open_engine(engine, silent)
+        opener.prepare_model("what/the-head-says", "toy", silent)
+
+
+def test_whole_model_is_prepared_with_its_backend_and_content(tmp_path: Path) -> None:
+    for name, content in {"config.json": b"{}", "tokenizer.json": b"{}", "a.safetensors": WEIGHTS}.items():
+        (tmp_path / name).write_bytes(content)
+    spec = BackendSpec(
+        name="toy",
+        summary="integers",
+        probe=Ref[Any](f"{__name__}:probe_cpu"),
+        factory=Ref[Any](f"{__name__}:ToyBackend"),
+    )
+    record = PluginRecord(name="toy", distribution="toy", version="1", module=__name__, state="loaded")
+    opener = StageOpener(PluginHost.discover(), [Offer(spec, record)], allowed=("*",), memory=1)
+    found = opener.prepare_model(str(tmp_path), "toy", silent)
+    assert (found.name, found.folder, dict(found.options)) == ("toy", tmp_path, {})
+    assert isinstance(found.backend, ToyBackend)
+    assert 0 < found.memory_share < 1
+    assert found.weights_parts
+    with pytest.raises(ParallaxError, match="this node has no backend 'other'"):
+        opener.prepare_model(str(tmp_path), "other", silent)
 
 
 def test_fixed_layers_are_those_of_the_settings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ def test_part_of_this_project_that_is_not_installed_says_how_to_install_it(name:
     registries: dict[str, Registry[Any]] = {
         "backend": host.backends(),
         "deployment": host.deployments(),
+        "replica": host.replicas(),
         "source": host.sources(),
         "transport": host.transports(),
         **{kind: host.policies(kind) for kind in get_args(PolicyKind)},

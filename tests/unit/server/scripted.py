@@ -27,7 +27,7 @@ from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.routing.router import Router
-from parallax_core.node.whole_model.engine import TextEngine
+from parallax_core.node.text_engine import TextEngine
 from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import ParserTraits
 from parallax_core.server.body_reader import BodyReader, LocalReader

@@ -30,13 +30,15 @@ from parallax_core.contracts.transport import Frame
 from parallax_core.wire.codec import WIRE_VERSION, decode, encode, index_kinds
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import Message, Step
+from parallax_engines import messages
+from parallax_engines.messages import EngineMessage
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
 KINDS = index_kinds(
     kind
-    for module in (further, profile, relay, rendezvous, succession)
+    for module in (further, profile, relay, rendezvous, succession, messages)
     for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, ServiceMessage) and kind is not ServiceMessage
+    if isinstance(kind, type) and issubclass(kind, ServiceMessage) and kind not in {ServiceMessage, EngineMessage}
 )
 """The messages of our own services."""
 MOST_RANDOM_BYTES = 4096

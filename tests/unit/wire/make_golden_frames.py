@@ -49,16 +49,6 @@ from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.transport import Frame
 from parallax_core.wire.api_data import ApiData
 from parallax_core.wire.codec import WIRE_VERSION, encode
-from parallax_core.wire.engine import (
-    Abort,
-    AssignEngine,
-    Deltas,
-    EngineOpened,
-    EngineStatus,
-    Submit,
-    TokenDelta,
-    TokenFinish,
-)
 from parallax_core.wire.membership import Assign, HandOver, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import (
     Failure,
@@ -70,6 +60,19 @@ from parallax_core.wire.messages import (
     Step,
     UnsupportedMessage,
     Welcome,
+)
+from parallax_engines.messages import (
+    Abort,
+    AssignEngine,
+    Deltas,
+    EngineLoading,
+    EngineOpened,
+    EngineRefused,
+    EngineStatus,
+    StopEngine,
+    Submit,
+    TokenDelta,
+    TokenFinish,
 )
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
@@ -256,16 +259,15 @@ SAMPLES: dict[str, Message] = {
     "hello at a rendezvous": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "rendezvous"),
     "follow": Follow((bytes(range(16)), bytes(16))),
     "announced": Announced(b"announcement"),
-    "assign an engine": AssignEngine(LEASE, EPOCH, "vllm", "org/model", "bfloat16", "cuda:1", 0.5, 1.0, 4096, 512),
-    "engine ready": EngineOpened(LEASE, EPOCH, ENGINE, {"model.layers.10": "00ff", "model.norm.weight": "a1b2"}),
-    "submit": Submit(
-        LEASE, EPOCH, 41, (1, 70000), 128, SAMPLING, (2, 128001), -2, 4, 5, 0, "poetry", "tenant", GRAMMAR
-    ),
-    "submit with defaults": Submit(LEASE, EPOCH, 42, (1,), 1, Sampling()),
-    "abort": Abort(LEASE, EPOCH, (41, 42)),
+    "assign an engine": AssignEngine("vllm", "org/model", "bfloat16", "cuda:1", 0.5, 1.0, 4096, 512),
+    "loading an engine": EngineLoading("reading weights", 2**30, -1),
+    "refused engine": EngineRefused("there is too little memory", "close other programs"),
+    "stop an engine": StopEngine(),
+    "engine ready": EngineOpened(ENGINE, {"model.layers.10": "00ff", "model.norm.weight": "a1b2"}),
+    "submit": Submit(41, (1, 70000), 128, SAMPLING, (2, 128001), -2, 4, 5, 0, "poetry", "tenant", GRAMMAR),
+    "submit with defaults": Submit(42, (1,), 1, Sampling()),
+    "abort": Abort((41, 42)),
     "deltas": Deltas(
-        LEASE,
-        EPOCH,
         (
             TokenDelta(41, prompt_logprobs=((70000, -0.5, ((3, -0.25),)),)),
             TokenDelta(41, (9,), 3, cached_tokens=256, logprobs=((9, -inf, ((4, -0.125), (5, -1.0))),)),
@@ -274,8 +276,6 @@ SAMPLES: dict[str, Message] = {
         ),
     ),
     "engine status": EngineStatus(
-        LEASE,
-        EPOCH,
         "failed",
         "the engine core has died",
         EngineStats(

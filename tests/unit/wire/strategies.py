@@ -45,22 +45,12 @@ from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, HealthState, PoolUse, Reason
 from parallax_core.contracts.engine_spec import RequestField, SeedSupport
 from parallax_core.contracts.grammar import Grammar, GrammarKind
+from parallax_core.contracts.progress import Unit
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.tensor import ITEM_BYTES, Tensor, TensorSpec
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.api_data import ApiData
-from parallax_core.wire.engine import (
-    Abort,
-    AssignEngine,
-    Deltas,
-    EngineOpened,
-    EngineStatus,
-    Submit,
-    TokenDelta,
-    TokenFinish,
-)
-from parallax_core.wire.engine_bounds import MOST_LOGPROBS
 from parallax_core.wire.membership import Assign, HandOver, Hop, Join, Leave, Linked, Loading, Ready, Refusal, Release
 from parallax_core.wire.messages import (
     DropReason,
@@ -73,6 +63,20 @@ from parallax_core.wire.messages import (
     Step,
     UnsupportedMessage,
     Welcome,
+)
+from parallax_engines.messages import (
+    MOST_LOGPROBS,
+    Abort,
+    AssignEngine,
+    Deltas,
+    EngineLoading,
+    EngineOpened,
+    EngineRefused,
+    EngineStatus,
+    StopEngine,
+    Submit,
+    TokenDelta,
+    TokenFinish,
 )
 
 counts = st.integers(0, LARGEST)
@@ -339,8 +343,6 @@ pool_uses = st.builds(PoolUse, stage=counts, kind=shown, used=counts, total=coun
 engine_messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(
         AssignEngine,
-        leases,
-        epochs,
         backend=words,
         model=words,
         dtype=st.sampled_from(("auto", "float32", "float16", "bfloat16")),
@@ -350,11 +352,12 @@ engine_messages: st.SearchStrategy[Message] = st.one_of(
         max_batch_tokens=counts,
         max_running=counts,
     ),
-    st.builds(EngineOpened, leases, epochs, engine_infos, st.dictionaries(shown, shown, max_size=3)),
+    st.builds(EngineLoading, shown, counts, counters, st.sampled_from(get_args(Unit))),
+    st.builds(EngineRefused, shown, shown),
+    st.builds(StopEngine),
+    st.builds(EngineOpened, engine_infos, st.dictionaries(shown, shown, max_size=3)),
     st.builds(
         Submit,
-        leases,
-        epochs,
         counts,
         st.lists(counts, min_size=1, max_size=6).map(tuple),
         sizes,
@@ -375,12 +378,10 @@ engine_messages: st.SearchStrategy[Message] = st.one_of(
             whitespace=st.none() | words,
         ),
     ),
-    st.builds(Abort, leases, epochs, tuples(counts)),
-    st.builds(Deltas, leases, epochs, tuples(token_deltas())),
+    st.builds(Abort, tuples(counts)),
+    st.builds(Deltas, tuples(token_deltas())),
     st.builds(
         EngineStatus,
-        leases,
-        epochs,
         st.sampled_from(get_args(HealthState)),
         shown,
         st.builds(

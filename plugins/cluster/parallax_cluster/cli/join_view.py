@@ -5,18 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
 
-from parallax_core.api import Progress, Unit
+from parallax_core.api import Progress, Stage, Unit
 from parallax_core.api.cli import Display, watching
 from parallax_core.api.cli import describe_progress as describe
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.node.worker.session import WorkerSession
-from parallax_core.wire.engine import AssignEngine
+from parallax_core.node.worker.shared_layers import OpenStage
 from parallax_core.wire.membership import Assign
-
-A = TypeVar("A", Assign, AssignEngine)
-T = TypeVar("T")
 
 
 class LoadWatch:
@@ -27,10 +23,10 @@ class LoadWatch:
         """A line for each thing that is being loaded, by a number."""
         self._last = 0
 
-    def watch(self, open_model: Callable[[A, Progress], T]) -> Callable[[A, Progress], T]:
-        """Return ``open_model``, whose calls are noted."""
+    def watch(self, open_stage: OpenStage) -> OpenStage:
+        """Return ``open_stage``, whose calls are noted."""
 
-        def watched(assign: A, progress: Progress) -> T:
+        def watched(assign: Assign, progress: Progress) -> Stage:
             number = self._last = self._last + 1
             what = describe_layers(assign)
             self.lines[number] = f"loading {what}"
@@ -40,7 +36,7 @@ class LoadWatch:
                 progress(task, done, total, unit)
 
             try:
-                return open_model(assign, note)
+                return open_stage(assign, note)
             finally:
                 del self.lines[number]
 
@@ -94,17 +90,17 @@ class JoinScreen:
     def __init__(self, display: Display) -> None:
         self._display, self._loads = display, LoadWatch()
 
-    def watch(self, open_model: Callable[[A, Progress], T]) -> Callable[[A, Progress], T]:
-        """Return ``open_model``, whose calls are noted."""
-        return self._loads.watch(open_model)
+    def watch(self, open_stage: OpenStage) -> OpenStage:
+        """Return ``open_stage``, whose calls are noted."""
+        return self._loads.watch(open_stage)
 
     def watching(self, place: HeadPlace, session: WorkerSession) -> AbstractAsyncContextManager[None]:
         """Return a context in which a session is shown."""
         return watching(self._display, JoinView(place, session, self._loads).look)
 
 
-def describe_layers(assign: Assign | AssignEngine) -> str:
+def describe_layers(assign: Assign) -> str:
     """Return what a server has assigned, such as ``layers 0-15 of org/model``."""
-    if isinstance(assign, AssignEngine) or not assign.stop:
+    if not assign.stop:
         return assign.model
     return f"layers {assign.start}-{assign.stop} of {assign.model}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from parallax_core.wire.membership import Assign, Loading
 from tests.unit.node.cluster import soon, until
 
 ASSIGN: Assign = StageAssignment(stage=1, layers=None, model="m").assign(Epoch(3))
+WRITE = partial(Loading, ASSIGN.lease, ASSIGN.epoch, ASSIGN.stage)
 
 
 async def link() -> tuple[Channel, Channel]:
@@ -28,7 +30,7 @@ async def link() -> tuple[Channel, Channel]:
 async def test_latest_of_each_task_is_told_from_whatever_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL_S", 0.01)
     near, head = await link()
-    async with LoadProgressReporter(near, ASSIGN) as reporter:
+    async with LoadProgressReporter(near, WRITE) as reporter:
         await asyncio.to_thread(reporter, "reading", 1, None)
         reporter("reading", 2, None)
         said = await soon(head.receive())
@@ -42,7 +44,7 @@ async def test_latest_of_each_task_is_told_from_whatever_thread(monkeypatch: pyt
 async def test_loading_ends_when_the_head_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL_S", 0.01)
     near, head = await link()
-    async with LoadProgressReporter(near, ASSIGN) as reporter:
+    async with LoadProgressReporter(near, WRITE) as reporter:
         await head.close()
         reporter("reading", 1, 2)
         with pytest.raises(PeerLost):

@@ -12,7 +12,7 @@ from parallax_core.engine.detokenizer import Decode
 from parallax_core.engine.field_check import FieldCheck
 from parallax_core.engine.limits import LEAST_WAITING, Limits
 from parallax_core.engine.request_text import RequestText
-from parallax_core.node.whole_model.stream import TextStream
+from parallax_core.node.text_stream import TextStream
 
 
 class TextEngine:

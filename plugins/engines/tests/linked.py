@@ -14,7 +14,7 @@ from parallax_core.api import (
     Request,
     RequestId,
 )
-from parallax_core.node.whole_model.engine import TextEngine
+from parallax_core.testing.token_engine import TextEngine
 from parallax_core.testing.toy import GREEDY, Toy
 from tests.support.engine_workers import LinkedEngine
 from tests.unit.node.cluster import soon

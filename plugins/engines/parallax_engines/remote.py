@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from operator import add
 
-from parallax_core.base.errors import InvalidRequest, ParallaxError, Unavailable
-from parallax_core.base.faults import describe_error
-from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import EngineStats, Request
-from parallax_core.contracts.stage import LayerRange
-from parallax_core.contracts.status import ReplicaStatus, StageStatus
-from parallax_core.contracts.token_engine import EngineInfo
-from parallax_core.node.backoff import Backoff
-from parallax_core.node.engine_base import EngineBase
-from parallax_core.node.pipeline.options import PipelineOptions
-from parallax_core.node.pipeline.stream import QueueStream
-from parallax_core.node.whole_model.host import EngineHost, HostedEngine
-from parallax_core.node.whole_model.link import SILENCE_S, EngineLink
+from parallax_core.api import (
+    EngineInfo,
+    EngineStats,
+    InvalidRequest,
+    LayerRange,
+    ParallaxError,
+    ReplicaStatus,
+    Request,
+    RequestId,
+    StageStatus,
+    Unavailable,
+)
+from parallax_core.api.node import Backoff, describe_error
+from parallax_core.api.replica import EngineBase, QueueStream, ReplicaPlan
+from parallax_engines.host import EngineHost, HostedEngine
+from parallax_engines.link import SILENCE_S, EngineLink
 
 logger = logging.getLogger(__name__)
 
@@ -31,18 +34,16 @@ class RemoteEngine(EngineBase[HostedEngine]):
     """A `TokenEngine` over a link to its worker process.
 
     When the process or its engine is lost, the health becomes ``starting``, every stream ends with an error, and the
-    process is started again, however long that takes. ``on_lost`` is called with the reason of each loss.
+    process is started again, however long that takes. `ReplicaPlan.on_lost` is called with the reason of each loss.
     """
 
-    def __init__(
-        self, host: EngineHost, options: PipelineOptions | None = None, on_lost: Callable[[str], None] | None = None
-    ) -> None:
-        """Serve with the engine of ``host``; of ``options``, those apply that do not concern stages."""
-        super().__init__(on_lost)
-        self._host = host
-        options = options or PipelineOptions()
-        self._backlog = options.backlog
-        self._silence_s = options.step_timeout_s or SILENCE_S
+    def __init__(self, plan: ReplicaPlan) -> None:
+        """Serve with an engine that ``plan`` describes, not started."""
+        super().__init__(plan.on_lost)
+        self._plan = plan
+        self.host = EngineHost(plan)
+        """Opens the engine in its process."""
+        self._silence_s = plan.step_timeout_s or SILENCE_S
         self._link: EngineLink | None = None
         self._info: EngineInfo | None = None
         self._earlier = EngineStats()
@@ -63,7 +64,7 @@ class RemoteEngine(EngineBase[HostedEngine]):
         if request.id in self._streams:
             raise InvalidRequest(f"request {request.id} has already been accepted")
         self._link.submit(request)
-        return self._add_stream(request.id, self._backlog)
+        return self._add_stream(request.id, self._plan.backlog)
 
     def check_room(self) -> None:
         """Raise Unavailable if the engine is not ready; see `Admitting`."""
@@ -78,9 +79,14 @@ class RemoteEngine(EngineBase[HostedEngine]):
 
     def describe(self) -> tuple[ReplicaStatus, ...]:
         """Return the status of the engine, which counts as one stage with the whole model; see `Described`."""
-        where, info, [stats] = self._host.location, self._info, self.stats()
+        node, info, [stats] = self._plan.node, self._info, self.stats()
         stage = StageStatus(
-            stage=0, node=where.node, host=where.host, pid=where.pid, backend=where.backend, restarts=where.restarts
+            stage=0,
+            node=node.name,
+            host=node.host,
+            pid=node.pid,
+            backend=self._plan.backend,
+            restarts=self.host.restarts,
         )
         if info is not None:
             stage = replace(
@@ -96,15 +102,14 @@ class RemoteEngine(EngineBase[HostedEngine]):
         return (ReplicaStatus(health=self.health(), stats=stats, num_losses=self._num_losses, stages=(stage,)),)
 
     async def _open(self) -> HostedEngine:
-        return await self._host.open()
+        return await self.host.open()
 
     def _begin(self, opened: HostedEngine) -> Coroutine[None, None, None]:
-        self._info = opened.info
-        self._link = link = EngineLink(opened, self._deliver, self._silence_s)
+        self._link = link = self._take_over(opened)
         return self._serve(link)
 
     async def _release(self) -> None:
-        await self._host.close()
+        await self.host.close()
 
     def _needs(self) -> str:
         return ""
@@ -139,7 +144,7 @@ class RemoteEngine(EngineBase[HostedEngine]):
     async def _explain_loss(self, loss: ParallaxError) -> str:
         """Return the cause of a loss, or what is known of it if the search fails."""
         try:
-            return await self._host.explain(loss)
+            return await self.host.explain(loss)
         except Exception:  # the engine has to be started again, with or without an explanation
             logger.exception("loss cannot be explained")
             return loss.message
@@ -154,14 +159,26 @@ class RemoteEngine(EngineBase[HostedEngine]):
         """End what is left of the engine, and open it again, with as many attempts as that takes; return its link."""
         while True:
             try:
-                await self._host.abandon()
+                await self.host.abandon()
                 await backoff.wait(reason)
-                opened = await self._host.open()
+                opened = await self.host.open()
             except ParallaxError as error:
                 reason = f"the engine cannot be started: {error.message}{f' ({error.hint})' if error.hint else ''}"
             except Exception as error:  # the next attempt may succeed, whatever the error is
                 logger.exception("engine cannot be started")
                 reason = f"the engine cannot be started: {describe_error(error)}"
             else:
-                self._info = opened.info
-                return EngineLink(opened, self._deliver, self._silence_s)
+                return self._take_over(opened)
+
+    def _take_over(self, opened: HostedEngine) -> EngineLink:
+        """Return a link with the requests of an engine that has opened."""
+        self._info = info = opened.info
+        logger.debug(
+            "engine ready layers=%d device=%r dtype=%s context=%d tokens seed=%s",
+            info.num_layers,
+            info.device,
+            info.dtype,
+            info.context_length,
+            info.seed,
+        )
+        return EngineLink(opened.link, self._deliver, self._silence_s)

@@ -6,12 +6,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from parallax_core.base.errors import BackendFailed, ParallaxError
-from parallax_core.base.faults import describe_error
-from parallax_core.base.tasks import TASK_ENDINGS
-from parallax_core.contracts.engine import Delta, EngineStats, Finish, Health, Measured, Request, Stream
-from parallax_core.contracts.token_engine import EngineInfo, TokenEngine
-from parallax_core.node.worker.loop_thread import LoopThread
+from parallax_core.api import (
+    BackendFailed,
+    Delta,
+    EngineInfo,
+    EngineStats,
+    Finish,
+    Health,
+    Measured,
+    ParallaxError,
+    Request,
+    Stream,
+    TokenEngine,
+)
+from parallax_core.api.node import describe_error
+from parallax_core.api.replica import TASK_ENDINGS
+from parallax_engines.loop_thread import LoopThread
 
 logger = logging.getLogger(__name__)
 

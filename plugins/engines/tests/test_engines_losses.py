@@ -22,15 +22,12 @@ from parallax_core.api import (
     TokenLogprob,
     Unavailable,
 )
-from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.routing.router import Router
-from parallax_core.node.whole_model.engine import TextEngine
-from parallax_core.node.worker import engine_session
 from parallax_core.testing.stage_engine import StageEngine, make_toy_engine
+from parallax_core.testing.token_engine import TextEngine
+from parallax_engines import node_service
 from parallax_policies.routing import RoundRobin
-from tests.support.engine_workers import ProcessEngine, TaskSupervisor, link_task
-from tests.unit.node.cluster import soon, until
-from tests.unit.node.whole_model.linked import (
+from plugins.engines.tests.linked import (
     TOY,
     ask,
     check_answer,
@@ -40,6 +37,8 @@ from tests.unit.node.whole_model.linked import (
     read,
     running,
 )
+from tests.support.engine_workers import ProcessEngine, link_task
+from tests.unit.node.cluster import soon, until
 
 
 class Failing(StageEngine):
@@ -118,7 +117,7 @@ async def test_link_that_ends_is_the_crash_of_the_engine() -> None:
         await check_answer(engine)
         before = engine.stats()[0].output_tokens
         stream = engine.submit(ask(length=50))
-        await linked.supervisor.kill("worker/0/0")
+        await linked.node.kill()
         assert get_finish(await soon(collect(stream))).reason == "error"
         with pytest.raises(Unavailable, match="the engine is starting"):
             engine.submit(ask())
@@ -137,7 +136,7 @@ async def test_request_without_an_answer_waits_for_the_new_process() -> None:
     try:
         request = ask()
         stream = router.submit(request)
-        await linked.supervisor.kill("worker/0/0")
+        await linked.node.kill()
         deltas = await soon(collect(stream))
         assert [token for delta in deltas for token in delta.tokens] == TOY.continuation(request.prompt, 12)
     finally:
@@ -157,7 +156,7 @@ async def test_engine_that_cannot_be_opened_again_is_tried_again_and_says_why() 
 
     linked = link_task(make, TOY)
     async with running(linked) as engine:
-        await linked.supervisor.kill("worker/0/0")
+        await linked.node.kill()
         await until(lambda: "trying again" in engine.health().reason)
         assert "the engine on node 'worker/0/0': no kernel" in engine.health().reason
         await until(lambda: engine.health().state == "ready")
@@ -176,7 +175,7 @@ async def test_any_error_as_an_engine_is_started_again_is_followed_by_another_at
     async with running(linked) as engine:
         for name in ("explain", "abandon", "open"):
             break_once(monkeypatch, linked.host, name)
-        await linked.supervisor.kill("worker/0/0")
+        await linked.node.kill()
         await until(lambda: engine.health().reason.startswith("the engine cannot be started: BlockingIOError"))
         await until(lambda: engine.health().state == "ready")
         await check_answer(engine)
@@ -279,20 +278,19 @@ class Stuck(StageEngine):
 )
 async def test_engine_that_hangs_is_replaced(blocks: bool, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if blocks:
-        monkeypatch.setattr(engine_session, "HUNG_S", 0.1)
+        monkeypatch.setattr(node_service, "HUNG_S", 0.1)
     engines: list[TokenEngine] = [Stuck(blocks=blocks), make_toy_engine(TOY)]
-    linked = link_task(lambda: engines.pop(0), TOY, PipelineOptions(step_timeout_s=60.0 if blocks else 0.2))
+    linked = link_task(lambda: engines.pop(0), TOY, step_timeout_s=60.0 if blocks else 0.2)
     async with running(linked) as engine:
         finish = get_finish(await read(engine, ask()))
         assert finish.reason == "error"
-        assert isinstance(linked.supervisor, TaskSupervisor)
-        assert reason in f"{finish.message} {linked.supervisor.ends}"
+        assert reason in f"{finish.message} {linked.node.ends}"
         await until(lambda: engine.health().state == "ready")
         await check_answer(engine)
 
 
 async def test_idle_engine_does_not_hang() -> None:
-    linked = link_task(lambda: make_toy_engine(TOY), TOY, PipelineOptions(step_timeout_s=0.1))
+    linked = link_task(lambda: make_toy_engine(TOY), TOY, step_timeout_s=0.1)
     async with running(linked) as engine:
         await check_answer(engine)
         await asyncio.sleep(0.4)
@@ -347,6 +345,6 @@ async def test_loss_counts_the_requests_that_had_begun() -> None:
         stream = engine.submit(ask(length=50))
         deltas = aiter(stream)
         await soon(anext(deltas))
-        await linked.supervisor.kill("worker/0/0")
+        await linked.node.kill()
         await until(lambda: engine.stats()[0].requests_lost == 1)
         stream.close()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from parallax_core.node.worker.loop_thread import LoopThread
+from parallax_engines.loop_thread import LoopThread
 from tests.unit.node.cluster import soon, until
 
 

@@ -1,4 +1,4 @@
-"""The head's end of a link to an engine: sends requests, and receives tokens and status."""
+"""The server's end of a link to an engine: sends requests, and receives tokens and status."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from parallax_core.base.errors import BackendFailed, PeerLost
-from parallax_core.base.ids import RequestId
-from parallax_core.base.taskgroup import FailFastGroup
-from parallax_core.contracts.engine import Delta, EngineStats, Request, TokenLogprob
-from parallax_core.node.executor.base import LEASE
-from parallax_core.node.whole_model.host import HostedEngine
-from parallax_core.node.whole_model.messages import is_part, make_submit, unpack_delta
-from parallax_core.wire.engine import Abort, Deltas, EngineStatus, Submit, TokenDelta
+from parallax_core.api import (
+    BackendFailed,
+    Delta,
+    EngineStats,
+    NodeLink,
+    PeerLost,
+    Request,
+    RequestId,
+    TokenLogprob,
+)
+from parallax_core.api.node import FailFastGroup
+from parallax_engines.conversion import is_part, make_submit, unpack_delta
+from parallax_engines.messages import Abort, Deltas, EngineStatus, Submit, TokenDelta
 
 SILENCE_S = 300.0
 """Seconds without a token, while there are requests, after which an engine counts as hung by default."""
@@ -38,12 +43,12 @@ class OpenRequest:
 class EngineLink:
     """The requests of one engine process, by their numbers on its link. Belongs to one event loop."""
 
-    def __init__(self, hosted: HostedEngine, deliver: DeliverDeltas, silence_s: float = SILENCE_S) -> None:
+    def __init__(self, link: NodeLink, deliver: DeliverDeltas, silence_s: float = SILENCE_S) -> None:
         """Give the deltas that arrive to ``deliver``, one batch per message.
 
         The engine hangs if it has requests and gives none of them a token for ``silence_s`` seconds.
         """
-        self._hosted = hosted
+        self._link = link
         self._deliver = deliver
         self._outbox: asyncio.Queue[Submit | Abort] = asyncio.Queue()
         self._requests: dict[int, OpenRequest] = {}
@@ -64,7 +69,7 @@ class EngineLink:
             InvalidRequest: if it does not fit into a message.
         """
         number = self._num_submitted
-        submit = make_submit(number, self._hosted.attempt, request)
+        submit = make_submit(number, request)
         if not self._requests:
             self._latest = asyncio.get_running_loop().time()
         self._num_submitted += 1
@@ -77,7 +82,7 @@ class EngineLink:
         number = self._numbers.pop(request_id, None)
         if number is not None:
             del self._requests[number]
-            self._outbox.put_nowait(Abort(LEASE, self._hosted.attempt, (number,)))
+            self._outbox.put_nowait(Abort((number,)))
 
     async def run(self) -> NoReturn:
         """Send and receive until the engine is lost.
@@ -94,19 +99,20 @@ class EngineLink:
 
     async def _send(self) -> None:
         while True:
-            await self._hosted.channel.send(await self._outbox.get())
+            await self._link.send(await self._outbox.get())
 
     async def _receive(self) -> None:
-        channel = self._hosted.channel
         while True:
-            match await channel.receive():
-                case Deltas(_, _, deltas):
+            match await self._link.receive():
+                case Deltas(deltas):
                     self._latest = asyncio.get_running_loop().time()
                     self._deliver([found for delta in deltas if (found := self._read(delta))])
                 case EngineStatus() as status:
                     self._note(status)
                 case message:
-                    raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__}, which is unexpected here")
+                    raise PeerLost(
+                        f"node {self._link.peer!r} sent a {type(message).__name__}, which is unexpected here"
+                    )
 
     async def _watch(self) -> None:
         while True:

@@ -1,22 +1,29 @@
 from __future__ import annotations
 
 import types
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 
-from parallax_core.api import Availability, BackendSpec, EnginePlan, Ref, TokenEngine, Unsupported, hookimpl
-from parallax_core.base.errors import UsageError
+from parallax_core.api import (
+    Availability,
+    BackendSpec,
+    Ref,
+    ReplicaSpec,
+    TokenEngine,
+    UnknownName,
+    UsageError,
+    hookimpl,
+)
+from parallax_core.base.errors import BrokenPlugin
 from parallax_core.config.serve import ServeSettings
-from parallax_core.deploy.engines import OF_STAGES, find_engine_backend
+from parallax_core.contracts.replica import ReplicaPlan
+from parallax_core.deploy.replicas import OF_STAGES, ReplicaKind, find_kind
 from parallax_core.deploy.stage_options import choose_transport_name, read_parallel
 from parallax_core.models.backends import find_backends
-from parallax_core.models.engines import open_engine
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
-from parallax_core.testing.stage_engine import make_toy_engine
-from parallax_core.testing.toy import Toy
 
 OPENS: dict[str, Any] = {
     "stages": ("stage",),
@@ -37,35 +44,25 @@ def probe() -> Availability:
     return Availability(ok=True)
 
 
-class EngineOpener:
-    """Opens engines of a toy."""
-
-    plans: list[EnginePlan] = []  # noqa: RUF012 -- one for the test
-
-    def open_engine(self, plan: EnginePlan) -> TokenEngine:
-        self.plans.append(plan)
-        return make_toy_engine(Toy())
+def make_replica(plan: object) -> TokenEngine:
+    raise ZeroDivisionError(plan)
 
 
-class StageOpener:
-    """Opens no engine."""
-
-    def open_stage(self, plan: object) -> object:
-        return plan
+KIND = ReplicaSpec(name="engine", summary="s", make=Ref(f"{__name__}:make_replica"))
 
 
-def make_spec(name: str, factory: str = "EngineOpener") -> BackendSpec:
+def make_spec(name: str) -> BackendSpec:
     return BackendSpec(
         name=name,
         summary="s",
         probe=Ref(f"{__name__}:probe"),
-        factory=Ref(f"{__name__}:{factory}"),
+        factory=Ref(f"{__name__}:probe"),
         opens=OPENS.get(name, ("engine",)),
         rank=len(name),
     )
 
 
-def make_host(*names: str) -> PluginHost:
+def make_host(*names: str, offers: Sequence[ReplicaSpec] = (KIND,)) -> PluginHost:
     module: Any = types.ModuleType("here")
     specs = [make_spec(name) for name in names]
 
@@ -73,15 +70,25 @@ def make_host(*names: str) -> PluginHost:
     def parallax_register_backends() -> list[BackendSpec]:
         return specs
 
+    @hookimpl
+    def parallax_register_replicas() -> Sequence[ReplicaSpec]:
+        return offers
+
     module.parallax_register_backends = parallax_register_backends
+    module.parallax_register_replicas = parallax_register_replicas
     host = PluginHost([])
     host.add(PluginRecord(name="here", distribution="here", version="1", module="here", state="loaded"), module)
     return host
 
 
-def find(**given: Any) -> str:
-    settings = ServeSettings(**given)
-    return find_engine_backend(settings, read_parallel(settings), make_host(*OPENS))
+def find(backend: str | None = None, **given: Any) -> ReplicaKind | None:
+    settings = ServeSettings(backend=backend, **given)
+    return find_kind(settings, read_parallel(settings), make_host(*OPENS))
+
+
+def find_name(**given: Any) -> str:
+    kind = find(**given)
+    return kind.backend if kind is not None else ""
 
 
 @pytest.mark.parametrize(
@@ -100,7 +107,7 @@ def find(**given: Any) -> str:
     ],
 )
 def test_engine_serves_what_is_not_split_if_its_backend_is_named(given: dict[str, Any], name: str) -> None:
-    assert find(**given) == name
+    assert find_name(**given) == name
 
 
 @pytest.mark.parametrize("given", [{"stages": 2}, {"layers": "0-30"}])
@@ -118,14 +125,14 @@ def test_engine_on_other_machines_is_refused() -> None:
 def test_setting_that_concerns_stages_is_refused_by_name(name: str) -> None:
     with pytest.raises(UsageError, match=rf"\[serve\] {name} is for pipelines of stages"):
         find(backend="engines", **GIVEN[name])
-    assert find(backend="stages", **GIVEN[name]) == ""
+    assert find(backend="stages", **GIVEN[name]) is None
 
 
 def test_engine_runs_in_a_process_of_its_own() -> None:
     settings = ServeSettings()
-    assert choose_transport_name(settings, read_parallel(settings), "engines") == "zmq"
+    assert choose_transport_name(settings, read_parallel(settings), find("engines")) == "zmq"
     with pytest.raises(UsageError, match="the engine of 'engines' runs in a process of its own"):
-        choose_transport_name(ServeSettings(transport="inprocess"), read_parallel(settings), "engines")
+        choose_transport_name(ServeSettings(transport="inprocess"), read_parallel(settings), find("engines"))
 
 
 def test_backend_for_whole_models_is_not_chosen_for_stages() -> None:
@@ -134,19 +141,15 @@ def test_backend_for_whole_models_is_not_chosen_for_stages() -> None:
     assert "engines" in [offer.spec.name for offer in find_backends(host, None)]
 
 
-def test_engine_is_opened_with_the_model_and_its_options(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(bytes(8))
-    [offer] = make_host("engines").backends().offers
-    EngineOpener.plans.clear()
-    engine = open_engine(make_host(), offer, EnginePlan(model=tmp_path, options={"a": 1}))
-    assert engine.health().state == "starting"
-    assert [(plan.model, plan.options) for plan in EngineOpener.plans] == [(tmp_path, {"a": 1})]
+def test_kind_that_nobody_offers_names_what_to_install() -> None:
+    settings = ServeSettings(backend="engines")
+    with pytest.raises(UnknownName, match="no kind of replicas named 'engine'") as error:
+        find_kind(settings, read_parallel(settings), make_host(*OPENS, offers=()))
+    assert "pip install parallax-engines" in error.value.hint
 
 
-def test_backend_that_only_says_it_opens_engines_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    [offer] = make_host("engines").backends().offers
-    offer = type(offer)(make_spec("engines", "StageOpener"), offer.plugin)
-    with pytest.raises(Unsupported, match="and has no open_engine"):
-        open_engine(make_host(), offer, EnginePlan(model=tmp_path))
+def test_kind_that_fails_is_broken_and_named() -> None:
+    kind = find("engines")
+    assert kind is not None
+    with pytest.raises(BrokenPlugin, match="the kind of replicas 'engine' of here 1 failed: ZeroDivisionError"):
+        kind.make(cast("ReplicaPlan", None))

@@ -14,11 +14,9 @@ from parallax_core.api import (
 )
 from parallax_core.base.errors import Overloaded
 from parallax_core.engine.limits import Limits
-from parallax_core.node.whole_model.engine import TextEngine
 from parallax_core.testing.stage_engine import StageEngine, make_toy_engine
-from tests.support.engine_workers import TaskSupervisor, link_task
-from tests.unit.node.cluster import soon, until
-from tests.unit.node.whole_model.linked import (
+from parallax_core.testing.token_engine import TextEngine
+from plugins.engines.tests.linked import (
     TOY,
     ask,
     check_answer,
@@ -27,6 +25,8 @@ from tests.unit.node.whole_model.linked import (
     read,
     running,
 )
+from tests.support.engine_workers import link_task
+from tests.unit.node.cluster import soon, until
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,7 @@ async def test_options_reach_the_engine_and_progress_the_head() -> None:
     given: dict[str, Any] = {"device": "gpu:1", "max_running": 7, "dtype": "bfloat16"}
     linked = link_task(lambda: make_toy_engine(TOY), TOY, progress=hear, **given)
     async with running(linked) as engine:
-        assert isinstance(linked.supervisor, TaskSupervisor)
-        [assigned] = linked.supervisor.assigned
+        [assigned] = linked.node.plans
         assert (assigned.device, assigned.max_running, assigned.dtype) == ("gpu:1", 7, "bfloat16")
         assert heard == ["loading 1/1"]
         assert engine.max_length == 64

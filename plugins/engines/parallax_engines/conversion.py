@@ -1,35 +1,39 @@
-"""Converts requests and deltas to the messages of the Engine protocol, and back."""
+"""Converts requests and deltas to messages, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.base.ids import Epoch, RequestId
-from parallax_core.base.printable import make_printable
-from parallax_core.contracts.engine import Delta, Finish, Request, TokenLogprob
-from parallax_core.node.executor.base import LEASE
-from parallax_core.wire.base import MOST_TEXT
-from parallax_core.wire.codec import decode, encode
-from parallax_core.wire.engine import Scores, Submit, TokenDelta, TokenFinish
-from parallax_core.wire.errors import BadFrame
+import msgspec
+
+from parallax_core.api import (
+    MOST_TEXT,
+    Delta,
+    Finish,
+    InvalidRequest,
+    Request,
+    RequestId,
+    TokenLogprob,
+    make_printable,
+)
+from parallax_engines.messages import Scores, Submit, TokenDelta, TokenFinish
 
 MOST_BYTES = 2**20
 """Bytes of deltas in a frame, roughly; a delta that alone has more is sent in parts."""
+ENCODER = msgspec.msgpack.Encoder()
+DECODER = msgspec.msgpack.Decoder(Submit)
 DELTA_BYTES, TOKEN_BYTES, ENTRY_BYTES, TOP_BYTES = 64, 9, 24, 19
 """The most bytes of a delta's numbers, of a token, of a log-probability, and of an alternative to it."""
 
 
-def make_submit(number: int, epoch: Epoch, request: Request) -> Submit:
+def make_submit(number: int, request: Request) -> Submit:
     """Return the message that submits ``request``, which is certain to be readable at the other end.
 
     Raises:
         InvalidRequest: if the request does not fit into a message.
     """
     submit = Submit(
-        LEASE,
-        epoch,
         number=number,
         prompt=request.prompt,
         max_tokens=request.max_tokens or 1,
@@ -44,16 +48,19 @@ def make_submit(number: int, epoch: Epoch, request: Request) -> Submit:
         grammar=request.grammar,
     )
     try:  # a frame that cannot be read would end the link, and with it all other requests
-        decode(encode(submit))
-    except (BadFrame, OverflowError, TypeError) as error:
+        size = len(data := ENCODER.encode(submit))
+        DECODER.decode(data)
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, TypeError) as error:
         raise InvalidRequest(f"the request cannot be sent to the engine: {error}") from error
+    if size >= Submit.most_bytes:  # a frame has a byte more
+        raise InvalidRequest(f"the request cannot be sent to the engine: it has {size} bytes")
     return submit
 
 
 def read_submit(submit: Submit) -> Request:
     """Return the request of a message; its id is the number that the head gave it."""
     return Request(
-        id=RequestId(f"{submit.epoch}-{submit.number}"),
+        id=RequestId(str(submit.number)),
         prompt=submit.prompt,
         max_tokens=submit.max_tokens,
         sampling=submit.sampling,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from parallax_core.base.tasks import contain_exit
+from parallax_core.api.replica import contain_exit
 
 T = TypeVar("T")
 

@@ -11,9 +11,8 @@ from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, PoolUse
 from parallax_core.contracts.token_engine import EngineInfo
 from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.base import MOST_NAME, MOST_TEXT
-from parallax_core.wire.engine import TokenDelta
-from parallax_core.wire.engine_bounds import MOST_LOGPROBS, MOST_POOLS, check_delta, check_engine, check_stats
 from parallax_core.wire.errors import BadFrame
+from parallax_engines.messages import MOST_LOGPROBS, MOST_POOLS, Deltas, TokenDelta, check_engine, check_stats
 
 INFO = EngineInfo(
     num_layers=1, vocab_size=1, context_length=1, max_running=1, max_batch_tokens=1, seed="exact", device="cpu"
@@ -52,10 +51,9 @@ def test_engine_beyond_its_limits_is_refused(changes: dict[str, Any]) -> None:
 
 
 def test_log_probabilities_are_those_of_all_tokens_or_of_none() -> None:
-    check_delta(TokenDelta(0, tokens=(1, 2)))
-    check_delta(TokenDelta(0, tokens=(1, 2), logprobs=(SCORE, SCORE)))
+    Deltas((TokenDelta(0, tokens=(1, 2)), TokenDelta(0, tokens=(1, 2), logprobs=(SCORE, SCORE)))).check()
     with pytest.raises(BadFrame, match="only some tokens"):
-        check_delta(TokenDelta(0, tokens=(1, 2), logprobs=(SCORE,)))
+        Deltas((TokenDelta(0, tokens=(1, 2), logprobs=(SCORE,)),)).check()
 
 
 def test_statistics_at_their_limits_are_taken() -> None:

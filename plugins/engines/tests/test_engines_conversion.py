@@ -7,16 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.api import Delta, Finish, InvalidRequest, Reason, Request, RequestId, Sampling, TokenLogprob
-from parallax_core.base.ids import Epoch
-from parallax_core.node.executor.base import LEASE
-from parallax_core.node.whole_model import messages
-from parallax_core.node.whole_model.messages import is_part, make_submit, pack_deltas, read_submit, unpack_delta
-from parallax_core.wire.codec import decode, encode
-from parallax_core.wire.engine import Deltas
+from parallax_core.api import (
+    Delta,
+    Finish,
+    InvalidRequest,
+    Reason,
+    Request,
+    RequestId,
+    Sampling,
+    ServiceMessage,
+    TokenLogprob,
+)
+from parallax_core.wire.codec import decode, encode, index_kinds
+from parallax_engines import conversion
+from parallax_engines.conversion import is_part, make_submit, pack_deltas, read_submit, unpack_delta
+from parallax_engines.messages import ALL, Deltas
 
 REQUEST = Request(
-    id=RequestId("1-7"),
+    id=RequestId("7"),
     prompt=(1, 2),
     max_tokens=4,
     sampling=Sampling(seed=2**64 - 1),
@@ -49,6 +57,11 @@ def deltas(draw: st.DrawFn) -> Delta:
     )
 
 
+def carry(message: ServiceMessage) -> Any:
+    """Return a message as it arrives."""
+    return decode(encode(message), kinds=index_kinds(ALL))
+
+
 def join(parts: list[Delta]) -> Delta:
     """Return the delta that was sent in parts."""
     last = parts[-1]
@@ -64,9 +77,9 @@ def join(parts: list[Delta]) -> Delta:
 @given(found=deltas(), most=st.sampled_from((200, 400, 2**20)))
 def test_delta_comes_out_as_it_went_in_however_small_frames_are(found: Delta, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(messages, "MOST_BYTES", most)
+        patch.setattr(conversion, "MOST_BYTES", most)
         portions = list(pack_deltas([(3, found), (4, Delta(tokens=(1,)))]))
-    arrived: list[Any] = [decode(encode(Deltas(LEASE, Epoch(1), portion))) for portion in portions]
+    arrived: list[Any] = [carry(Deltas(portion)) for portion in portions]
     packed = [each for message in arrived for each in message.deltas]
     parts = [unpack_delta(each, 2) for each in packed if each.number == 3]
     assert join(parts) == found
@@ -79,7 +92,7 @@ def test_large_deltas_are_sent_in_frames_that_a_receiver_takes() -> None:
     top = tuple((token, -1.0) for token in range(1000))
     score = TokenLogprob(1, -0.5, top)
     found = Delta(tokens=(1,) * 300, logprobs=(score,) * 300, prompt_logprobs=(score,) * 300, ended="stop")
-    frames = [encode(Deltas(LEASE, Epoch(1), portion)) for portion in pack_deltas([(1, found)] * 3)]
+    frames = [encode(Deltas(portion)) for portion in pack_deltas([(1, found)] * 3)]
     assert len(frames) > 10
     assert max(len(frame.header) for frame in frames) < 2**20 + 2**15
 
@@ -92,10 +105,10 @@ def test_prompt_logprobs_alone_are_a_part() -> None:
 
 
 def test_request_comes_out_as_it_went_in() -> None:
-    message: Any = decode(encode(make_submit(7, Epoch(1), REQUEST)))
+    message: Any = carry(make_submit(7, REQUEST))
     assert read_submit(message) == REQUEST
     plain = replace(REQUEST, logprobs=None, prompt_logprobs=None)
-    assert read_submit(make_submit(7, Epoch(1), plain)) == plain
+    assert read_submit(make_submit(7, plain)) == plain
 
 
 @pytest.mark.parametrize(
@@ -112,4 +125,4 @@ def test_request_comes_out_as_it_went_in() -> None:
 )
 def test_request_that_the_other_end_would_refuse_is_refused_before_it_is_sent(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="the request cannot be sent to the engine"):
-        make_submit(1, Epoch(1), replace(REQUEST, **changes))
+        make_submit(1, replace(REQUEST, **changes))

@@ -1,1 +1,0 @@
-"""A replica that schedules itself: its text, link and process. The process runs `worker`."""
