@@ -138,7 +138,7 @@ def _describe_family(host: PluginHost, config: dict[str, Any]) -> list[tuple[str
         ("kinds of layers", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
         ("parameters", f"{_millions(count_weights(shape))}, of which a token meets {_millions(count_active(shape))}"),
         ("memory", _describe_memory(shape)),
-        *_describe_borders(list_borders(shape)),
+        *describe_borders(list_borders(shape)),
     ]
 
 
@@ -157,18 +157,20 @@ def _describe_memory(shape: ModelShape) -> str:
     return ", ".join(f"{count} {what}" for count, what in parts if count)
 
 
-def _describe_borders(borders: Sequence[Border]) -> list[tuple[str, object]]:
+def describe_borders(borders: Sequence[Border]) -> list[tuple[str, object]]:
     """Return the planes that cross from stage to stage, and the layers that may begin a stage, if not all."""
     legal = [border for border in borders if not border.obstacle]
     if not legal:
         return [("stages", f"one: {borders[0].obstacle}")] if borders else []
     widest = max(legal, key=lambda border: count_border_bytes(border, 4))
     crossing = " + ".join(f"{plane.name} of {' x '.join(map(str, plane.shape))}" for plane in widest.planes)
-    found: list[tuple[str, object]] = [("between stages", f"{crossing}{' at most' * (len(legal) > 1)}, for each token")]
+    limit = " at most" if len({border.planes for border in legal}) > 1 else ""
+    found: list[tuple[str, object]] = [("between stages", f"{crossing}{limit}, for each token")]
     if len(legal) < len(borders):
-        cuts = format_layers(border.layer for border in legal)
+        runs = (run.split("-") for run in format_layers(border.layer for border in legal).split(","))
+        cuts = ", ".join(f"{start} to {int(stop) - 1}" if int(stop) - int(start) > 1 else start for start, stop in runs)
         obstacle = next(border.obstacle for border in borders if border.obstacle)
-        found.append(("stages begin with", f"layer 0, or one of {cuts}: {obstacle}"))
+        found.append(("stages begin with", f"layer 0, or {cuts}: {obstacle}"))
     return found
 
 

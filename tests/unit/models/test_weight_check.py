@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parallax_core.api import Unsupported
+from parallax_core.api import Unsupported, list_borders
 from parallax_core.checkpoint.reader import INDEX
+from parallax_core.cli.models import describe_borders
 from parallax_core.models.adapters import ModelFamily, find_family
 from parallax_core.models.weight_check import OTHER, PREDICTION, check_weights, read_total
 from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.model import write_checkpoint
+from tests.support.checkpoints import save_family
 
 HIDDEN, INNER, EXPERTS, VOCAB = 32, 48, 6, 97
 CONFIG: dict[str, Any] = {
@@ -113,3 +116,29 @@ def test_heads_of_multi_token_prediction_are_left_aside(tmp_path: Path) -> None:
 def test_nothing_is_known_of_a_folder_with_config_json_alone(tmp_path: Path) -> None:
     family = find()
     assert check_weights(family, family.adapter.read_shape(CONFIG), tmp_path) == {}
+
+
+def test_slices_of_tensors_of_every_layer_count_with_the_layers(tmp_path: Path) -> None:
+    save_family("gemma4_text", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    family = find_family(PluginHost.prepare(), config)
+    assert family is not None
+    shape = family.adapter.read_shape(config)
+    counts = check_weights(family, shape, tmp_path)
+    assert counts["every"].tensors == 3
+    layers = (replace(shape.layers[0], weights=2 * counts["every"].most + counts[0].most), *shape.layers[1:])
+    with pytest.raises(Unsupported, match="parameters in layer 0"):
+        check_weights(family, replace(shape, layers=layers), tmp_path)
+
+
+def test_model_is_shown_with_its_borders(tmp_path: Path) -> None:
+    save_family("gemma4_text", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    family = find_family(PluginHost.prepare(), config)
+    assert family is not None
+    shape = family.adapter.read_shape(config)
+    shown = dict(describe_borders(list_borders(shape)))
+    assert shown == {
+        "between stages": "hidden of 32, for each token",
+        "stages begin with": "layer 0, or 1 to 3: layer 5 reads the keys of layer 3",
+    }
