@@ -10,7 +10,8 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from tests.e2e.conftest import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PAGE = ROOT / "docs/tutorials/write-a-backend.md"
+FAMILY = ROOT / "docs/tutorials/add-a-family.md"
+INSTALL = "pip install -e '.[test]'"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SET_UP = """CLONE=~/parallax
 python3 -m venv .venv
@@ -38,7 +41,7 @@ def read_blocks(page: str) -> Iterator[tuple[str, str]]:
 class Reader:
     """Somebody who follows the tutorial."""
 
-    def __init__(self, folder: Path, scripts: Path) -> None:
+    def __init__(self, folder: Path, scripts: Path, **settings: str) -> None:
         self.folder = folder
         self.printed = ""
         self.code = 0
@@ -49,6 +52,7 @@ class Reader:
             "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
             "PARALLAX_HOME": str(folder / ".home"),
             "PYTHONDONTWRITEBYTECODE": "1",  # a file that changes twice in a second is read again
+            **settings,
         }
 
     def run(self, block: str) -> None:
@@ -84,9 +88,26 @@ class Reader:
 
 @pytest.mark.nightly
 def test_tutorial_does_what_it_says(author_bin: Path, tmp_path: Path) -> None:
-    reader, blocks = Reader(tmp_path, author_bin), list(read_blocks(PAGE.read_text(encoding="utf-8")))
-    assert blocks[0] == ("sh", SET_UP)
-    for index, (language, block) in enumerate(blocks[1:], 2):
+    blocks = list(read_blocks(PAGE.read_text(encoding="utf-8")))
+    assert blocks.pop(0) == ("sh", SET_UP)
+    follow(Reader(tmp_path, author_bin), blocks)
+
+
+@pytest.mark.nightly
+def test_tutorial_on_families_does_what_it_says(tmp_path: Path) -> None:
+    """Its package is installed beside the environment, and not into it."""
+    site, work = tmp_path / "site", tmp_path / "work"
+    work.mkdir()
+    apart = f"pip install -q --no-deps --no-build-isolation --target {site} ."
+    blocks = [(kind, block.replace(INSTALL, apart)) for kind, block in read_blocks(FAMILY.read_text(encoding="utf-8"))]
+    assert sum(apart in block for _, block in blocks) == 1
+    found = os.pathsep.join([str(work / "parallax-model-arcee"), str(site)])  # its sources first, as in `pip -e`
+    follow(Reader(work, Path(sys.executable).parent, PYTHONPATH=found), blocks)
+
+
+def follow(reader: Reader, blocks: Sequence[tuple[str, str]]) -> None:
+    """Do what the blocks of a page say."""
+    for index, (language, block) in enumerate(blocks, 1):
         match language:
             case "sh":
                 reader.run(block)

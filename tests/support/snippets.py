@@ -38,6 +38,7 @@ ELSEWHERE = {
     "docs/reference/hooks.md": "tests/rules/test_hooks.py",
     "docs/reference/testing.md": "tests/rules/test_kits.py",
     "docs/reference/contracts.md": "tests/rules/test_contracts.py",
+    "docs/tutorials/add-a-family.md": "tests/e2e/test_tutorial.py",
     "docs/tutorials/write-a-backend.md": "tests/e2e/test_tutorial.py",
     **{
         f"docs/examples/{name}/README.md": "tests/e2e/test_examples.py"

@@ -17,8 +17,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from parallax_core.api import PLUGIN_API, ParallaxError
-from parallax_core.api.cli import UsageError, normalize
+from parallax_core.api import PLUGIN_API, ParallaxError, read_object
+from parallax_core.api.cli import PluginHost, UsageError, normalize
 
 KINDS = {
     "backend": "a way to run the layers of a model",
@@ -33,6 +33,19 @@ MOST_LETTERS = 40
 SUFFIX = ".j2"
 
 
+@dataclass(frozen=True, slots=True)
+class Like:
+    """A family of models that a new one begins as."""
+
+    name: str
+    adapter: str
+    """Where its adapter is: ``module:name``."""
+    architecture: str
+    """That of the new family, in config.json."""
+    config: str
+    """The text of the new family's config.json."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
     """The names of a new plugin's package."""
@@ -40,6 +53,8 @@ class Project:
     kind: str
     name: str
     """The name that users write, normalized like the name of a distribution (PEP 503)."""
+    like: Like | None = None
+    """What a family of models begins as; None: as Llama."""
 
     @property
     def distribution(self) -> str:
@@ -90,6 +105,23 @@ def make_project(kind: str, name: str) -> Project:
     raise UsageError(message, "choose another name: two distributions cannot share one")
 
 
+def read_like(host: PluginHost, family: str, path: Path | None) -> Like:
+    """Return the family that a new one, of the config.json at ``path``, begins as.
+
+    Raises:
+        UsageError: if no plugin offers the family, or there is no config.json with an architecture.
+    """
+    specs = {offer.spec.name: offer.spec for offer in host.models().offers}
+    if family not in specs:
+        raise UsageError(f"no installed plugin offers the family {family!r}", f"--like is one of: {', '.join(specs)}")
+    if path is None or not path.is_file():
+        raise UsageError(f"there is no file {path or 'for --config'}", "give the config.json of a model, with --config")
+    named = read_object(path).get("architectures")
+    if not isinstance(named, list) or not named or not isinstance(named[0], str) or not named[0].isidentifier():
+        raise UsageError(f"'architectures' in {path} is {named!r}", "give the config.json of a model, with --config")
+    return Like(family, specs[family].adapter.target, named[0], path.read_text(encoding="utf-8"))
+
+
 def write_project(project: Project, folder: Path) -> Path:
     """Write the files of a project into a new folder below ``folder``, and return that folder.
 
@@ -114,7 +146,9 @@ def render_project(project: Project) -> Iterator[tuple[PurePosixPath, str]]:
     # The files are Python and TOML, which HTML escapes would break.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
     facts = describe_project(project)
-    for root in ("common", project.kind):
+    if project.like:
+        yield PurePosixPath("tests/config.json"), project.like.config
+    for root in ("common", "like" if project.like else project.kind):
         for path, template in _walk_templates(files("parallax_scaffold") / "templates" / root, PurePosixPath()):
             parts = (project.package if part == "package" else part for part in path.parts)
             yield PurePosixPath(*parts), environment.from_string(template).render(facts)
@@ -133,6 +167,7 @@ def describe_project(project: Project) -> dict[str, Any]:
         "core": f"parallax-core>={core[0]}.{core[1]},<{core[0]}.{int(core[1]) + 1}",
         "extra": f"parallax-core[testing]>={core[0]}.{core[1]},<{core[0]}.{int(core[1]) + 1}",
         "api": PLUGIN_API,
+        "like": project.like,
     }
 
 

@@ -3,16 +3,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 from typer.testing import CliRunner
 
 from parallax_core.api import ParallaxError
-from parallax_core.api.cli import UsageError
+from parallax_core.api.cli import PluginHost, UsageError
 from parallax_core.cli.plugins import app
 from parallax_scaffold import scaffold
-from parallax_scaffold.scaffold import KINDS, Project, make_project, read_kind, render_project, write_project
+from parallax_scaffold.scaffold import KINDS, Project, make_project, read_kind, read_like, render_project, write_project
 from tests.conformance.example import EXAMPLES, run_pytest
 
 SLOW = {"transport"}
@@ -35,6 +37,38 @@ def test_new_transport_is_that_of_the_example() -> None:
         if path.suffix == ".py" and path.name != "__init__.py":
             example = (EXAMPLES["transport-tcp"] / path).read_text(encoding="utf-8")
             assert text.split() == example.split(), path
+
+
+def make_like(folder: Path, family: str = "qwen3_moe") -> Project:
+    """Return a project that begins as a family, for models of the architecture Mine."""
+    config = folder / "config.json"
+    config.write_text('{"architectures": ["MineForCausalLM"]}')
+    return replace(make_project("model", "mine"), like=read_like(PluginHost.prepare(), family, config))
+
+
+def test_new_family_begins_as_another(tmp_path: Path) -> None:
+    files = {str(path): text for path, text in render_project(make_like(tmp_path))}
+    assert files["tests/config.json"] == (tmp_path / "config.json").read_text()
+    assert 'Ref("parallax_models.qwen3_moe:ADAPTER")' in files["parallax_model_mine/adapter.py"]
+    assert 'architectures=("MineForCausalLM",)' in files["parallax_model_mine/plugin.py"]
+    assert "blocks" not in files["parallax_model_mine/plugin.py"]
+    assert "parallax-models" in tomllib.loads(files["pyproject.toml"])["project"]["dependencies"]
+    place = write_project(make_like(tmp_path), tmp_path / "new")
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--line-length=120"]
+    ran = subprocess.run([*ruff, "."], cwd=place, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.parametrize(("family", "named"), [("nobody", "[]"), ("llama", "7"), ("llama", '["a b"]'), ("llama", "[]")])
+def test_family_or_config_that_is_not_there_is_refused(family: str, named: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(f'{{"architectures": {named}}}')
+    for path in (config, None, tmp_path / "none.json"):
+        with pytest.raises(UsageError):
+            read_like(PluginHost.prepare(), family, path)
+    ran = CliRunner().invoke(app, ["new", "policy", "mine", "--like", "llama", "--folder", str(tmp_path / "new")])
+    assert isinstance(ran.exception, UsageError)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)
