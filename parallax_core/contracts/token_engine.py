@@ -72,10 +72,11 @@ class TokenEngine(Engine, Protocol):
     ``timeout_s``, ``waited_s`` and ``default_max_tokens``, which the engine ignores; the engine honours ``max_tokens``,
     ``stop_ids`` and `Sampling.temperature`, and no end-of-sequence token besides ``stop_ids``.
 
-    Core runs it in a worker process, on an event loop that belongs to the engine alone: `EngineBackend.open_engine` and
-    all methods are called there, and may block while the engine loads. If the engine can no longer serve, `health`
-    returns ``failed`` with the reason; core then ends its process, with all child processes, and starts another. An
-    engine that is also `Measured` has its statistics in the metrics.
+    The kind of replicas ``engine``, of ``parallax-engines``, runs it in a worker process, on an event loop that belongs
+    to the engine alone: `EngineBackend.open_engine` and all methods are called there, and may block while the engine
+    loads. If the engine can no longer serve, `health` returns ``failed`` with the reason; its process is then ended,
+    with all child processes, and another one started. An engine that is also `Measured` has its statistics in the
+    metrics.
     """
 
     @property
