@@ -43,15 +43,6 @@ DIALECTS = (
         open=Ref(f"{SERVER}.completions:open_dialect"),
         bodies={"completion": _body("/v1/completions", "request_models:CompletionRequest", "read_completion_body")},
     ),
-    DialectSpec(
-        name="tokenize",
-        summary="vLLM's routes of the tokenizer",
-        open=Ref(f"{SERVER}.tokenize:open_dialect"),
-        bodies={
-            "tokenize": _body("/tokenize", "request_models:TokenizeRequest", "tokenize"),
-            "detokenize": _body("/detokenize", "request_models:DetokenizeRequest", "detokenize"),
-        },
-    ),
 )
 
 SOURCES = (

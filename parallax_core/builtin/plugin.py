@@ -50,7 +50,7 @@ def parallax_register_deployments() -> Iterable[DeploymentSpec]:
 
 @hookimpl
 def parallax_register_dialects() -> Iterable[DialectSpec]:
-    """Offer OpenAI's chat and completions, and vLLM's routes of the tokenizer."""
+    """Offer OpenAI's chat and completions."""
     from parallax_core.builtin.offers import DIALECTS
 
     return DIALECTS

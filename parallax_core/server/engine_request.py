@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import Request
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.sample import Sampling
-from parallax_core.models.chat_template import ANSWER, PromptEnding
+from parallax_core.models.chat_template import ANSWER, PromptEnding, Tools, Turns
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
 from parallax_core.server.capabilities import lists_calls
@@ -98,18 +99,36 @@ def read_conversation(
     tools, turns = [tool.as_template_value() for tool in body.offered_tools], [each.as_turn() for each in body.messages]
     settings = {**set_effort(text, body.reasoning_effort), **(body.chat_template_kwargs or {})}
     may_call = parser is None or parser.may_list_calls or body.forced_call is not None
-    as_list = lists_calls(text, parser)
-    if tools and as_list and not may_call:
+    if tools and not may_call and lists_calls(text, parser):
         message = "this model was not trained to call tools, or not in a format that is known"
         hint = "send a 'tool_choice' that forces a call, or start the server with --set untrained_tools=true"
         raise InvalidRequest(message, "tools", hint)
     encode = partial(text.encode_chat, settings=settings, ending=ending)
-    if tools and (as_list or not text.takes_tools):
-        prompt = encode_described(turns, describe_tools(tools, body.forced_call, as_list=as_list), encode)
-    else:
-        prompt = encode(turns if text.takes_tools else write_calls(turns), tools=tools)
+    prompt = encode_turns(text, (turns, tools), encode, parser, body.forced_call)
     closes = body.reasoning_effort == "none" and ending.opens_answer
     return close_reasoning(text, prompt, parser) if closes else prompt
+
+
+def encode_turns(
+    text: ModelTokenizer,
+    conversation: tuple[Turns, Tools],
+    encode: Callable[..., tuple[int, ...]],
+    parser: ParserTraits | None,
+    forced_call: str | None = None,
+) -> tuple[int, ...]:
+    """Return the tokens of a conversation, with tools as the model's template takes them, or described in a turn.
+
+    Args:
+        text: the model's tokenizer.
+        conversation: the turns, and the tools that the model may call.
+        encode: `ModelTokenizer.encode_chat` with its other arguments.
+        parser: the traits of the parser of the answers.
+        forced_call: the tool to call; empty: any of them; None: it need not call any.
+    """
+    (turns, tools), as_list = conversation, lists_calls(text, parser)
+    if tools and (as_list or not text.takes_tools):
+        return encode_described(turns, describe_tools(tools, forced_call, as_list=as_list), encode)
+    return encode(turns if text.takes_tools else write_calls(turns), tools=tools)
 
 
 def read_completion(text: ModelTokenizer, body: CompletionRequest) -> ParsedBody:

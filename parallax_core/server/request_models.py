@@ -98,9 +98,6 @@ NEUTRAL_CHAT: Neutral = {
 NEUTRAL_COMPLETION: Neutral = {**NEUTRAL_VLLM, "add_special_tokens": (True,), "suffix": ("",)}
 """The same for a completion request."""
 
-NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": ({},), "mm_processor_kwargs": ({},)}
-"""The same for ``/tokenize``; these fields are vLLM's."""
-
 
 def _read_zero(value: object) -> object:
     """Return false for 0, which other routes have for the same."""
@@ -342,56 +339,8 @@ class CompletionRequest(Generation):
         return self
 
 
-class TokenizeRequest(Tolerant):
-    """The body of ``POST /tokenize``: a prompt, or a conversation as for the chat route."""
-
-    neutral = NEUTRAL_TOKENIZE
-
-    model: TextField | None = None
-    """A name of a model served; another gets a 404. Without it, the only model answers, or the one loaded first."""
-    prompt: TextField | None = None
-    """A text."""
-    messages: Messages | None = None
-    """Turns, as in a chat request."""
-    add_special_tokens: bool | None = None
-    """Add the special tokens that the model expects around a text; by default true for a ``prompt`` and false for
-    ``messages``, since chat templates write them."""
-    return_token_strs: bool | None = None
-    """Also return each token as the vocabulary writes it."""
-    add_generation_prompt: bool | None = None
-    """End with the beginning of an answer; true by default, unless ``continue_final_message`` is true."""
-    continue_final_message: bool | None = None
-    """End within the last message, so that the model would continue it."""
-    chat_template_kwargs: Variables | None = None
-    """Further variables for the model's chat template."""
-    tools: ToolsField | None = None
-    """Tools, as in a chat request."""
-
-    @model_validator(mode="after")
-    def check_together(self) -> Self:
-        """Check that the fields do not contradict each other."""
-        if (self.prompt is None) == (self.messages is None):
-            raise refuse("prompt", "send either 'prompt' or 'messages'")
-        if self.messages is None:
-            for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools"):
-                if getattr(self, name) is not None:
-                    raise refuse(name, f"'{name}' is only for requests with 'messages'")
-        if self.continue_final_message and self.add_generation_prompt:
-            raise refuse("add_generation_prompt", "a prompt that continues the last message opens no answer")
-        return self
-
-
 class StopRequest(Strict):
     """The body of ``POST /v1/stop_request``."""
 
     id: Annotated[TextField, Field(min_length=1, max_length=256)]
     """The ``id`` of the answer, or the ``X-Request-Id`` that the client sent with its request."""
-
-
-class DetokenizeRequest(Strict):
-    """The body of ``POST /detokenize``."""
-
-    model: TextField | None = None
-    """A name of a model served; another gets a 404. Without it, the only model answers, or the one loaded first."""
-    tokens: Annotated[list[Token], Field(fail_fast=True)]
-    """Token ids."""

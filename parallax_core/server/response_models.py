@@ -279,26 +279,8 @@ class VersionReply(ResponseModel):
     version: str
 
 
-class TokensReply(ResponseModel):
-    """The answer to ``POST /tokenize``."""
-
-    count: int
-    """The number of tokens."""
-    max_model_len: int
-    """The largest number of tokens of a prompt and its answer together."""
-    tokens: list[int]
-    token_strs: list[str] | None
-    """Each token as the vocabulary writes it, if requested."""
-
-
 class StopReply(ResponseModel):
     """The answer to ``POST /v1/stop_request``."""
 
     id: str
     stopped: Literal[True] = True
-
-
-class TextReply(ResponseModel):
-    """The answer to ``POST /detokenize``."""
-
-    prompt: str

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, field_validator
 from parallax_api_anthropic.plugin import parallax_register_dialects as offer_messages
 from parallax_api_embeddings.plugin import parallax_register_dialects as offer_embeddings
 from parallax_api_responses.plugin import parallax_register_dialects as offer_responses
+from parallax_api_tokenize.plugin import parallax_register_dialects as offer_tokenize
 from parallax_core.api import BodySpec, Dialect, DialectSpec, ErrorForm, Ref, Unavailable, needs_role
 from parallax_core.builtin.plugin import parallax_register_dialects as offer_own
 from parallax_core.server.request_models import CompletionRequest
@@ -38,7 +39,7 @@ class TestCompletions(DialectConformance):
 
 
 class TestTokenize(DialectConformance):
-    spec = OWN["tokenize"]
+    [spec] = offer_tokenize()
     bodies = MappingProxyType({"tokenize": {"prompt": "hello there"}, "detokenize": {"tokens": [1, 2]}})
 
 
@@ -176,7 +177,7 @@ def test_kit_passes_a_good_dialect() -> None:
     [
         (change_body(read=Ref("no_such_module:read")), "test_readers_import_no_routes", "cannot be imported"),
         (change_body(read=Ref("parallax_core.server.chat:make_router")), "test_readers_import_no_routes", "fastapi"),
-        (change_body(read=Ref("parallax_core.server.body_kinds:tokenize")), "test_bodies_are_read", "raised"),
+        (change_body(read=Ref("parallax_api_tokenize.request:tokenize")), "test_bodies_are_read", "raised"),
         (change_body(schema=Ref(f"{HERE}:AnyBody")), "test_unknown_field_is_refused_by_name", "unknown field"),
         (change_body(schema=Ref(f"{HERE}:NamelessBody")), "test_model_that_is_not_served_is_refused", "another model"),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_elsewhere")), "test_bodies_have_their_routes", "no route"),

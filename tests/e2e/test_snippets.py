@@ -44,6 +44,7 @@ INSTALLED = {
     "parallax-api-anthropic",
     "parallax-api-embeddings",
     "parallax-api-responses",
+    "parallax-api-tokenize",
     "parallax-batch",
     "parallax-chat",
     "parallax-cluster",

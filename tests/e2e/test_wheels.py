@@ -80,6 +80,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-api-anthropic",
         "parallax-api-embeddings",
         "parallax-api-responses",
+        "parallax-api-tokenize",
         "parallax-core",
         "parallax-backend-mlx",
         "parallax-batch",

@@ -27,6 +27,7 @@ NOT_IMPORTED = {
     "parallax-api-anthropic": "routes of the server",
     "parallax-api-embeddings": "a route of the server",
     "parallax-api-responses": "routes of the server",
+    "parallax-api-tokenize": "routes of the server",
     "parallax-batch": "has the command that runs the requests of a file",
     "parallax-chat": "has the command that talks to a server",
     "parallax-engines": "runs engines for whole models, and has the command that installs them",

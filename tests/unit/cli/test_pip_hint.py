@@ -40,6 +40,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
             "api_anthropic",
             "api_embeddings",
             "api_responses",
+            "api_tokenize",
             "batch",
             "chat",
             "cluster",

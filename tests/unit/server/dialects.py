@@ -8,6 +8,7 @@ from typing import Any
 import parallax_api_anthropic.plugin
 import parallax_api_embeddings.plugin
 import parallax_api_responses.plugin
+import parallax_api_tokenize.plugin
 import parallax_cluster.plugin
 import parallax_observe.plugin
 from parallax_core.builtin import plugin
@@ -26,6 +27,7 @@ def make_plugins(**others: object) -> PluginHost:
         messages=parallax_api_anthropic.plugin,
         observe=parallax_observe.plugin,
         responses=parallax_api_responses.plugin,
+        tokenize=parallax_api_tokenize.plugin,
         **others,
     )
 

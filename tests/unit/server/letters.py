@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from parallax_api_embeddings.body_models import EmbeddingReply
+from parallax_api_tokenize.body_models import TextReply, TokensReply
 from parallax_core.api import Grammar, InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
 from parallax_core.contracts.grammar import CompiledGrammar, ModelGrammars
@@ -45,8 +46,6 @@ from parallax_core.server.response_models import (
     ErrorReply,
     ResponseModel,
     StopReply,
-    TextReply,
-    TokensReply,
 )
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import fastapi
 
-from parallax_core.contracts.dialect import Dialect
-from parallax_core.contracts.surface import needs_role
-from parallax_core.server.openapi import describe_answer, describe_body, describe_errors
-from parallax_core.server.options import ServerOptions
-from parallax_core.server.request_models import DetokenizeRequest, TokenizeRequest
-from parallax_core.server.response_models import TextReply, TokensReply
-from parallax_core.server.served_models import ServedModels
+from parallax_api_tokenize.body_models import DetokenizeRequest, TextReply, TokenizeRequest, TokensReply
+from parallax_core.api import Dialect, needs_role
+from parallax_core.api.dialect import ServedModels, ServerOptions, describe_answer, describe_body, describe_errors
 
 
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:

@@ -1,0 +1,1 @@
+"""The routes of the tokenizer, as vLLM has them."""
