@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from parallax_core.base.schema_refs import JsonSchema
+from parallax_core.contracts.parser import CallForm, Parser
 from parallax_core.contracts.value import Value
 
 GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
@@ -29,6 +30,63 @@ class Grammar(Value, frozen=True, kw_only=True):
     whitespace: str | None = None
     """A regular expression for the white space between the parts of JSON; empty: no space. None: one optional space
     after each ``:`` and ``,``."""
+
+
+GrammarCheck = Callable[[Grammar], Awaitable[None]]
+"""Compiles a grammar within the server's limits of time and memory; raises InvalidRequest if that fails."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedAnswer:
+    """The answers that a request asks for, from which their grammar is written.
+
+    They have a form, call tools, or may do either.
+
+    Either the model calls tools in a format of its own, or a call is JSON that the server reads: the arguments alone
+    where ``forced`` names the tool, and else an item of a list, ``[{"name": NAME, "arguments": {...}}]``.
+    """
+
+    field: str
+    """The field of the body that asks for a grammar, for errors."""
+    tools: Mapping[str, str]
+    """By name of a tool, the JSON schema of its arguments as JSON text."""
+    tool_fields: Mapping[str, str]
+    """By name of a tool, the field of the body with its schema."""
+    grammar: Grammar | None = None
+    """What answers have to match that call no tool; None: nothing, they are text."""
+    is_whole: bool = False
+    """Whether ``grammar`` leaves no room for calls in the model's own format, whatever the tools."""
+    strict_tools: Collection[str] = ()
+    """The tools whose arguments have to follow their schemas."""
+    forced: str | None = None
+    """The tool that the answer has to call; empty: any of them; None: it need not call any."""
+    lists_calls: bool = False
+    """Whether the model has no format for calls."""
+    allows_many_calls: bool = True
+    """Whether an answer may have several calls."""
+    reasoning_marks: tuple[str, str] | None = None
+    """The marks before and after the reasoning; the first is empty if the prompt has opened it. None: no marks."""
+    limits_reasoning: bool = False
+    """Whether the server ends the reasoning by itself after some tokens."""
+    format: str = ""
+    """The name of the parser of the model's format, for errors."""
+    make_parser: Callable[[], Parser] | None = None
+    """Makes that parser, which has begun an answer and may be a `GrammarWriter`; None: no parser."""
+    call_form: CallForm | None = None
+    """See `ParserSpec.call_form`."""
+    may_force_calls: bool = True
+    """See `ParserSpec.may_force_calls`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenGrammar:
+    """The grammar of an answer."""
+
+    grammar: Grammar
+    calls_in_format: bool = False
+    """Whether a forced call is in the model's own format, and so is read by its parser."""
+    calls_come_first: bool = False
+    """See `AnswerInfo.calls_come_first`."""
 
 
 class Matcher(Protocol):
@@ -72,7 +130,7 @@ class GrammarCompiler(Protocol):
 
 
 class ModelGrammars(GrammarCompiler, Protocol):
-    """Compiles grammars for one model, and knows its special tokens."""
+    """Writes and compiles grammars for one model."""
 
     def prepare(self) -> None:
         """Prepare the vocabulary, which takes up to some seconds. Done by the first `compile` otherwise.
@@ -84,11 +142,13 @@ class ModelGrammars(GrammarCompiler, Protocol):
     def can_prepare(self) -> bool:
         """Prepare the vocabulary, and return whether that is possible."""
 
-    def find_special(self, text: str) -> str:
-        """Return the name in Lark of the special token that ``text`` stands for; empty if it stands for none."""
+    def write_answer(self, asked: AskedAnswer) -> WrittenGrammar:
+        """Return the grammar of answers, which need not compile.
 
-    def simplify_schema(self, schema: JsonSchema) -> JsonSchema:
-        """Return a schema with local references, without what asks for nothing."""
+        Raises:
+            InvalidRequest: if the format of the model does not allow what is asked for; ``param`` is a field of the
+                body.
+        """
 
 
 class GrammarLibrary(Protocol):
@@ -102,4 +162,17 @@ class GrammarLibrary(Protocol):
 
         Raises:
             ValueError: if it is neither.
+        """
+
+    async def check_answer(self, asked: AskedAnswer, check: GrammarCheck) -> tuple[Grammar, Sequence[str]]:
+        """Return a grammar that ``check`` has passed, and the fields of tools whose schemas are not in it.
+
+        The schema of a tool that is not strict may be left out if the grammar cannot be compiled with it.
+
+        Args:
+            asked: the answer, whose ``grammar`` is that of `WrittenGrammar`; it has no parser.
+            check: its turn may take as long as the grammars of other requests.
+
+        Raises:
+            InvalidRequest: if there is none; ``param`` is a field of the body.
         """

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from parallax_core.base.errors import InvalidRequest
-from parallax_core.base.schema_refs import JsonSchema
-from parallax_core.contracts.grammar import CompiledGrammar, Grammar, GrammarLibrary, ModelGrammars
+from parallax_core.contracts.grammar import (
+    AskedAnswer,
+    CompiledGrammar,
+    Grammar,
+    GrammarCheck,
+    GrammarLibrary,
+    ModelGrammars,
+    WrittenGrammar,
+)
 
 GROUP = "parallax.grammars"
 """The entry-point group of a function that returns `GrammarLibrary`."""
@@ -44,20 +51,21 @@ class NoLibrary:
         del grammar
         raise _refuse()
 
-    def find_special(self, text: str) -> str:
-        """Return that it stands for none: the grammar is refused when it is compiled."""
-        del text
-        return ""
+    def write_answer(self, asked: AskedAnswer) -> WrittenGrammar:
+        """Refuse a grammar."""
+        raise _refuse(asked.field)
 
-    def simplify_schema(self, schema: JsonSchema) -> JsonSchema:
-        """Return the schema: the grammar is refused when it is compiled."""
-        return schema
+    async def check_answer(self, asked: AskedAnswer, check: GrammarCheck) -> tuple[Grammar, Sequence[str]]:
+        """Refuse a grammar."""
+        del check
+        raise _refuse(asked.field)
 
     def read_ebnf(self, text: str) -> str:
-        """Return the text: the grammar is refused when it is compiled."""
+        """Return the text: the grammar is refused when it is written."""
         return text
 
 
-def _refuse() -> InvalidRequest:
+def _refuse(field: str = "") -> InvalidRequest:
     message = "a grammar is not available: the server has no library that compiles grammars"
-    return InvalidRequest(message, "grammar", "install it on the server: pip install parallax-grammars")
+    hint = "install it on the server: pip install parallax-grammars"
+    return InvalidRequest(f"'{field}': {message}" if field else message, field or "grammar", hint)

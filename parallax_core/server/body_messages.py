@@ -159,11 +159,6 @@ class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, tag="reading"):
                 waited_s=waited_s,
             )
 
-    def refuse_grammar(self, error: InvalidRequest, field: str = "") -> RefusedBody:
-        """Return the refusal of a body whose grammar cannot be compiled, because of ``field`` if that is known."""
-        field = field or self.form.grammar_field
-        return RefusedBody.of(InvalidRequest(f"'{field}': {error.message}", field, error.hint))
-
     @property
     def lengths(self) -> list[int]:
         """The number of tokens of each prompt."""

@@ -27,10 +27,10 @@ from parallax_core.server.body_messages import (
     make_sound,
     unpack,
 )
+from parallax_core.server.chat_grammar import check_answer
 from parallax_core.server.grammar_check import check_grammar
 from parallax_core.server.model_name import find_model
 from parallax_core.server.strict_json import read_body
-from parallax_core.server.tool_schemas import check_answer
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT, MOST_NAMED
 
 logger = logging.getLogger(__name__)

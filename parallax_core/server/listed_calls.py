@@ -1,59 +1,19 @@
-"""Calls of tools by a list in JSON: the grammar of an answer that may be one, and its parser.
+"""Reads calls of tools by a list in JSON; see `AskedAnswer`.
 
-It serves models that were not trained to call tools, which are told of the form in the prompt.
+Models write it that were not trained to call tools, and are told of the form in the prompt.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
-import msgspec
-
-from parallax_core.contracts.grammar import Grammar
 from parallax_core.contracts.parser import Content, Parser, Piece
-from parallax_core.server.forced_calls import HEAD, ForcedCallParser, make_list_schema
+from parallax_core.server.forced_calls import HEAD, ForcedCallParser
 
-TEXT = r"/([^\[ \n]|\[[^{\[ \n])(.|\n)*/"
-"""An answer that calls nothing, after white space: a list of calls begins with ``[{``."""
 BEGIN = '[{"name":'
 """The beginning of a list of calls, without white space."""
 MOST_HELD = 1000
 """The most characters before the arguments of the first call."""
-
-
-def make_list_grammar(schemas: Mapping[str, str], *, allows_many: bool, answer: str = "") -> Grammar:
-    """Return the grammar of an answer that may be a list of calls.
-
-    Args:
-        schemas: of the arguments, as JSON text, by the name of the tool.
-        allows_many: whether there may be several calls.
-        answer: the JSON schema of an answer that calls nothing; empty: it is any text.
-    """
-    lines = [
-        _write_calls(schemas, allows_many=allows_many),
-        "start: space " + ("(answer | calls)" if answer else "(TEXT? | calls)"),
-        "space: /[ \\n]{1,4}/?",
-        write_answer(answer) if answer else f"TEXT: {TEXT}",
-    ]
-    return Grammar(kind="lark", source="\n".join(lines))
-
-
-def replace_schemas(grammar: Grammar, schemas: Mapping[str, str], *, allows_many: bool) -> Grammar:
-    """Return such a grammar with other schemas."""
-    _, _, rest = grammar.source.partition("\n")
-    return msgspec.structs.replace(grammar, source=f"{_write_calls(schemas, allows_many=allows_many)}\n{rest}")
-
-
-def _write_calls(schemas: Mapping[str, str], *, allows_many: bool) -> str:
-    """Return the rule of a list of calls, which is one line."""
-    return f"calls: %json {json.dumps(make_list_schema(schemas, allows_many=allows_many))}"
-
-
-def write_answer(answer: str) -> str:
-    """Return the rule of an answer with a JSON schema; options for its compiler are not the client's."""
-    schema = {name: value for name, value in json.loads(answer).items() if name != "x-guidance"}
-    return f"answer: %json {json.dumps(schema)}"
 
 
 class ListedCallParser(ForcedCallParser):

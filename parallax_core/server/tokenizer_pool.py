@@ -13,10 +13,10 @@ from parallax_core.base.errors import Overloaded
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.engine.limits import Limits
 from parallax_core.server.body_messages import BodyRequest, BodyResult, ReaderSetup
+from parallax_core.server.chat_grammar import check_answer
 from parallax_core.server.grammar_queue import GrammarQueue
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.tokenizer_process import TokenizerProcess
-from parallax_core.server.tool_schemas import check_answer
 
 MIB = 2**20
 LARGE = MIB // 16

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from parallax_core.api.grammars import AskedAnswer, Grammar, GrammarCheck
 from parallax_grammars.model_grammars import LlguidanceGrammars
+from parallax_grammars.tool_schemas import check_answer
 
 
 class LlguidanceLibrary:
@@ -23,3 +25,7 @@ class LlguidanceLibrary:
             return str(any_to_lark(text))
         except Exception as error:
             raise ValueError(str(error)) from error
+
+    async def check_answer(self, asked: AskedAnswer, check: GrammarCheck) -> tuple[Grammar, Sequence[str]]:
+        """Return a grammar that can be compiled; see `GrammarLibrary.check_answer`."""
+        return await check_answer(asked, check)

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from parallax_core.api import BackendFailed, InvalidRequest, ParallaxError
-from parallax_core.api.grammars import Grammar, JsonSchema, localize_references, read_object
+from parallax_core.api.grammars import (
+    AskedAnswer,
+    Grammar,
+    JsonSchema,
+    WrittenGrammar,
+    localize_references,
+    read_object,
+)
+from parallax_grammars.answer_grammar import write_answer
 from parallax_grammars.schema_keywords import drop_neutral, rewrite_schema
 from parallax_grammars.source import translate_whole, unforce
 
@@ -118,8 +126,12 @@ class LlguidanceGrammars:
         lark = "\n".join([*lines, "start: begin @whole" if must_begin else "start: FREE | begin @whole"])
         return json.dumps({"grammars": [{"lark_grammar": lark}, {**part, "name": "whole"}]})
 
+    def write_answer(self, asked: AskedAnswer) -> WrittenGrammar:
+        """Return the grammar of answers; see `ModelGrammars.write_answer`."""
+        return write_answer(asked, self)
+
     def simplify_schema(self, schema: JsonSchema) -> JsonSchema:
-        """Return a schema without what asks for nothing; see `ModelGrammars.simplify_schema`."""
+        """Return a schema with local references, without what asks for nothing."""
         simple: JsonSchema = rewrite_schema(localize_references(schema), drop_neutral)
         return simple
 

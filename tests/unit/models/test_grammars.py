@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import Grammar, InvalidRequest
+from parallax_core.api.grammars import AskedAnswer
 from parallax_core.models import grammars
 from parallax_core.models.grammars import NoLibrary, find_library
 from parallax_core.models.tokenizer import ModelTokenizer
@@ -28,8 +29,19 @@ def test_grammar_is_refused_without_a_library(tmp_path: Path, monkeypatch: pytes
     text = ModelTokenizer(write_model(tmp_path))
     assert not text.grammars.can_prepare()
     assert find_library().read_ebnf("root ::= x") == "root ::= x"
-    assert (text.grammars.find_special("<end>"), text.grammars.simplify_schema({"not": False})) == ("", {"not": False})
     for refuse in (text.grammars.prepare, lambda: text.grammars.compile(Grammar(kind="json_object"))):
         with pytest.raises(InvalidRequest, match="a grammar is not available") as caught:
             refuse()
         assert (caught.value.param, caught.value.hint) == ("grammar", HINT)
+
+
+async def test_request_that_needs_a_grammar_is_refused_by_its_field_without_a_library() -> None:
+    async def accept(_: Grammar) -> None:
+        """Compile nothing."""
+
+    asked = AskedAnswer(field="tool_choice", tools={"go": "{}"}, tool_fields={}, forced="go")
+    with pytest.raises(InvalidRequest, match="'tool_choice': a grammar is not available") as caught:
+        NoLibrary().write_answer(asked)
+    assert (caught.value.param, caught.value.hint) == ("tool_choice", HINT)
+    with pytest.raises(InvalidRequest, match="'tool_choice': a grammar is not available"):
+        await NoLibrary().check_answer(asked, accept)

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.api import Content, Grammar, Parser, Piece, Reasoning, ToolCall
+from parallax_core.api import Content, Parser, Piece, Reasoning, ToolCall
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import BodyRequest, ParsedBody, ParserTraits, RefusedBody
 from parallax_core.server.body_reader import BodyReader
-from parallax_core.server.listed_calls import ListedCallParser, make_list_grammar
+from parallax_core.server.listed_calls import ListedCallParser
 from parallax_core.testing.parser import ParserConformance, join_pieces
 from tests.conformance.parsers import ThinkParser
-from tests.support.grammar_walk import follow
 from tests.unit.server.dialects import BODIES
 from tests.unit.server.scripted import HERMES, ScriptedSite, only_reasoning
 from tests.unit.server.test_chat_grammar import ASK, LETTER, NAMED, TOOLS, LossySite
@@ -53,38 +52,13 @@ def test_cuts_make_no_difference_whatever_the_text(parts: list[str]) -> None:
     assert parse(parts) == parse(["".join(parts)])
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> ModelTokenizer:
-    return ModelTokenizer(write_model(tmp_path_factory.mktemp("model")))
-
-
-SCHEMAS = {"spell": json.dumps(LETTER), "stop": '{"type": "object", "additionalProperties": false}'}
-LETTERS = (
-    '{"type": "object", "properties": {"name": {"const": "x"}}, "required": ["name"], "additionalProperties": false}'
-)
-
-
-@pytest.mark.parametrize(
-    ("answer", "many", "right", "wrong"),
-    [
-        ("", True, ["", "Hi.", " \nHi", "[x] {", "{}", CALLS, "\n" + CALLS], ['[{"name": "go"', CALLS + "."]),
-        ("", False, [CALLS.partition(', {"name": "stop')[0] + "]"], [CALLS]),
-        (LETTERS, True, [CALLS, '{"name": "x"}'], ["Hi.", "{}"]),
-    ],
-)
-def test_answer_is_a_list_of_calls_or_what_else_is_allowed(
-    text: ModelTokenizer, answer: str, right: list[str], wrong: list[str], *, many: bool
-) -> None:
-    grammar: Grammar = make_list_grammar(SCHEMAS, allows_many=many, answer=answer)
-    compiled = text.grammars.compile(grammar)
-    assert [each for each in right if follow(text, compiled.start(), each) != (True, True)] == []
-    assert [each for each in wrong if follow(text, compiled.start(), each) == (True, True)] == []
-
-
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}"
 """A template without tools."""
 
 
+LETTERS = (
+    '{"type": "object", "properties": {"name": {"const": "x"}}, "required": ["name"], "additionalProperties": false}'
+)
 CALL: dict[str, Any] = {"id": "a", "type": "function", "function": {"name": "stop", "arguments": "{}"}}
 
 

@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Sequence
 
-from parallax_core.contracts.parser import AllowedAnswers, CallForm
-from parallax_core.server.forced_calls import make_call_schema
+from parallax_core.api import AllowedAnswers, CallForm
+from parallax_grammars.json_calls import make_call_schema
 
 OTHER = r"/[^{\[ \n](.|\n)*/"
 """An answer that does not begin as a call, if calls have no mark before them."""

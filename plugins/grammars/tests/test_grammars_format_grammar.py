@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import jsonschema
-import msgspec
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from parallax_core.api import AnswerInfo, Content, Grammar, InvalidRequest, ParserSpec, ToolCall
+from parallax_core.api.grammars import AskedAnswer
 from parallax_core.contracts.grammar import Matcher
-from parallax_core.models.grammars import NoLibrary
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import ParserTraits, ResponseForm
-from parallax_core.server.format_grammar import find_writer, write_form
+from parallax_grammars.format_grammar import find_writer, write_form
+from parallax_grammars.model_grammars import LlguidanceGrammars
 from parallax_models.parsers.formats import FORMATS
 from tests.support.grammar_walk import follow, list_allowed
 from tests.unit.tinymodel import write, write_model
@@ -89,18 +88,23 @@ def text(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return ModelTokenizer(folder)
 
 
-def make_form(**changes: Any) -> ResponseForm:
-    return msgspec.structs.replace(
-        ResponseForm(model="m", num_answers=1, tools=TOOLS, strict_tools=tuple(TOOLS)), **changes
-    )
+def make_asked(name: str, prompt_end: str = "", **changes: Any) -> AskedAnswer:
+    fields = {"tools": TOOLS, "strict_tools": tuple(TOOLS), **changes}
+
+    def make_parser() -> Any:
+        made: Any = SPECS[name].factory.load()()
+        made.begin(AnswerInfo(prompt_end=prompt_end, tools=fields["tools"]))
+        return made
+
+    return AskedAnswer(field="tools", tool_fields={}, format=name, make_parser=make_parser, **fields)
 
 
 def compile_form(text: ModelTokenizer, name: str, asked: Grammar | None = None, **changes: Any) -> Any:
-    traits, form = ParserTraits.of(SPECS[name]), make_form(**changes)
-    writer = find_writer(traits, form)
+    wanted = make_asked(name, grammar=asked, **changes)
+    writer = find_writer(wanted)
     assert writer is not None
-    grammar = write_form(writer, traits, form, text.grammars, asked)
-    return text.grammars.compile(grammar)
+    assert isinstance(text.grammars, LlguidanceGrammars)
+    return text.grammars.compile(write_form(writer, wanted, text.grammars))
 
 
 def draw(text: ModelTokenizer, matcher: Matcher, source: random.Random, begin: str = "") -> str | None:
@@ -152,7 +156,7 @@ def check(calls: Sequence[tuple[str, Any]]) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_forced_calls_follow_their_schemas(text: ModelTokenizer, name: str) -> None:
-    compiled, source, found = compile_form(text, name, forced_call=""), random.Random(name), set()
+    compiled, source, found = compile_form(text, name, forced=""), random.Random(name), set()
     for _ in range(16):
         answer = draw(text, compiled.start(), source)
         if answer is not None:
@@ -334,10 +338,21 @@ def test_schema_of_a_tool_that_is_not_strict_does_not_hold(text: ModelTokenizer)
 
 @pytest.mark.parametrize("name", SPECS)
 def test_one_call_is_the_last_if_calls_are_not_parallel(text: ModelTokenizer, name: str) -> None:
-    compiled = compile_form(text, name, allows_many_calls=False, forced_call="")
+    compiled = compile_form(text, name, allows_many_calls=False, forced="")
     for seed in range(5):
         if (answer := draw(text, compiled.start(), random.Random(seed))) is not None:
             assert len(read(name, answer)[1]) == 1
+
+
+class Plain:
+    """A model without special tokens."""
+
+    def find_special(self, text: str) -> str:
+        del text
+        return ""
+
+    def simplify_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return schema
 
 
 @pytest.mark.parametrize(
@@ -352,18 +367,15 @@ def test_one_call_is_the_last_if_calls_are_not_parallel(text: ModelTokenizer, na
     ],
 )
 def test_schema_that_plain_arguments_cannot_follow_is_refused(schema: dict[str, Any], reason: str) -> None:
-    traits, form = (
-        ParserTraits.of(SPECS["qwen3_coder"]),
-        make_form(tools={"f": json.dumps(schema)}, strict_tools=("f",)),
-    )
-    writer = find_writer(traits, form)
+    asked = make_asked("qwen3_coder", tools={"f": json.dumps(schema)}, strict_tools=("f",))
+    writer = find_writer(asked)
     assert writer is not None
     with pytest.raises(
         InvalidRequest, match=rf"the tool 'f' cannot be strict: .*{re.escape(reason)}.*qwen3_coder"
     ) as caught:
-        write_form(writer, traits, form, NoLibrary())
+        write_form(writer, asked, Plain())
     assert caught.value.param == "tools"
 
 
 def test_format_without_a_grammar_has_no_writer() -> None:
-    assert find_writer(ParserTraits(), make_form()) is None
+    assert find_writer(AskedAnswer(field="tools", tools=TOOLS, tool_fields={}, strict_tools=["spell"])) is None

@@ -12,8 +12,8 @@ from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.grammar import Grammar
 from parallax_core.server.body_messages import BodyRequest, ParserTraits, RefusedBody
 from parallax_core.server.body_reader import BodyReader
+from parallax_core.server.chat_grammar import check_answer
 from parallax_core.server.tokenizer_pool import PoolLimits, TokenizerPool
-from parallax_core.server.tool_schemas import check_answer
 from tests.support.grammar_walk import follow
 from tests.unit.server.dialects import BODIES, make_setup
 from tests.unit.server.scripted import HERMES, TEMPLATE, ScriptedSite

@@ -11,7 +11,8 @@ import pytest
 
 from parallax_core.api import AllowedAnswers, CallForm, Grammar, ToolCall
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.strict_calls import CallFormWriter
+from parallax_grammars.call_forms import CallFormWriter
+from parallax_grammars.model_grammars import LlguidanceGrammars
 from parallax_models.parsers.json_calls import HermesParser, Llama3Parser
 from tests.support.grammar_walk import follow, generate
 from tests.unit.tinymodel import write_model
@@ -32,6 +33,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> ModelTokenizer:
 
 
 def compile_form(text: ModelTokenizer, name: str, **changes: Any) -> Any:
+    assert isinstance(text.grammars, LlguidanceGrammars)
     fields = {"tools": TOOLS, "most_calls": 2, "find_special": text.grammars.find_special, **changes}
     grammar = CallFormWriter(FORMS[name]).write_grammar(AllowedAnswers(**fields))
     return text.grammars.compile(Grammar(kind="lark", source=grammar))
