@@ -23,6 +23,7 @@ from parallax_core.api import (
     Ref,
     Stage,
     StagePlan,
+    Unsupported,
     silent,
 )
 from parallax_core.testing.backend import BackendConformance
@@ -154,6 +155,13 @@ class ClampedLayers(ToyBackend):
         return LayerRange(start, max(start + 1, min(asked.stop, num_layers)))
 
 
+class RefusesWhatItOpens(ToyBackend):
+    """Says of a model which it can open that it cannot."""
+
+    def check_model(self, plan: StagePlan) -> None:
+        raise Unsupported(f"no backend runs {plan.model}", "choose another model")
+
+
 class AllMemory(ToyBackend):
     def count_pages(self, plan: StagePlan) -> int:
         return 100
@@ -231,6 +239,7 @@ FAULTS: list[tuple[Callable[[], ToyBackend], str, str]] = [
     (DeafToProgress, "test_progress_that_raises_ends_the_work", "did not raise Interrupted"),
     (LeavesAThread, "test_progress_that_raises_ends_the_work", "1 threads are still running"),
     (ClampedLayers, "test_layers_that_do_not_exist_are_refused", "layers 0-4 of a model of 3 did not raise"),
+    (RefusesWhatItOpens, "test_model_that_opens_passes_the_check", "no backend runs"),
     (AllMemory, "test_memory_fraction_is_kept", "a billionth of the memory gives 200 pages"),
     (OtherVersions, "test_backends_of_one_factory_are_independent", "stages of the same weights have the versions"),
 ]

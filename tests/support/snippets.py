@@ -69,7 +69,7 @@ SERVICES = {"serve", "run", "worker", "relay", "rendezvous", "promote", "drain",
 LONG = re.compile(r"parallax join|long story|deploy\.deployment")
 """The same for what takes long."""
 ENGINES = re.compile(r"\b(vllm|sglang)\b")
-HUB = re.compile(r"\bQwen/|\borg/")
+HUB = re.compile(r"\b(Qwen|zai-org|org)/")
 OTHERS = re.compile(
     r"\b(10\.0\.0|203\.0\.113|198\.51\.100|192\.168\.1)\.\d+|\b(CODE|KEY|NAME|PUBLIC_KEY|MODEL|CODE_OF_A_SERVER)\b|plx1|--network"
 )

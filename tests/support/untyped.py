@@ -14,6 +14,7 @@ UNTYPED: dict[str, dict[str, str]] = {
     },
     "docs/explanation/design.md": {"class ": "shows an interface"},
     "docs/how-to/anthropic.md": {"export ANTHROPIC_MODEL=": "sets variables of another program"},
+    "docs/how-to/check-a-model.md": {"parallax models check zai-org/": HUB},
     "docs/how-to/deploy.md": {
         "sudo ": UNITS,
         "parallax() {": f"{ROOT}: it is for the user of the units",
