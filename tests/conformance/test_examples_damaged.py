@@ -147,7 +147,7 @@ DAMAGES = {
     ),
     "any setting will do": Damage(
         f"{OLMO2}/adapter.py",
-        "if type(value) is not int or value < 1:",
+        "if type(value) is not int or not 1 <= value <= 2**24:",
         "if value is None:",
         "test_setting_the_family_lacks_is_refused_by_name",
         "vocab_size",

@@ -149,10 +149,12 @@ def find_obstacle(snippet: Snippet, command: str) -> str | None:
 
 
 def split_words(command: str) -> list[str]:
-    """Return the words of a command, without comments, settings before it, and a path before its program."""
+    """Return the words of a command: no comments, settings before it, path of its program, and what follows ``||``."""
     words = shlex.split(command, comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         del words[0]
+    if "||" in words:
+        del words[words.index("||") :]
     return [words[0].removeprefix(".venv/bin/"), *words[1:]] if words else []
 
 
