@@ -10,6 +10,7 @@ from parallax_cluster.cli.join_view import JoinView, LoadWatch
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import Epoch, LeaseId
 from parallax_core.contracts.progress import Progress, silent
+from parallax_core.contracts.stage import Stage
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.wire.membership import Assign
 
@@ -57,13 +58,16 @@ async def test_machine_says_whether_it_has_joined() -> None:
 async def test_machine_says_what_it_loads_and_how_far_it_is() -> None:
     machine, seen = Machine(), list[list[str]]()
 
-    def open_stage(assign: Assign, progress: Progress) -> str:
+    stage = cast("Stage", object())
+
+    def open_stage(assign: Assign, progress: Progress) -> Stage:
         seen.append(list(machine.loads.lines.values()))
         progress("load weights", 12_300_000, 98_400_000)
         seen.append(list(machine.loads.lines.values()))
-        return f"stage of {assign.model}"
+        assert assign == STAGE
+        return stage
 
-    assert machine.loads.watch(open_stage)(STAGE, silent) == "stage of org/toy"
+    assert machine.loads.watch(open_stage)(STAGE, silent) is stage
     what = "loading layers 0-15 of org/toy"
     assert seen == [[what], [f"{what}: load weights: 12.3 of 98.4 MB"]]
     assert (await machine.look())[1].startswith("no layers yet"), "it is not loading any more"
@@ -72,7 +76,7 @@ async def test_machine_says_what_it_loads_and_how_far_it_is() -> None:
 def test_loading_that_fails_is_no_longer_shown() -> None:
     loads = LoadWatch()
 
-    def fail(assign: Assign, progress: Progress) -> None:
+    def fail(assign: Assign, progress: Progress) -> Stage:
         raise ParallaxError(f"{assign.model} is damaged", str(progress))
 
     with pytest.raises(ParallaxError):
