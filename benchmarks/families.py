@@ -77,8 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             done[kind] = try_family(kind, BACKENDS[options.backend]())
             run = describe_run(["benchmarks.families", "--backend", options.backend], VERSIONS)
             write_report(options.out, run | {"families": done})
-        said = done[kind].get("refused") or done[kind]["worst"]
-        print(kind, "pass" if done[kind]["passed"] else "FAIL", said, flush=True)
+        found = done[kind]
+        word, said = ("refused", found["refused"]) if "refused" in found else ("pass", found["worst"])
+        print(kind, word if found["passed"] else "FAIL", said, flush=True)
     return 0 if all(found["passed"] for found in done.values()) else 1
 
 
