@@ -163,7 +163,7 @@ def lose_shard(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
         (lambda folder: (folder / "config.json").write_text("[]"), "JSON object"),
         (lambda folder: change_config(folder, hidden_size=64, head_dim=16), "do not fit together"),
-        (lambda folder: change_config(folder, num_hidden_layers=None), "the number of layers"),
+        (lambda folder: change_config(folder, num_hidden_layers=None), "gives no number of layers"),
         (lambda folder: change_config(folder, num_hidden_layers=10**12), "has 1000000000000 layers"),
         (lambda folder: change_config(folder, num_attention_heads=10**12), "do not fit together"),
         (lambda folder: change_tensor(folder, lambda array: array[1:]), r"up_proj.weight \(in model.safetensors\)"),
