@@ -105,7 +105,7 @@ class Services:
         for service in self._services:
             try:
                 await service.close()
-            except Exception:
+            except Exception:  # a plugin may raise anything, and the other services have to be closed
                 logger.exception(FAILED, type(service).__name__)
 
     async def _run(self, service: NodeService) -> None:
@@ -113,7 +113,7 @@ class Services:
             await service.run()
         except self.fatal:
             raise
-        except Exception:
+        except Exception:  # a plugin may raise anything, and the node goes on without its service
             logger.exception(FAILED, type(service).__name__)
 
     @asynccontextmanager

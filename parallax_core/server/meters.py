@@ -44,7 +44,7 @@ class Meters:
             return None
         try:
             return function(*args)
-        except Exception:
+        except Exception:  # a plugin may raise anything, and no answer fails for it
             self.all.remove(meter)
             logger.exception("%s failed, and measures no more", type(meter).__name__)
             return None

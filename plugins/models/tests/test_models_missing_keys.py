@@ -16,7 +16,7 @@ from parallax_core.testing.model import read_checkpoint
 from tests.support.checkpoints import KINDS, MORE, save_family, save_random
 
 IDENTITY = ("architectures", "model_type", "num_hidden_layers")
-"""Keys without which nobody knows which family it is, or how many layers there are."""
+"""Keys that say which family it is, and how many layers it has: without them there is nothing to name."""
 FAMILIES = [kind for kind in KINDS if kind not in {"olmoe", "granitemoe", "qwen3_5"}]
 """Those of the other models that have an adapter."""
 TENSOR = re.compile(r"layers\.\d+\.")

@@ -248,7 +248,7 @@ class ToldTerms(HeadTerms):
 
 
 class Talker(WorkerService):
-    """Has a node tell its coordinator anything."""
+    """Sends a message of a node to its coordinator."""
 
     @asynccontextmanager
     async def joined(self, peer: JoinedPeer) -> AsyncIterator[Takers]:
