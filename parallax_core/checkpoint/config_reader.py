@@ -13,6 +13,8 @@ MOST_LAYERS = 10_000
 """The most layers of a model, since core describes each one."""
 LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 """The names under which config.json may state the number of layers."""
+LAYER_KINDS = ("layers_block_type", "hybrid_override_pattern")
+"""Settings with a word or a letter for each layer, which a config.json may have instead."""
 HINT = "fetch the model again"
 
 
@@ -24,7 +26,9 @@ def count_layers(config: Mapping[str, Any]) -> int | None:
     """
     inner = config.get("text_config")
     parts = (inner, config) if isinstance(inner, Mapping) else (config,)
-    counts = (part.get(name) for part in parts for name in LAYER_COUNTS)
+    counts = [part.get(name) for part in parts for name in LAYER_COUNTS]
+    kinds = (part.get(name) for part in parts for name in LAYER_KINDS)
+    counts += [len(each) for each in kinds if each and isinstance(each, list | str)]
     count = next((count for count in counts if type(count) is int), None)
     if count is not None and not 1 <= count <= MOST_LAYERS:
         message = f"config.json states that the model has {count} layers"

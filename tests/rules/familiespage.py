@@ -13,7 +13,7 @@ from parallax_models.plugin import parallax_register_models
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/families.md"
-RECORD = ROOT / "benchmarks/results/families-torch.json"
+RESULTS = ROOT / "benchmarks/results"
 HEAD = """# Model families
 
 The families that `parallax-models` describes, and whose layers it brings for the backend `torch`.
@@ -30,20 +30,37 @@ truncated. The largest difference of two log-probabilities from those of transfo
 the largest logit.
 In each case 64 greedy tokens were equal. `python -m benchmarks families-torch` does it again.
 
-| Model type | Stages | Largest difference |
-|---|---|---|
+The same was done on the backend `mlx`, which runs the model files of mlx-lm (`python -m benchmarks families-mlx`).
+Settings that they do not read are then as in published models; other settings are refused by name.
+
+| Model type | Stages | Largest difference on `torch` | On `mlx` |
+|---|---|---|---|
+"""
+REFUSED = """
+These are refused on `mlx`, for these reasons:
+
+| Model type | Reason |
+|---|---|
 """
 TAIL = """
-The MLX backend runs the model files of mlx-lm, and vLLM and SGLang their own: see [backends](../how-to/backends.md).
+vLLM and SGLang run model files of their own: see [backends](../how-to/backends.md).
 
-This page is made of the code and of that record: `python -m tests.rules.familiespage` writes it.
+This page is made of the code and of those records: `python -m tests.rules.familiespage` writes it.
 """
 
 
-def read_record() -> dict[str, dict[str, Any]]:
-    """Return what the record says of each model type."""
-    found: dict[str, dict[str, Any]] = json.loads(RECORD.read_text(encoding="utf-8"))["families"]
+def read_record(backend: str) -> dict[str, dict[str, Any]]:
+    """Return what the record of a backend says of each model type."""
+    record = json.loads((RESULTS / f"families-{backend}.json").read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = record["families"]
     return found
+
+
+def describe_mlx(found: dict[str, Any] | None) -> str:
+    """Return what was found of a model type on MLX."""
+    if found is None:
+        return "not compared"
+    return "refused" if "refused" in found else f"{found['worst']:.1e}"
 
 
 def describe_splits(found: dict[str, Any]) -> str:
@@ -59,11 +76,13 @@ def write_page() -> str:
         f"| `{spec.name}` | {spec.summary} | {', '.join(f'`{name}`' for name in spec.architectures)} |"
         for spec in specs
     ]
+    mlx = read_record("mlx")
     proved = [
-        f"| `{kind}` | {describe_splits(found)} | {found['worst']:.1e} |"
-        for kind, found in sorted(read_record().items())
+        f"| `{kind}` | {describe_splits(found)} | {found['worst']:.1e} | {describe_mlx(mlx.get(kind))} |"
+        for kind, found in sorted(read_record("torch").items())
     ]
-    return HEAD + "\n".join(rows) + "\n" + PROVED + "\n".join(proved) + "\n" + TAIL
+    reasons = [f"| `{kind}` | {found['refused']} |" for kind, found in sorted(mlx.items()) if "refused" in found]
+    return "\n".join([HEAD + "\n".join(rows), PROVED + "\n".join(proved), REFUSED + "\n".join(reasons), TAIL])
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.rules.familiespage import PAGE, read_record, write_page
-from tests.support.checkpoints import PROVED
+from tests.support.checkpoints import PROVED, REGULAR
 
 
 def test_record_names_every_family() -> None:
-    assert read_record().keys() == PROVED.keys(), "run: python -m benchmarks families-torch"
+    assert read_record("torch").keys() == PROVED.keys(), "run: python -m benchmarks families-torch"
 
 
 @pytest.mark.parametrize("kind", PROVED)
 def test_family_passed_whole_and_in_every_split(kind: str) -> None:
-    found = read_record()[kind]
+    found = read_record("torch")[kind]
     assert found["passed"]
     layers = int(PROVED[kind].get("num_hidden_layers", 4))
     illegal = found.get("illegal", {})
@@ -22,6 +22,14 @@ def test_family_passed_whole_and_in_every_split(kind: str) -> None:
     legal = [cut for cut in range(1, layers) if str(cut) not in illegal]
     cuts = {f"[{cut}]" for cut in legal} | {str(legal), str([legal[0], legal[-1]]), "whole"}
     assert found["splits"].keys() == cuts
+
+
+def test_every_model_type_on_mlx_passed_or_is_refused_for_a_reason() -> None:
+    record = read_record("mlx")
+    assert record.keys() <= PROVED.keys(), "run: python -m benchmarks families-mlx"
+    for kind, found in record.items():
+        assert found.get("passed") or "mlx-lm" in found["refused"], kind
+        assert found.get("changes", {}) == REGULAR.get(kind, {}), kind
 
 
 def test_page_of_families_is_that_of_the_code_and_the_record() -> None:

@@ -412,6 +412,21 @@ EXPERT = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.")
 """Matches the name of a tensor of one expert."""
 PROVED = FAMILIES | MORE
 """Families with an adapter and blocks."""
+PERIOD = {
+    "full_attention_interval": 2,
+    "layer_types": [*["linear_attention", "full_attention"] * 2, "linear_attention"],
+}
+REGULAR: dict[str, dict[str, Any]] = {
+    "gemma2": {"sliding_window": 256},
+    "glm4_moe_lite": {"mlp_layer_types": ["dense", "dense", "sparse", "sparse", "sparse"]},
+    "glm_moe_dsa": {"indexer_types": ["full"] * 5},
+    "granitemoehybrid": {"mamba_n_groups": 1},
+    "mistral": {"sliding_window": 256},
+    "phi3": {"sliding_window": 256},
+    "qwen2_moe": {"mlp_only_layers": []},
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"), PERIOD),
+}
+"""Changes to families whose irregular settings have no counterpart in the model files of mlx-lm."""
 OTHERS: dict[str, dict[str, Any]] = {"olmo2": {}, "cohere": {"logit_scale": 0.25}, "olmo": {"clip_qkv": 1.5}}
 """Models of families without an adapter."""
 

@@ -31,6 +31,7 @@ from parallax_core.api import (
     StageInfo,
     StagePlan,
     Unsupported,
+    check_cuts,
     count_layers,
     format_bytes,
     identify_weights,
@@ -207,6 +208,8 @@ def _check_layers(plan: StagePlan, count: int) -> StagePlan:
     if not 0 <= layers.start < layers.stop <= count:
         message = f"there are no layers {layers.start}-{layers.stop} in {plan.model.name}, which has 0-{count}"
         raise Unsupported(message, f"choose layers within 0-{count}; the last number is excluded")
+    if plan.shape is not None:
+        check_cuts(plan.shape, layers)
     return plan
 
 

@@ -9,7 +9,8 @@ from parallax_core.api import Unsupported
 
 Json = Mapping[str, Any]
 
-SLIDING = "sliding_attention"
+FULL, SLIDING = "full_attention", "sliding_attention"
+OTHER = "mlx-lm has no setting for them; try another backend"
 PLAIN_YARN = {"type": "yarn", "factor": 1.0}
 """A scaling that changes nothing."""
 
@@ -21,7 +22,10 @@ def translate_family(config: Json) -> dict[str, Any]:
         Unsupported: if mlx-lm has no counterpart for a setting of the family.
     """
     translate = TRANSLATIONS.get(str(config.get("model_type")))
-    return translate(config) if translate else {}
+    changes = translate(config) if translate else {}
+    text = config.get("text_config")
+    inner = translate_family(text) if isinstance(text, Mapping) else {}
+    return changes | ({"text_config": {**text, **inner}} if isinstance(text, Mapping) and inner else {})
 
 
 def fill_family(config: Json) -> dict[str, Any]:
@@ -66,7 +70,7 @@ def _translate_dense(config: Json) -> dict[str, Any]:
     first = kinds.count("dense")
     if kinds[:first] != ["dense"] * first:
         message = f"mlp_layer_types of {config['model_type']} has layers without experts behind others"
-        raise Unsupported(message, "mlx-lm has no setting for them; try another backend")
+        raise Unsupported(message, OTHER)
     return {"first_k_dense_replace": first} if kinds else {}
 
 
@@ -76,17 +80,78 @@ def _translate_period(config: Json) -> dict[str, Any]:
     if not kinds:
         return {}
     period = kinds.index("full_attention") + 1 if "full_attention" in kinds else len(kinds) + 1
-    if any((index % period == period - 1) != (kind == "full_attention") for index, kind in enumerate(kinds)):
-        message = f"layer_types of {config['model_type']} have no period"
-        raise Unsupported(message, "mlx-lm has no setting for them; try another backend")
+    if any((index % period == period - 1) != (kind == FULL) for index, kind in enumerate(kinds)):
+        raise Unsupported(f"layer_types of {config['model_type']} have no period", OTHER)
     return {"full_attention_interval": period}
 
 
+def _translate_glm_dsa(config: Json) -> dict[str, Any]:
+    """Give what the authors' code does where transformers has no setting."""
+    if "shared" in (config.get("indexer_types") or ()):
+        message = "indexer_types of glm_moe_dsa has layers that share the index of another"
+        raise Unsupported(message, OTHER)
+    filled = {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+    return _translate_dense(config) | {name: value for name, value in filled.items() if name not in config}
+
+
+def _translate_granite_hybrid(config: Json) -> dict[str, Any]:
+    """Give the kinds of layers in the words before transformers 5, and no rope if none is asked for."""
+    if config.get("mamba_n_groups", 1) != 1:
+        message = (
+            f"mamba_n_groups of granitemoehybrid is {config['mamba_n_groups']}, and mlx-lm norms all groups as one"
+        )
+        raise Unsupported(message, "try another backend")
+    kinds = [GRANITE_KINDS.get(kind, kind) for kind in config.get("layer_types") or ()]
+    changes: dict[str, Any] = {"layer_types": kinds} if kinds else {}
+    return changes | ({} if config.get("position_embedding_type") == "rope" else {"position_embedding_type": "nope"})
+
+
+def _translate_lfm2(config: Json) -> dict[str, Any]:
+    """Give the widths by their names before transformers 5."""
+    names = {"block_dim": "hidden_size", "block_ff_dim": "intermediate_size"}
+    return {name: config[new] for name, new in names.items() if name not in config and new in config}
+
+
+def _drop_rope(config: Json) -> dict[str, Any]:
+    """Take away settings of rope, which the family does not compute, whatever its config.json says."""
+    return {"rope_parameters": None} if config.get("rope_parameters") else {}
+
+
+def _translate_gemma4(config: Json) -> dict[str, Any]:
+    """Give what layers that see everything have in place of the others, where transformers writes it by layer."""
+    kinds, changes = config.get("layer_types") or (), config.get("per_layer_config")
+    if not isinstance(changes, Mapping):
+        return {}
+    given = [changes.get(str(index)) or {} for index, kind in enumerate(kinds) if kind == FULL]
+    sliding = [each for index, each in changes.items() if kinds[int(index)] != FULL and each]
+    if sliding or any(each != given[0] for each in given):
+        raise Unsupported("per_layer_config of gemma4_text differs between layers of one kind", OTHER)
+    found: dict[str, Any] = {"global_head_dim": config.get("head_dim"), **dict.fromkeys(GEMMA4_GLOBALS.values())}
+    return found | {GEMMA4_GLOBALS.get(name, name): value for name, value in (given or [{}])[0].items()}
+
+
+def _check_experts(config: Json) -> dict[str, Any]:
+    """Refuse layers without experts."""
+    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
+        name = "mlp_only_layers" if config.get("mlp_only_layers") else "decoder_sparse_step"
+        raise Unsupported(f"by {name} of {config['model_type']}, layers have no experts", OTHER)
+    return {}
+
+
+GRANITE_KINDS = {"linear_attention": "mamba", FULL: "attention"}
+GEMMA4_GLOBALS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+"""Settings of a layer that sees everything, and their names in mlx-lm."""
 TRANSLATIONS: dict[str, Callable[[Json], dict[str, Any]]] = {
     "exaone4": _translate_exaone4,
+    "gemma4_text": _translate_gemma4,
     "glm4_moe_lite": _translate_dense,
+    "glm_moe_dsa": _translate_glm_dsa,
+    "granitemoehybrid": _translate_granite_hybrid,
+    "lfm2": _translate_lfm2,
     "minimax_m2": _translate_minimax,
+    "nemotron_h": _drop_rope,
     "olmo3": _translate_olmo3,
+    "qwen2_moe": _check_experts,
     "qwen3_5_moe_text": _translate_period,
     "qwen3_5_text": _translate_period,
     "qwen3_next": _translate_period,

@@ -8,7 +8,6 @@ of weights need no translation. Modules that this stage does not run are replace
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -96,16 +95,19 @@ def slice_model(model: Module, layers: LayerRange, dry_run: DryRun | None = None
         message = f"this model has {count} layers, and config.json has more"
         raise Unsupported(message, HINT)
     dry_run = dry_run or dry_run_model(model, module_map)
+    for cut in (layers.start, layers.stop):
+        dry_run.check_cut(cut)
     _check_needs(dry_run, layers, model)
-    outside = [place for index, place in enumerate(module_map.layers) if not layers.start <= index < layers.stop]
-    unused = [place for place in module_map.others if not _is_used(dry_run.uses.get(place.path, ()), layers, count)]
-    holes = {place.path: _empty(place, PassThrough(place.module)) for place in outside}
+    outside = [index for index in range(count) if not layers.start <= index < layers.stop]
+    unused = [place for place in module_map.others if not _is_used(dry_run, place, layers)]
+    places = [(module_map.layers[index], dry_run.extras[index]) for index in outside]
+    holes = {place.path: _empty(place, PassThrough(place.module, extras)) for place, extras in places}
     return ModelSlice(
         model,
         layers,
         count,
         dry_run,
-        dropped=tuple(place.path for place in (*outside, *unused)),
+        dropped=(*holes, *(place.path for place in unused)),
         spare=tuple(_empty(place, UnusedPlaceholder(place.module)) for place in unused),
         entry=holes[module_map.layers[layers.start - 1].path] if layers.start else None,
         end=module_map.layers[layers.stop - 1] if layers.stop < count else None,
@@ -117,8 +119,11 @@ def _empty(place: ModulePath, placeholder: S) -> S:
     return placeholder
 
 
-def _is_used(phases: Iterable[int], layers: LayerRange, count: int) -> bool:
-    """Whether a stage runs a module used after ``phases`` layers: before its own, between them, or after the last."""
+def _is_used(dry_run: DryRun, place: ModulePath, layers: LayerRange) -> bool:
+    """Whether a stage runs a module: before its own layers, between them, after the last, or for inputs of layers."""
+    phases, count = dry_run.uses.get(place.path, ()), len(dry_run.entries)
+    if 0 in phases and any(dry_run.takes_tokens[layers.start : layers.stop]):
+        return True
     return any(layers.start <= phase < layers.stop or phase == layers.stop == count for phase in phases)
 
 

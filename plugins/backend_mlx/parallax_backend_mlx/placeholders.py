@@ -50,14 +50,16 @@ class UnusedPlaceholder(LayerPlaceholder):
 class PassThrough(LayerPlaceholder):
     """Replaces a layer of another stage: passes hidden states on; the last before this stage brings the input."""
 
-    def __init__(self, layer: Module) -> None:
+    def __init__(self, layer: Module, extras: int = 0) -> None:
         super().__init__(layer)
+        self.extras = extras
         self.incoming: mx.array | None = None
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Return the hidden states of the previous stage if set, else the first argument unchanged."""
         # A separate view: some models scale hidden states in place.
-        return next(iter((*args, *kwargs.values()))) if self.incoming is None else self.incoming[...]
+        hidden = next(iter((*args, *kwargs.values()))) if self.incoming is None else self.incoming[...]
+        return (hidden, *[None] * self.extras) if self.extras else hidden
 
 
 class Exit(LayerPlaceholder):
@@ -70,7 +72,8 @@ class Exit(LayerPlaceholder):
             Finished: with the layer's output.
             Unsupported: if the output is not hidden states of shape [rows, columns, width].
         """
-        hidden = self.replaced(*args, **kwargs)
+        found = self.replaced(*args, **kwargs)
+        hidden = found[0] if isinstance(found, tuple) else found
         if not isinstance(hidden, mx.array) or hidden.ndim != AXES:
             message = "the layers of this model return more than hidden states"
             raise Unsupported(message, "serve it whole, or try another backend")

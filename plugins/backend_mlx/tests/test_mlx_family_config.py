@@ -11,25 +11,21 @@ import pytest
 from parallax_backend_mlx.backend import MlxBackend
 from parallax_backend_mlx.family_config import fill_family, translate_family
 from parallax_core.api import StagePlan, Unsupported
-from tests.support.checkpoints import save_family
+from tests.support.checkpoints import REGULAR, save_family
 from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_ragged
 
 LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
-REGULAR: dict[str, dict[str, Any]] = {
-    "deepseek_v2": {},
-    "exaone4": {},
-    "minimax_m2": {},
-    "olmo3": {},
-    "qwen3_5_moe_text": {"full_attention_interval": 2, "layer_types": [LINEAR, FULL, LINEAR, FULL, LINEAR]},
-    "qwen3_5_text": {"full_attention_interval": 2, "layer_types": [LINEAR, FULL, LINEAR, FULL, LINEAR]},
-}
-"""Families whose settings are translated, with changes to those that mlx-lm has no counterpart for."""
+TRANSLATED = (
+    *("deepseek_v2", "exaone4", "gemma4_moe", "gemma4_text", "glm_moe_dsa", "granitemoehybrid", "lfm2", "minimax_m2"),
+    *("nemotron_h", "olmo3", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_text"),
+)
+"""Families whose settings are translated."""
 
 
-@pytest.mark.parametrize("kind", REGULAR)
+@pytest.mark.parametrize("kind", TRANSLATED)
 def test_logits_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
-    family = Family(kind, tmp_path, MlxBackend(), **REGULAR[kind])
-    for cuts in ((), (1, 4)):
+    family = Family(kind, tmp_path, MlxBackend(), **REGULAR.get(kind, {}))
+    for cuts in ((), (family.legal[0], family.legal[-1])):
         with family.open_chain(cuts) as chain:
             run_chunks(trial := Trial(family, chain), 20, 7)
             run_ragged(trial, 30)
@@ -50,6 +46,38 @@ def test_logits_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
         ({"model_type": "qwen3_next", "layer_types": [LINEAR, LINEAR, FULL]}, {"full_attention_interval": 3}),
         ({"model_type": "qwen3_next", "layer_types": [LINEAR, LINEAR]}, {"full_attention_interval": 3}),
         ({"model_type": "llama", "layer_types": [SLIDING]}, {}),
+        ({"model_type": "lfm2", "hidden_size": 8, "intermediate_size": 9}, {"block_dim": 8, "block_ff_dim": 9}),
+        ({"model_type": "lfm2", "hidden_size": 8, "block_dim": 7}, {}),
+        (
+            {"model_type": "granitemoehybrid", "layer_types": [LINEAR, FULL]},
+            {"layer_types": ["mamba", "attention"], "position_embedding_type": "nope"},
+        ),
+        ({"model_type": "granitemoehybrid", "position_embedding_type": "rope"}, {}),
+        (
+            {"model_type": "glm_moe_dsa", "scoring_func": "softmax", "topk_method": "greedy"},
+            {"moe_layer_freq": 1},
+        ),
+        ({"model_type": "nemotron_h", "rope_parameters": {"rope_theta": 5.0}}, {"rope_parameters": None}),
+        (
+            {
+                "model_type": "gemma4_text",
+                "head_dim": 8,
+                "layer_types": [SLIDING, FULL],
+                "per_layer_config": {"1": {"head_dim": 16, "num_key_value_heads": 1}},
+            },
+            {"global_head_dim": 16, "num_global_key_value_heads": 1},
+        ),
+        ({"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 4}, {}),
+        (
+            {"model_type": "x", "text_config": {"model_type": "qwen3_5_text", "layer_types": [LINEAR, FULL]}},
+            {
+                "text_config": {
+                    "model_type": "qwen3_5_text",
+                    "layer_types": [LINEAR, FULL],
+                    "full_attention_interval": 2,
+                }
+            },
+        ),
     ],
 )
 def test_settings_of_a_family_are_said_as_mlx_lm_reads_them(config: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -61,6 +89,18 @@ def test_settings_of_a_family_are_said_as_mlx_lm_reads_them(config: dict[str, An
     [
         ({"model_type": "qwen3_5_text", "layer_types": [FULL, LINEAR, FULL]}, "layer_types of qwen3_5_text"),
         ({"model_type": "glm4_moe_lite", "mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types of glm4_moe_lite"),
+        ({"model_type": "glm_moe_dsa", "indexer_types": ["full", "shared"]}, "indexer_types of glm_moe_dsa"),
+        ({"model_type": "granitemoehybrid", "mamba_n_groups": 2}, "mamba_n_groups of granitemoehybrid is 2"),
+        ({"model_type": "qwen2_moe", "mlp_only_layers": [1]}, "by mlp_only_layers of qwen2_moe"),
+        ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "by decoder_sparse_step of qwen2_moe"),
+        (
+            {
+                "model_type": "gemma4_text",
+                "layer_types": [SLIDING, FULL],
+                "per_layer_config": {"0": {"head_dim": 16}},
+            },
+            "per_layer_config of gemma4_text differs",
+        ),
     ],
 )
 def test_settings_without_a_counterpart_are_refused(config: dict[str, Any], words: str) -> None:

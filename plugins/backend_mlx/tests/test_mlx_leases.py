@@ -78,7 +78,9 @@ def test_leases_of_the_same_layers_run_one_network() -> None:
     assert loaded.find_network(LayerRange(1, 4)) is not part
 
 
-@pytest.mark.parametrize(("config", "words"), [(RWKV7, "run separately"), (AFM7, "not in one list")])
+@pytest.mark.parametrize(
+    ("config", "words"), [(RWKV7, "layer 2 reads a further output of layer 1"), (AFM7, "not in one list")]
+)
 def test_layers_that_cannot_be_run_separately_are_leased_together(config: dict[str, Any], words: str) -> None:
     loaded = LoadedModel(keep_model(make_model(config)))
     with pytest.raises(Unsupported, match=words):

@@ -166,7 +166,9 @@ BAILING = {
 }
 
 
-@pytest.mark.parametrize(("config", "words"), [(RWKV7, "run separately"), (AFM7, "not in one list")])
+@pytest.mark.parametrize(
+    ("config", "words"), [(RWKV7, "layer 2 reads a further output of layer 1"), (AFM7, "not in one list")]
+)
 def test_layers_that_share_more_than_hidden_states_are_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(Unsupported, match=words) as caught:
         slice_model(make_model(config), LayerRange(0, 2))
@@ -201,9 +203,10 @@ def damage_repeat(layers: list[Any], hidden: mx.array, cache: list[Any]) -> mx.a
 
 
 def damage_extra(layers: list[Any], hidden: mx.array, cache: list[Any]) -> mx.array:
-    first = hidden
+    first = None
     for layer, entry in zip(layers, cache, strict=True):
-        hidden = layer(hidden, first[:, :, :1] > 0, entry)
+        hidden = layer(hidden, None if first is None else first[:, :, :1] > 0, entry)
+        first = hidden if first is None else first
     return hidden
 
 

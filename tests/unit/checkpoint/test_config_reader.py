@@ -78,6 +78,10 @@ def test_layers_have_a_bound(name: str) -> None:
         ({"n_layer": 4}, 4),
         ({"n_layer": 4, "text_config": {"num_layers": 5}}, 5),
         ({"n_layer": 4, "text_config": {}}, 4),
+        ({"layers_block_type": ["mamba", "moe", "attention"]}, 3),
+        ({"hybrid_override_pattern": "ME*-"}, 4),
+        ({"num_hidden_layers": 2, "hybrid_override_pattern": "ME*-"}, 2),
+        ({"layers_block_type": [], "hybrid_override_pattern": None}, None),
     ],
 )
 def test_number_of_layers_is_found_under_any_of_its_names(config: dict[str, Any], found: int | None) -> None:
