@@ -20,7 +20,7 @@ from typing import NoReturn
 import pytest
 
 from tests.support import mutant_switch
-from tests.support.mutant_tests import note_found
+from tests.support.mutant_tests import is_late, note_found
 
 LIMIT_S = 600.0
 """Seconds after which a mutant has survived: that its tests took so long may be the machine."""
@@ -31,6 +31,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     """Follow the plan instead of running all tests."""
     plan: dict[str, list[str]] = json.loads(Path(os.environ["MUTANT_PLAN"]).read_text("utf-8"))
     for place, tests in plan.items():
+        if is_late():
+            break
         order = {test: number for number, test in enumerate(tests)}
         places = ((order.get(item.nodeid, order.get(item.nodeid.partition("::")[0])), item) for item in session.items)
         found = sorted(((place, item) for place, item in places if place is not None), key=lambda pair: pair[0])

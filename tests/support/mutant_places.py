@@ -13,6 +13,9 @@ PLUGINS = tuple(f"plugins/{name}" for name in ("cluster", "api_anthropic", "api_
 """What was core once."""
 PACKAGES = ("parallax_core", *(f"{plugin}/parallax_{Path(plugin).name}" for plugin in PLUGINS))
 KITS = "parallax_core/testing/"
+LOGS = tuple(f"logger.{level}" for level in ("debug", "info", "warning", "error", "exception", "log"))
+TEXTS = (*LOGS, "warnings.warn", "assert_never", "TypeVar", "lru_cache")
+"""Calls whose arguments are texts, types, or how much is kept."""
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -61,17 +64,32 @@ def list_places(folder: Path) -> list[Place]:
 
 
 def _walk(source: str) -> Iterator[ast.AST]:
-    """Yield the nodes of a module; those of annotations and types, which nothing runs, as modules without content."""
+    """Yield the nodes of a module; those without behaviour as modules without content, so that indices stay."""
     tree = ast.parse(source)
-    typed = {id(part) for node in ast.walk(tree) for each in _list_types(node) for part in ast.walk(each)}
-    return (ast.Module([], []) if id(node) in typed else node for node in ast.walk(tree))
+    left = {id(part) for node in ast.walk(tree) for each in _list_idle(node) for part in ast.walk(each)}
+    return (ast.Module([], []) if id(node) in left else node for node in ast.walk(tree))
+
+
+def _list_idle(node: ast.AST) -> list[ast.AST]:
+    """Return the parts of a node in which no fault can change behaviour: types, texts of the log, what never runs."""
+    found: list[ast.AST] = _list_types(node)
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() if "abstractmethod" in map(ast.unparse, node.decorator_list):
+            found += node.body
+        case ast.Call() if ast.unparse(node.func).endswith(TEXTS):
+            found += [*node.args, *node.keywords]
+        case (
+            ast.If(test=ast.Name("TYPE_CHECKING"))
+            | ast.Raise(exc=ast.Name("NotImplementedError") | ast.Call(ast.Name("AssertionError")))
+            | ast.Subscript(value=ast.Name("Literal"))
+            | ast.keyword(arg="indent" | "stacklevel")
+        ):
+            found.append(node)
+    return found
 
 
 def _list_types(node: ast.AST) -> list[ast.AST]:
-    found = [getattr(node, name, None) for name in ("annotation", "returns")]
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-        found.append(node)
-    return [each for each in found if each is not None]
+    return [each for name in ("annotation", "returns") if (each := getattr(node, name, None)) is not None]
 
 
 def plant(source: str, index: int) -> tuple[ast.AST, ast.AST, ast.AST]:
@@ -118,7 +136,7 @@ def _change_statement(node: ast.AST) -> ast.AST | None:
 
 
 def _is_log(value: ast.expr) -> bool:
-    return ast.unparse(value).startswith("logger.")
+    return ast.unparse(value).startswith((*LOGS, "assert_never("))
 
 
 class _Replacement(ast.NodeTransformer):

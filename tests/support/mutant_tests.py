@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tests.support.mutant_places import PLUGINS
 from tests.support.mutant_switch import FOLDER
 
-TESTS = ("tests/unit", "tests/conformance", *(f"{plugin}/tests" for plugin in PLUGINS))
+TESTS = ("tests/unit", "tests/conformance", *(f"{plugin}/tests" for plugin in PLUGINS), "tests/rules", "tests/e2e")
+FAR = ("tests/rules/", "tests/e2e/")
+"""Tests that come last; most of them start servers."""
 LIMIT_S = 600
 """Seconds after which a run counts as passed: that it took so long may be the machine."""
+UNTIL = "MUTANT_UNTIL"
+"""The variable of the environment with the time, in seconds of the epoch, after which nothing more begins."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 PYTEST = (sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-o", "timeout=60")
 
@@ -24,25 +30,57 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cachepr
 def copy_tree(root: Path, folder: Path) -> Path:
     """Return a copy of the tree's commit, made unless it is there."""
     if not folder.exists():
-        command = ("git", "worktree", "add", "--detach", str(folder), "HEAD")
+        command = ("git", "worktree", "add", "--quiet", "--detach", str(folder), "HEAD")
         subprocess.run(command, cwd=root, check=True)
+        home = root / "build/test-home"  # with the model that servers have
+        home.mkdir(parents=True, exist_ok=True)
+        (folder / "build").mkdir(exist_ok=True)
+        (folder / "build/test-home").symlink_to(home)
     return folder
 
 
-def record(folder: Path, notes: Path, num_workers: int) -> None:
-    """Run all tests in a tree with switches, and keep what these noted."""
-    made = notes.with_suffix(".part")
-    made.mkdir(parents=True, exist_ok=True)
-    spread = ("--numprocesses", str(num_workers), "--dist", "worksteal")
-    _run_all(folder, notes.with_suffix(".log"), *spread, **{FOLDER: str(made)})
-    made.rename(notes)
+def is_late() -> bool:
+    """Return whether nothing more is to begin."""
+    return time.time() > float(os.environ.get(UNTIL, "inf"))
+
+
+def record(folder: Path, notes: Path, num_workers: int) -> bool:
+    """Run the tests in a tree with switches, folder by folder, and keep what these noted; return whether all have run.
+
+    A folder whose tests have run has a log.
+    """
+    notes.mkdir(parents=True, exist_ok=True)
+    for tests in _list_folders(folder):
+        log = notes.parent / "logs" / (tests.replace("/", "-") + ".log")
+        if log.exists():
+            continue
+        if is_late():
+            return False
+        log.parent.mkdir(exist_ok=True)
+        part = log.with_suffix(".part")
+        spread = ("--numprocesses", str(num_workers), "--dist", "worksteal", "--timeout", "120")
+        _run_all(folder, [tests], part, *spread, **{FOLDER: str(notes)})
+        part.rename(log)
+    return True
+
+
+def _list_folders(folder: Path) -> list[str]:
+    """Return the folders of tests, the large one by its parts."""
+    parts = [path.parent for path in sorted((folder / TESTS[0]).glob("*/test_*.py"))]
+    deeper = [path.parent.parent for path in sorted((folder / TESTS[0]).glob("*/*/test_*.py"))]
+    return [*sorted({path.relative_to(folder).as_posix() for path in (*parts, *deeper)}), *TESTS[1:]]
+
+
+def list_failing(logs: Path) -> set[str]:
+    """Return the tests that failed with no mutant on: most say how the text of a module reads."""
+    return {test for log in logs.glob("*.log") for test in FAILED.findall(log.read_text(encoding="utf-8"))}
 
 
 def follow(folder: Path, file: Path, plan: Mapping[str, Sequence[str]], found: Path) -> None:
     """Run the tests of a plan, by place, in a tree with switches, and add to ``found`` which failed."""
     file.write_text(json.dumps(plan), encoding="utf-8")
     files = {"MUTANT_PLAN": str(file), "MUTANT_FOUND": str(found)}
-    _run_all(folder, file.with_suffix(".log"), "-p", "tests.support.mutant_loop", **files)
+    _run_all(folder, TESTS, file.with_suffix(".log"), "-p", "tests.support.mutant_loop", **files)
 
 
 def read_found(found: Path) -> dict[str, str]:
@@ -59,9 +97,19 @@ def note_found(found: Path, place: str, test: str) -> None:
 class Chooser:
     """Chooses the tests that may catch a fault of a place, the nearest first."""
 
-    def __init__(self, folder: Path, notes: Path, *, takes_files: bool) -> None:
-        """Read what switches noted; ``takes_files``: choose all tests of a module too, whatever was noted."""
-        self._folder, self._takes_files = folder, takes_files
+    def __init__(self, folder: Path, notes: Path, limit_s: float, *, takes_files: bool) -> None:
+        """Read what switches noted.
+
+        Args:
+            folder: the tree with switches.
+            notes: the folder of what they noted.
+            limit_s: the seconds that the tests of other modules may take together.
+            takes_files: choose all tests of a module too, whatever was noted.
+        """
+        self._folder, self._limit_s, self._takes_files = folder, limit_s, takes_files
+        self._failing = list_failing(notes.parent / "logs")
+        durations = json.loads((folder / "tests/durations.json").read_text(encoding="utf-8"))
+        self._seconds = {path: entry["seconds"] / entry["tests"] for path, entry in durations.items()}
         self._tests: defaultdict[str, set[str]] = defaultdict(set)
         for path in notes.iterdir():
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -72,10 +120,17 @@ class Chooser:
 
     def choose(self, file: str, place: str) -> list[str]:
         """Return those of its own module, then the others: by name of the test, or the file where any of it may."""
-        own = {path for path in self._list_files() if Path(path).stem.endswith(f"_{Path(file).stem}")}
-        tests = self._tests[place] - {""}
+        paths = [path for path in self._list_files() if not path.startswith(FAR)]
+        own = {path for path in paths if Path(path).stem.endswith(f"_{Path(file).stem}")}
+        tests = self._tests[place] - {""} - self._failing
         near = {test for test in tests if test.partition("::")[0] in own} | (own if self._takes_files else set())
-        return [*sorted(near), *sorted(tests - near)]
+        return [*sorted(near), *self._take_short(tests - near)]
+
+    def _take_short(self, tests: Collection[str]) -> list[str]:
+        """Return the shortest of these tests, as many as there is time for; a file counts as one of its tests."""
+        timed = sorted((test.startswith(FAR), self._seconds.get(test.partition("::")[0], 0.0), test) for test in tests)
+        sums = itertools.accumulate(seconds for _, seconds, _ in timed)
+        return [test for total, (_, _, test) in zip(sums, timed, strict=True) if total <= self._limit_s]
 
     def list_naming(self, file: str) -> list[str]:
         """Return the files of tests that name a module."""
@@ -100,10 +155,10 @@ def run_tests(folder: Path, tests: Sequence[str]) -> str:
     return "" if done.returncode in {0, 5, 124} else found[1] if found else tests[0]
 
 
-def _run_all(folder: Path, log: Path, *options: str, **environment: str) -> None:
+def _run_all(folder: Path, tests: Sequence[str], log: Path, *options: str, **environment: str) -> None:
     with log.open("w", encoding="utf-8") as file:
         given = _environment(folder) | environment
-        subprocess.run([*PYTEST, *TESTS, *options], cwd=folder, env=given, stdout=file, check=False)
+        subprocess.run([*PYTEST, *tests, *options], cwd=folder, env=given, stdout=file, check=False)
 
 
 def _environment(folder: Path) -> dict[str, str]:
