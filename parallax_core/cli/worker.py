@@ -144,7 +144,7 @@ async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     await transport.start()
     services = NodeServices(transport)
     open_stage: OpenStage = opener.open_stage
-    layers = SharedLayers(view.watch(open_stage) if view is not None else open_stage)
+    layers = SharedLayers(view.watch(open_stage) if view is not None else open_stage, settings.max_context)
     place = HeadPlace(settings.connect, settings.head, node)
     join = _describe_node(plan, transport, opener)
     context = WorkerContext(node, services, settings, plugins, plan.config_file, opener, keys, layers, place, join)

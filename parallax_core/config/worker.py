@@ -40,6 +40,15 @@ class NodeSettings(RelaySettings):
             extra={"metavar": "GB"},
         ),
     ] = None
+    max_context: Annotated[
+        int | None,
+        Meta(
+            description="The most tokens of a request, prompt and answer, on this node; by default the model's.",
+            ge=1,
+            le=10_000_000,
+            extra={"metavar": "N"},
+        ),
+    ] = None
     allow_model: Annotated[
         tuple[str, ...],
         Meta(

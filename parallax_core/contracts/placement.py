@@ -69,6 +69,8 @@ class NodeProfile:
     """The only layers that it runs; None: it runs any."""
     labels: tuple[tuple[str, str], ...] = ()
     """The keys and values of its labels, such as ``("room", "attic")``; they limit which nodes a policy gets."""
+    max_context: int = 0
+    """The most tokens of a request on it; 0: as many as the model takes. It limits which nodes a policy gets, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

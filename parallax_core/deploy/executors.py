@@ -155,6 +155,8 @@ class WorkerLauncher:
     """Gigabytes that a worker may use; None: the free memory."""
     labels: tuple[str, ...] = ()
     """The labels of this machine, as ``KEY=VALUE``."""
+    max_context: int | None = None
+    """The most tokens of a request on this machine; None: as many as the model takes."""
     as_joined: bool = False
     """Whether a worker measures its device, and joins again when its link breaks, as those of other machines do."""
 
@@ -177,6 +179,8 @@ class WorkerLauncher:
         command += [part for label in self.labels for part in ("--label", label)]
         if self.memory is not None:
             command += ["--memory", f"{self.memory:g}"]
+        if self.max_context is not None:
+            command += ["--max-context", str(self.max_context)]
         return command + (["--backend", backend] if backend else []) + (["--verbose"] if self.verbose else [])
 
 

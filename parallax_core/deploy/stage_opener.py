@@ -73,6 +73,8 @@ class StageOpener:
         """Says how much memory a stage may use now, in place of ``memory``; None: nothing else does."""
         self.fixed: FixedStage | None = None
         """The only layers that are opened; None: any that a head assigns."""
+        self.max_context: int | None = None
+        """The most tokens of a request on this node; None: as many as the model takes."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,6 +117,11 @@ class StageOpener:
 
     def prepare_model(self, model: str, backend: str, progress: Progress) -> PreparedModel:
         """Find or fetch a whole model, and make the backend; see `NodeContext.prepare_model`."""
+        if self.max_context is not None:
+            message = f"this node has max_context={self.max_context}, and what serves whole models knows no such limit"
+            raise ParallaxError(
+                message, "start the node without --max-context, and limit the engine by its own options"
+            )
         offer, folder = self._find(model, backend, None, progress)
         missing = find_missing(folder.path)
         if missing and (tensors := choose_tensors(self._plugins, read_config(folder.path), None)):
@@ -185,6 +192,7 @@ def make_opener(settings: WorkerSettings, plugins: PluginHost) -> StageOpener:
         return StageOpener(plugins, [], error, allowed, settings.memory_bytes)
     if settings.layers:
         opener.fixed = FixedStage(settings.model, read_layers(settings.layers))
+    opener.max_context = settings.max_context
     return opener
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import openai
 import pytest
 
 from parallax_core.base.ids import name_machine
@@ -27,7 +30,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
 
 @pytest.fixture
 def homes(model_home: Path, tmp_path: Path) -> dict[str, Path]:
-    return {name: make_home(tmp_path / name, model_home) for name in ("first", "one", "other")}
+    return {name: make_home(tmp_path / name, model_home) for name in ("first", "one", "other", "relay")}
 
 
 def run_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +57,8 @@ def test_restored_server_takes_its_nodes_back(homes: dict[str, Path], tiny: Path
     with started(homes["first"], logs["first"], *options) as first:
         assert first.stdout is not None
         code = first.stdout.readline().split()[2]
-        with started(homes["one"], logs["one"], *join, code) as one:
+        relaying = started(homes["relay"], logs["relay"], "cluster", "relay", "--log-format", "json", code)
+        with started(homes["one"], logs["one"], *join, code) as one, relaying:
             server = read_ready(first, logs["first"])
             answer, users = read_stream(server, 0, lambda: None), list_users(server)
             done = run_command(homes["first"], "cluster", "backup", str(backup))
@@ -73,10 +77,16 @@ def test_restored_server_takes_its_nodes_back(homes: dict[str, Path], tiny: Path
                 assert read_stream(server, 0, lambda: None) == answer
                 assert one.poll() is None
                 wait_until(partial(has_joined, server.url, users))
-    for name, log in logs.items():
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
-        assert all({"time", "level", "logger", "message", "fields"} <= line.keys() for line in lines), name
+    for log in logs.values():
+        check_json(log)
     assert any("node joined" in line for line in logs["other"].read_text().splitlines())
+
+
+def check_json(log: Path) -> None:
+    """Check that a log has lines, and that each is an object with the usual fields."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines
+    assert all({"time", "level", "logger", "message", "fields"} <= line.keys() for line in lines), log.name
 
 
 def has_joined(url: str, nodes: set[str]) -> bool:
@@ -86,10 +96,19 @@ def has_joined(url: str, nodes: set[str]) -> bool:
 class DrainedCluster:
     """A server without layers of its own, and machines that join it."""
 
-    def __init__(self, stack: ExitStack, homes: dict[str, Path], folder: Path, model: Path) -> None:
+    def __init__(self, stack: ExitStack, homes: dict[str, Path], folder: Path, model: Path, *options: str) -> None:
         self._stack, self._homes, self._folder = stack, homes, folder
         listen = ("--listen", f"tcp://127.0.0.1:{find_tcp_port()}", "--port", "0")
-        self._options = ("run", str(model), "--served-model-name", MODEL, "--no-local", "--no-discovery", *listen)
+        self._options = (
+            "run",
+            str(model),
+            "--served-model-name",
+            MODEL,
+            "--no-local",
+            "--no-discovery",
+            *listen,
+            *options,
+        )
         self.start("first")
 
     def start(self, name: str) -> None:
@@ -118,6 +137,26 @@ class DrainedCluster:
         found: list[dict[str, Any]] = Client(self.server.url).cluster()["nodes"]
         return found
 
+    @property
+    def num_requests(self) -> int:
+        """The requests that are being answered."""
+        return sum(each["requests"] for each in Client(self.server.url).cluster()["replicas"])
+
+    def stream_long(self) -> Iterator[str]:
+        """Yield the texts of an answer that takes a while."""
+        body = {"prompt": "Once", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True}
+        for choice in Client(self.server.url).stream("/completions", {"model": MODEL, **body}):
+            yield choice["text"]
+
+    def drain_while_answering(self, node: str) -> None:
+        """Have a node drained in the middle of an answer, and check that this ends as it would have."""
+        answer = "".join(self.stream_long())
+        running = self.stream_long()
+        first = next(running)
+        Client(self.server.url).change_cluster(f"/nodes/{quote(node)}/drain")
+        assert self.num_requests == 1, "it is answered while its node is drained"
+        assert first + "".join(running) == answer
+
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the server's machine."""
         return run_command(self._homes["first"], *arguments, "--url", self.server.url)
@@ -132,6 +171,7 @@ def test_drained_node_has_no_layers_also_after_a_restart(homes: dict[str, Path],
         whole = read_stream(cluster.server, 0, lambda: None)
         cluster.join("other")
         cluster.await_nodes(2)
+        cluster.drain_while_answering(one)
         drained = cluster.run("nodes", "drain", one)
         assert drained.stdout == f"{name_machine(one)} is drained: it has no layers, and gets none\n", drained.stderr
         [other] = list_users(cluster.server)
@@ -149,4 +189,38 @@ def test_drained_node_has_no_layers_also_after_a_restart(homes: dict[str, Path],
         assert list_users(cluster.server) == {other}
         shown = cluster.run("nodes").stdout
         assert f"idle: {one}: it is drained; `parallax nodes resume` takes it back" in shown
-        (tmp_path / "shown").write_text(shown)
+
+
+def test_nodes_take_no_longer_requests_than_their_users_allow(
+    homes: dict[str, Path], tiny: Path, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        plan = ("--set", "prompt_tokens=64", "--set", "output_tokens=64")
+        cluster = DrainedCluster(stack, homes, tmp_path, tiny, *plan)
+        cluster.join("other", "--max-context", "127")
+        wait_until(lambda: "take at most 127 (max_context)" in (tmp_path / "first.log").read_text())
+        cluster.join("one", "--max-context", "200")
+        cluster.read_ready()
+        cluster.await_nodes(2)
+        with openai.OpenAI(base_url=cluster.server.url, api_key="x", max_retries=0) as client:
+            model, *_ = client.models.list().data
+            assert model.model_extra is not None
+            assert model.model_extra["max_model_len"] == 200
+            with pytest.raises(openai.BadRequestError, match="200"):
+                client.completions.create(model=model.id, prompt=[1] * 200, max_tokens=1)
+            answer = client.completions.create(model=model.id, prompt=[1] * 190, max_tokens=10)
+            assert answer.usage is not None
+            assert answer.usage.total_tokens <= 200
+        [idle] = [node for node in cluster.nodes if node["state"] == "idle"]
+        assert idle["idle_reason"].startswith("it takes requests of up to 127 tokens (max_context), and 128 ")
+
+
+@pytest.mark.parametrize("command", [("cluster", "rendezvous", "--listen", "tcp://127.0.0.1:0"), ("worker",)])
+def test_log_of_a_machine_is_json_if_asked_for(homes: dict[str, Path], tmp_path: Path, command: Sequence[str]) -> None:
+    nobody = f"tcp://127.0.0.1:{find_tcp_port()}"
+    further = ("--connect", nobody, "--backend", "mlx") if command == ("worker",) else ("--no-discovery",)
+    words = "trying again" if command == ("worker",) else "listens at"
+    log = tmp_path / "log"
+    with started(homes["first"], log, *command, *further, "--log-format", "json"):
+        wait_until(lambda: words in log.read_text() and log.read_text().endswith("\n"))
+    check_json(log)

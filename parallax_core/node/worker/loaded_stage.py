@@ -35,6 +35,7 @@ class LoadedStage:
     slot: StageSlot
     runtime: StageRuntime
     info: StageInfo
+    """What the head is told of it."""
 
     @property
     def thread(self) -> StageThread:
@@ -94,7 +95,8 @@ class StageHolder:
                 logger.exception("stage cannot be opened")
                 message = f"the model could not be loaded: {type(error).__name__}: {error}"
                 raise BackendFailed(message, "the log of the node has the traceback") from error
-            self.held = held = LoadedStage(assign, slot, runtime, info)  # before anything else is waited for
+            limited = self.layers.limit(info)
+            self.held = held = LoadedStage(assign, slot, runtime, limited)  # before anything else is waited for
         return held
 
     async def reset(self) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parallax_core.base.errors import BackendFailed, Unsupported
 from parallax_core.base.machine import return_memory
 from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.stage import SHARE_ROUNDING, LayerRange, Leasing, Stage
+from parallax_core.contracts.stage import SHARE_ROUNDING, LayerRange, Leasing, Stage, StageInfo
 from parallax_core.node.worker.thread import StageThread, note_end
 from parallax_core.wire.membership import Assign
 
@@ -77,9 +77,13 @@ class SharedLayers:
     Layers stay loaded until others are needed, or a `trim` finds them unused.
     """
 
-    def __init__(self, open_stage: OpenStage) -> None:
-        """Open stages with ``open_stage``; see `StagePlan.leased` for what it opens for leases."""
+    def __init__(self, open_stage: OpenStage, max_context: int | None = None) -> None:
+        """Open stages with ``open_stage``; see `StagePlan.leased` for what it opens for leases.
+
+        Heads are told that a stage takes at most ``max_context`` tokens; None: as many as it says.
+        """
         self._open_stage = open_stage
+        self._max_context = max_context
         self._layers: LoadedLayers | None = None
         """The layers that are loaded, or about to be; None: none are."""
         self._closing: asyncio.Future[None] | None = None
@@ -101,6 +105,12 @@ class SharedLayers:
         """A lease of the layers that are loaded; None: none are."""
         layers = self._layers
         return layers.first if layers is not None and layers.holder is not None else None
+
+    def limit(self, info: StageInfo) -> StageInfo:
+        """Return what heads are told of a stage."""
+        if self._max_context is None or self._max_context >= info.context_length:
+            return info
+        return replace(info, context_length=self._max_context)
 
     async def acquire(self, assign: Assign) -> StageSlot:
         """Return a place for an assigned stage, once it has room beside the stages that there are.

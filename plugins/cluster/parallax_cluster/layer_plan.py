@@ -8,6 +8,7 @@ from itertools import count, pairwise, permutations
 from typing import Protocol
 
 from parallax_cluster.labels import ANYWHERE, LabelRules
+from parallax_cluster.placement.contexts import describe_short_contexts, select_by_context
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.idle import MOST_TOLD, explain_idle, name_some
 from parallax_cluster.placement.leased import shares_nodes
@@ -114,10 +115,15 @@ class LayerPlanner:
             keeps: why pipelines that have all their nodes stay as they are, and only the other nodes form new ones;
                 empty: they change if that is worth the move.
         """
-        allowed, barred = self.labels.select(cluster)
-        found = self._plan(allowed, current, has_begun=has_begun, keeps=keeps)
-        waits_for = self.labels.describe_missing() if barred and not allowed.nodes else found.waits_for
-        return replace(found, cluster=cluster, idle={**found.idle, **barred}, waits_for=waits_for)
+        labelled, barred = self.labels.select(cluster)
+        allowed, too_short = select_by_context(labelled, self.goal)
+        found, waits_for = self._plan(allowed, current, has_begun=has_begun, keeps=keeps), ""
+        if barred and not labelled.nodes:
+            waits_for = self.labels.describe_missing()
+        elif too_short and not found.pipelines:
+            waits_for = describe_short_contexts(labelled, self.goal, "" if not allowed.nodes else found.waits_for)
+        idle = {**found.idle, **barred, **too_short}
+        return replace(found, cluster=cluster, idle=idle, waits_for=waits_for or found.waits_for)
 
     def _plan(
         self, cluster: ClusterProfile, current: Mapping[int, Stages], *, has_begun: bool, keeps: str

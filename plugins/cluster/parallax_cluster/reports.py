@@ -42,6 +42,7 @@ def make_node(name: str, report: NodeReport, *, site: str = "", model: str = "")
         disk_free=report.disk_free,
         leases=report.leases,
         labels=report.labels,
+        max_context=report.max_context,
     )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from parallax_cluster.placement.devices import find_device
 from parallax_cluster.reports import SLACK, ReportedCluster, describe_device, limit_device, make_link, make_node
@@ -27,6 +28,11 @@ def test_node_has_what_it_reports() -> None:
     assert make_node("attic", REPORT, model="hf:org/third").cached_layers is None
     assert not node.leases
     assert make_node("attic", msgspec.structs.replace(REPORT, leases=True)).leases
+
+
+@pytest.mark.parametrize("limit", [0, 4096])
+def test_limit_of_the_context_is_that_of_the_report(limit: int) -> None:
+    assert make_node("attic", msgspec.structs.replace(REPORT, max_context=limit)).max_context == limit
 
 
 def test_known_product_is_not_believed_to_be_much_faster_than_it_is() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,26 @@ def test_wish_for_what_nobody_offers_is_refused(site: Site, given: dict[str, Any
     del site
     with pytest.raises(ParallaxError, match=reason):
         read_stage_options(settings(**given), PluginHost.prepare(Config.load()))
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({}, []),
+        ({"memory": 1.5}, ["--memory", "1.5"]),
+        ({"max_context": 4096}, ["--max-context", "4096"]),
+        ({"labels": ("room=attic", "owner=ann")}, ["--label", "room=attic", "--label", "owner=ann"]),
+        ({"as_joined": True}, ["--as-joined"]),
+        ({"verbose": True}, ["--verbose"]),
+    ],
+)
+def test_worker_is_started_with_what_the_user_says_of_this_machine(given: dict[str, Any], options: list[str]) -> None:
+    registry = equip(NodeRegistry(InProcessTransport(TransportPlan(node=HEAD, listen="inprocess://head")), HEAD))
+    usual = WorkerLauncher(
+        transport="zmq", registry=registry, place=lambda node: f"ipc:///x/{node}", backends=("",), peer_timeout=2.5
+    )
+    plain, command = (each.make_command("worker/0/0") for each in (usual, replace(usual, **given)))
+    assert command == plain + options
 
 
 def test_worker_is_started_with_what_it_has_to_know(tmp_path: Path) -> None:

@@ -144,6 +144,14 @@ def test_whole_model_is_prepared_with_its_backend_and_content(tmp_path: Path) ->
         opener.prepare_model(str(tmp_path), "other", silent)
 
 
+def test_node_with_a_limit_of_context_prepares_no_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_opener, "find_backends", lambda *_: [])
+    opener = make_opener(WorkerSettings(max_context=100), PluginHost([]))
+    with pytest.raises(ParallaxError, match="this node has max_context=100, and what serves whole models") as caught:
+        opener.prepare_model("org/model", "", silent)
+    assert "--max-context" in caught.value.hint
+
+
 def test_fixed_layers_are_those_of_the_settings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     del site
     monkeypatch.setattr(stage_opener, "find_backends", lambda *_: [])

@@ -97,6 +97,8 @@ class Node:
         """The nodes to which the head has introduced it."""
         self.services: list[NodeService] = []
         """Services that it has besides the usual ones."""
+        self.max_context: int | None = None
+        """The most tokens of a request on it, from its next session on; None: as many as its stage takes."""
         self._backends = backends
         self._address = ""
         self.session: WorkerSession | None = None
@@ -129,7 +131,7 @@ class Node:
         self.peers = peers.peers
 
     def make_session(self) -> WorkerSession:
-        reporter, layers = NodeReporter(lambda: None), SharedLayers(self.open_stage)
+        reporter, layers = NodeReporter(lambda: None), SharedLayers(self.open_stage, self.max_context)
         reporter.meet = self.meet  # type: ignore[method-assign]
         leases = NodeLeases(self.name, partial(self._make_lease, layers))
         services = make_services(self.transport, self.name, [leases, *self.services], reporter)

@@ -37,6 +37,16 @@ class RunSettings(ServerSettings):
         ),
         STAGES,
     ] = None
+    max_context: Annotated[
+        int | None,
+        Meta(
+            description="The most tokens of a request, prompt and answer, on this machine; by default the model's.",
+            ge=1,
+            le=10_000_000,
+            extra={"metavar": "N"},
+        ),
+        ADVANCED,
+    ] = None
     label: Annotated[
         tuple[str, ...],
         Meta(

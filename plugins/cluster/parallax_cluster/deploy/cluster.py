@@ -292,6 +292,7 @@ class ClusterPlan:
             verbose=settings.verbose,
             memory=settings.memory,
             labels=settings.label,
+            max_context=settings.max_context,
             as_joined=True,
         )
 

@@ -63,6 +63,7 @@ class ReportMaker:
         self._catalog = Catalog(plugins)
         self._memory = settings.memory_bytes
         self._labels = read_labels(settings.label, "--label")
+        self._max_context = settings.max_context or 0
         self._is_silent = settings.supervised
         self._is_warm = False
 
@@ -86,7 +87,8 @@ class ReportMaker:
         stored, leases = list_stored(self._plugins, self._catalog), self._offer.spec.leases
         versions = tuple(list_versions(self._plugins).items())[:MOST_VERSIONS]
         report = make_report(machine, stored, memory=self._memory, leases=leases)
-        return msgspec.structs.replace(report, labels=self._labels, versions=versions)
+        said = {"labels": self._labels, "versions": versions, "max_context": self._max_context}
+        return msgspec.structs.replace(report, **said)
 
     def _find_machine(self) -> MachineProfile | None:
         if not self._is_warm:

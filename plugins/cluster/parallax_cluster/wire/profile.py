@@ -108,6 +108,8 @@ class NodeReport(ServiceMessage, frozen=True, kw_only=True, tag=22):
     """The labels of its machine: keys with values."""
     versions: Annotated[tuple[tuple[Name, Name], ...], msgspec.Meta(max_length=MOST_VERSIONS)] = ()
     """The distributions of its plugins, and of core, with their versions."""
+    max_context: Count = 0
+    """The most tokens of a request on it; 0: as many as the model takes."""
 
     def check(self) -> None:
         """Check that the fields fit each other, and the texts."""

@@ -73,6 +73,15 @@ def test_report_says_whether_the_backend_has_leases(*, leases: bool) -> None:
     assert report.leases == leases
 
 
+@pytest.mark.parametrize("limit", [None, 4096])
+def test_context_that_a_user_allows_is_reported(limit: int | None) -> None:
+    make, host = make_maker(settings=WorkerSettings(max_context=limit))
+    measure_machine(host, host.backends().get("beads"), DevicePlan())
+    report = make()
+    assert report is not None
+    assert report.max_context == (limit or 0)
+
+
 def test_memory_that_a_user_grants_is_reported() -> None:
     make, host = make_maker(settings=WorkerSettings(memory=0.1))
     measure_machine(host, host.backends().get("beads"), DevicePlan())

@@ -50,6 +50,7 @@ REPORT = NodeReport(
     links=(LinkReport("head", 0.002, 1e8), LinkReport("attic/7", 0.0, 1e3)),
     labels=(("room", "attic"),),
     versions=(("parallax-core", "0.1.0"),),
+    max_context=4096,
 )
 
 

@@ -25,6 +25,7 @@ from parallax_core.api import (
 )
 from parallax_core.base.errors import StageHung
 from parallax_core.builtin.inprocess import InProcessTransport
+from parallax_core.contracts.placement import StageLease
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import greet, welcome
@@ -40,6 +41,7 @@ from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Ste
 from tests.unit.node.cluster import MODEL, Node, soon, until
 from tests.unit.wire.damage import KINDS
 
+LEASED = StageLease(0, LayerRange(0, 3), 0.5)
 MIDDLE = StageAssignment(stage=1, layers=LayerRange(1, 2), model=MODEL, heartbeat_s=10.0)
 
 
@@ -80,10 +82,12 @@ class Bench:
 
 
 @asynccontextmanager
-async def joined() -> AsyncIterator[Bench]:
+async def joined(max_context: int | None = None) -> AsyncIterator[Bench]:
     head = InProcessTransport(TransportPlan(node="head", listen="inprocess://"))
     await head.start()
-    node = await Node("attic").join(head.address)
+    node = Node("attic")
+    node.max_context = max_context
+    await node.join(head.address)
     bench = Bench(node, head, None, None)  # type: ignore[arg-type]
     await bench.again()
     try:
@@ -162,6 +166,15 @@ async def test_other_layers_take_the_place_of_those_there_were() -> None:
             assert isinstance(ready, Ready)
             assert ready.info.layers == layers
         assert len(bench.node.loads) == 2
+
+
+async def test_head_is_told_the_limit_of_the_context() -> None:
+    async with joined(max_context=5) as bench:
+        for role in (MIDDLE, StageAssignment(stage=0, layers=LayerRange(0, 3), model=MODEL, lease=LEASED)):
+            await bench.say(role.assign(Epoch(1)))
+            ready = await bench.hear()
+            assert isinstance(ready, Ready)
+            assert ready.info.context_length == 5
 
 
 async def test_same_layers_as_another_stage_are_not_loaded_again() -> None:

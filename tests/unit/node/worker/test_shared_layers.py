@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -99,6 +100,18 @@ async def test_layers_are_loaded_once_for_all_leases_and_used_on_one_thread() ->
     assert {id(lease.slot.thread) for lease in leases} == {id(leases[0].slot.thread)}
     assert loader.layers.loaded is not None
     assert all(lease.slot.is_shared for lease in leases)
+
+
+@pytest.mark.parametrize("limit", [1, 7])
+async def test_heads_are_told_the_limit_of_the_context(limit: int) -> None:
+    info = (await Loader().lease()).stage.info
+    assert SharedLayers(open_toy, limit).limit(info) == replace(info, context_length=limit)
+
+
+@pytest.mark.parametrize("more", [None, 0, 1])
+async def test_limit_beyond_the_context_of_a_stage_changes_nothing(more: int | None) -> None:
+    info = (await Loader().lease()).stage.info
+    assert SharedLayers(open_toy, None if more is None else info.context_length + more).limit(info) is info
 
 
 async def test_layers_stay_loaded_when_nobody_uses_them() -> None:
