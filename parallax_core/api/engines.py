@@ -8,6 +8,7 @@ from parallax_core.deploy.engine_environment import (
     find_distribution,
     find_environment,
     find_python,
+    is_supported,
 )
 from parallax_core.models.backends import probe
 from parallax_core.plugins.registry import Offer
@@ -21,5 +22,6 @@ __all__ = [
     "find_distribution",
     "find_environment",
     "find_python",
+    "is_supported",
     "probe",
 ]

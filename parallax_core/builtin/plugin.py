@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from parallax_core.api import (
     DeploymentSpec,
     DialectSpec,
-    Finding,
     PolicySpec,
     SettingsSpec,
     SourceSpec,
@@ -62,11 +61,3 @@ def parallax_register_settings() -> Iterable[SettingsSpec]:
     from parallax_core.builtin.offers import SETTINGS
 
     return SETTINGS
-
-
-@hookimpl
-def parallax_diagnose() -> Iterable[Finding]:
-    """Report on Python, folders and the disk."""
-    from parallax_core.builtin.diagnosis import examine_machine
-
-    return examine_machine()

@@ -21,13 +21,7 @@ from parallax_core.base.errors import ParallaxError, UsageError
 from parallax_core.cli.lazy import LazyGroup, load_app
 from parallax_core.cli.plugin_commands import list_headings
 
-COMMANDS = {
-    "serve": "Serve a model over an OpenAI-compatible HTTP API.",
-    "models": "List, pull and remove models, and change those of a running server.",
-    "plugins": "Show the installed plugins and what they offer, or write one.",
-    "config": "Show every setting and its origin.",
-    "doctor": "Check this machine and this installation.",
-}
+COMMANDS = {"serve": "Serve a model over an OpenAI-compatible HTTP API."}
 """Each is a Typer application named ``app`` in the module of that name beside this one; others are plugins' own."""
 MAIN = "Commands"
 """The heading of these commands; a plugin adds to it by the group ``parallax.commands.commands``."""
@@ -41,10 +35,10 @@ class RootGroup(LazyGroup):
     def list_headings(self) -> dict[str, dict[str, str]]:
         """Return the line of each command by its name, below its heading; plugins' own heading comes last.
 
-        Below the first heading `serve` is first, then those that plugins add, then core's others.
+        Below the first heading core's come before those that plugins add.
         """
         others = list_headings({*COMMANDS, *HIDDEN})
-        return {MAIN: {"serve": COMMANDS["serve"], **others.pop(MAIN, {}), **COMMANDS}, **others}
+        return {MAIN: {**COMMANDS, **others.pop(MAIN, {})}, **others}
 
     def load(self, name: str) -> Any:  # noqa: ANN401 -- the type is private to typer
         """Import the command of that name."""

@@ -29,12 +29,16 @@ OWNERS = {
     "bench": "parallax-bench",
     "chat": "parallax-chat",
     "cluster": "parallax-cluster",
+    "config": "parallax-manage",
+    "doctor": "parallax-manage",
     "engines": "parallax-engines",
     "join": "parallax-cluster",
     "keys": "parallax-transport-zmq",
     "network": "parallax-netcheck",
     "nodes": "parallax-cluster",
+    "models": "parallax-manage",
     **{f"models {name}": "parallax-cluster" for name in ("served", "load", "unload", "switch", "forget")},
+    "plugins": "parallax-manage",
     "plugins new": "parallax-scaffold",
     "run": "parallax-cluster",
     "simulate": "parallax-simulate",
@@ -96,6 +100,6 @@ def refuse_missing(name: str) -> None:
     Raises:
         UsageError: if one of this project has it.
     """
-    first = OLD.get(name, name).partition(" ")[0]
+    first = OLD.get(name, "").partition(" ")[0]
     if owner := OWNERS.get(name) or OWNERS.get(first):
         raise UsageError(f"`parallax {name}` is a command of {owner}, which is not installed", f"pip install {owner}")

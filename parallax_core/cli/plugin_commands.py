@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 GROUP = "parallax.commands"
 """The entry-point group; one below it, such as ``parallax.commands.my_tools``, names a heading of its own."""
 EXTENDED = ("models", "plugins")
-"""Commands of core with sub-commands of plugins: ``parallax.commands.plugins`` has those of ``parallax plugins``."""
+"""Commands with sub-commands of other plugins: ``parallax.commands.plugins`` has those of ``parallax plugins``."""
 HEADING = "Commands of plugins"
 """The heading of commands without one of their own."""
 
 CODES = "parallax.join_codes"
 """The entry-point group of a function that returns `JoinCodes`; the distribution that forms clusters has one."""
+
+USERS = {errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS}
+"""The errors of files that the user can mend, and that are no fault of a command."""
 
 Points = Mapping[str, Sequence[EntryPoint]]
 
@@ -180,6 +184,8 @@ def _guard(command: Any, record: PluginRecord) -> Any:  # noqa: ANN401 -- the ty
         except (ParallaxError, TyperException, typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in USERS:
+                raise
             raise _blame(record, error) from error
 
     command.invoke = run

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typer.exceptions import TyperException
 
 GROUPS = ("models", "engines", "plugins")
-"""Commands with sub-commands, in the order in which these are suggested: core's, and one that each installation has."""
+"""Commands with sub-commands that each installation has, in the order in which these are suggested."""
 GUESS = re.compile(r"(?<=\.) Did you mean (?P<names>'.*')\?$| \(Possible options: .*\)$")
 """What Typer adds to the message for a sub-command or an option that does not exist."""
 

@@ -68,6 +68,22 @@ class TestChat(CommandConformance):
     place = "parallax_chat.cli:app"
 
 
+class TestConfig(CommandConformance):
+    place = "parallax_manage.config:app"
+
+
+class TestDoctor(CommandConformance):
+    place = "parallax_manage.doctor:app"
+
+
+class TestModels(CommandConformance):
+    place = "parallax_manage.models:app"
+
+
+class TestPlugins(CommandConformance):
+    place = "parallax_manage.plugins:app"
+
+
 class TestEngines(CommandConformance):
     place = "parallax_engines.cli:app"
 

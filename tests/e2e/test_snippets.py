@@ -51,6 +51,7 @@ INSTALLED = {
     "parallax-core",
     "parallax-engines",
     "parallax-grammars",
+    "parallax-manage",
     "parallax-models",
     "parallax-netcheck",
     "parallax-observe",

@@ -32,6 +32,7 @@ NOT_IMPORTED = {
     "parallax-chat": "has the command that talks to a server",
     "parallax-engines": "runs engines for whole models, and has the command that installs them",
     "parallax-grammars": "compiles what answers have to match",
+    "parallax-manage": "has the commands that manage an installation",
     "parallax-models": "describes the models that are served",
     "parallax-cluster": "forms pipelines over machines that join",
     "parallax-core": "what parallax-standard completes",

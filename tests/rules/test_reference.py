@@ -31,6 +31,7 @@ ON_PAGE = {
     "parallax-cluster",
     "parallax-core",
     "parallax-engines",
+    "parallax-manage",
     "parallax-netcheck",
     "parallax-scaffold",
     "parallax-simulate",

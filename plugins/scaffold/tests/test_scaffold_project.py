@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from parallax_core.api import ParallaxError
 from parallax_core.api.cli import PluginHost, UsageError
-from parallax_core.cli.plugins import app
+from parallax_manage.plugins import app
 from parallax_scaffold import scaffold
 from parallax_scaffold.scaffold import KINDS, Project, make_project, read_kind, read_like, render_project, write_project
 from tests.conformance.example import EXAMPLES, run_pytest

@@ -46,6 +46,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
             "cluster",
             "engines",
             "grammars",
+            "manage",
             "models",
             "netcheck",
             "observe",

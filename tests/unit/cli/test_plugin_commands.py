@@ -44,9 +44,8 @@ def test_command_of_a_plugin_is_listed_among_the_first_ones_after_serve(site: Si
     site.state("greeter", {"parallax.commands.commands": "hello = greeter_plugin:app"})
     shown = site.run("--help").stdout
     assert shown.count("Commands:\n") == 1
-    assert [line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()[:4]] == [
-        *("serve", "chat", "hello", "models")
-    ]
+    names = [line.split()[0] for line in shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()]
+    assert names == ["serve", "chat", "config", "doctor", "hello", "models", "plugins"]
 
 
 def test_plugin_adds_a_sub_command_to_parallax_plugins(site: Site) -> None:
@@ -75,6 +74,13 @@ def test_command_that_raises_is_an_error_of_its_distribution(site: Site) -> None
     assert "error: command 'hello' of greeter 1.0 failed: LookupError: who?" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Traceback" in site.run("hello", "--name", "nobody", PARALLAX_TRACE_HOOKS="1").stderr
+
+
+def test_full_disk_is_no_fault_of_a_command(site: Site) -> None:
+    site.install_command("greeter", "hello", HELLO.replace("LookupError(", "OSError(28, "))
+    done = site.run("hello", "--name", "nobody")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: [Errno 28] who?\nhint: the usual reason is a full disk")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 
 from parallax_core.api import LayerShape, ModelShape, ModelSpec, Ref, hookimpl
 from parallax_core.base.errors import BrokenPlugin, ParallaxError, PluginConflict
-from parallax_core.cli.models import _describe_memory
 from parallax_core.models.adapters import count_active, count_weights, find_family
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -75,7 +74,3 @@ def test_weights_are_summed_and_a_tied_head_is_met_once() -> None:
     assert count_weights(make_shape()) == 62
     assert count_active(make_shape()) == 10 + 2 + 30
     assert count_active(make_shape(is_tied=False, after_weights=12)) == 12 + 30
-
-
-def test_memory_is_described_by_what_grows_and_what_does_not() -> None:
-    assert _describe_memory(make_shape()) == "4 per token in a window, 50 per sequence"

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import Unsupported, list_borders
+from parallax_core.api import Unsupported
 from parallax_core.checkpoint.reader import INDEX
-from parallax_core.cli.models import describe_borders
 from parallax_core.models.adapters import ModelFamily, find_family
 from parallax_core.models.weight_check import OTHER, PREDICTION, check_weights, read_total
 from parallax_core.plugins.host import PluginHost
@@ -129,16 +128,3 @@ def test_slices_of_tensors_of_every_layer_count_with_the_layers(tmp_path: Path) 
     layers = (replace(shape.layers[0], weights=2 * counts["every"].most + counts[0].most), *shape.layers[1:])
     with pytest.raises(Unsupported, match="parameters in layer 0"):
         check_weights(family, replace(shape, layers=layers), tmp_path)
-
-
-def test_model_is_shown_with_its_borders(tmp_path: Path) -> None:
-    save_family("gemma4_text", tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    family = find_family(PluginHost.prepare(), config)
-    assert family is not None
-    shape = family.adapter.read_shape(config)
-    shown = dict(describe_borders(list_borders(shape)))
-    assert shown == {
-        "between stages": "hidden of 32, for each token",
-        "stages begin with": "layer 0, or 1 to 3: layer 5 reads the keys of layer 3",
-    }

@@ -1,4 +1,4 @@
-"""The command ``parallax plugins``."""
+"""Show the installed plugins and what they offer, or write one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
-from parallax_core.base.errors import PluginConflict
-from parallax_core.cli import COMMANDS, HIDDEN
-from parallax_core.cli.command import new_app
-from parallax_core.cli.option import ConfigFile
-from parallax_core.cli.pip_hint import localize_here
-from parallax_core.cli.plugin_commands import choose_point, examine_command, extend, find_commands
-from parallax_core.cli.table import print_table
-from parallax_core.config.config import Config
-from parallax_core.plugins.discovery import PluginRecord
-from parallax_core.plugins.host import PluginHost
+from parallax_core.api.cli import Config, ConfigFile, PluginHost, new_app, print_table
+from parallax_core.api.installation import (
+    COMMANDS,
+    HIDDEN,
+    PluginConflict,
+    PluginRecord,
+    choose_point,
+    examine_command,
+    extend,
+    find_commands,
+    localize_here,
+)
 
 summary = "Show the installed plugins, the state of each, and what it offers; or write one of your own."
 app = new_app(summary, extend("plugins"))

@@ -1,4 +1,4 @@
-"""The command ``parallax models``; those for running servers are the cluster's."""
+"""List, pull and remove models, and change those of a running server."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from typing import Annotated, Any
 
 import typer
 
-from parallax_core.base.errors import PluginConflict, UnknownName, Unsupported
-from parallax_core.base.files import read_object
-from parallax_core.cli.command import new_app
-from parallax_core.cli.plugin_commands import extend
-from parallax_core.cli.progress import make_display
-from parallax_core.cli.table import print_table
-from parallax_core.contracts.border import Border, count_border_bytes, list_borders
-from parallax_core.contracts.model import ModelShape
-from parallax_core.contracts.source import StoredModel
-from parallax_core.models.adapters import count_active, count_weights, find_family
-from parallax_core.models.catalog import Catalog
-from parallax_core.models.generation_config import RequestDefaults
-from parallax_core.models.stage_tensors import describe_layers, format_layers
-from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.plugins.host import PluginHost
-from parallax_core.plugins.output import divert_output
+from parallax_core.api import (
+    Border,
+    ModelShape,
+    StoredModel,
+    UnknownName,
+    Unsupported,
+    count_border_bytes,
+    list_borders,
+    read_object,
+)
+from parallax_core.api.cli import PluginHost, make_display, new_app, print_table
+from parallax_core.api.deployment import Catalog, count_active, count_weights, find_family
+from parallax_core.api.installation import (
+    ModelTokenizer,
+    PluginConflict,
+    RequestDefaults,
+    describe_layers,
+    divert_output,
+    extend,
+    format_layers,
+)
 
 summary = "List, fetch, describe and remove models, and change those of a running server."
 app = new_app(summary, extend("models"))
@@ -137,7 +142,7 @@ def _describe_family(host: PluginHost, config: dict[str, Any]) -> list[tuple[str
         ("family", family.name),
         ("kinds of layers", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
         ("parameters", f"{_millions(count_weights(shape))}, of which a token meets {_millions(count_active(shape))}"),
-        ("memory", _describe_memory(shape)),
+        ("memory", describe_memory(shape)),
         *describe_borders(list_borders(shape)),
     ]
 
@@ -147,7 +152,7 @@ def _describe_defaults(defaults: RequestDefaults) -> str:
     return stated or "temperature 1: the model recommends nothing"
 
 
-def _describe_memory(shape: ModelShape) -> str:
+def describe_memory(shape: ModelShape) -> str:
     """Return the size of a sequence's KV cache and state, as counts of numbers of any dtype."""
     parts = [
         (sum(layer.kv_width for layer in shape.layers if layer.kind != "window"), "numbers per token"),

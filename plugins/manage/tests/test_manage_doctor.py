@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from parallax_core.base.errors import UsageError
-from parallax_core.cli.doctor import app
 from parallax_core.plugins.discovery import DISABLED_VARIABLE
+from parallax_manage.doctor import app
 
 
 @pytest.fixture(autouse=True)

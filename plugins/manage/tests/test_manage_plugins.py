@@ -10,9 +10,9 @@ import typer
 
 from parallax_core.base.errors import UsageError
 from parallax_core.cli import plugin_commands
-from parallax_core.cli.plugins import app, plugins
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
+from parallax_manage.plugins import app, plugins
 from tests.unit.plugins.site import Site
 
 CLI = (Path(__file__).parents[3] / "docs/reference/cli.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The command ``parallax doctor``."""
+"""Check this machine and this installation."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.command import new_app
-from parallax_core.cli.old_commands import run_moved
-from parallax_core.cli.option import ConfigFile
-from parallax_core.cli.pip_hint import localize_here
-from parallax_core.cli.plugins import describe_plugins
-from parallax_core.config.config import Config
-from parallax_core.contracts.finding import Finding
-from parallax_core.deploy.engine_environment import find_environment, is_supported
-from parallax_core.models.backends import probe
-from parallax_core.plugins.host import PluginHost
+from parallax_core.api import Finding, ParallaxError
+from parallax_core.api.cli import Config, ConfigFile, PluginHost, new_app
+from parallax_core.api.engines import find_environment, is_supported, probe
+from parallax_core.api.installation import localize_here, run_moved
+from parallax_manage.machine import examine_machine
+from parallax_manage.plugins import describe_plugins
 
 app = new_app()
 
@@ -80,6 +75,7 @@ def _print(finding: Finding) -> None:
 def _examine(loaded: Config, host: PluginHost) -> Iterator[Finding]:
     """Yield each finding as soon as it is known: a plugin may be slow, or hang."""
     yield _examine_config(loaded, host)
+    yield from examine_machine()
     yield from (finding for _, finding in host.diagnose())
     yield from _examine_backends(host)
     yield from _examine_engines(host)

@@ -9,12 +9,15 @@ from huggingface_hub import close_session
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from parallax_core.api import LayerShape, ModelShape, list_borders
 from parallax_core.base.errors import ParallaxError, UnknownName
-from parallax_core.cli.models import list_models, pull, rm, show
 from parallax_core.config.home import models_folder
 from parallax_core.contracts.progress import silent
+from parallax_core.models.adapters import find_family
 from parallax_core.models.catalog import Catalog
 from parallax_core.plugins.host import PluginHost
+from parallax_manage.models import describe_borders, describe_memory, list_models, pull, rm, show
+from tests.support.checkpoints import save_family
 from tests.support.fakehub import FakeHub
 from tests.support.tinyhub import LAYERED, LAYERS, Stage
 from tests.support.tinyllama import TinyLlama
@@ -116,3 +119,34 @@ def test_show_says_what_a_file_lacks(tmp_path: Path, capsys: pytest.CaptureFixtu
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ParallaxError, match="damaged"):
         show(f"gguf:{path}")
+
+
+def test_memory_is_described_by_what_grows_and_what_does_not() -> None:
+    window = LayerShape(kind="window", weights=30, active_weights=10, kv_width=4, window=8)
+    layers = (window, LayerShape(kind="state", weights=20, active_weights=20, state_width=50))
+    shape = ModelShape(
+        hidden_size=2,
+        vocab_size=5,
+        context_length=9,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=2,
+        layers=layers,
+        before_weights=10,
+        after_weights=2,
+        is_tied=True,
+    )
+    assert describe_memory(shape) == "4 per token in a window, 50 per sequence"
+
+
+def test_model_is_shown_with_its_borders(tmp_path: Path) -> None:
+    save_family("gemma4_text", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    family = find_family(PluginHost.prepare(), config)
+    assert family is not None
+    shape = family.adapter.read_shape(config)
+    shown = dict(describe_borders(list_borders(shape)))
+    assert shown == {
+        "between stages": "hidden of 32, for each token",
+        "stages begin with": "layer 0, or 1 to 3: layer 5 reads the keys of layer 3",
+    }

@@ -1,4 +1,4 @@
-"""The findings of core for ``parallax doctor``."""
+"""Examines this machine for ``parallax doctor``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import platform
 import shutil
 from pathlib import Path
 
-from parallax_core.api import Finding, cache_folder
-from parallax_core.config.home import models_folder
+from parallax_core.api import Finding, cache_folder, models_folder
 
 SMALL_DISK_BYTES = 5 * 10**9
 

@@ -1,4 +1,4 @@
-"""The command ``parallax config``."""
+"""Show every setting and its origin."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.cli.command import new_app
-from parallax_core.cli.option import ConfigFile
-from parallax_core.cli.table import print_table
-from parallax_core.config.config import Config, Setting
-from parallax_core.plugins.host import PluginHost
+from parallax_core.api.cli import Config, ConfigFile, PluginHost, new_app, print_table
+from parallax_core.api.installation import Setting
 
 app = new_app()
 
