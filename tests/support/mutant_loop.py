@@ -45,13 +45,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 
 def _judge(place: str, items: Sequence[pytest.Item]) -> str:
     """Return the test that fails with a mutant on; empty: none."""
-    mutant_switch.FILE.parent.mkdir(exist_ok=True)
-    mutant_switch.FILE.write_text(place, encoding="utf-8")  # for processes that tests start
     reading, writing = os.pipe()
     sys.stdout.flush()
     if (child := os.fork()) == 0:
         os.setsid()
-        mutant_switch.on = place
+        mutant_switch.on = os.environ[mutant_switch.ON] = place
         _run(items, writing)
     os.close(writing)
     begun, ended = time.monotonic(), 0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 FOLDER = "MUTANT_NOTES"
 """The variable of the environment with the folder of notes."""
-FILE = Path(__file__).parents[2] / "build/mutant.txt"
-"""The place whose mutant is on in processes that start from now on."""
-on = FILE.read_text(encoding="utf-8") if FILE.exists() else ""
+ON = "MUTANT_ON"
+"""The variable of the environment with the place whose mutant is on, in processes that tests start, too."""
+on = os.environ.get(ON, "")
 """The place whose mutant is on in this process."""
 _noted = set[tuple[str, str]]()
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.mutant_places import PLUGINS
@@ -76,11 +77,15 @@ def list_failing(logs: Path) -> set[str]:
     return {test for log in logs.glob("*.log") for test in FAILED.findall(log.read_text(encoding="utf-8"))}
 
 
-def follow(folder: Path, file: Path, plan: Mapping[str, Sequence[str]], found: Path) -> None:
+def follow(folder: Path, plan: Mapping[str, Sequence[str]], found: Path, num_workers: int) -> None:
     """Run the tests of a plan, by place, in a tree with switches, and add to ``found`` which failed."""
-    file.write_text(json.dumps(plan), encoding="utf-8")
-    files = {"MUTANT_PLAN": str(file), "MUTANT_FOUND": str(found)}
-    _run_all(folder, TESTS, file.with_suffix(".log"), "-p", "tests.support.mutant_loop", **files)
+    with ThreadPoolExecutor(num_workers) as pool:
+        for number in range(num_workers):
+            file = found.with_name(f"plan-{number}.json")
+            file.write_text(json.dumps(dict(list(plan.items())[number::num_workers])), encoding="utf-8")
+            files = {"MUTANT_PLAN": str(file), "MUTANT_FOUND": str(found)}
+            loop = ("-p", "tests.support.mutant_loop")
+            pool.submit(_run_all, folder, TESTS, file.with_suffix(".log"), *loop, **files)
 
 
 def read_found(found: Path) -> dict[str, str]:

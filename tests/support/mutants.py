@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--number", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=3, help="processes that record which tests run a place")
+    parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     parser.add_argument("--folder", type=Path, help="where the copies of the tree are, build/mutants/SEED-NUMBER")
     parser.add_argument("--out", type=Path, default=ROOT / "build/mutants.json")
     parser.add_argument("--minutes", type=float, help="begin nothing more after so many")
@@ -85,7 +85,7 @@ def judge(folder: Path, chosen: Sequence[Place], options: argparse.Namespace) ->
     rest = [place for place in chosen if place.name not in caught or (options.again and not caught[place.name])]
     chooser = Chooser(switched, notes, options.seconds, takes_files=options.again)
     plan = {place.name: chooser.choose(place.file, place.name) for place in rest if has_switch(switched, place)}
-    follow(switched, folder / "plan.json", plan, found)
+    follow(switched, plan, found, options.workers)
     for place in rest:
         if place.name not in plan and not is_late():
             note_found(found, place.name, try_imported(tree, place, chooser.list_naming(place.file)))

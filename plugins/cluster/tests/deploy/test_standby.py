@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from parallax_cluster.config.home import term_file
-from parallax_cluster.deploy.standby import find_taken_over
+from parallax_cluster.config.home import standby_file, term_file
+from parallax_cluster.deploy import standby as module
+from parallax_cluster.deploy.joined import JoinedHead
+from parallax_cluster.deploy.standby import StandbyLink, StandbyRecord, find_taken_over
 from parallax_cluster.membership.standby_state import StandbyState
 from parallax_cluster.membership.term_proof import write_proof
+from parallax_cluster.node.membership.standby import Candidacy
 from parallax_cluster.node.membership.term_store import TermStore
-from plugins.cluster.tests.membership.terms import ONE
+from parallax_core.config.config import Config
+from parallax_core.plugins.host import PluginHost
+from plugins.cluster.tests.membership.terms import OLD, ONE
 
 STATE = StandbyState(cluster=b"c", term=2, model="org/model", predecessor=b"key of the first")
 
@@ -39,3 +47,42 @@ def test_server_that_was_replaced_or_took_over_from_none_may_be_a_standby(
 ) -> None:
     store.keep(msgspec.structs.replace(STATE, **change))
     assert find_taken_over(STATE.predecessor) is None
+
+
+REACH, JOINED = (
+    "tcp://10.0.0.6:9000",
+    JoinedHead(transport="zmq", address="tcp://first:9000", head=b"h", machine="attic"),
+)
+
+
+def make_following(states: Sequence[tuple[StandbyState, bool]], seen: list[StandbyRecord | None]) -> type[Any]:
+    """Return what stands for a `Follower`: it hears some states, and notes what is recorded then."""
+
+    class Follower:
+        def __init__(self, *given: Any) -> None:
+            self._note = given[-1]
+
+        def promote(self) -> None:
+            pass
+
+        async def run(self) -> StandbyState:
+            for state, is_linked in states:
+                self._note(state, is_linked)
+                seen.append(msgspec.json.decode(standby_file().read_bytes(), type=StandbyRecord))
+            return states[-1][0]
+
+    return Follower
+
+
+async def test_what_a_standby_hears_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = msgspec.structs.replace(STATE, proof=write_proof(OLD.begin()))
+    later = msgspec.structs.replace(STATE, proof=write_proof(OLD.begin(ONE)), term=3, model="org/other")
+    seen: list[StandbyRecord | None] = []
+    monkeypatch.setattr(module, "Follower", make_following([(first, True), (first, True), (later, False)], seen))
+    standby_file().parent.mkdir(parents=True, exist_ok=True)
+    offer = PluginHost.discover(Config()).transports().get("inprocess")
+    link = StandbyLink(JOINED, OLD.key, Candidacy(REACH, ONE.key, ONE.signing), offer, 2.0)
+    assert await link.follow() == msgspec.structs.replace(later, predecessor=OLD.key)
+    about: Any = {"pid": os.getpid(), "address": JOINED.address}
+    heard = StandbyRecord(model="org/model", term=2, is_linked=True, is_accepted=False, **about)
+    assert seen == [heard, heard, StandbyRecord(model="org/other", term=3, **about)]
