@@ -34,7 +34,7 @@ export PYTHONPYCACHEPREFIX ?= $(CURDIR)/build/pycache
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve test ci ci-engine lint unit nightly engines docs evidence mac-check wheels clean python
+.PHONY: help serve test ci ci-engine lint unit nightly engines web docs evidence mac-check wheels clean python
 .SECONDARY:
 
 help: ## list the targets
@@ -115,6 +115,11 @@ build/engines/%/.stamp: | $(DEV)/.stamp
 		--release $(lastword $(subst -, ,$*))
 	@$(@D)/engines/$(firstword $(subst -, ,$*))/bin/python $(PIP) pytest pytest-asyncio pytest-timeout
 	@touch $@
+
+web: ## build the page of plugins/web from its sources (needs Node 20.19 or later)
+	@npm --prefix plugins/web/frontend ci
+	@npm --prefix plugins/web/frontend run check
+	@npm --prefix plugins/web/frontend run build
 
 docs: $(DEV)/.stamp ## build the documentation into site/
 	@$(DEV)/bin/mkdocs build --quiet --strict --site-dir site

@@ -82,6 +82,8 @@ class HttpSurface(Protocol):
     def add_page(self, path: str, folder: Path) -> None:
         """Serve the files of a folder below a path to everyone, ``index.html`` at the path itself.
 
+        Who opens the address of the server in a browser is led to the first page.
+
         They are sent with a Content-Security-Policy that allows scripts, styles, images, fonts and requests of this
         server alone, and nothing inline. A page uses the API by what it fetches: if the server has API keys, the
         operator gets a link that opens a session of the browser once, whose cookie counts as a key of its role for

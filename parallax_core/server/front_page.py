@@ -1,14 +1,15 @@
-"""Answers ``GET /`` with a plain page, for those who open the address of the server in a browser."""
+"""Answers ``GET /`` for those who open the server in a browser: by a plain page, or a plugin's."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import fastapi
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from parallax_core.contracts.surface import needs_role
 
@@ -23,8 +24,11 @@ FIRST_PROXY = re.compile(r'(?:"[^"]*"|[^",])*')
 FORWARDED_PAIR = re.compile(r'(?:^|;)\s*([a-z]+)=(?:"([^"]*)"|([^";\s]*))', re.IGNORECASE)
 
 
-def make_router() -> fastapi.APIRouter:
-    """Return the route. The page shows nothing that needs a key."""
+def make_router(pages: Sequence[str]) -> fastapi.APIRouter:
+    """Return the route, which leads to the first of ``pages``, if there is one.
+
+    The plain page shows nothing that needs a key.
+    """
     router = fastapi.APIRouter()
     page = PAGE.read_text(encoding="utf-8")
     headers = {
@@ -36,7 +40,9 @@ def make_router() -> fastapi.APIRouter:
 
     @router.get("/", include_in_schema=False)
     @needs_role(None)
-    async def show_front_page(http: fastapi.Request) -> HTMLResponse:
+    async def show_front_page(http: fastapi.Request) -> Response:
+        if pages:  # by a relative link, since a proxy may have put the server below a prefix
+            return RedirectResponse(f".{pages[0]}/", 307, {"Cache-Control": "no-cache"})
         return HTMLResponse(page.replace(EXAMPLE, find_address(http)), headers=headers)
 
     return router

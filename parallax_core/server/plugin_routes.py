@@ -109,7 +109,7 @@ def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> Calla
             roles.add_plugins(router)
             app.include_router(router)
         app.state.pages += surface.pages
-    own = [front_page.make_router()]
+    own = [front_page.make_router(app.state.pages)]
     if app.state.pages:
         own.append(sessions.make_router(app.state.sessions, app.state.pages))
     for router in own:

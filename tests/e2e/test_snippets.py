@@ -62,6 +62,7 @@ INSTALLED = {
     "parallax-source-pypi",
     "parallax-standard",
     "parallax-transport-zmq",
+    "parallax-web",
 }
 """What is there already where a page adds a wheel."""
 LEAST_RUN = 40

@@ -98,6 +98,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-source-hub",
         "parallax-source-pypi",
         "parallax-transport-zmq",
+        "parallax-web",
     }
     assert {plugin["state"] for plugin in plugins.values()} == {"loaded"}
 

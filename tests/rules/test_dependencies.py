@@ -44,6 +44,7 @@ NOT_IMPORTED = {
     "parallax-source-hub": "fetches models of the hub",
     "parallax-source-pypi": "makes the default model available",
     "parallax-standard": "depends on what each installation has",
+    "parallax-web": "a page of the server",
     "parallax-transport-zmq": "links the stages of a pipeline on several machines",
 }
 """Dependencies that are not imported, and their use."""

@@ -56,6 +56,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
             "source_hub",
             "source_pypi",
             "transport_zmq",
+            "web",
             "standard",
         )
     ]

@@ -36,6 +36,11 @@ def client(folder: Path) -> Iterator[TestClient]:
         yield site.client
 
 
+def test_address_of_the_server_leads_to_the_first_page(client: TestClient) -> None:
+    moved = client.get("/", follow_redirects=False)
+    assert (moved.status_code, moved.headers["location"]) == (307, "./chat/")
+
+
 def test_page_is_at_its_path_with_a_slash(client: TestClient) -> None:
     moved = client.get("/chat", follow_redirects=False)
     assert (moved.status_code, moved.headers["location"]) == (308, "/chat/")

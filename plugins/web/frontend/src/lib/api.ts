@@ -1,0 +1,67 @@
+// Calls the HTTP API of the server that has sent this page. It has no route of its own.
+
+import { readEvents, type ServerEvent } from "./sse";
+
+/** The address of the server: the page is one segment below it, behind any prefix of a proxy. */
+export const server = new URL("../", document.baseURI);
+
+/** An error that the server has answered, or `status` 0 if it did not answer. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly hint = "",
+  ) {
+    super(message);
+  }
+}
+
+interface Options {
+  method?: "GET" | "POST" | "DELETE";
+  body?: unknown;
+  signal?: AbortSignal;
+}
+
+/** Send a request, and return the response if its status is that of a success. */
+export async function send(path: string, { method, body, signal }: Options = {}): Promise<Response> {
+  const init: RequestInit = { method: method ?? (body === undefined ? "GET" : "POST"), signal };
+  if (body !== undefined) {
+    init.body = JSON.stringify(body);
+    init.headers = { "Content-Type": "application/json" };
+  }
+  let response: Response;
+  try {
+    response = await fetch(new URL(path, server), init);
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, "the server does not answer");
+  }
+  if (!response.ok) throw await readError(response);
+  return response;
+}
+
+/** Send a request, and return the JSON of the answer. */
+export async function call<T>(path: string, options?: Options): Promise<T> {
+  const response = await send(path, options);
+  return response.status === 204 ? (undefined as T) : ((await response.json()) as T);
+}
+
+/** Send a request, and yield the server-sent events of the answer. */
+export async function* follow(path: string, options?: Options): AsyncGenerator<ServerEvent> {
+  const response = await send(path, options);
+  try {
+    yield* readEvents(response.body!);
+  } catch (error) {
+    if (options?.signal?.aborted) throw error;
+    throw new ApiError(0, "the connection has broken");
+  }
+}
+
+async function readError(response: Response): Promise<ApiError> {
+  try {
+    const { error } = (await response.json()) as { error: { message: string; hint?: string } };
+    return new ApiError(response.status, String(error.message), error.hint);
+  } catch {
+    return new ApiError(response.status, `the server has answered with the status ${response.status}`);
+  }
+}

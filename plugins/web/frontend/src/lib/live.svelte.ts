@@ -1,0 +1,84 @@
+// What the page knows of the server, kept up to date by one stream of events.
+
+import { ApiError, call, follow } from "./api";
+import { apply, type Cluster } from "./cluster";
+
+/** Seconds between two looks at what events leave out: loads and times. */
+const LOOK_S = 2;
+const RETRY_S = 1.5;
+/** Seconds between two tries by a client that may not see the cluster, or on a server that has none. */
+const UNSHOWN_S = 10;
+
+interface Session {
+  role: "user" | "admin" | "metrics" | null;
+}
+
+export interface ServedModel {
+  id: string;
+  max_model_len?: number;
+}
+
+class Live {
+  /** Undefined: not read yet, or not for this client. */
+  cluster = $state.raw<Cluster>();
+  models = $state.raw<ServedModel[]>([]);
+  session = $state.raw<Session>({ role: null });
+  isConnected = $state(true);
+  /** Whether the server wants an API key, and this browser has no session. */
+  isRefused = $state(false);
+  version = $state("");
+
+  /** Follow the server until the page is closed. */
+  async run(): Promise<never> {
+    void this.#look();
+    for (let wait = RETRY_S; ; ) {
+      try {
+        await this.refresh();
+        for await (const { name, data } of follow("v1/cluster/events")) {
+          this.isConnected = true;
+          if (name === "cluster") this.cluster = JSON.parse(data) as Cluster;
+          else if (this.cluster) this.cluster = apply(this.cluster, name, JSON.parse(data));
+          if (name === "models" || name === "status") void this.#readModels().catch(() => {});
+        }
+        wait = RETRY_S;
+      } catch (error) {
+        this.#note(error);
+        wait = this.isConnected ? UNSHOWN_S : RETRY_S;
+      }
+      await new Promise((resolve) => setTimeout(resolve, wait * 1000));
+    }
+  }
+
+  /** Read everything anew. */
+  async refresh(): Promise<void> {
+    this.session = await call<Session>("session");
+    await this.#readModels();
+    this.isConnected = true;
+    this.isRefused = false;
+    this.version = (await call<{ version: string }>("version")).version;
+  }
+
+  async #readModels(): Promise<void> {
+    this.models = (await call<{ data: ServedModel[] }>("v1/models")).data;
+  }
+
+  async #look(): Promise<never> {
+    for (;;) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK_S * 1000));
+      if (document.hidden || !this.cluster || !this.isConnected) continue;
+      try {
+        this.cluster = await call<Cluster>("v1/cluster");
+      } catch (error) {
+        this.#note(error);
+      }
+    }
+  }
+
+  #note(error: unknown): void {
+    if (!(error instanceof ApiError)) throw error;
+    this.isConnected = error.status !== 0 && error.status !== 502;
+    this.isRefused = error.status === 401;
+  }
+}
+
+export const live = new Live();

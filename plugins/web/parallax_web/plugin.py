@@ -1,0 +1,37 @@
+"""Serves the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from parallax_core.api import HttpSurface, Ref, Settings, SettingsSpec, hookimpl
+from parallax_web.settings import WebSettings
+
+PATH = "/app"
+FOLDER = Path(__file__).with_name("page")
+"""The built page; ``make web`` makes it."""
+
+chosen = WebSettings()
+
+
+@hookimpl
+def parallax_register_settings() -> Iterable[SettingsSpec]:
+    """Declare the section ``[web]``."""
+    return [
+        SettingsSpec(name="web", summary="the page in the browser", schema=Ref("parallax_web.settings:WebSettings"))
+    ]
+
+
+@hookimpl
+def parallax_configure(config: Settings) -> None:
+    """Keep the settings for the server."""
+    global chosen  # noqa: PLW0603 -- hooks are functions of a module
+    chosen = config.section(WebSettings)
+
+
+@hookimpl
+def parallax_extend_server(server: HttpSurface) -> None:
+    """Add the page."""
+    if chosen.enabled:
+        server.add_page(PATH, FOLDER)
