@@ -243,6 +243,17 @@ MORE: dict[str, dict[str, Any]] = {
         "num_global_key_value_heads": 1,
         "top_k_experts": 2,
     },
+    "hy_v4": ODD
+    | LATENT
+    | CHOOSING
+    | {
+        "indexer_types": ["full", "shared", "full", "shared", "full"],
+        "mlp_layer_types": ["dense", "sparse", "dense", "sparse", "sparse"],
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 3,
+        "swiglu_limit": 0.5,
+    },
     "hunyuan_v1_dense": ODD | {"rope_parameters": THETA | {"alpha": 3.0, "rope_type": "dynamic", "factor": 1.0}},
     "hunyuan_v1_moe": ODD | {"moe_topk": [2, 1, 2, 2, 1], "num_experts": 4},
     "lfm2": ODD

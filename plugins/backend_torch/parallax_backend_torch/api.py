@@ -13,6 +13,7 @@ from parallax_backend_torch.decoder_layer import NormedLayer, PlainLayer, WholeL
 from parallax_backend_torch.delta_net import DeltaNet, NetSizes
 from parallax_backend_torch.experts import Expert, Experts, GroupRoute, SoftmaxRoute, build_experts
 from parallax_backend_torch.heads import Attention, Heads, Look, read_heads
+from parallax_backend_torch.hyper import HyperConnection, HyperHead, HyperLayer, HyperPart, HyperRule
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.latent import LatentAttention, LatentInput, LatentSizes
@@ -49,6 +50,11 @@ __all__ = [
     "GatedMlp",
     "GroupRoute",
     "Heads",
+    "HyperConnection",
+    "HyperHead",
+    "HyperLayer",
+    "HyperPart",
+    "HyperRule",
     "LatentAttention",
     "LatentInput",
     "LatentSizes",

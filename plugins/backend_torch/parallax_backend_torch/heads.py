@@ -129,7 +129,7 @@ class Attention:
         if choices is None:
             found = attend(queries, pool, places, self.rule)
         else:
-            found = attend_chosen(queries, pool, choices, self.rule.scale)
+            found = attend_chosen(queries, pool, choices, self.rule)
         return (found * gates.sigmoid() if self.gates else found).flatten(1)
 
     def _turn(self, x: torch.Tensor, norm: Norm, angles: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:

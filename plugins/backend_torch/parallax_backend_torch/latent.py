@@ -7,6 +7,7 @@ applied to queries and results instead, so the latent is the key, and the value,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -48,28 +49,32 @@ class LatentAttention:
     """Attention of one layer.
 
     Args:
-        weights: the weights of the layer's attention.
+        weights: the weights of the layer's attention, with ``sinks`` and ``gate_proj`` if the family has them.
         sizes: the widths of heads and latents.
-        rope: the rope. Files store rotated pairs as neighbours; rows are reordered to halves when they are loaded.
+        rope: the rope.
         scale: the factor of the scores.
         eps: the eps of the norms.
     """
 
     is_steady = True
     """See `model.find_obstacle`."""
+    is_paired: ClassVar[bool] = True
+    """Whether files store rotated pairs as neighbours; their rows are then reordered to halves when they are loaded."""
 
     def __init__(self, weights: Weights, sizes: LatentSizes, rope: Rope, scale: float, eps: float) -> None:
-        self._sizes, self._rope, self.rule = sizes, rope, Rule(scale)
+        sinks = weights.read_vector("sinks") if weights.has("sinks") else None
+        self._sizes, self._rope, self.rule = sizes, rope, Rule(scale, sinks=sinks)
+        self._gate = weights.make_linear("gate_proj") if weights.has("gate_proj.weight") else None
         self._narrow = weights.make_linear("q_a_proj") if weights.has("q_a_proj.weight") else None
         self._narrow_norm = Norm(weights.read_vector("q_a_layernorm.weight"), eps) if self._narrow else None
         query = weights.read_plain("q_b_proj.weight" if self._narrow else "q_proj.weight")
         heads = query.unflatten(0, (sizes.num_heads, -1))
-        halves = split_pairs(heads[:, sizes.plain :], dim=1)
+        halves = self._order(heads[:, sizes.plain :], dim=1)
         self._query = weights.keep_linear(torch.cat([heads[:, : sizes.plain], halves], dim=1).flatten(0, 1), None)
         down = weights.read_plain("kv_a_proj_with_mqa.weight")
         bias = weights.read_bias("kv_a_proj_with_mqa")
         order = torch.arange(len(down))
-        order[sizes.latent :] = split_pairs(order[sizes.latent :], dim=0)
+        order[sizes.latent :] = self._order(order[sizes.latent :], dim=0)
         self._down = weights.keep_linear(down[order], None if bias is None else bias[order])
         self._norm = Norm(weights.read_vector("kv_a_layernorm.weight"), eps)
         up = weights.read_plain("kv_b_proj.weight").unflatten(0, (sizes.num_heads, -1))
@@ -95,7 +100,13 @@ class LatentAttention:
         pool = Pool(cache.kept[0], cache.kept[0])
         store(pool, kept, kept, places)
         found = self.attend(given, query, step, cache)[..., : sizes.latent]
-        return self._back.apply(multiply_heads(found, self._values).flatten(1), residual)
+        found = multiply_heads(found, self._values).flatten(1)
+        if self._gate is not None:
+            found = found * self._gate.apply(x).sigmoid()
+        return self._back.apply(found, residual)
+
+    def _order(self, rotated: torch.Tensor, dim: int) -> torch.Tensor:
+        return split_pairs(rotated, dim) if self.is_paired else rotated
 
     def attend(self, given: LatentInput, query: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:  # noqa: ARG002 -- of an index
         """Return the attention of each query to latents, those of the step among them: [tokens, heads, width of a key].

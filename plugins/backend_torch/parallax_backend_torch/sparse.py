@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from parallax_backend_torch.kernels.attention import Pool
+from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.paging import find_slots
 from parallax_backend_torch.step import SlotMapping
 
@@ -18,14 +18,16 @@ MOST_NUMBERS = 2**24
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SeenRow:
-    """A row of a step, and all tokens that its last one may see."""
+    """A row of a step, and all tokens that one of them may see."""
 
     part: slice
     """Its tokens among those of the step."""
     positions: torch.Tensor
     """The positions of its tokens, int64 of shape [tokens]."""
     slots: torch.Tensor
-    """The slots of its sequence from position 0 on, int64 of shape [length]."""
+    """The slots of its sequence from the position ``first`` on, int64 of shape [length]."""
+    first: int = 0
+    """The first position that a token sees: 0 unless the pool is of windows."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,7 +48,9 @@ def list_rows(places: SlotMapping, device: torch.device) -> Iterator[SeenRow]:
     for row, (start, count) in enumerate(zip(rows.starts.tolist(), rows.lengths.tolist(), strict=True)):
         if count:
             positions = torch.arange(start, start + count, device=device)
-            yield SeenRow(slice(done, done + count), positions, find_slots(rows, row, 0, start + count).to(device))
+            first = max(0, start - places.window + 1) if places.window else 0
+            slots = find_slots(rows, row, first, start + count).to(device)
+            yield SeenRow(slice(done, done + count), positions, slots, first)
         done += count
 
 
@@ -61,27 +65,35 @@ def split_tokens(count: int, numbers_each: int) -> Iterator[slice]:
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def attend_chosen(query: torch.Tensor, pool: Pool, choices: Sequence[Choice], scale: float) -> torch.Tensor:
+def attend_chosen(query: torch.Tensor, pool: Pool, choices: Sequence[Choice], rule: Rule) -> torch.Tensor:
     """Return the attention of each query to the tokens chosen for it.
 
     Args:
         query: [tokens, heads, width].
         pool: keys and values of a layer, not in int8.
         choices: those of all rows.
-        scale: the factor of the scores.
+        rule: the factor of the scores, and the sinks.
     """
     out = torch.empty_like(query)
     for choice in choices:
         rows, numbers = query[choice.part], choice.slots[0].numel() * query.shape[2]
-        found = [_attend_some(rows[part], pool, choice, part, scale) for part in split_tokens(len(rows), numbers)]
+        found = [_attend_some(rows[part], pool, choice, part, rule) for part in split_tokens(len(rows), numbers)]
         out[choice.part] = torch.cat(found).to(query.dtype)
     return out
 
 
-def _attend_some(query: torch.Tensor, pool: Pool, choice: Choice, part: slice, scale: float) -> torch.Tensor:
+def _attend_some(query: torch.Tensor, pool: Pool, choice: Choice, part: slice, rule: Rule) -> torch.Tensor:
     slots, is_seen = choice.slots[part], choice.is_seen[part]
     heads = torch.arange(pool.keys.shape[1], device=query.device)[:, None]
     keys, values = (each[slots, heads].float() for each in (pool.keys, pool.values))
     grouped = query.float().unflatten(1, (pool.keys.shape[1], -1))
-    scores = (grouped @ keys.transpose(-1, -2) * scale).masked_fill(~is_seen[:, :, None], -math.inf)
-    return (scores.softmax(-1) @ values).flatten(1, 2)
+    scores = (grouped @ keys.transpose(-1, -2) * rule.scale).masked_fill(~is_seen[:, :, None], -math.inf)
+    return (weigh(scores, rule.sinks) @ values).flatten(1, 2)
+
+
+def weigh(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Return the softmax of scores, [tokens, heads of keys, heads that share them, chosen], with the heads' sinks."""
+    if sinks is None:
+        return scores.softmax(-1)
+    extra = sinks.view(1, *scores.shape[1:3], 1).expand(len(scores), -1, -1, -1)
+    return torch.cat([scores, extra], dim=-1).softmax(-1)[..., :-1]

@@ -39,6 +39,7 @@ OTHER_LAYERS = {
     "glm4": "norms around each part, and rotated pairs of neighbours",
     "granite": "factors of embedding, residual, scores and logits",
     "granitemoehybrid": "Mamba 2, with stacked experts",
+    "hy_v4": "streams between layers, gates and sinks of latent attention, and clamped experts",
     "hunyuan_v1_moe": "rope before norms, and a router of another name",
     "lfm2": "short convolutions, and a final norm of another name",
     "ministral3": "queries that grow with their position",

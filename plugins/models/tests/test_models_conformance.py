@@ -83,3 +83,19 @@ class TestGemma4(ModelConformance):
         for kind in ("gemma4_text", "gemma4_moe"):
             save_family(kind, folder / kind)
         return [folder / kind for kind in ("gemma4_text", "gemma4_moe")]
+
+
+class TestHyV4(ModelConformance):
+    spec = SPECS["hy_v4"]
+    refused = (
+        ("hc_mult", -4),
+        ("hc_mult", None),
+        ("indexer_types", ["full"]),
+        ("num_hidden_layers", 10**9),
+        ("num_hidden_layers", -1),
+        ("v_head_dim", "wide"),
+    )
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        save_family("hy_v4", folder)
+        return [folder]

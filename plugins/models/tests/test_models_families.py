@@ -71,7 +71,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("qwen3_next", "qwen3_next", STATES | {"mlp_only_layers": [1]}),
 ]
 
-ROUTED = {"deepseek_v2", "deepseek_v32", "mixtral", "minimax_m2", "minimax_m3_vl", "nemotron_h", "step3p7"}
+ROUTED = {"deepseek_v2", "deepseek_v32", "hy_v4", "minimax_m2", "minimax_m3_vl", "mixtral", "nemotron_h", "step3p7"}
 """Model types with experts, though their names do not say so."""
 SEES = r"(?:model\.)?(?:vision_|vit_|visual|multi_modal|patch_merge)"
 """Matches the names of tensors of what sees."""

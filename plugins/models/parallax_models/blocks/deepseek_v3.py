@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import torch
+
 from parallax_backend_torch.api import (
     CacheSpec,
     Config,
@@ -71,11 +75,24 @@ def read_route(config: Config, weights: Weights) -> GroupRoute:
     )
 
 
-def build_groups(config: Config, weights: Weights, route: GroupRoute) -> Experts:
-    """Return routed experts, and those that every token meets, from the weights of a layer's MLP."""
+def build_groups(
+    config: Config,
+    weights: Weights,
+    route: GroupRoute,
+    experts: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (),
+) -> Experts:
+    """Return routed experts, and those that every token meets, from the weights of a layer's MLP.
+
+    Args:
+        config: the settings of the model.
+        weights: those of the MLP.
+        route: chooses the experts.
+        experts: the routed experts; empty: gate, up and down.
+    """
     shared = GatedMlp(weights.within("shared_experts"))
     router = weights.make_linear("gate", purpose="router")
-    return Experts(router, build_experts(weights, read_experts(config).num), route, lambda x: shared(x, None))
+    made = experts or build_experts(weights, read_experts(config).num)
+    return Experts(router, made, route, lambda x: shared(x, None))
 
 
 def find_scale(config: Config, sizes: LatentSizes) -> float:

@@ -48,6 +48,8 @@ class IndexSizes:
     """The width of its queries and keys."""
     num_chosen: int
     """The number of tokens that a token attends to."""
+    eps: float = EPS
+    """The eps of the norm of its keys."""
 
 
 class Index:
@@ -57,14 +59,11 @@ class Index:
         weights: with ``wq_b``, ``wk``, ``k_norm`` and ``weights_proj``.
         sizes: its sizes.
         rope: the rope of its queries and keys.
-        is_paired: whether files store the two numbers of a rotated pair as neighbours.
+        order: the numbers of a query or key as files store them, int64 of shape [width], rotated ones first.
     """
 
-    def __init__(self, weights: Weights, sizes: IndexSizes, rope: Rope, *, is_paired: bool) -> None:
+    def __init__(self, weights: Weights, sizes: IndexSizes, rope: Rope, order: torch.Tensor) -> None:
         self._sizes, self._rope = sizes, rope
-        order = torch.arange(sizes.width)
-        if is_paired:
-            order[: rope.width] = split_pairs(order[: rope.width], dim=0)
         query = weights.read_plain("wq_b.weight").unflatten(0, (sizes.num_heads, -1))[:, order].flatten(0, 1)
         self._query: Packed = weights.keep_linear(query, None)
         self._key = weights.keep_linear(weights.read_plain("wk.weight")[order], None)
@@ -74,7 +73,7 @@ class Index:
     def store(self, given: LatentInput, step: Step, kept: torch.Tensor, places: SlotMapping) -> None:
         """Write the keys of the new tokens to their slots."""
         key = functional.layer_norm(
-            self._key.apply(given.x).float(), (self._sizes.width,), self._scale, self._bias, EPS
+            self._key.apply(given.x).float(), (self._sizes.width,), self._scale, self._bias, self._sizes.eps
         )
         key = key[:, None]
         rotate(key, step.find_angles(self._rope))
@@ -126,7 +125,7 @@ class IndexedAttention(LatentAttention):
             Choice(row.part, row.slots[chosen[row.part].clamp(min=0)], chosen[row.part] >= 0)
             for row in list_rows(places, query.device)
         ]
-        return attend_chosen(query, Pool(cache.kept[0], cache.kept[0]), choices, self.rule.scale)
+        return attend_chosen(query, Pool(cache.kept[0], cache.kept[0]), choices, self.rule)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -146,8 +145,7 @@ class ChoosingLayer:
 class DeepseekV32(DeepseekV3):
     """See `parallax_backend_torch.api.Model`."""
 
-    is_paired: ClassVar[bool] = False
-    """See `Index`."""
+    attention: ClassVar[type[IndexedAttention]] = IndexedAttention
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -163,20 +161,27 @@ class DeepseekV32(DeepseekV3):
     def build_attention(self, index: int, weights: Weights) -> IndexedAttention:
         """Build attention, with an index if the layer has one."""
         weights = weights.within("self_attn")
-        made = IndexedAttention(weights, self.sizes, self.rope, self.scale, self.shape.eps)
+        made = self.attention(weights, self.sizes, self.rope, self.scale, self.shape.eps)
         if self.have_index[index]:
-            made.index = Index(weights.within("indexer"), self.index, self.rope, is_paired=self.is_paired)
+            made.index = Index(weights.within("indexer"), self.index, self.rope, self.order_index())
         return made
+
+    def order_index(self) -> torch.Tensor:
+        """Return the order of the numbers of a key in the index; see `Index`."""
+        return torch.arange(self.index.width)
 
 
 class GlmMoeDsa(DeepseekV32):
     """See `parallax_backend_torch.api.Model`."""
 
-    is_paired: ClassVar[bool] = True
-
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.have_index = list_indexed(config)
+
+    def order_index(self) -> torch.Tensor:
+        """Return the order of the numbers of a key in the index: files store rotated pairs as neighbours."""
+        order = super().order_index()
+        return torch.cat([split_pairs(order[: self.rope.width], dim=0), order[self.rope.width :]])
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer."""

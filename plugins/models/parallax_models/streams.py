@@ -1,0 +1,51 @@
+"""What families with several streams in place of one residual share (hyper-connections)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from parallax_core.api import ConfigReader, LayerShape, ModelShape, Part, Plane
+from parallax_models.family import PREFIX, Family
+
+HIDDEN = "hidden"
+HEAD = re.compile(rf"{PREFIX}(?:model\.)?(?:hc_pre\.)?hc_head[._]")
+"""Matches the names of the tensors of what makes one stream of all, after the layers."""
+
+
+def count_factors(settings: ConfigReader, num: int, num_scales: int) -> int:
+    """Return the parameters of what computes ``num`` factors from all streams of a token."""
+    return num * settings.count("hc_mult") * settings.count("hidden_size") + num + num_scales
+
+
+def spread(settings: ConfigReader, layers: Iterable[LayerShape], extra: int) -> Iterator[LayerShape]:
+    """Yield layers that give streams, the last one the sum of them, each with ``extra`` parameters for its mixes."""
+    plane = Plane(HIDDEN, (settings.count("hc_mult"), settings.count("hidden_size")))
+    made = list(layers)
+    for index, layer in enumerate(made):
+        others = tuple(each for each in layer.gives if each.name != HIDDEN)
+        yield replace(
+            layer,
+            weights=layer.weights + extra,
+            active_weights=layer.active_weights + extra,
+            gives=() if index == len(made) - 1 else (plane, *others),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFamily(Family):
+    """An adapter of layers with streams, and tensors ``hc_head`` after them."""
+
+    def read_shape(self, config: Mapping[str, Any]) -> ModelShape:
+        """Read the shape of a model; see `parallax_core.api.ModelAdapter`."""
+        settings = ConfigReader(self.unify(ConfigReader(config).raw))
+        shape = Family.read_shape(self, config)
+        head = count_factors(settings, settings.count("hc_mult"), 1)
+        return replace(shape, after_weights=shape.after_weights + head)
+
+    @staticmethod
+    def find_part(tensor: str) -> Part:
+        """Return where a tensor belongs; see `parallax_core.api.ModelAdapter`."""
+        return "after" if HEAD.match(tensor) else Family.find_part(tensor)
