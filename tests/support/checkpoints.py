@@ -364,6 +364,34 @@ MORE: dict[str, dict[str, Any]] = {
     | LINEAR
     | PARTIAL
     | {"layer_types": ["linear_attention", "full_attention", *["linear_attention"] * 2, "full_attention"]},
+    "qwen4_exp_text": EXPERTS
+    | LINEAR
+    | PARTIAL
+    | {
+        "hc_lowrank": 6,
+        "heads_per_ngram": 2,
+        "indexer_budget": 12,
+        "indexer_compress_ratio": 4,
+        "indexer_head_dim": 16,
+        "indexer_kv_heads": 1,
+        "indexer_n_heads": 16,
+        "initializer_range": 0.15,
+        "layer_types": [
+            *["linear_attention"] * 2,
+            "full_attention",
+            *["linear_attention"] * 2,
+            *["full_attention"] * 2,
+        ],
+        "make_ngram_vocab_size_divisible_by": 8,
+        "ngram_vocab_size_base": 50,
+        "num_hidden_layers": 7,
+        "output_gate_type": "sigmoid",
+        "pad_token_id": None,
+        "ple_embed_dim": 16,
+        "ple_layer_ids": [2, 4],
+        "shared_expert_intermediate_size": 16,
+        "split_ngram_parts": 3,
+    },
     "seed_oss": ODD | {"attention_out_bias": True, "mlp_bias": True},
     "step3p7": ODD
     | {
@@ -386,7 +414,7 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "smollm3": ODD | {"no_rope_layers": [1, 1, 0, 1, 0], "tie_word_embeddings": True},
 }
-MORE |= {kind: MORE[f"{kind}_text"] for kind in ("qwen3_5", "qwen3_5_moe")}
+MORE |= {kind: MORE[f"{kind}_text"] for kind in ("qwen3_5", "qwen3_5_moe", "qwen4_exp")}
 """The configuration of further families, irregular in all they may be."""
 QWEN_EYES = {
     "depth": 1,
@@ -407,6 +435,7 @@ SEEING: dict[str, dict[str, Any]] = {
     },
     "qwen3_5": QWEN_EYES,
     "qwen3_5_moe": QWEN_EYES,
+    "qwen4_exp": QWEN_EYES,
     "step3p7": {
         "hidden_size": 16,
         "image_size": 28,
@@ -477,7 +506,7 @@ def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: in
     with _silence():
         model = _find_class(kind).from_config(made, dtype=torch.float32)
         for parameter in model.parameters():
-            if parameter.ndim == 1:  # the weights of norms would be all ones or zeros
+            if parameter.ndim == 1 or parameter.min() == parameter.max():  # all ones or zeros, as those of norms
                 parameter.data += 0.1 * torch.randn_like(parameter)
         for name, buffer in model.named_buffers():
             if name.endswith(("bias", "layer_scalar")):  # added to the scores of experts, or the factor of a layer

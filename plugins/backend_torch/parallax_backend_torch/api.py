@@ -7,6 +7,7 @@ Names in this module keep their meaning until the minor version of this distribu
 from __future__ import annotations
 
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
+from parallax_backend_torch.block_choice import choose_blocks
 from parallax_backend_torch.config import FULL, SLIDING, Config
 from parallax_backend_torch.decoder import Decoder
 from parallax_backend_torch.decoder_layer import NormedLayer, PlainLayer, WholeLayer, build_normed, build_plain
@@ -21,8 +22,9 @@ from parallax_backend_torch.mamba import Mamba, MambaSizes
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer, SquaredMlp
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
 from parallax_backend_torch.mxfp4 import widen_blocks
+from parallax_backend_torch.ngrams import NgramHashes, SplitTable
 from parallax_backend_torch.rope import Rope, make_rope, read_rope, scale_magnitude, split_pairs
-from parallax_backend_torch.short_conv import ShortConv
+from parallax_backend_torch.short_conv import ShortConv, convolve, read_kernel
 from parallax_backend_torch.sparse import (
     Choice,
     SeenRow,
@@ -33,6 +35,7 @@ from parallax_backend_torch.sparse import (
 )
 from parallax_backend_torch.step import Carried, LayerCache, SlotMapping, Slots, Step
 from parallax_backend_torch.store import CacheSpec
+from parallax_backend_torch.stream_gate import StreamGate, StreamNorm
 from parallax_backend_torch.weights import MappedTable, Weights
 
 __all__ = [
@@ -68,6 +71,7 @@ __all__ = [
     "Mixer",
     "Model",
     "NetSizes",
+    "NgramHashes",
     "Norm",
     "NormedLayer",
     "Packed",
@@ -81,8 +85,11 @@ __all__ = [
     "SlotMapping",
     "Slots",
     "SoftmaxRoute",
+    "SplitTable",
     "SquaredMlp",
     "Step",
+    "StreamGate",
+    "StreamNorm",
     "Weights",
     "WholeLayer",
     "attend",
@@ -91,10 +98,13 @@ __all__ = [
     "build_normed",
     "build_plain",
     "check_choice",
+    "choose_blocks",
+    "convolve",
     "find_longest",
     "list_rows",
     "make_rope",
     "read_heads",
+    "read_kernel",
     "read_rope",
     "read_shape",
     "read_windows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -55,10 +56,17 @@ class DeltaNet:
         weights: the weights of the net.
         sizes: the sizes of its parts.
         eps: the eps of the norm of its output.
+        gate: the activation function of the gate of its output.
     """
 
-    def __init__(self, weights: Weights, sizes: NetSizes, eps: float) -> None:
-        self._sizes = sizes
+    def __init__(
+        self,
+        weights: Weights,
+        sizes: NetSizes,
+        eps: float,
+        gate: Callable[[torch.Tensor], torch.Tensor] = functional.silu,
+    ) -> None:
+        self._sizes, self._gate = sizes, gate
         self._into = _build_into(weights, sizes)
         self._kernel = read_kernel(weights.within("conv1d"))
         self._decay = -weights.read_vector("A_log").exp()
@@ -82,7 +90,7 @@ class DeltaNet:
             betas.sigmoid(),
         )
         found = self._norm(run_rows(tokens, places, cache.kept[1]))
-        found = found * functional.silu(gates.unflatten(1, (sizes.num_values, -1)))
+        found = found * self._gate(gates.unflatten(1, (sizes.num_values, -1)))
         return self._back.apply(found.flatten(1).to(x.dtype), residual)
 
     def _spread(self, x: torch.Tensor) -> torch.Tensor:

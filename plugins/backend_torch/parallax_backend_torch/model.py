@@ -27,7 +27,8 @@ class Shape:
     embedding: str = "embed_tokens"
     """The name of the embedding in the checkpoint: ``embed_tokens`` or ``embeddings``."""
     norm: str = "norm"
-    """The name of the final norm in the checkpoint: ``norm``, ``norm_f``, ``embedding_norm`` or ``final_layernorm``."""
+    """The name of the final norm in the checkpoint: ``norm``, ``norm_f``, ``embedding_norm`` or
+    ``final_layernorm``; empty: the last layer has what is in its place."""
     norm_offset: float = 0.0
     """See `arithmetic.Norm`."""
     embed_scale: float = 1.0
@@ -41,7 +42,8 @@ class Shape:
     after: tuple[str, ...] = ()
     """The same, of those that the last stage loads beside norm and head."""
     mapped: tuple[str, ...] = ()
-    """The same, of tables that every stage leaves in their files, for `Weights.map_table`."""
+    """The same, of tables that every stage leaves in their files, for `Weights.map_table`; or words in names of tensors
+    of layers, which the stage of the layer leaves there."""
 
 
 class Layer(Protocol):

@@ -76,20 +76,23 @@ class Ends:
 
     def finish(self, carried: Carried, picks: Picks) -> RunResult:
         """Return the outputs, from the planes after the last layer of the stage."""
-        if self.norm is None or self.head is None:
+        if self.head is None:
             return RunResult(carried)
-        hidden = carried.hidden
         if picks.are_none:
             return RunResult()
-        states = self.norm(picks.take(hidden))
+        hidden = carried.hidden
+        states = self._normalize(picks.take(hidden))
         logits = self.head.apply(states).float()
         if self.shape.logit_scale != 1:
             logits = logits * self.shape.logit_scale
         if cap := self.shape.soft_cap:
             logits = torch.tanh(logits / cap) * cap
         if picks.sums:
-            states = picks.add_up(states, self.norm(hidden))
+            states = picks.add_up(states, self._normalize(hidden))
         return RunResult(states=states, logits=logits)
+
+    def _normalize(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden if self.norm is None else self.norm(hidden)
 
 
 def load_ends(shape: Shape, selection: Selection, weights: Weights) -> Ends:
@@ -98,7 +101,7 @@ def load_ends(shape: Shape, selection: Selection, weights: Weights) -> Ends:
     if not selection.is_last:
         return Ends(shape, embedding)
     head = embedding if selection.is_tied else weights.make_linear("lm_head", purpose="ends")
-    norm = Norm(weights.read_vector(f"{shape.norm}.weight"), shape.eps, shape.norm_offset)
+    norm = Norm(weights.read_vector(f"{shape.norm}.weight"), shape.eps, shape.norm_offset) if shape.norm else None
     return Ends(shape, embedding, norm, head)
 
 

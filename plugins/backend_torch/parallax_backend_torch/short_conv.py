@@ -18,12 +18,14 @@ class Kernel(NamedTuple):
     weight: torch.Tensor
     """float32 of shape [tokens, channels], the newest token last."""
     bias: torch.Tensor | None
+    step: int = 1
+    """The distance between two of its tokens."""
 
 
-def read_kernel(weights: Weights) -> Kernel:
+def read_kernel(weights: Weights, step: int = 1) -> Kernel:
     """Return the kernel of a convolution with ``weight`` of shape [channels, 1, tokens], and perhaps ``bias``."""
     bias = weights.read_vector("bias") if weights.has("bias") else None
-    return Kernel(weights.read_vector("weight")[:, 0].T.contiguous(), bias)
+    return Kernel(weights.read_vector("weight")[:, 0].T.contiguous(), bias, step)
 
 
 class ShortConv:
@@ -58,20 +60,38 @@ def convolve(inputs: torch.Tensor, kernel: Kernel, places: Slots, kept: torch.Te
         inputs: float32 of shape [tokens, channels].
         kernel: its weights.
         places: the rows of the step.
-        kept: the last inputs of each slot, [slots, tokens - 1, channels].
+        kept: the last inputs of each slot, [slots, (tokens - 1) * step, channels].
     """
-    seen, flat = len(kernel.weight) - 1, places.flat
-    before = torch.where(places.is_old[:, None, None], kept[places.slots], 0.0)
-    at, starts = place_inputs(flat, seen)
-    long = inputs.new_empty((len(inputs) + len(before) * seen, inputs.shape[1]))
+    last = len(kernel.weight) - 1
+    long, at = look_back(inputs, places, kept)
+    found = long[at] * kernel.weight[last]
+    for back in range(1, last + 1):
+        found += long[at - back * kernel.step] * kernel.weight[last - back]
+    return found if kernel.bias is None else found + kernel.bias
+
+
+def look_back(
+    inputs: torch.Tensor, places: Slots, kept: torch.Tensor, first: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the inputs of each row after its earlier ones, and keep the last ones.
+
+    Args:
+        inputs: of shape [tokens, ...].
+        places: the rows of the step.
+        kept: the last inputs of each slot, [slots, number, ...].
+        first: in place of those before the first token of a sequence.
+
+    Returns:
+        All inputs of all rows, the earlier ones first, and the index of each token's own among them.
+    """
+    is_old = places.is_old.unflatten(0, (-1, *[1] * (kept.ndim - 1)))
+    before = torch.where(is_old, kept[places.slots], first)
+    at, starts = place_inputs(places.flat, kept.shape[1])
+    long = inputs.new_empty((len(inputs) + starts.numel(), *inputs.shape[1:]))
     long[at] = inputs
     long[starts] = before
-    ends = torch.tensor(flat.counts, device=inputs.device)[:, None]
-    places.put(kept, long[starts + ends])
-    found = long[at] * kernel.weight[seen]
-    for back in range(1, seen + 1):
-        found += long[at - back] * kernel.weight[seen - back]
-    return found if kernel.bias is None else found + kernel.bias
+    places.put(kept, long[starts + torch.tensor(places.flat.counts, device=inputs.device)[:, None]])
+    return long, at
 
 
 def place_inputs(flat: FlatBatch, seen: int) -> tuple[torch.Tensor, torch.Tensor]:

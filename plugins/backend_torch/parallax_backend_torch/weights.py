@@ -80,8 +80,8 @@ class Selection:
 
     def leaves(self, name: str) -> bool:
         """Whether the stage leaves the tensor of this name in its file, for `Weights.map_table`."""
-        word = name.partition(".")[0]
-        return word in self.mapped and not (word in EMBEDDINGS and self.has_embedding)
+        words = name.split(".")
+        return any(word in self.mapped for word in words) and not (words[0] in EMBEDDINGS and self.has_embedding)
 
 
 class ReadTensors(NamedTuple):

@@ -46,6 +46,7 @@ OTHER_LAYERS = {
     "olmo3": "norms after each part, and of all queries together",
     "phi3": "fused matrices",
     "qwen3_5_text": "delta nets of separate matrices",
+    "qwen4_exp_text": "streams with gates, n-grams, and an index of blocks with one key each",
     "smollm3": "layers without positions",
 }
 """Of the further families one for each kind of layer that `FAMILIES` lack. ``benchmarks.families`` tries all."""

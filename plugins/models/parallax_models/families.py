@@ -54,6 +54,12 @@ FAMILIES = (
         "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
         "qwen3_5:Qwen35",
     ),
+    _offer(
+        "qwen4_exp",
+        "Qwen4-Exp and Qwen3.8-Flash-Next, text",
+        "Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration",
+        "qwen4_exp:Qwen4Exp",
+    ),
     _offer("qwen2_moe", "Qwen1.5 and Qwen2 with experts", "Qwen2MoeForCausalLM", "qwen2_moe:Qwen2Moe"),
     _offer("deepseek_v2", "DeepSeek-V2 and V2.5", "DeepseekV2ForCausalLM", "deepseek_v2:DeepseekV2"),
     _offer(

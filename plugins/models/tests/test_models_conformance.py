@@ -99,3 +99,21 @@ class TestHyV4(ModelConformance):
     def make_checkpoints(self, folder: Path) -> Sequence[Path]:
         save_family("hy_v4", folder)
         return [folder]
+
+
+class TestQwen4Exp(ModelConformance):
+    spec = SPECS["qwen4_exp"]
+    refused = (
+        ("ple_layer_ids", [3]),
+        ("ple_layer_ids", [8]),
+        ("indexer_kv_heads", 2),
+        ("indexer_budget", 13),
+        ("ngram_size", 1),
+        ("ngram_vocab_size_base", 2**40),
+        ("heads_per_ngram", 2**39),
+        ("hc_count", 0),
+    )
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        save_family("qwen4_exp_text", folder)
+        return [folder]

@@ -1,0 +1,251 @@
+"""Qwen4-Exp: residual streams with gates, rows of hashed n-grams, attention to chosen blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn import functional
+
+from parallax_backend_torch.api import (
+    FULL,
+    Attention,
+    CacheSpec,
+    Carried,
+    Choice,
+    Config,
+    DeltaNet,
+    Heads,
+    Layer,
+    LayerCache,
+    Look,
+    Looker,
+    Mixer,
+    NgramHashes,
+    Norm,
+    Rope,
+    SeenRow,
+    SlotMapping,
+    Slots,
+    SoftmaxRoute,
+    SplitTable,
+    Step,
+    StreamGate,
+    StreamNorm,
+    Weights,
+    choose_blocks,
+    convolve,
+    find_longest,
+    list_rows,
+    read_kernel,
+    rotate,
+    split_tokens,
+)
+from parallax_models import qwen4_exp
+from parallax_models.blocks.qwen3_next import Qwen3Next, build_shared
+from parallax_models.qwen3_moe import read_experts
+
+MIXER = "hyper_connection_mixer"
+TABLE = "ngram_embedding"
+GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"sigmoid": torch.sigmoid, "silu": functional.silu}
+LEAST = 1e-6
+"""The least agreement of a stream with the key of an n-gram, before the root is taken."""
+
+
+class Ngrams:
+    """What the n-gram that ends with a token adds to its streams.
+
+    Args:
+        weights: with ``ple_embedding``, ``key_proj``, ``value_proj``, their norms and ``conv1d``.
+        hashes: find the rows.
+        num: the number of streams.
+        eps: the eps of the norms.
+    """
+
+    def __init__(self, weights: Weights, hashes: NgramHashes, num: int, eps: float) -> None:
+        self._hashes, self._table = hashes, SplitTable(weights.within("ple_embedding"), TABLE)
+        self._key, self._value = weights.make_linear("key_proj"), weights.make_linear("value_proj")
+        self._norms = [StreamNorm(weights, f"norm_{name}", num, eps) for name in ("key", "query", "conv")]
+        self._kernel = read_kernel(weights.within("conv1d"), len(hashes.multipliers))
+
+    def __call__(self, streams: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
+        """Return what is added to ``streams``, both [tokens, streams, width]."""
+        *_, inputs, ids = cache.kept
+        assert isinstance(cache.places, Slots)
+        key_norm, query_norm, conv_norm = self._norms
+        rows = self._table.gather(self._hashes.find_rows(step.tokens, cache.places, ids)).flatten(1)
+        keys = key_norm(self._key.apply(rows).view_as(streams))
+        scores = (keys * query_norm(streams)).sum(-1, keepdim=True) * streams.shape[2] ** -0.5
+        gates = (scores.abs().clamp(min=LEAST).sqrt() * scores.sign()).sigmoid()
+        values = gates * self._value.apply(rows).float()[:, None]
+        mixed = convolve(conv_norm(values).flatten(1), self._kernel, cache.places, inputs)
+        return (values + functional.silu(mixed).view_as(values)).to(streams.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSizes:
+    """The sizes of an index of blocks."""
+
+    num_heads: int
+    width: int
+    block: int
+    """The number of tokens in a block."""
+    num_chosen: int
+    """The number of whole blocks that a token attends to."""
+
+
+class BlockIndex:
+    """The index of one layer: a block has one key, the mean of its tokens'; its last tokens are seen by all.
+
+    Args:
+        weights: with ``index_qk_proj``, ``q_layernorm`` and ``k_layernorm``.
+        sizes: its sizes.
+        rope: the rope of its queries and keys.
+        eps: the eps of its norms.
+    """
+
+    def __init__(self, weights: Weights, sizes: BlockSizes, rope: Rope, eps: float) -> None:
+        self.sizes, self._rope = sizes, rope
+        self._into = weights.make_linear("index_qk_proj")
+        norms = (Norm(weights.read_vector(f"{name}_layernorm.weight"), eps, 1.0) for name in ("q", "k"))
+        self._query_norm, self._key_norm = norms
+
+    def choose(self, x: torch.Tensor, step: Step, kept: torch.Tensor, places: SlotMapping) -> list[Choice] | None:
+        """Keep the keys of the new tokens, and return the tokens of the best blocks for each; None: all are chosen."""
+        sizes = self.sizes
+        mixed = self._into.apply(x).unflatten(1, (-1, sizes.width))
+        kept[places.slots] = mixed[:, sizes.num_heads :].to(kept.dtype)
+        if find_longest(places) // sizes.block <= sizes.num_chosen:
+            return None
+        query = self._query_norm(mixed[:, : sizes.num_heads].contiguous())
+        rotate(query, step.find_angles(self._rope))
+        return [self._choose_row(query[row.part].float(), row, kept) for row in list_rows(places, x.device)]
+
+    def _choose_row(self, query: torch.Tensor, row: SeenRow, kept: torch.Tensor) -> Choice:
+        sizes, count = self.sizes, len(row.slots) // self.sizes.block
+        raw = kept[row.slots[: count * sizes.block], 0].float().unflatten(0, (count, sizes.block))
+        keys = self._key_norm(raw.mean(1).to(kept.dtype)[:, None])
+        rotate(keys, self._rope.find_angles(torch.arange(count, device=query.device) * sizes.block))
+        found = []
+        for part in split_tokens(len(query), sizes.num_heads * count):
+            scores = functional.relu(query[part] @ keys[:, 0].float().T).sum(1)
+            found.append(choose_blocks(scores, row.positions[part], sizes.block, sizes.num_chosen))
+        chosen = torch.cat(found)[:, None]
+        return Choice(row.part, row.slots[chosen.clamp(min=0)], chosen >= 0)
+
+
+class BlockAttention(Attention):
+    """Attention to the tokens of chosen blocks; see `Attention`.
+
+    Args:
+        weights: with those of the index under ``indexer``.
+        heads: the numbers of heads.
+        look: the other options.
+        sizes: the sizes of the index.
+    """
+
+    is_steady = False
+
+    def __init__(self, weights: Weights, heads: Heads, look: Look, sizes: BlockSizes) -> None:
+        super().__init__(weights, heads, look)
+        assert look.rope, "every layer knows positions"
+        self._index = BlockIndex(weights.within("indexer"), sizes, look.rope, look.eps)
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:
+        """Return the output plus ``residual``: [tokens, width of the model]."""
+        *kept, keys = cache.kept
+        assert isinstance(cache.places, SlotMapping)
+        choices = self._index.choose(x, step, keys, cache.places)
+        found = self.look(self.into.apply(x), step, LayerCache(kept, cache.places), choices)
+        return self.back.apply(found, residual)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StreamLayer:
+    """A layer on several streams: the first of a model makes them of the embedding, and the last mixes them."""
+
+    num: int
+    ngrams: Ngrams | None
+    looker: tuple[StreamGate, Looker]
+    mixer: tuple[StreamGate, Mixer]
+    end: StreamGate | None
+
+    def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
+        """Return the planes after the layer."""
+        streams = carried.hidden
+        if streams.ndim == len(("tokens", "width")):
+            streams = streams[:, None].expand(-1, self.num, -1)
+        if self.ngrams is not None:
+            streams = streams + self.ngrams(streams, step, cache)
+        (before, looker), (between, mixer) = self.looker, self.mixer
+        streams = before.run(streams, lambda x: looker(x, None, step, cache))
+        streams = between.run(streams, lambda x: mixer(x, None))
+        return carried.replace(self.end.mix(streams) if self.end is not None else streams)
+
+
+class Qwen4Exp(Qwen3Next):
+    """See `parallax_backend_torch.api.Model`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(Config(qwen4_exp.unify(config.raw)))
+        self.shape = replace(self.shape, norm="", after=(MIXER,), mapped=(TABLE,))
+        self.num_streams = qwen4_exp.read_streams(self.config)[1]
+        self.tables = qwen4_exp.list_tables(self.config)
+        self.gate = GATES[self.config.choose(tuple(GATES), "output_gate_type", default="silu")]
+        block = self.config.count("indexer_compress_ratio")
+        self.index = BlockSizes(
+            num_heads=self.config.count("indexer_n_heads"),
+            width=self.config.count("indexer_head_dim"),
+            block=block,
+            num_chosen=self.config.count("indexer_budget") // block,
+        )
+
+    def keep_layer(self, index: int) -> CacheSpec:
+        """Return the cache of a layer: a state, and of n-grams the last inputs and ids; or keys, also of the index."""
+        kept = super().keep_layer(index)
+        if self.kinds[index] == FULL:
+            return replace(kept, shapes=(*kept.shapes, (1, self.index.width)))
+        if index not in self.tables:
+            return kept
+        length = self.config.count("ngram_size", default=3)
+        seen = (self.config.count("ple_conv_kernel_size", default=4) - 1) * length
+        return replace(kept, shapes=(*kept.shapes, (seen, self.num_streams * self.shape.hidden_size), (length - 1,)))
+
+    def build_attention(self, index: int, weights: Weights) -> Attention | DeltaNet:
+        """Build attention to chosen blocks, or a delta net."""
+        if self.kinds[index] == FULL:
+            return BlockAttention(weights.within("self_attn"), self.heads, self.look, self.index)
+        return DeltaNet(weights.within("linear_attn"), self.sizes, self.shape.eps, self.gate)
+
+    def build_mixer(self, index: int, weights: Weights) -> Mixer:  # noqa: ARG002 -- every layer is alike
+        """Build experts and a shared one."""
+        experts = read_experts(self.config)
+        route = SoftmaxRoute(experts.num_chosen, self.config.flag("norm_topk_prob", default=True))
+        return build_shared(weights.within("mlp"), experts.num, route)
+
+    def build_layer(self, index: int, weights: Weights) -> Layer:
+        """Build a layer."""
+        is_last = index + 1 == self.shape.num_layers
+        return StreamLayer(
+            num=self.num_streams,
+            ngrams=self._build_ngrams(index, weights.within("ple")) if index in self.tables else None,
+            looker=(self._build_gate(weights, "attn_hyper_connection"), self.build_attention(index, weights)),
+            mixer=(self._build_gate(weights, "mlp_hyper_connection"), self.build_mixer(index, weights)),
+            end=self._build_gate(weights.top(), MIXER) if is_last else None,
+        )
+
+    def _build_gate(self, weights: Weights, name: str) -> StreamGate:
+        return StreamGate(weights.within(name), self.num_streams, self.shape.eps)
+
+    def _build_ngrams(self, index: int, weights: Weights) -> Ngrams:
+        config, stored = self.config, weights.within("ple_embedding")
+        stored.leave("ngram_heads_offsets", "ngram_heads_vocab_sizes", "layer_multipliers")
+        multipliers = qwen4_exp.find_multipliers(config, sorted(self.tables).index(index))
+        ends = config.raw.get("eos_token_id")
+        end = ends[0] if isinstance(ends, list) and ends else ends
+        if type(end) is not int:
+            raise qwen4_exp.refuse(config, "eos_token_id", "n-grams begin after a token of this number")
+        device = weights.factory.device
+        factors, sizes = (torch.tensor(each, device=device) for each in (multipliers, self.tables[index]))
+        return Ngrams(weights, NgramHashes(factors, sizes, end), self.num_streams, self.shape.eps)
