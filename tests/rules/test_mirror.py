@@ -22,6 +22,7 @@ SUBJECTS = {
         "node/routes",
         "pages/random_edits",
         "placement/borders",
+        "placement/golden",
         "plugins/hooks",
         "server/answers",
     ),
