@@ -213,6 +213,9 @@ SAMPLES: dict[str, Message] = {
         links=(LinkReport("head", 0.015625, 1e8), LinkReport("desk", 0.03125, 1e7, "head")),
         leases=True,
         unreached=("cellar",),
+        labels=(("room", "attic"),),
+        versions=(("parallax-core", "0.1.0"),),
+        max_context=4096,
     ),
     "peers": Peers(
         (Peer("kitchen", "tcp://10.0.0.8:9001", b"key", is_measured=False), Peer("desk", "ipc:///run/desk"))
