@@ -9,6 +9,7 @@ from pathlib import Path
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.files import read_object
 from parallax_core.checkpoint.reader import read_index
+from parallax_core.checkpoint.tokenizer_converters import find_converter, hint_at_converters
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -31,15 +32,27 @@ def check_folder(folder: Path) -> None:
     Raises:
         ParallaxError: naming all missing files, or the damaged one.
     """
-    missing = [name for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
+    missing = [] if (folder / CONFIG).is_file() else [CONFIG]
+    if find_tokenizer(path.name for path in folder.iterdir()) is None:
+        missing.append(TOKENIZER)
     if not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
     elif not (folder / SINGLE).is_file():
         missing += [name for name in read_shards(folder) if not (folder / name).is_file()]
     if missing:
         message = f"{folder} is not a complete model: {', '.join(missing)} missing"
-        raise ParallaxError(message, hint_for(path.name for path in folder.iterdir()))
+        hint = hint_at_converters() if missing == [TOKENIZER] else ""
+        raise ParallaxError(message, hint or hint_for(path.name for path in folder.iterdir()))
     read_object(folder / CONFIG)
+
+
+def find_tokenizer(names: Iterable[str]) -> str | None:
+    """Return which of a model's files has its tokenizer: `TOKENIZER`, or one that can be converted; None: none."""
+    listed = list(names)
+    if TOKENIZER in listed:
+        return TOKENIZER
+    found = find_converter(listed)
+    return found.file if found else None
 
 
 def hint_for(names: Iterable[str]) -> str:

@@ -16,8 +16,9 @@ class ModelFolder:
     """A model on disk in the standard layout.
 
     That is ``config.json``, ``*.safetensors`` (with ``model.safetensors.index.json`` when there are
-    several), ``tokenizer.json`` and, where the model has them, ``tokenizer_config.json``,
-    ``chat_template.jinja`` and ``generation_config.json``. It may hold only a part of the weights; see `PartialSource`.
+    several), ``tokenizer.json`` or a file that can be converted to it, and, where the model has them,
+    ``tokenizer_config.json``, ``chat_template.jinja`` and ``generation_config.json``. It may hold only a part of the
+    weights; see `PartialSource`.
     """
 
     path: Path

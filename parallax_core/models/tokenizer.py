@@ -14,6 +14,7 @@ from parallax_core.models.chat_template import ANSWER, ChatTemplate, PromptEndin
 from parallax_core.models.generation_config import AUTO, read_generation
 from parallax_core.models.grammars import find_library
 from parallax_core.models.pooling import EmbeddingConfig, read_embedding_config
+from parallax_core.models.tokenizer_conversion import find_tokenizer_file
 from parallax_core.models.tokenizer_files import load_tokenizer, read_special_tokens, read_tokenizer_settings
 from parallax_core.models.vocabulary import Vocabulary
 
@@ -35,7 +36,8 @@ class ModelTokenizer:
     def __init__(self, folder: Path, generation: str = AUTO) -> None:
         self._folder = folder
         settings = read_tokenizer_settings(folder)
-        self._tokenizer = load_tokenizer(folder, settings)
+        self._file = find_tokenizer_file(folder, settings)
+        self._tokenizer = load_tokenizer(self._file, settings)
         self.vocabulary = Vocabulary(self._tokenizer)
         config = read_object(folder / "config.json")
         found = read_generation(folder, generation)
@@ -53,7 +55,7 @@ class ModelTokenizer:
     def grammars(self) -> ModelGrammars:
         """What compiles grammars of answers."""
         size = max(self.vocab_size, self.vocabulary.size)
-        return find_library().open_model(self._folder / "tokenizer.json", size, self.stop_ids)
+        return find_library().open_model(self._file, size, self.stop_ids)
 
     def encode_chat(
         self,

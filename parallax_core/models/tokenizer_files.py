@@ -54,17 +54,16 @@ def read_special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in {**own, **named, **further}.items() if text}
 
 
-def load_tokenizer(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
-    """Return a model folder's tokenizer with the tokens added by ``settings``, without truncation or padding.
+def load_tokenizer(path: Path, settings: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer of a model with the tokens added by ``settings``, without truncation or padding.
 
     Args:
-        folder: of the model.
+        path: of its ``tokenizer.json``.
         settings: see `read_tokenizer_settings`.
 
     Raises:
-        ParallaxError: if ``tokenizer.json`` cannot be read, or decoding could take for ever.
+        ParallaxError: if it cannot be read, or decoding could take for ever.
     """
-    path = folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()

@@ -61,6 +61,7 @@ INSTALLED = {
     "parallax-source-hub",
     "parallax-source-pypi",
     "parallax-standard",
+    "parallax-tokenizers",
     "parallax-transport-zmq",
     "parallax-web",
 }

@@ -43,6 +43,7 @@ NOT_IMPORTED = {
     "parallax-simulate": "has the command that simulates a cluster",
     "parallax-source-hub": "fetches models of the hub",
     "parallax-source-pypi": "makes the default model available",
+    "parallax-tokenizers": "converts the tokenizers of models",
     "parallax-standard": "depends on what each installation has",
     "parallax-web": "a page of the server",
     "parallax-transport-zmq": "links the stages of a pipeline on several machines",

@@ -30,6 +30,7 @@ from parallax_core.api.installation import (
     extend,
     format_layers,
 )
+from parallax_core.api.source import find_tokenizer
 
 summary = "List, fetch, describe and remove models, and change those of a running server."
 app = new_app(summary, extend("models"))
@@ -71,7 +72,7 @@ def show(model: ModelArgument) -> None:
     if folder := catalog.find(model):
         size = _megabytes(_size(folder.path))
         print_table(("", ""), _describe(folder.path, folder.ref, size, host), header=False)
-    elif (part := catalog.find_partial(model)) and (part.path / "tokenizer.json").exists():
+    elif (part := catalog.find_partial(model)) and find_tokenizer(path.name for path in part.path.iterdir()):
         rows = _describe(part.path, catalog.qualify(model), _describe_size(part), host)
         print_table(("", ""), [*rows, ("layers here", describe_layers(host, part.path))], header=False)
     else:

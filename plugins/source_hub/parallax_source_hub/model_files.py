@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from parallax_core.api import ParallaxError
-from parallax_core.api.source import CONFIG, INDEX, POOLING, SINGLE, TOKENIZER, hint_for, read_shards
+from parallax_core.api.source import CONFIG, INDEX, POOLING, SINGLE, TOKENIZER, find_tokenizer, hint_for, read_shards
 from parallax_source_hub.partial_file import RemoteFile
 
 SMALL = (
@@ -34,6 +34,8 @@ NO_MODEL = "choose a model in the layout of transformers, with config.json, toke
 def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
     """Return everything but the weights: the files matching `SMALL`, and the index of the weights if needed.
 
+    Of a model without tokenizer.json, the file is among them that can be converted.
+
     Args:
         name: the model, for messages.
         listing: the files in the layout of models; other folders hold other formats or copies of the weights.
@@ -42,14 +44,16 @@ def choose_files(name: str, listing: Sequence[RemoteFile]) -> list[RemoteFile]:
         ParallaxError: if the repository has no safetensors, configuration or tokenizer.
     """
     root = {file.name: file for file in listing}
-    missing = [needed for needed in (CONFIG, TOKENIZER) if needed not in root]
+    tokenizer = find_tokenizer(root)
+    missing = [needed for needed, is_there in ((CONFIG, CONFIG in root), (TOKENIZER, tokenizer)) if not is_there]
     if not any(_is_weights(file) for file in listing):
         missing.append("*.safetensors")
     if missing:
         message = f"{name} cannot be served: its repository has no {' and no '.join(missing)}"
         others = [file for file in root if not file.endswith(".safetensors")]
         raise ParallaxError(message, hint_for(others) if missing[-1] == "*.safetensors" else NO_MODEL)
-    chosen = [file for file in listing if any(fnmatchcase(file.name, pattern) for pattern in SMALL)]
+    patterns = (*SMALL, tokenizer or TOKENIZER)
+    chosen = [file for file in listing if any(fnmatchcase(file.name, pattern) for pattern in patterns)]
     return chosen if SINGLE in root or INDEX not in root else [*chosen, root[INDEX]]
 
 

@@ -205,3 +205,11 @@ def test_two_processes_at_once_download_once(hub: FakeHub, folder: Path) -> None
     assert hashlib.sha256((folder / "tiny--model" / "model.safetensors").read_bytes()).digest() == (
         hashlib.sha256(WEIGHTS).digest()
     )
+
+
+def test_model_without_tokenizer_json_is_fetched_with_the_file_that_is_converted(
+    hub: FakeHub, source: HubSource
+) -> None:
+    files = {name: content for name, content in MODEL.items() if name != "tokenizer.json"}
+    hub.add(NAME, files | UNWANTED | {"tokenization_tiny.py": b"raise SystemExit", "tiny.tiktoken": b"IQ== 0\n"})
+    assert contents(source.fetch(NAME, silent).path) == files | {"tiny.tiktoken": b"IQ== 0\n"}

@@ -55,6 +55,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
             "simulate",
             "source_hub",
             "source_pypi",
+            "tokenizers",
             "transport_zmq",
             "web",
             "standard",

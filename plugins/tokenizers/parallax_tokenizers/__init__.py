@@ -1,0 +1,1 @@
+"""Converts the tokenizer files of models without ``tokenizer.json``."""
