@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -94,7 +95,7 @@ def _read_piece(value: int | bytes) -> Piece:
     score = struct.unpack("<f", _as_bytes(fields[2]))[0] if 2 in fields else 0.0  # noqa: PLR2004 -- field numbers
     if not math.isfinite(score):
         raise ValueError("a score is not a finite number")
-    return Piece(_as_bytes(fields.get(1, b"")).decode(), score, PieceType(fields.get(3, PieceType.NORMAL)))
+    return Piece(_as_bytes(fields.get(1, b"")).decode(), score, PieceType(_as_int(fields.get(3, PieceType.NORMAL))))
 
 
 def _read_model(
@@ -126,8 +127,7 @@ def _check(file: Path, model: SentencePieceFile) -> None:
     if "" in texts:
         raise damaged(file, f"piece {texts.index('')} is empty")
     if len(set(texts)) < len(texts):
-        seen: set[str] = set()
-        twice = next(text for text in texts if text in seen or seen.add(text))
+        twice = next(text for text, count in Counter(texts).items() if count > 1)
         raise damaged(file, f"the piece {twice!r} occurs twice")
     if len(model.list_texts(PieceType.UNKNOWN)) != 1:
         raise damaged(file, "it has no piece for unknown text, or several")

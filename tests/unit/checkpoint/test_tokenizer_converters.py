@@ -29,7 +29,8 @@ def test_first_converter_by_name_takes_its_best_file(monkeypatch: pytest.MonkeyP
     offer(monkeypatch, ("b", "Two"), ("a", "One"))
     found = find_converter(["b.ones", "a.ones", "one.model", "two.model"])
     assert found is not None
-    assert (found.file, type(found.converter)) == ("one.model", One)
+    assert found.file == "one.model"
+    assert isinstance(found.converter, One)
     other = find_converter(["b.ones", "a.ones"])
     assert other is not None
     assert other.file == "a.ones"
