@@ -50,6 +50,10 @@ class LayerShape:
     """Parameters of the layer."""
     active_weights: int
     """Parameters used for one token: fewer than ``weights`` if there are experts. A token costs twice as many FLOPs."""
+    context_flops: int | None = None
+    """FLOPs for each token that a token attends to; None: those of the model's heads, or 0 without a cache."""
+    state_flops: int = 0
+    """FLOPs of a token for the state, beside those of weights."""
     kv_width: int = 0
     """Elements cached per token: keys and values of all heads, or a latent; 0 for a state.
 

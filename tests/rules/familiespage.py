@@ -14,6 +14,8 @@ from parallax_models.plugin import parallax_register_models
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/families.md"
 RESULTS = ROOT / "benchmarks/results"
+MODELS = ROOT / "benchmarks/data/published-models.json"
+BILLION = 1e9
 HEAD = """# Model families
 
 The families that `parallax-models` describes, and whose layers it brings for the backend `torch`.
@@ -35,6 +37,16 @@ Settings that they do not read are then as in published models; other settings a
 
 | Model type | Stages | Largest difference on `torch` | On `mlx` |
 |---|---|---|---|
+"""
+COUNTED = """
+## What was counted
+
+The parameters of published models as `parallax plan` counts them, by config.json, beside those that the authors state.
+Multi-token prediction, and what sees or hears, are not counted. The settings are in
+`benchmarks/data/published-models.json`: those of published files, or defaults of transformers that are a model's.
+
+| Model | Stated | Counted | Stated active | Counted active, without and with embedding and head | Settings |
+|---|---|---|---|---|---|
 """
 REFUSED = """
 These are refused on `mlx`, for these reasons:
@@ -69,6 +81,21 @@ def describe_splits(found: dict[str, Any]) -> str:
     return f"whole, and {len(found['splits']) - 1} splits" + (f"; {refused} illegal cuts refused" if refused else "")
 
 
+def count_models() -> list[str]:
+    """Return a row of the table for each published model."""
+    specs = {name: spec for spec in parallax_register_models() for name in spec.architectures}
+    rows = []
+    for model in json.loads(MODELS.read_text(encoding="utf-8")):
+        shape = specs[model["config"]["architectures"][0]].adapter.load().read_shape(model["config"])
+        ends = shape.before_weights + shape.after_weights
+        total, active = (sum(getattr(each, name) for each in shape.layers) for name in ("weights", "active_weights"))
+        is_sparse = bool(model["active"])
+        counts = f"{active / BILLION:.2f}B to {(active + ends) / BILLION:.2f}B" if is_sparse else ""
+        cells = (model["name"], model["total"], f"{(total + ends) / BILLION:.2f}B", model["active"], counts)
+        rows.append(f"| {' | '.join((*cells, model['source']))} |")
+    return rows
+
+
 def write_page() -> str:
     """Return the page."""
     specs = sorted(parallax_register_models(), key=lambda spec: spec.name)
@@ -82,7 +109,8 @@ def write_page() -> str:
         for kind, found in sorted(read_record("torch").items())
     ]
     reasons = [f"| `{kind}` | {found['refused']} |" for kind, found in sorted(mlx.items()) if "refused" in found]
-    return "\n".join([HEAD + "\n".join(rows), PROVED + "\n".join(proved), REFUSED + "\n".join(reasons), TAIL])
+    parts = [HEAD + "\n".join(rows), PROVED + "\n".join(proved), REFUSED + "\n".join(reasons)]
+    return "\n".join([*parts, COUNTED + "\n".join(count_models()), TAIL])
 
 
 if __name__ == "__main__":

@@ -459,7 +459,8 @@ PERIOD = {
 REGULAR: dict[str, dict[str, Any]] = {
     "gemma2": {"sliding_window": 256},
     "glm4_moe_lite": {"mlp_layer_types": ["dense", "dense", "sparse", "sparse", "sparse"]},
-    "glm_moe_dsa": {"indexer_types": ["full"] * 5},
+    # With 13 tokens to choose, two scores would differ by less than float32 keeps.
+    "glm_moe_dsa": {"indexer_types": ["full"] * 5, "index_topk": 12},
     "granitemoehybrid": {"mamba_n_groups": 1},
     "mistral": {"sliding_window": 256},
     "phi3": {"sliding_window": 256},
@@ -497,14 +498,21 @@ def _find_class(kind: str) -> Any:
     return AutoModelForImageTextToText if kind in SEEING else AutoModelForCausalLM
 
 
-def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: int) -> None:
+def make_model(kind: str, changes: dict[str, Any]) -> Any:
+    """Return a random model of ``kind`` in float32, with `BASE` settings but for ``changes``."""
     torch.manual_seed(0)
     settings = copy.deepcopy(BASE | changes)
     if kind in SEEING:
-        settings = {"text_config": settings, "vision_config": dict(SEEING[kind])}
+        eyes = {name: settings["hidden_size"] for name in SEEING[kind] if name == "out_hidden_size"}
+        settings = {"text_config": settings, "vision_config": SEEING[kind] | eyes}
     made = AutoConfig.for_model(settings.pop("model_type", kind), **settings)
     with _silence():
-        model = _find_class(kind).from_config(made, dtype=torch.float32)
+        return _find_class(kind).from_config(made, dtype=torch.float32).eval()
+
+
+def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: int) -> None:
+    model = make_model(kind, changes)
+    with _silence():
         for parameter in model.parameters():
             if parameter.ndim == 1 or parameter.min() == parameter.max():  # all ones or zeros, as those of norms
                 parameter.data += 0.1 * torch.randn_like(parameter)

@@ -26,6 +26,7 @@ def add_index(settings: ConfigReader, layer: LayerShape) -> LayerShape:
         weights=layer.weights + extra,
         active_weights=layer.active_weights + extra,
         kv_width=layer.kv_width + width,
+        context_flops=4 * settings.count("num_attention_heads") * layer.kv_width + 2 * num * width,
     )
 
 

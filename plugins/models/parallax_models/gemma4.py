@@ -108,6 +108,7 @@ def _count_dense(settings: ConfigReader, plan: LayerPlan) -> LayerShape:
         kv_width=2 * keys if plan.source is None else 0,
         window=0 if plan.kind == FULL else settings.count("sliding_window", default=512),
         source=plan.source,
+        context_flops=4 * queries,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
 from parallax_models.mixtral import read_experts
-from parallax_models.weights import Heads, gated_mlp
+from parallax_models.weights import MAMBA_FLOPS, Heads, gated_mlp
 
 MAMBA, ATTENTION = ("mamba", "linear_attention"), ("attention", "full_attention")
 """The words for the kinds of layers, before transformers 5 and since."""
@@ -49,7 +49,8 @@ def read_mamba(settings: ConfigReader) -> LayerShape:
     weights += 3 * num + inner + inner * hidden
     weights += (inner + channels + num + hidden) * settings.flag("mamba_proj_bias", default=False)
     width = channels * (kernel - 1) + inner * state
-    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=width)
+    flops = MAMBA_FLOPS * inner * state
+    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=width, state_flops=flops)
 
 
 ADAPTER = Family(read_layers)

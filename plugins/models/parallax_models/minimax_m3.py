@@ -57,7 +57,9 @@ def add_index(settings: ConfigReader, layer: LayerShape) -> LayerShape:
     """Return a layer with an index added."""
     num, width = settings.count("index_n_heads"), settings.count("index_head_dim")
     weights = layer.weights + settings.count("hidden_size") * (num + 1) * width + 2 * width
-    return replace(layer, weights=weights, active_weights=weights, kv_width=layer.kv_width + width)
+    flops = 4 * Heads.read(settings).queries + 2 * num * width
+    kept = layer.kv_width + width
+    return replace(layer, weights=weights, active_weights=weights, kv_width=kept, context_flops=flops)
 
 
 def list_indexed(settings: ConfigReader) -> tuple[bool, ...]:

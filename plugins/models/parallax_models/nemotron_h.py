@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from parallax_core.api import ConfigReader, LayerShape, Unsupported
 from parallax_models.family import Family
-from parallax_models.weights import Heads
+from parallax_models.weights import MAMBA_FLOPS, Heads
 
 MAMBA, ATTENTION, MLP, MOE = "linear_attention", "full_attention", "mlp", "moe"
 LETTERS = {"M": MAMBA, "*": ATTENTION, "-": MLP, "E": MOE}
@@ -70,7 +70,8 @@ def read_mamba(settings: ConfigReader) -> LayerShape:
     weights += 3 * num + inner + inner * hidden
     weights += (inner + channels + num + hidden) * settings.flag("use_bias", default=False)
     width = channels * (kernel - 1) + inner * state
-    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=width)
+    flops = MAMBA_FLOPS * inner * state
+    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=width, state_flops=flops)
 
 
 def read_experts(settings: ConfigReader) -> LayerShape:

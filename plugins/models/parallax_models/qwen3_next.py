@@ -11,6 +11,8 @@ from parallax_models.sliding import FULL
 from parallax_models.weights import Heads, gated_mlp
 
 LINEAR = "linear_attention"
+DELTA_FLOPS = 7
+"""FLOPs of a token for each number of the matrices: they decay, are read by the key, written, and read by the query."""
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
@@ -25,6 +27,7 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
             active_weights=mixer.active_weights + active,
             kv_width=mixer.kv_width,
             state_width=mixer.state_width,
+            state_flops=mixer.state_flops,
             num_experts=settings.count("num_experts", "num_local_experts") if sparse else 0,
             num_active_experts=settings.count("num_experts_per_tok") if sparse else 0,
         )
@@ -57,8 +60,14 @@ def read_delta_net(settings: ConfigReader) -> LayerShape:
     channels = 2 * keys + values
     inputs = hidden * (2 * keys + 2 * values) + hidden * 2 * num_values
     weights = inputs + channels * kernel + 2 * num_values + value_width + values * hidden + 2 * hidden
-    state = channels * (kernel - 1) + num_values * key_width * value_width
-    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=state)
+    matrices = num_values * key_width * value_width
+    return LayerShape(
+        kind="state",
+        weights=weights,
+        active_weights=weights,
+        state_width=channels * (kernel - 1) + matrices,
+        state_flops=DELTA_FLOPS * matrices,
+    )
 
 
 def count_mlp(index: int, settings: ConfigReader) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
         bias = settings.flag("attention_bias", default=False)
         weights = heads.projections(bias=bias, output_bias=bias) + hidden * heads.queries // heads.width
         weights += 2 * heads.width + 2 * hidden + (0 if sparse else dense)
-        plain = replace(layer, weights=weights, active_weights=weights)
+        plain = replace(layer, weights=weights, active_weights=weights, context_flops=4 * heads.queries)
         yield experts.join(plain, shared) if sparse else plain
 
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 
 from parallax_core.api import ConfigReader, LayerShape, PoolKind
 
+MAMBA_FLOPS = 5
+"""FLOPs of a token for each number of the state of Mamba 2: it decays, is written, and is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Heads:

@@ -51,7 +51,7 @@ def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, va
     return LayerDemand(
         weights=round((layer.weights - layer.table_weights) * weight_bytes),
         read=round((layer.weights - layer.table_weights - experts) * weight_bytes),
-        flops=FLOPS_PER_WEIGHT * layer.active_weights,
+        flops=FLOPS_PER_WEIGHT * layer.active_weights + layer.state_flops,
         experts=round(experts * weight_bytes),
         num_experts=layer.num_experts,
         num_active_experts=layer.num_active_experts,
@@ -70,11 +70,13 @@ def _count_expert_weights(layer: LayerShape) -> int:
 
 
 def _count_context_flops(layer: LayerShape, shape: ModelShape) -> int:
-    """Return the FLOPs per token attended to: scores and weighted sum, over all query heads.
+    """Return the FLOPs per token attended to: as the adapter says, or scores and weighted sum over all query heads.
 
     With a latent cache, each head multiplies with the whole latent (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
     """
-    if layer.kind == "state":
+    if layer.context_flops is not None:
+        return layer.context_flops
+    if layer.kind == "state" or not (layer.kv_width or layer.source is not None):
         return 0
     width = layer.kv_width if layer.kind == "latent" else shape.head_dim
     return 2 * FLOPS_PER_WEIGHT * shape.num_heads * width
