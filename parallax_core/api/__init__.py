@@ -58,7 +58,7 @@ from parallax_core.contracts.deployment import (
     WorkerRequest,
 )
 from parallax_core.contracts.device import DeviceBenchmark, DeviceMemory, DevicePlan, DeviceSpeed, DType
-from parallax_core.contracts.dialect import BodySpec, Dialect, DialectSpec, ErrorForm
+from parallax_core.contracts.dialect import BodySpec, Dialect, DialectSpec, ErrorForm, ServerDescription
 from parallax_core.contracts.discovery import MOST_ANSWER_BYTES, MOST_QUESTION_BYTES, Discovery, FindAnswer
 from parallax_core.contracts.engine import (
     Delta,
@@ -508,6 +508,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Dialect",
     "DialectSpec",
     "ErrorForm",
+    "ServerDescription",
     # Kinds of deployments; `parallax_core.api.deployment` has the rest
     "DeploymentSpec",
     "Launch",

@@ -23,6 +23,7 @@ from parallax_core.server.openapi import (
     describe_errors,
     describe_event_stream,
     describe_named_events,
+    describe_server,
 )
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, WholeResponse, answer_whole
@@ -64,6 +65,7 @@ __all__ = [
     "describe_event_stream",
     "describe_model",
     "describe_named_events",
+    "describe_server",
     "error_response",
     "explain",
     "find_request_id",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.meter import ServerMeter
+from parallax_core.contracts.surface import RouteRole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,3 +76,20 @@ class DialectSpec:
     """The bodies that its routes read by `Service.read` and `Service.write`, by a name that no other dialect has."""
     remedy: str = ""
     """What to do if it cannot be imported, such as the package to install."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerDescription:
+    """The declarations of a server. A route of a plugin describes the API by them, such as ``/openapi.json``."""
+
+    routes: Sequence[Any]
+    """All routes, each a Starlette ``Route``, also those that plugins have added. Those of dialects describe their
+    bodies and answers by `describe_body`, `describe_answer` and the like, as parts of an OpenAPI document."""
+    dialects: Sequence[Dialect]
+    """What each declares beside its routes: see `Dialect.schemas` and `Dialect.describe`."""
+    find_errors: Callable[[str], ErrorForm | None]
+    """Returns the form of errors at a path; None: OpenAI's."""
+    find_role: Callable[[str, str], RouteRole | None]
+    """Returns the role that a path and a method need; None: no key."""
+    needs_key: bool
+    """Whether the server has API keys."""

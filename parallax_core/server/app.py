@@ -27,7 +27,7 @@ from parallax_core.server.host_check import HostCheck
 from parallax_core.server.ignored_header import HEADER, IgnoredFieldsHeader
 from parallax_core.server.json_response import respond_with
 from parallax_core.server.methods import METHODS, HeadRequests
-from parallax_core.server.openapi import describe_answer, describe_app, describe_health
+from parallax_core.server.openapi import describe_answer, describe_health
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.origin_check import OriginCheck
 from parallax_core.server.rate_limit import RateLimit
@@ -63,7 +63,6 @@ def make_app(models: ServedModels, options: ServerOptions, drain: Drain, plugins
     app.state.dialects, app.state.error_forms, app.state.roles, app.state.rewriters = dialects, forms, RouteRoles(), {}
     app.state.sessions, app.state.pages, app.state.has_keys = Sessions(), [], options.keys.are_needed
     add_handlers(app)
-    describe_app(app, dialects, has_keys=options.keys.are_needed)
     for router in dialects.routers:
         app.state.roles.add_plugins(router)
         app.include_router(router, dependencies=[Depends(note_unused)])

@@ -1,20 +1,16 @@
-"""Completes the API's description, ``/openapi.json``."""
+"""Describes the routes of the server, for whoever writes a description of its API."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.responses import JSONResponse
+from fastapi import Request
 
-from parallax_core.contracts.dialect import ErrorForm
-from parallax_core.server.api_schemas import REFERENCE, add_schemas
-from parallax_core.server.auth import OPEN_PATHS
-from parallax_core.server.dialects import ServedDialects
-from parallax_core.server.error_forms import ErrorForms
+from parallax_core.contracts.dialect import ServerDescription
 from parallax_core.server.fields import Strict
 from parallax_core.server.response_models import ErrorReply, HealthReply, ResponseModel
 
+REFERENCE = "#/components/schemas/{name}"
 Responses = dict[int | str, dict[str, Any]]
 
 MEANINGS = {
@@ -34,9 +30,6 @@ MEANINGS = {
 
 COMES_BACK = {429, 503, 529}
 """The statuses that have a ``Retry-After`` header."""
-
-ANY_POST = (400, 403, 408, 413, 415, 429, 503)
-"""The statuses by which a POST may be refused before its route is asked."""
 
 
 def describe_errors(*statuses: int, model: type[ResponseModel] = ErrorReply) -> Responses:
@@ -106,61 +99,16 @@ def _describe_stream(text: str, properties: dict[str, Any]) -> Responses:
     return {200: {"description": text, "content": {"text/event-stream": {"itemSchema": event}}}}
 
 
-def describe_app(app: FastAPI, dialects: ServedDialects, *, has_keys: bool) -> None:
-    """Correct the description of ``app``.
-
-    FastAPI assumes that invalid fields get a 422 with its own schema, and does not describe events and keys.
-    """
-    make = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _amend(make(), dialects, app.state.error_forms, has_keys=has_keys)
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's manual has it
-
-    @app.get("/openapi.json", include_in_schema=False)
-    def describe() -> JSONResponse:  # on a thread, since the first time takes too long for the event loop
-        return JSONResponse(app.openapi())
-
-
-def _amend(schema: dict[str, Any], dialects: ServedDialects, forms: ErrorForms, *, has_keys: bool) -> dict[str, Any]:
-    parts = schema.setdefault("components", {})
-    shapes = parts.setdefault("schemas", {})
-    for path, methods in schema["paths"].items():
-        for method, operation in methods.items():
-            operation["responses"].pop("422", None)
-            if method == "post":
-                _add_refusals(operation["responses"], forms.find(path))
-    for name in ("HTTPValidationError", "ValidationError"):
-        shapes.pop(name, None)
-    others = [model for dialect in dialects.opened for model in dialect.schemas]
-    add_schemas(schema, others)
-    for dialect in dialects.opened:
-        if dialect.describe is not None:
-            dialect.describe(schema)
-    add_schemas(schema)
-    if has_keys:
-        _ask_key(schema)
-    return schema
-
-
-def _add_refusals(responses: dict[str, Any], form: ErrorForm | None) -> None:
-    """Add the errors of any POST to the responses of a route, in the route's form."""
-    for status in ANY_POST:
-        sent = form.write(status, {"message": ""}, "")[0] if form is not None else status
-        model = form.schema if form is not None else None
-        responses.setdefault(str(sent), _describe_error(sent, model or ErrorReply))
-
-
-def _ask_key(schema: dict[str, Any]) -> None:
-    header = {"type": "apiKey", "in": "header", "name": "X-Api-Key"}
-    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}, "header": header}
-    schema["security"] = [{"key": []}, {"header": []}]
-    for path in OPEN_PATHS & schema["paths"].keys():
-        for operation in schema["paths"][path].values():
-            operation["security"] = []
+def describe_server(request: Request) -> ServerDescription:
+    """Return what the server that got a request declares, for a route that describes it."""
+    state = request.app.state
+    return ServerDescription(
+        routes=request.app.routes,
+        dialects=state.dialects.opened,
+        find_errors=state.error_forms.find,
+        find_role=state.roles.find,
+        needs_key=state.has_keys,
+    )
 
 
 def _describe_error(status: int, *models: type[ResponseModel]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from parallax_core.builtin.plugin import parallax_register_dialects as offer_own
 from parallax_core.server.request_models import CompletionRequest
 from parallax_core.testing.dialect import DialectConformance
 from parallax_observe.plugin import parallax_register_dialects as offer_metrics
+from parallax_openapi.plugin import parallax_register_dialects as offer_openapi
 from tests.conformance.harness import find_failures, run_test
 
 HERE = "tests.conformance.test_dialect"
@@ -45,6 +46,11 @@ class TestTokenize(DialectConformance):
 
 class TestMetrics(DialectConformance):
     [spec] = offer_metrics()
+    bodies = MappingProxyType[str, Any]({})
+
+
+class TestOpenapi(DialectConformance):
+    [spec] = offer_openapi()
     bodies = MappingProxyType[str, Any]({})
 
 

@@ -55,6 +55,7 @@ INSTALLED = {
     "parallax-models",
     "parallax-netcheck",
     "parallax-observe",
+    "parallax-openapi",
     "parallax-policies",
     "parallax-scaffold",
     "parallax-simulate",

@@ -91,6 +91,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-models",
         "parallax-netcheck",
         "parallax-observe",
+        "parallax-openapi",
         "parallax-policies",
         "parallax-scaffold",
         "parallax-server-ollama",

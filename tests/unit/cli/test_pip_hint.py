@@ -50,6 +50,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
             "models",
             "netcheck",
             "observe",
+            "openapi",
             "policies",
             "scaffold",
             "simulate",

@@ -11,6 +11,7 @@ import parallax_api_responses.plugin
 import parallax_api_tokenize.plugin
 import parallax_cluster.plugin
 import parallax_observe.plugin
+import parallax_openapi.plugin
 from parallax_core.builtin import plugin
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -26,6 +27,7 @@ def make_plugins(**others: object) -> PluginHost:
         embeddings=parallax_api_embeddings.plugin,
         messages=parallax_api_anthropic.plugin,
         observe=parallax_observe.plugin,
+        openapi=parallax_openapi.plugin,
         responses=parallax_api_responses.plugin,
         tokenize=parallax_api_tokenize.plugin,
         **others,

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import subprocess
 import sys
-import threading
 import weakref
 from dataclasses import replace
 
@@ -32,7 +31,7 @@ from parallax_core.server.service import Service
 from parallax_core.testing.fault import Fault, FaultStage
 from tests.unit.server.dialects import BODIES, make_plugins
 from tests.unit.server.letters import TOY, Letters
-from tests.unit.server.listening import Listening, request
+from tests.unit.server.listening import request
 
 
 def make_site(engine: PipelineEngine) -> run.ServerSite:
@@ -135,30 +134,6 @@ async def test_dialects_run_until_their_end_before_the_models_stop(caplog: pytes
     assert "what a dialect does beside the models has failed" in caplog.text
 
 
-async def get(port: int, path: str) -> str:
-    """Return the answer to a request for ``path``, with its status line."""
-    incoming, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-    answer = (await incoming.read()).decode()
-    writer.close()
-    return answer
-
-
-async def test_api_is_described_when_first_asked_and_not_on_the_event_loop() -> None:
-    threads: list[int] = []
-
-    def describe() -> dict[str, object]:
-        threads.append(threading.get_ident())
-        return {"openapi": "3.1.0"}
-
-    async with Listening() as server:
-        server.site.app.openapi = describe  # type: ignore[method-assign]
-        assert threads == []
-        assert '{"openapi":"3.1.0"}' in await get(server.port, "/openapi.json")
-    assert len(threads) == 1
-    assert threads != [threading.get_ident()]
-
-
 def test_nothing_is_imported_for_the_first_stream() -> None:
     code = """
 import asyncio, sys
@@ -170,16 +145,6 @@ asyncio.run(start_and_end(make_site(make_engine())))
 sys.exit("anyio._backends._asyncio" not in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
-
-
-async def test_server_whose_api_cannot_be_described_serves_all_the_same() -> None:
-    def fail() -> dict[str, object]:
-        raise TypeError("a route of a plugin has no shape")
-
-    async with Listening() as server:
-        server.site.app.openapi = fail  # type: ignore[method-assign]
-        assert " 500 " in (await get(server.port, "/openapi.json")).splitlines()[0]
-        assert " 200 " in (await get(server.port, "/version")).splitlines()[0]
 
 
 def test_garbage_is_collected_before_what_is_left_is_frozen() -> None:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from parallax_core.server.api_schemas import REFERENCE, add_schemas
 from parallax_core.server.fields import Strict
 from parallax_core.server.response_models import ResponseModel
+from parallax_openapi.schemas import REFERENCE, add_schemas
 
 
 class SchemaPart(ResponseModel, tag_field="type", tag="part"):

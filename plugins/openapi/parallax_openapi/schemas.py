@@ -11,9 +11,8 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from parallax_core.server.field_docs import add_field_docs
-from parallax_core.server.fields import Strict
-from parallax_core.server.response_models import ResponseModel
+from parallax_core.api.bodies import ResponseModel, Strict
+from parallax_openapi.field_docs import add_field_docs
 
 REFERENCE = "#/components/schemas/{name}"
 REFERRED = re.compile(r'"#/components/schemas/(\w+)"')

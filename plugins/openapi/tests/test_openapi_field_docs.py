@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from parallax_core.server.field_docs import add_field_docs, read_field_docs
+from parallax_openapi.field_docs import add_field_docs, read_field_docs
 
 
 class Base(BaseModel):

@@ -1,0 +1,1 @@
+"""Describes the API of a server as an OpenAPI document."""
