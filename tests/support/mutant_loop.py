@@ -22,7 +22,7 @@ import pytest
 from tests.support import mutant_switch
 from tests.support.mutant_tests import is_late, note_found
 
-LIMIT_S = 600.0
+LIMIT_S = 200.0
 """Seconds after which a mutant has survived: that its tests took so long may be the machine."""
 
 

@@ -20,7 +20,7 @@ from tests.support.mutant_switch import FOLDER
 TESTS = ("tests/unit", "tests/conformance", *(f"{plugin}/tests" for plugin in PLUGINS), "tests/rules", "tests/e2e")
 FAR = ("tests/rules/", "tests/e2e/")
 """Tests that come last; most of them start servers."""
-LIMIT_S = 600
+LIMIT_S = 200
 """Seconds after which a run counts as passed: that it took so long may be the machine."""
 UNTIL = "MUTANT_UNTIL"
 """The variable of the environment with the time, in seconds of the epoch, after which nothing more begins."""
