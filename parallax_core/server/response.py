@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError, RequestTimeout, Unavailable
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
 from parallax_core.node.pipeline.unread import UnreadOutput, weigh
-from parallax_core.server.body_messages import ResponseForm
+from parallax_core.server.body_messages import ParsedBody, ResponseForm
 from parallax_core.server.errors import ClientGone, error_response
 from parallax_core.server.field_names import name_api_field
 from parallax_core.server.json_pieces import join_pieces
@@ -87,6 +87,8 @@ class ResponseFlow:
         self._excess = ""
         self.form: ResponseForm | None = None
         """The form of the answers, which names the fields in errors."""
+        self.reading: ParsedBody | None = None
+        """What was submitted, complete; `Service.resume` takes it."""
         self._progress: list[StreamProgress] = []
         self._is_stopped = False
         self.on_close: Callable[[], None] = lambda: None

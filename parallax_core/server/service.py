@@ -121,6 +121,37 @@ class Service:
             flow.default_end = find_arrival(http) + self.options.default_timeout_s
         return flow
 
+    def can_resume(self, reading: ParsedBody) -> bool:
+        """Return whether `resume` can go on with an answer; not with several, or a limit on the reasoning."""
+        is_plain = reading.is_single and reading.request.n == 1 and not reading.form.reasoning_end
+        return is_plain and can_resume(self.engine, reading.request)
+
+    async def resume(self, reading: ParsedBody, name: str, delivered: tuple[int, ...]) -> ResponseFlow:
+        """Submit a request again, whose answer a server before this one has begun, to go on after ``delivered``.
+
+        It counts towards no limit of its client, who has waited long enough.
+
+        Args:
+            reading: `ResponseFlow.reading` of the answer; `can_resume` said that it can go on.
+            name: the id of the request.
+            delivered: the tokens that its client has.
+
+        Raises:
+            InvalidRequest: if the model that is served now cannot go on with it.
+            Unavailable: if it cannot be served now.
+        """
+        answers = (delivered,) if delivered else ()
+        requests = [replace(each, delivered=answers) for each in reading.make_requests(name)]
+        arrived = time.monotonic()
+
+        def begin() -> RequestMeters:
+            return self.meters.begin(arrived, "", lambda: None)
+
+        flow = await ResponseFlow.submit(self.engine, requests, begin, self.backlog)
+        flow.form, flow.reading = reading.form, reading
+        self.running.add(flow, reading.request.client, {name})
+        return flow
+
     async def _submit(self, reading: ParsedBody, name: str, http: fastapi.Request) -> ResponseFlow:
         arrived, parent = find_arrival(http), http.headers.get("traceparent", "")
         reading, shares = self.quota.claim(reading, self.find_max_length(), http)
@@ -136,7 +167,7 @@ class Service:
                 share.release()
             raise
 
-        flow.form = reading.form
+        flow.form, flow.reading = reading.form, reading
         self.running.add(flow, self.quota.identify(http), {name, http.headers.get(REQUEST_ID, name)})
         return flow
 

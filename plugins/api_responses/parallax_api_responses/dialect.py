@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from parallax_api_responses import compact, kept_routes, route
 from parallax_api_responses.keeper import make_keeper
+from parallax_api_responses.restore import restore_begun
 from parallax_core.api import Dialect
 from parallax_core.api.dialect import ServedModels, ServerOptions
 
@@ -16,4 +19,4 @@ def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     """
     keeper = make_keeper(options, models.backlog)
     routers = tuple(each.make_router(models, keeper) for each in (route, compact, kept_routes))
-    return Dialect(routers=routers, close=keeper.close)
+    return Dialect(routers=routers, run=partial(restore_begun, models, keeper), close=keeper.close)

@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from parallax_api_responses.background import BackgroundRun
+from parallax_api_responses.background import BackgroundRun, Submit
+from parallax_api_responses.begun import BegunResponse, Journal
 from parallax_api_responses.kept_events import BLOCK
 from parallax_api_responses.kept_reading import KeptReading
 from parallax_api_responses.part_list import find_response, list_items
 from parallax_api_responses.plan import KeptHistory, WantedHistory
 from parallax_api_responses.store import LargeHistory, ResponseStore, StoredResponse
 from parallax_api_responses.writer import ResponsesWriter
-from parallax_core.api import InvalidRequest, ParallaxError
+from parallax_core.api import Delta, InvalidRequest, ParallaxError, Unavailable
 from parallax_core.api.bodies import JsonObject, UnknownPart, to_json
 from parallax_core.api.dialect import FaultLog, Overloaded, ResponseFlow, ServerOptions, UnreadOutput, is_full
 
@@ -56,13 +57,24 @@ class ResponseKeeper:
         self._unread: Counter[bytes] = Counter()
         """By client, the bytes of kept responses that are being sent."""
         self._runs: dict[tuple[bytes, str], BackgroundRun] = {}
+        self._owners: dict[str, bytes] = {}
+        """The client of each run, by its id."""
         self._running: Counter[bytes] = Counter()
+        self.begun = {} if store is None else {(each.owner, each.id): each for each in store.begun}
+        """The responses of the server before this one that have not gone on yet."""
+        self._is_suspended = False
         self._faults = FaultLog(logger, "the response store")
 
     @property
     def has_store(self) -> bool:
         """Whether responses are kept."""
         return self._store is not None
+
+    def suspend(self) -> None:
+        """Leave responses in the background to the next server, if they are kept as they come: this one ends."""
+        self._is_suspended = True
+        for run in self._runs.values():
+            run.is_suspended = True
 
     async def close(self) -> None:
         """Wait for running responses, whose engine has stopped, and close the store."""
@@ -77,7 +89,7 @@ class ResponseKeeper:
         Raises:
             InvalidRequest: if one of them is not kept, or not complete, or they are too large; it names the field.
         """
-        if (owner, name) in self._runs:
+        if (owner, name) in self._runs or (owner, name) in self.begun:
             message = f"the response '{name[:100]}' is not complete"
             raise InvalidRequest(message, FIELD, "continue it when it is")
         try:
@@ -131,20 +143,70 @@ class ResponseKeeper:
             message = f"you have {self._running[owner]} responses running in the background"
             raise Overloaded(message, "try again when one of them has ended")
 
-    def run(self, owner: bytes, flow: ResponseFlow, writer: ResponsesWriter) -> BackgroundRun:
-        """Run a response in the background, and keep it; raises what `check_room` raises."""
+    async def run(
+        self, owner: bytes, flow: ResponseFlow, writer: ResponsesWriter, begun: BegunResponse | None = None
+    ) -> BackgroundRun:
+        """Run a response in the background, and keep it; raises what `check_room` raises.
+
+        With ``begun``, it is kept as it comes, if the store is durable.
+        """
         self.check_room(owner)
-
-        async def save(run: BackgroundRun) -> None:
-            try:
-                await self.save(owner, writer, run.events)
-            finally:
-                self._leave(owner)
-                del self._runs[owner, writer.id]
-
         self._running[owner] += 1
-        run = self._runs[owner, writer.id] = BackgroundRun(flow, writer, save)
+        try:
+            journal = await self._begin(begun) if begun is not None else None
+        except BaseException:
+            self._leave(owner)
+            raise
+        return self._add(owner, BackgroundRun(flow, writer, self._save_run, journal), writer)
+
+    async def restore(self, begun: BegunResponse, writer: ResponsesWriter, submit: Submit) -> BackgroundRun:
+        """Go on with a response of the server before this one.
+
+        Raises:
+            ParallaxError: if the store cannot be read.
+        """
+        assert self._store is not None, "it has what has begun"
+        deltas: list[Delta] = await self._store.read_begun(begun.id)
+        self._running[begun.owner] += 1
+        del self.begun[begun.owner, begun.id]
+        run = BackgroundRun(None, writer, self._save_run, self._open_journal(begun.id), (deltas, submit))
+        return self._add(begun.owner, run, writer)
+
+    def _add(self, owner: bytes, run: BackgroundRun, writer: ResponsesWriter) -> BackgroundRun:
+        self._owners[writer.id] = owner
+        self._runs[owner, writer.id] = run
         return run
+
+    async def _begin(self, begun: BegunResponse) -> Journal | None:
+        """Return what keeps a response as it comes; None: it ends with this server."""
+        if self._store is None or not self._store.is_durable:
+            return None
+        try:
+            await self._store.begin(begun)
+        except ParallaxError as error:
+            self._faults.note(f"responses are not kept: {error.message}")
+            return None
+        return self._open_journal(begun.id)
+
+    def _open_journal(self, name: str) -> Journal:
+        async def append(piece: bytes) -> None:
+            assert self._store is not None, "it is durable"
+            try:
+                await self._store.append(name, piece)
+            except ParallaxError as error:
+                self._faults.note(f"responses are not kept: {error.message}")
+
+        return Journal(append)
+
+    async def _save_run(self, run: BackgroundRun) -> None:
+        """Keep a response that has ended, unless the next server goes on with it."""
+        owner, writer = self._owners.pop(run.writer.id), run.writer
+        try:
+            if not (run.is_suspended and writer.reply.status in {"queued", "in_progress"}):
+                await self.save(owner, writer, run.events)
+        finally:
+            self._leave(owner)
+            del self._runs[owner, writer.id]
 
     def _leave(self, owner: bytes) -> None:
         self._running[owner] -= 1
@@ -168,7 +230,13 @@ class ResponseKeeper:
             self._faults.note(f"responses are not kept: {error.message}")
 
     def find_run(self, owner: bytes, name: str) -> BackgroundRun | None:
-        """Return a response of a client that runs in the background."""
+        """Return a response of a client that runs in the background.
+
+        Raises:
+            Unavailable: if it is about to go on.
+        """
+        if (owner, name) in self.begun:
+            raise Unavailable("this response goes on when its model is loaded", "try again in a few seconds")
         return self._runs.get((owner, name))
 
     async def find(self, owner: bytes, name: str) -> StoredResponse | None:

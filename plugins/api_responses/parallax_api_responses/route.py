@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from typing import get_args
 import fastapi
 from fastapi.responses import Response
 
+from parallax_api_responses.begun import BegunResponse
 from parallax_api_responses.body_models import ResponsesRequest
 from parallax_api_responses.keeper import ResponseKeeper
 from parallax_api_responses.plan import read_plan
@@ -78,11 +80,14 @@ class ResponseRun:
             yield event
 
 
-def make_writer(service: Service, reading: ParsedBody, name: str) -> ResponsesWriter:
-    """Return the writer of the response with the id ``name``."""
+def make_writer(service: Service, reading: ParsedBody, name: str, created_at: int | None = None) -> ResponsesWriter:
+    """Return the writer of the response with the id ``name``, created at a time in seconds since 1970 (None: now)."""
     form, plan = reading.form, read_plan(reading.form.plan)
     tokens = None if form.logprobs is None else TokenWriter(service.text.vocabulary)
-    return ResponsesWriter(id=name, plan=plan, parsing=AnswerParsing(service.parser, form), tokens=tokens)
+    parsing = AnswerParsing(service.parser, form)
+    if created_at is None:
+        created_at = int(time.time())
+    return ResponsesWriter(id=name, plan=plan, parsing=parsing, tokens=tokens, created_at=created_at)
 
 
 async def read_kept(kind: str, service: Service, keeper: ResponseKeeper, http: fastapi.Request) -> ParsedBody:
@@ -98,11 +103,22 @@ async def _run_in_background(
     keeper.check_room(owner)
     flow = await service.submit(reading, writer.id, http)
     try:
-        run = keeper.run(owner, flow, writer)
+        run = await keeper.run(owner, flow, writer, _describe_begun(service, owner, flow, writer))
     except ParallaxError:
         flow.close()
         raise
     return SseResponse(run.follow(0)) if reading.form.streams else respond(cut(to_json(writer.reply)))
+
+
+def _describe_begun(
+    service: Service, owner: bytes, flow: ResponseFlow, writer: ResponsesWriter
+) -> BegunResponse | None:
+    """Return what the next server needs to go on with a response; None: it cannot."""
+    if flow.reading is None or not writer.plan.stores or not service.can_resume(flow.reading):
+        return None
+    return BegunResponse(
+        id=writer.id, owner=owner, model=service.model_id, created_at=writer.created_at, reading=flow.reading
+    )
 
 
 def make_router(models: ServedModels, keeper: ResponseKeeper) -> fastapi.APIRouter:

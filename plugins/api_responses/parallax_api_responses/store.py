@@ -13,9 +13,17 @@ from typing import TypeVar
 
 import msgspec
 
+from parallax_api_responses.begun import (
+    BegunResponse,
+    delete_begun,
+    insert_begun,
+    insert_piece,
+    list_begun,
+    read_deltas,
+)
 from parallax_api_responses.kept_events import BLOCK, EventPlace, find_event, pack_events, unpack_block
 from parallax_api_responses.store_schema import insert_blocks, open_database
-from parallax_core.api import ParallaxError, UnknownName
+from parallax_core.api import Delta, ParallaxError, UnknownName
 from parallax_core.api.bodies import to_json
 from parallax_core.api.dialect import is_full
 
@@ -77,11 +85,27 @@ class ResponseStore:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-store")
         self._database = open_database(path)
+        self.is_durable = path is not None
+        """Whether it is there when the server is started again."""
+        self.begun = self._list_begun()
+        """The responses that the server before this one has not ended."""
         self._total = int(self._database.execute("SELECT COALESCE(SUM(size), 0) FROM response").fetchone()[0])
 
     async def put(self, response: StoredResponse, events: Sequence[bytes] | None = None) -> None:
         """Keep a response, and its events as sent to clients, if it ran in the background."""
         await self._run(lambda: self._put(response, events))
+
+    async def begin(self, response: BegunResponse) -> None:
+        """Keep a response that begins, until it is put or forgotten."""
+        await self._run(lambda: insert_begun(self._database, response))
+
+    async def append(self, name: str, piece: bytes) -> None:
+        """Keep what has come of a response that has begun; see `Journal`."""
+        await self._run(lambda: insert_piece(self._database, name, piece))
+
+    async def read_begun(self, name: str) -> list[Delta]:
+        """Return what has come of a response that has begun."""
+        return await self._run(lambda: read_deltas(self._database, name))
 
     async def get(self, owner: bytes, name: str) -> StoredResponse | None:
         """Return a response of a client, if it is kept."""
@@ -123,6 +147,14 @@ class ResponseStore:
         except sqlite3.Error as error:
             raise ParallaxError(f"the response store cannot be used: {error}") from error
 
+    def _list_begun(self) -> list[BegunResponse]:
+        try:
+            return list_begun(self._database, self._clock() - self._ttl_s)
+        except sqlite3.Error as error:
+            if not is_full(error):
+                raise ParallaxError(f"the response store cannot be used: {error}") from error
+            return []
+
     def _put(self, response: StoredResponse, events: Sequence[bytes] | None) -> None:
         lengths, blocks = (None, ()) if events is None else pack_events(events)
         size = OVERHEAD + sum(map(len, (response.body, response.input, lengths or b"", *blocks)))
@@ -133,6 +165,7 @@ class ResponseStore:
                 self._drop_old()
                 self._database.execute("INSERT INTO response VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, lengths))
                 insert_blocks(self._database, response.id, blocks)
+                delete_begun(self._database, response.id)
                 self._total += size
                 while self._total > self._max_bytes:
                     self._drop_one()

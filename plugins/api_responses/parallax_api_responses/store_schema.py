@@ -11,7 +11,7 @@ from pathlib import Path
 from parallax_api_responses.kept_events import pack_events
 from parallax_core.api import ParallaxError
 
-VERSION = 2
+VERSION = 3
 """The version of the schema, which SQLite keeps as ``user_version``."""
 RESPONSES = """
 CREATE TABLE IF NOT EXISTS response (
@@ -26,6 +26,13 @@ CREATE TABLE IF NOT EXISTS event_block (
     response TEXT NOT NULL REFERENCES response (id) ON DELETE CASCADE, number INTEGER NOT NULL, data BLOB NOT NULL,
     PRIMARY KEY (response, number)
 );
+"""
+BEGUN = """
+CREATE TABLE IF NOT EXISTS begun (id TEXT PRIMARY KEY, created REAL NOT NULL, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS begun_piece (
+    response TEXT NOT NULL REFERENCES begun (id) ON DELETE CASCADE, data BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS begun_piece_response ON begun_piece (response);
 """
 MEMORY = ":memory:"
 """SQLite's name of a database that is in memory only."""
@@ -50,12 +57,14 @@ def open_database(path: Path | None) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA foreign_keys = ON")
         version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in {0, 1, VERSION}:
+        if version not in range(VERSION + 1):
             raise ParallaxError(f"the response store {path} has version {version}, and this is {VERSION}", hint)
         if version == 1:
             _convert(database)
+        if version in {1, 2}:
+            database.executescript(f"BEGIN EXCLUSIVE;{BEGUN}PRAGMA user_version = {VERSION};COMMIT;")
         if version == 0:  # what is there already can be read on a full disk, too
-            database.executescript(f"BEGIN EXCLUSIVE;{RESPONSES}{BLOCKS}PRAGMA user_version = {VERSION};COMMIT;")
+            database.executescript(f"BEGIN EXCLUSIVE;{RESPONSES}{BLOCKS}{BEGUN}PRAGMA user_version = {VERSION};COMMIT;")
         database.execute("SELECT 1 FROM response LIMIT 1")  # locks the file
     except (OSError, sqlite3.Error) as error:
         raise ParallaxError(f"the response store {path} cannot be opened: {error}", hint) from error
@@ -79,7 +88,7 @@ def _convert(database: sqlite3.Connection) -> None:
             kind = b"key:" if len(owner) == DIGEST_BYTES else b"address:"
             database.execute("UPDATE response SET owner = ? WHERE id = ?", (kind + owner, name))
             _convert_events(database, name)
-        database.execute(f"PRAGMA user_version = {VERSION}")
+        database.execute("PRAGMA user_version = 2")
 
 
 def _convert_events(database: sqlite3.Connection, name: str) -> None:

@@ -29,7 +29,6 @@ from parallax_core.api.dialect import (
     TokenWriter,
     continues,
     explain,
-    make_call_id,
     read_text,
 )
 
@@ -49,6 +48,8 @@ class ResponsesWriter:
     reply: replies.ResponsesReply = field(init=False)
     """The response as it is by now: its output are the parts that are complete."""
     parts: list[OutputPart] = field(default_factory=list)
+    created_at: int = field(default_factory=lambda: int(time.time()))
+    """Seconds since 1970."""
     is_cancelled: bool = False
     """Whether the client has ended it."""
     num_events: int = 0
@@ -57,7 +58,7 @@ class ResponsesWriter:
 
     def __post_init__(self) -> None:
         self.reply = msgspec.json.decode(self.plan.reply, type=replies.ResponsesReply)
-        self.reply.id, self.reply.created_at = self.id, int(time.time())
+        self.reply.id, self.reply.created_at = self.id, self.created_at
 
     def begin(self) -> Iterator[replies.ResponseEvent]:
         """Yield the events before the first delta."""
@@ -159,7 +160,7 @@ class ResponsesWriter:
                 return kind(id=f"rs_{number}", index=index, encrypts=self.plan.encrypts)
             case ToolCall():
                 origin = self.plan.tools.get(piece.name) or ToolOrigin("function", piece.name)
-                call_id = piece.id or make_call_id()
+                call_id = piece.id or f"call_{number}"  # the same when the response is restored
                 if origin.kind == "custom":
                     return OutputCustomCall(id=f"ctc_{number}", index=index, call_id=call_id, origin=origin)
                 return OutputCall(id=f"fc_{number}", index=index, call_id=call_id, origin=origin)

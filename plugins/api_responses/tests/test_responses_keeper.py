@@ -21,6 +21,7 @@ class FullStore:
     """A store that cannot keep anything while it is full."""
 
     is_full = True
+    begun = ()
     num_kept = 0
 
     async def put(self, response: StoredResponse, events: object = None) -> None:

@@ -167,7 +167,7 @@ def test_file_of_a_later_version_is_refused(tmp_path: Path, clock: Clock) -> Non
     later = sqlite3.connect(path)
     later.execute("PRAGMA user_version = 9")
     later.close()
-    with pytest.raises(ParallaxError, match="has version 9, and this is 2"):
+    with pytest.raises(ParallaxError, match="has version 9, and this is 3"):
         make_store(clock, path)
 
 
