@@ -201,6 +201,27 @@ MORE: dict[str, dict[str, Any]] = {
     "glm4": ODD | PARTIAL | {"attention_bias": True},
     "glm4_moe": ODD | GROUPS | PARTIAL | {"attention_bias": True, "use_qk_norm": True},
     "glm4_moe_lite": ODD | GROUPS | LATENT | {"mlp_layer_types": ["dense", "sparse", "dense", "sparse", "sparse"]},
+    "glm5_next": GROUPS
+    | LATENT
+    | CHOOSING
+    | {
+        "index_kpool": 4,
+        "index_topk": 12,
+        "indexer_types": ["full", "full", "shared", "full", "full", "full", "full"],
+        "layer_types": [
+            "linear_attention",
+            *["indexed_attention"] * 2,
+            *["linear_attention"] * 2,
+            "indexed_attention",
+            "linear_attention",
+        ],
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+        "mlp_layer_types": ["dense", "dense", "sparse", "dense", *["sparse"] * 3],
+        "num_hidden_layers": 7,
+        "qk_rope_head_dim": 0,
+        "swiglu_limit": 0.5,
+    },
     "glm_moe_dsa": ODD
     | GROUPS
     | LATENT
@@ -256,6 +277,22 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "hunyuan_v1_dense": ODD | {"rope_parameters": THETA | {"alpha": 3.0, "rope_type": "dynamic", "factor": 1.0}},
     "hunyuan_v1_moe": ODD | {"moe_topk": [2, 1, 2, 2, 1], "num_experts": 4},
+    "kimi_linear": GROUPS
+    | LATENT
+    | {
+        "layer_types": [
+            "linear_attention",
+            "full_attention",
+            *["linear_attention"] * 3,
+            "full_attention",
+            "linear_attention",
+        ],
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+        "mlp_layer_types": ["dense", "dense", *["sparse"] * 5],
+        "num_hidden_layers": 7,
+        "q_lora_rank": None,
+    },
     "lfm2": ODD
     | {
         "block_auto_adjust_ff_dim": True,
@@ -426,6 +463,16 @@ QWEN_EYES = {
     "patch_size": 4,
 }
 SEEING: dict[str, dict[str, Any]] = {
+    "glm5_next": {
+        "depth": 1,
+        "hidden_size": 16,
+        "image_size": 28,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 14,
+        "projection_intermediate_size": 16,
+    },
     "minimax_m3_vl": {
         "hidden_size": 16,
         "image_size": 28,

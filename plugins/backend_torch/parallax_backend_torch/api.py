@@ -17,6 +17,7 @@ from parallax_backend_torch.heads import Attention, Heads, Look, read_heads
 from parallax_backend_torch.hyper import HyperConnection, HyperHead, HyperLayer, HyperPart, HyperRule
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
+from parallax_backend_torch.kimi_delta import KimiDelta, KimiSizes
 from parallax_backend_torch.latent import LatentAttention, LatentInput, LatentSizes
 from parallax_backend_torch.mamba import Mamba, MambaSizes
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer, SquaredMlp
@@ -58,6 +59,8 @@ __all__ = [
     "HyperLayer",
     "HyperPart",
     "HyperRule",
+    "KimiDelta",
+    "KimiSizes",
     "LatentAttention",
     "LatentInput",
     "LatentSizes",

@@ -25,7 +25,7 @@ class Tokens:
     value: torch.Tensor
     """[tokens, heads, value width]."""
     decay: torch.Tensor
-    """[tokens, heads]: the logarithm of the state's decay."""
+    """[tokens, heads], or [tokens, heads, key width]: the logarithm of the decay of a state, or of each of its rows."""
     beta: torch.Tensor | None
     """[tokens, heads]: the share of the difference that is corrected; None: keys add their values, as in Mamba 2."""
 
@@ -45,7 +45,8 @@ def run_single(tokens: Tokens, states: torch.Tensor) -> tuple[torch.Tensor, torc
     Returns:
         The outputs, [sequences, heads, value width], and the new states.
     """
-    states = states * tokens.decay.exp()[..., None, None]
+    decay = tokens.decay if tokens.decay.ndim == tokens.key.ndim else tokens.decay[..., None]
+    states = states * decay.exp()[..., None]
     change = tokens.value
     if tokens.beta is not None:
         change = (change - (tokens.key[..., None, :] @ states)[..., 0, :]) * tokens.beta[..., None]
@@ -73,16 +74,24 @@ def run_sequence(tokens: Tokens, state: torch.Tensor) -> tuple[torch.Tensor, tor
 def _run_chunk(tokens: Tokens, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Apply the rule to a chunk: the corrections of its tokens solve a triangular system (section 3.3)."""
     query, key, value = (part.transpose(0, 1) for part in (tokens.query, tokens.key, tokens.value))
-    total = tokens.decay.T.cumsum(-1)
+    total = tokens.decay.transpose(0, 1).cumsum(1)
+    total = total[..., None] if total.ndim < key.ndim else total
     later = torch.ones(len(tokens.decay), len(tokens.decay), dtype=torch.bool, device=key.device).triu(1)
-    between = (total[..., :, None] - total[..., None, :]).masked_fill(later, -torch.inf).exp()
+    between = (total[:, :, None] - total[:, None]).masked_fill(later[..., None], -torch.inf).exp()
     change = value
     if tokens.beta is not None:
         beta = tokens.beta.T[..., None]
-        system = (beta * key) @ key.transpose(-1, -2) * between
-        wanted = beta * (value - (key * total.exp()[..., None]) @ state)
+        wanted = beta * (value - (key * total.exp()) @ state)
+        system = _compare(beta * key, key, between)
         change = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
-    found = (query * total.exp()[..., None]) @ state + (query @ key.transpose(-1, -2) * between) @ change
-    left = (total[..., -1:] - total).exp()[..., None]
-    state = state * total[..., -1].exp()[..., None, None] + (key * left).transpose(-1, -2) @ change
+    found = (query * total.exp()) @ state + _compare(query, key, between) @ change
+    left = (total[:, -1:] - total).exp()
+    state = state * total[:, -1].exp()[..., None] + (key * left).transpose(-1, -2) @ change
     return found.transpose(0, 1), state
+
+
+def _compare(query: torch.Tensor, key: torch.Tensor, between: torch.Tensor) -> torch.Tensor:
+    """Return the products of queries and keys, [heads, tokens, tokens], after the decay of each channel, or of all."""
+    if between.shape[-1] == 1:
+        return query @ key.transpose(-1, -2) * between[..., 0]
+    return torch.einsum("hik,hijk,hjk->hij", query, between, key)

@@ -51,7 +51,7 @@ class LatentAttention:
     Args:
         weights: the weights of the layer's attention, with ``sinks`` and ``gate_proj`` if the family has them.
         sizes: the widths of heads and latents.
-        rope: the rope.
+        rope: the rope; None: attention does not know positions.
         scale: the factor of the scores.
         eps: the eps of the norms.
     """
@@ -61,9 +61,9 @@ class LatentAttention:
     is_paired: ClassVar[bool] = True
     """Whether files store rotated pairs as neighbours; their rows are then reordered to halves when they are loaded."""
 
-    def __init__(self, weights: Weights, sizes: LatentSizes, rope: Rope, scale: float, eps: float) -> None:
+    def __init__(self, weights: Weights, sizes: LatentSizes, rope: Rope | None, scale: float, eps: float) -> None:
         sinks = weights.read_vector("sinks") if weights.has("sinks") else None
-        self._sizes, self._rope, self.rule = sizes, rope, Rule(scale, sinks=sinks)
+        self._sizes, self._rope, self.rule = sizes, rope if sizes.rotated else None, Rule(scale, sinks=sinks)
         self._gate = weights.make_linear("gate_proj") if weights.has("gate_proj.weight") else None
         self._narrow = weights.make_linear("q_a_proj") if weights.has("q_a_proj.weight") else None
         self._narrow_norm = Norm(weights.read_vector("q_a_layernorm.weight"), eps) if self._narrow else None
@@ -84,7 +84,7 @@ class LatentAttention:
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:
         """Return the output plus ``residual``: [tokens, width of the model]."""
-        sizes, places, angles = self._sizes, cache.places, step.find_angles(self._rope)
+        sizes, places = self._sizes, cache.places
         assert isinstance(places, SlotMapping)
         if self._narrow is not None and self._narrow_norm is not None:
             given = LatentInput(x, self._narrow_norm(self._narrow.apply(x)))
@@ -95,8 +95,9 @@ class LatentAttention:
         query = torch.cat([multiply_heads(plain, self._keys), turned], dim=-1)
         latent, key = self._down.apply(x).split((sizes.latent, sizes.rotated), dim=-1)
         kept = torch.cat([self._norm(latent), key], dim=-1)[:, None]
-        rotate_tail(query, sizes.rotated, angles)
-        rotate_tail(kept, sizes.rotated, angles)
+        if self._rope is not None:
+            for each in (query, kept):
+                rotate_tail(each, sizes.rotated, step.find_angles(self._rope))
         pool = Pool(cache.kept[0], cache.kept[0])
         store(pool, kept, kept, places)
         found = self.attend(given, query, step, cache)[..., : sizes.latent]
@@ -106,7 +107,7 @@ class LatentAttention:
         return self._back.apply(found, residual)
 
     def _order(self, rotated: torch.Tensor, dim: int) -> torch.Tensor:
-        return split_pairs(rotated, dim) if self.is_paired else rotated
+        return split_pairs(rotated, dim) if self.is_paired and self._rope is not None else rotated
 
     def attend(self, given: LatentInput, query: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:  # noqa: ARG002 -- of an index
         """Return the attention of each query to latents, those of the step among them: [tokens, heads, width of a key].

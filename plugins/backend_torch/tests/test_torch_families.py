@@ -37,10 +37,12 @@ LONG = 108
 OTHER_LAYERS = {
     "deepseek_v2": "experts of the best groups, by probability",
     "glm4": "norms around each part, and rotated pairs of neighbours",
+    "glm5_next": "streams, states with decays of channels, and an index of blocks that a layer may share",
     "granite": "factors of embedding, residual, scores and logits",
     "granitemoehybrid": "Mamba 2, with stacked experts",
     "hy_v4": "streams between layers, gates and sinks of latent attention, and clamped experts",
     "hunyuan_v1_moe": "rope before norms, and a router of another name",
+    "kimi_linear": "decays of channels, and latent attention without positions",
     "lfm2": "short convolutions, and a final norm of another name",
     "ministral3": "queries that grow with their position",
     "olmo3": "norms after each part, and of all queries together",

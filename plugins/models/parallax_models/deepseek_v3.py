@@ -51,7 +51,7 @@ def count_attention(settings: ConfigReader) -> int:
     """Return the parameters of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
     hidden, num = settings.count("hidden_size"), settings.count("num_attention_heads")
     bias = settings.flag("attention_bias", default=False)
-    plain, rotated = settings.count("qk_nope_head_dim"), settings.count("qk_rope_head_dim")
+    plain, rotated = settings.count("qk_nope_head_dim"), settings.size("qk_rope_head_dim")
     value, latent = settings.count("v_head_dim"), settings.count("kv_lora_rank")
     queries = num * (plain + rotated)
     if settings.has("q_lora_rank"):

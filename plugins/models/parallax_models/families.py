@@ -54,6 +54,8 @@ FAMILIES = (
         "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
         "qwen3_5:Qwen35",
     ),
+    _offer("glm5_next", "GLM-5.3-Flash, text", "Glm5NextForConditionalGeneration", "glm5_next:Glm5Next"),
+    _offer("kimi_linear", "Kimi Linear", "KimiLinearForCausalLM", "kimi_linear:KimiLinear"),
     _offer(
         "qwen4_exp",
         "Qwen4-Exp and Qwen3.8-Flash-Next, text",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parallax_core.testing.model import ModelConformance, write_checkpoint
+from parallax_core.testing.model import ModelConformance, read_checkpoint, write_checkpoint
 from parallax_models.plugin import parallax_register_models
 from tests.support.checkpoints import save_family
 
@@ -117,3 +117,39 @@ class TestQwen4Exp(ModelConformance):
     def make_checkpoints(self, folder: Path) -> Sequence[Path]:
         save_family("qwen4_exp_text", folder)
         return [folder]
+
+
+class TestGlm5Next(ModelConformance):
+    spec = SPECS["glm5_next"]
+    refused = (
+        ("hc_mult", -1),
+        ("index_topk", 13),
+        ("indexer_types", ["full", "shared", *["full"] * 5]),
+        ("indexer_types", [*["full"] * 5, "shared", "full"]),
+        ("qk_rope_head_dim", 8),
+        ("linear_num_heads", "many"),
+    )
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        save_family("glm5_next", folder)
+        seen = read_checkpoint(folder)
+        text = {name: shape for name, shape in seen.tensors.items() if not name.startswith("model.visual.")}
+        return [write_checkpoint(folder / "text", seen.config, text)]
+
+
+class TestKimiLinear(ModelConformance):
+    spec = SPECS["kimi_linear"]
+    refused = (("linear_head_dim", 0), ("layer_types", ["full_attention"]), ("kv_lora_rank", None))
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        save_family("kimi_linear", folder)
+        return [folder]
+
+    def test_published_names_are_read_as_those_of_transformers(self, tmp_path: Path) -> None:
+        """Settings under ``linear_attn_config``, and layers by their numbers from 1."""
+        save_family("kimi_linear", tmp_path)
+        config = read_checkpoint(tmp_path).config
+        inner = {"full_attn_layers": [2, 6], "kda_layers": [1, 3, 4, 5, 7], "head_dim": 8, "num_heads": 4}
+        old = {name: value for name, value in config.items() if name not in {"layer_types", "linear_head_dim"}}
+        published = {**old, "linear_num_heads": 32, "linear_attn_config": {**inner, "short_conv_kernel_size": 4}}
+        assert self.adapter.read_shape(published) == self.adapter.read_shape(config)

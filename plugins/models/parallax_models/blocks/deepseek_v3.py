@@ -15,6 +15,7 @@ from parallax_backend_torch.api import (
     GroupRoute,
     LatentAttention,
     LatentSizes,
+    Looker,
     Mixer,
     Weights,
     build_experts,
@@ -37,7 +38,7 @@ class DeepseekV3(Decoder):
             num_heads=config.count("num_attention_heads"),
             latent=config.count("kv_lora_rank"),
             plain=config.count("qk_nope_head_dim"),
-            rotated=config.count("qk_rope_head_dim"),
+            rotated=config.size("qk_rope_head_dim"),
             value=config.count("v_head_dim"),
         )
         self.rope = make_rope(config, self.sizes.rotated)
@@ -47,7 +48,7 @@ class DeepseekV3(Decoder):
         """Return the cache of a layer: a latent, and the part of a key with rope."""
         return self.sizes.keep()
 
-    def build_attention(self, index: int, weights: Weights) -> LatentAttention:  # noqa: ARG002 -- every layer is alike
+    def build_attention(self, index: int, weights: Weights) -> Looker:  # noqa: ARG002 -- every layer is alike
         """Build attention."""
         return LatentAttention(weights.within("self_attn"), self.sizes, self.rope, self.scale, self.shape.eps)
 

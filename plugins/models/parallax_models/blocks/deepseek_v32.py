@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch.nn import functional
@@ -52,6 +52,19 @@ class IndexSizes:
     """The eps of the norm of its keys."""
 
 
+class Chooser(Protocol):
+    """The index of one layer."""
+
+    def store(self, given: LatentInput, step: Step, kept: torch.Tensor, places: SlotMapping) -> None:
+        """Write the keys of the new tokens to their slots."""
+
+    def choose(self, given: LatentInput, step: Step, kept: torch.Tensor, places: SlotMapping) -> torch.Tensor:
+        """Return the positions of the best tokens for each token, from stored keys: int32 of shape [tokens, chosen].
+
+        Missing ones are -1: all, if no token sees more than may be chosen.
+        """
+
+
 class Index:
     """The index of one layer: scores of earlier tokens (DeepSeek-V3.2-Exp, section 2.1).
 
@@ -80,10 +93,7 @@ class Index:
         kept[places.slots] = key.to(kept.dtype)
 
     def choose(self, given: LatentInput, step: Step, kept: torch.Tensor, places: SlotMapping) -> torch.Tensor:
-        """Return the positions of the best tokens for each token, from stored keys: int32 of shape [tokens, chosen].
-
-        Missing ones are -1: all, if no token sees more than may be chosen.
-        """
+        """Return the positions of the best tokens; see `Chooser`."""
         sizes = self._sizes
         chosen = torch.full((len(given.x), sizes.num_chosen), -1, dtype=torch.int32, device=given.x.device)
         if find_longest(places) <= sizes.num_chosen:
@@ -108,7 +118,7 @@ class IndexedAttention(LatentAttention):
     """Latent attention to the tokens that an index chose: of this layer, or the last one before that has some."""
 
     is_steady = False
-    index: Index | None = None
+    index: Chooser | None = None
     """None: that of an earlier layer."""
 
     def attend(self, given: LatentInput, query: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
