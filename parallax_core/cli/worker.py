@@ -11,7 +11,7 @@ import signal
 import socket
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +32,6 @@ from parallax_core.contracts.transport import Transport
 from parallax_core.deploy.backend_options import prepare_plugins
 from parallax_core.deploy.deployment_kind import FIXED, FOUND, call
 from parallax_core.deploy.head_access import HeadAccess, WorkRequest
-from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.deploy.node_services import WorkerContext, make_services, open_transport
 from parallax_core.deploy.stage_opener import StageOpener, make_opener
 from parallax_core.node.worker.node_services import NodeServices
@@ -137,7 +136,6 @@ class WorkerPlan:
 async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     settings, node, plugins = plan.settings, plan.node, plan.plugins
     opener = make_opener(settings, plugins)
-    opener.claim = MemoryClaim(settings.memory_bytes) if settings.as_joined else None
     _warm_up(settings, opener)
     keys = dict(plan.access.keys)  # turning to another head changes them
     transport = open_transport(settings, plugins, node, keys, settings.listen)
@@ -146,15 +144,15 @@ async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     open_stage: OpenStage = opener.open_stage
     layers = SharedLayers(view.watch(open_stage) if view is not None else open_stage, settings.max_context)
     place = HeadPlace(settings.connect, settings.head, node)
-    join = _describe_node(plan, transport, opener)
-    context = WorkerContext(node, services, settings, plugins, plan.config_file, opener, keys, layers, place, join)
+    describe = cache(partial(_describe_node, plan, transport, opener))
+    context = WorkerContext(node, services, settings, plugins, plan.config_file, opener, keys, layers, place, describe)
     for service in make_services(plugins, "node", context):
         services.add(service)
     session, beside = WorkerSession(services, node, layers), plan.access.beside
     try:
         shown = view.watching(place, session) if view is not None else contextlib.nullcontext()
         async with beside(transport, place) if beside is not None else contextlib.nullcontext(), shown:
-            await serve_until_signal(session, _serve(plan, place, session, join), settings.drain)
+            await serve_until_signal(session, _serve(plan, place, session, describe()), settings.drain)
     finally:
         await session.close()
         await transport.stop()

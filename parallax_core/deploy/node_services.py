@@ -42,8 +42,8 @@ class WorkerContext:
     layers: SharedLayers
     place: HeadPlace
     """Where the head is."""
-    join: Join
-    """What the node says of itself when it joins."""
+    describe: Callable[[], Join]
+    """Returns what the node says of itself when it joins, which is found once all services are made."""
 
     @property
     def transport(self) -> Transport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.replica import PreparedModel
 from parallax_core.contracts.source import ModelFolder
 from parallax_core.contracts.stage import LayerRange, Stage
-from parallax_core.deploy.memory_claim import MemoryClaim
 from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.layer_fetch import LayerFetcher
@@ -68,9 +67,8 @@ class StageOpener:
         self._allowance = AllowedModels(catalog, allowed)
         self._backends = backends
         self._fault = fault
-        self._memory = memory
-        self.claim: MemoryClaim | None = None
-        """Says how much memory a stage may use now, in place of ``memory``; None: nothing else does."""
+        self.find_limit: Callable[[], int | None] = lambda: memory
+        """Returns the bytes that a stage may use now, or None for all that are free; services may put another here."""
         self.fixed: FixedStage | None = None
         """The only layers that are opened; None: any that a head assigns."""
         self.max_context: int | None = None
@@ -159,17 +157,14 @@ class StageOpener:
 
     def _limit_share(self, fraction: float) -> float:
         """Return the share of the free memory that is ``fraction`` of the memory for this node."""
-        if (memory := self._find_limit()) is None or not (free := self._find_free()):
+        if (memory := self.find_limit()) is None or not (free := self._find_free()):
             return fraction
         return fraction * min(1.0, memory / free)
 
     def find_memory(self) -> int:
         """Return the bytes that a stage may use; 0: unknown, because some backend uses a device's own memory."""
-        memory = self._find_limit()
+        memory = self.find_limit()
         return self._find_free() if memory is None else memory
-
-    def _find_limit(self) -> int | None:
-        return self._memory if self.claim is None else self.claim.find_limit()
 
     def _find_free(self) -> int:
         devices = [probe(offer).device for offer in self._backends]

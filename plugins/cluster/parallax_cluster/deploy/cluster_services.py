@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from parallax_cluster.config.home import known_terms_file
 from parallax_cluster.deploy.further_nodes import drop_port, make_further_command
+from parallax_cluster.deploy.memory_claim import MemoryClaim
 from parallax_cluster.deploy.node_reports import make_reporter
 from parallax_cluster.deploy.relays import make_offer
 from parallax_cluster.node.forwarding.forwarded import ForwardedConnections
@@ -68,7 +69,9 @@ def make_profile(context: WorkerContext) -> ProfileService:
     """Return the service that reports and measures what a node has."""
     prober = LinkProber(context.services.paths, context.node)
     reporter = make_reporter(context.settings, context.config_file, context.plugins, context.opener.backends, prober)
-    reporter.find_limit = context.opener.claim.find_limit if context.opener.claim is not None else None
+    if context.settings.as_joined:
+        claim = MemoryClaim(context.settings.memory_bytes)
+        context.opener.find_limit = reporter.find_limit = claim.find_limit
     return make_measuring(context.services, context.node, reporter)
 
 
@@ -115,7 +118,7 @@ class LeaseMaker:
         services.add(add_relays(services, name))
         services.add(make_measuring(services, name, NodeReporter(lambda: None)))
         place = HeadPlace(node.place.address, node.place.head, name)
-        return LeaseSession(services, node.layers, place, node.join)
+        return LeaseSession(services, node.layers, place, node.describe())
 
 
 def make_directory(registry: NodeRegistry) -> RelayDirectory:

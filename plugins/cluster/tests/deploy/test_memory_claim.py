@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from parallax_core.deploy.memory_claim import LEFT_OVER, MemoryClaim, claim_file
+from parallax_cluster.deploy.cluster_services import make_profile
+from parallax_cluster.deploy.memory_claim import LEFT_OVER, MemoryClaim, claim_file
+from parallax_core.config.worker import WorkerSettings
+from parallax_core.deploy.node_services import WorkerContext, open_transport
+from parallax_core.deploy.stage_opener import StageOpener
+from parallax_core.node.worker.node_services import NodeServices
+from parallax_core.node.worker.rejoin import HeadPlace
+from parallax_core.node.worker.shared_layers import SharedLayers
+from parallax_core.plugins.host import PluginHost
+from parallax_core.wire.membership import Join
 
 
 def test_second_worker_of_a_home_gets_the_memory_once_the_first_has_ended(
@@ -57,3 +66,23 @@ def test_home_that_cannot_be_written_counts_as_free(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for _ in range(2):
         assert MemoryClaim(None, tmp_path / "file" / "memory").find_limit() is None
+
+
+def open_profile(*, as_joined: bool) -> StageOpener:
+    """Make the service that reports what a machine has, and return the opener of its stages."""
+    settings = WorkerSettings(connect="inprocess://head", transport="inprocess", as_joined=as_joined)
+    plugins = PluginHost.discover()
+    opener = StageOpener(plugins, [])
+    services = NodeServices(open_transport(settings, plugins, "a", {}, "inprocess://a"))
+    layers, place = SharedLayers(opener.open_stage, None), HeadPlace(settings.connect, "head", "a")
+    context = WorkerContext("a", services, settings, plugins, None, opener, {}, layers, place, lambda: Join("", ()))
+    make_profile(context)
+    return opener
+
+
+def test_only_machines_that_join_claim_their_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path))
+    first = open_profile(as_joined=True)
+    assert first.find_limit() is None
+    assert open_profile(as_joined=False).find_limit() is None
+    assert open_profile(as_joined=True).find_limit() == LEFT_OVER
