@@ -27,7 +27,7 @@ from typing import Any
 
 import pluggy
 
-from parallax_core.contracts.backend import BackendSpec
+from parallax_core.contracts.backend import BackendPython, BackendSpec
 from parallax_core.contracts.deployment import DeploymentSpec
 from parallax_core.contracts.dialect import DialectSpec
 from parallax_core.contracts.event import Event
@@ -175,6 +175,19 @@ def parallax_select_backend(
     """
 
 
+@hookspec(firstresult=True)
+def parallax_find_python(backend: BackendSpec) -> BackendPython | None:
+    """Name the Python that runs the workers of a backend which this environment cannot run.
+
+    Called by ``parallax serve`` and ``parallax doctor``; the first answer other than None counts, where the probe of
+    the backend fails and ``--python`` names none. Look at files only, and start nothing. Test it with its kit,
+    `parallax_core.testing.backend_python.BackendPythonConformance`.
+
+    Returns:
+        The Python, also if it cannot be used, with the reason; or None if you have no environment for the backend.
+    """
+
+
 @hookspec
 def parallax_extend_server(server: HttpSurface) -> None:
     """Add routes to the HTTP server; the same API keys apply as to all others.
@@ -193,8 +206,11 @@ def parallax_observe(event: Event) -> None:
 
 
 @hookspec
-def parallax_diagnose(config: Settings) -> Iterable[Finding]:  # type: ignore[empty-body]
-    """Report to ``parallax doctor``: versions, devices, known problems and their remedies. May take seconds."""
+def parallax_diagnose(config: Settings, backends: Sequence[BackendSpec]) -> Iterable[Finding]:  # type: ignore[empty-body]
+    """Report to ``parallax doctor``: versions, devices, known problems and their remedies. May take seconds.
+
+    ``backends`` are those that plugins offer.
+    """
 
 
 @hookspec

@@ -46,7 +46,15 @@ from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
 from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
 from parallax_core.checkpoint.weights_version import identify_weights
 from parallax_core.config.home import cache_folder, keys_folder, models_folder, state_folder
-from parallax_core.contracts.backend import Availability, Backend, BackendSpec, ModelChecker, Opens, StagePlan
+from parallax_core.contracts.backend import (
+    Availability,
+    Backend,
+    BackendPython,
+    BackendSpec,
+    ModelChecker,
+    Opens,
+    StagePlan,
+)
 from parallax_core.contracts.border import Border, check_cuts, count_border_bytes, describe_ends, list_borders
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.deployment import (
@@ -277,6 +285,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Availability",
     "Backend",
     "BackendFailed",
+    "BackendPython",
     "BackendSpec",
     "Capability",
     "DType",

@@ -1,4 +1,4 @@
-"""Folders for models, engines, keys and caches: in ``PARALLAX_HOME`` or the user's folders."""
+"""Folders for models, keys and caches: in ``PARALLAX_HOME`` or the user's folders."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ def config_folder() -> Path:
 def keys_folder() -> Path:
     """Return the folder of keys; the caller that writes there creates it, with access for the owner only."""
     return _folder("keys", platformdirs.user_data_path("parallax") / "keys")
-
-
-def engines_folder() -> Path:
-    """Return the folder of the environments of engines; it may not exist yet."""
-    return _folder("engines", platformdirs.user_data_path("parallax") / "engines")
 
 
 def state_folder(name: str) -> Path:

@@ -99,6 +99,18 @@ class Availability:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BackendPython:
+    """The Python that runs the workers of a backend, in an environment of its own."""
+
+    path: str
+    """Its absolute path."""
+    fault: str = ""
+    """Why it cannot run them, in a sentence; empty: nothing is known against it. Core checks its messages itself."""
+    remedy: str = ""
+    """How to correct that, such as a command; empty without a fault."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BackendSpec:
     """Offers a backend."""
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from parallax_core.base.errors import UsageError
 from parallax_core.config.serve import ServeSettings
-from parallax_core.contracts.engine_spec import EngineSpec
-from parallax_core.deploy.engine_environment import EngineEnvironment, find_environment, is_supported
 from parallax_core.models.backends import probe
 from parallax_core.plugins.host import PluginHost
 from parallax_core.wire.codec import WIRE_VERSION
@@ -44,37 +42,26 @@ def read_pythons(settings: ServeSettings, backends: Sequence[str]) -> dict[str, 
     return found
 
 
-def find_engine_pythons(settings: ServeSettings, plugins: PluginHost, backends: Sequence[str]) -> dict[str, str]:
-    """Return the interpreters of the environments that ``parallax engines install`` made, by backend.
+def find_own_pythons(settings: ServeSettings, plugins: PluginHost, backends: Sequence[str]) -> dict[str, str]:
+    """Return the interpreters that plugins name for backends that cannot run here, by backend.
 
-    The engine that is installed beside Parallax comes first, if it can run here; ``--python`` comes before both.
+    ``--python`` comes before them.
 
     Raises:
-        UsageError: if an environment cannot run this Parallax, or has a release of its engine that is not supported.
+        UsageError: if one cannot run workers of this Parallax, or its plugin says that it cannot run the backend.
     """
     found: dict[str, str] = {}
     named = {text.partition("=")[0] for text in settings.python}
     for offer in plugins.backends().offers if settings.listen is None else ():
         name = offer.spec.name
-        if offer.spec.engine is None or name not in backends or name in named or probe(offer).ok:
+        if name not in backends or name in named:
             continue
-        if environment := find_environment(name):
-            found[name] = str(environment.python)
-            check_python(found[name], name)
-            check_release(environment, offer.load(offer.spec.engine))
+        if (python := plugins.find_python(offer.spec)) and not probe(offer).ok:
+            if python.fault:
+                raise UsageError(python.fault, python.remedy)
+            found[name] = python.path
+            check_python(python.path, name)
     return found
-
-
-def check_release(environment: EngineEnvironment, spec: EngineSpec) -> None:
-    """Check the engine's release in its environment; a missing engine is left for the worker to report.
-
-    Raises:
-        UsageError: if it is not supported.
-    """
-    version, name = environment.read_version(spec.distributions), environment.note.backend
-    if version and not is_supported(version, spec.supported):
-        message = f"{environment.folder} has {name} {version}, and the backend {name!r} supports {spec.supported}"
-        raise UsageError(message, f"make the environment anew: parallax engines install {name}")
 
 
 def parse_pythons(texts: Sequence[str]) -> dict[str, str]:

@@ -43,7 +43,7 @@ class WorkerContext:
     place: HeadPlace
     """Where the head is."""
     describe: Callable[[], Join]
-    """Returns what the node says of itself when it joins, which is found once all services are made."""
+    """Returns what the node says of itself when it joins; called once all services are made."""
 
     @property
     def transport(self) -> Transport:

@@ -27,7 +27,7 @@ from parallax_core.deploy.executors import (
     make_place,
     make_registry,
 )
-from parallax_core.deploy.interpreter import find_engine_pythons, read_pythons
+from parallax_core.deploy.interpreter import find_own_pythons, read_pythons
 from parallax_core.deploy.layer_weights import cost_layers, place_layers
 from parallax_core.deploy.replicas import STAGE, ReplicaKind, WholeReplicas, find_kind
 from parallax_core.models.backends import choose_backend, find_backends, probe
@@ -246,7 +246,7 @@ def read_stage_options(settings: ServeSettings, plugins: PluginHost, added: Addi
     backends = split_backends(settings.backend, parallel.num_stages)
     kind = find_kind(settings, parallel, plugins)
     transport = plugins.transports().get(choose_transport_name(settings, parallel, kind))
-    pythons = {**find_engine_pythons(settings, plugins, backends), **read_pythons(settings, backends)}
+    pythons = {**find_own_pythons(settings, plugins, backends), **read_pythons(settings, backends)}
     here = {name for name in backends if settings.listen is None and name not in pythons}
     return StageOptions(
         settings=settings,

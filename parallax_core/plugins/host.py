@@ -16,7 +16,7 @@ from parallax_core.base.errors import BrokenPlugin, ParallaxError
 from parallax_core.config.config import Config
 from parallax_core.config.plugins import PluginSettings
 from parallax_core.config.schema import list_keys
-from parallax_core.contracts.backend import BackendSpec
+from parallax_core.contracts.backend import BackendPython, BackendSpec
 from parallax_core.contracts.deployment import DeploymentSpec
 from parallax_core.contracts.dialect import Dialect, DialectSpec
 from parallax_core.contracts.event import Event
@@ -42,7 +42,7 @@ H = TypeVar("H", bound=HttpSurface)
 
 OpenDialect = Callable[[Any, Any], Dialect]
 
-EXTENDING = ("parallax_select_backend", "parallax_extend_server", "parallax_observe")
+EXTENDING = ("parallax_select_backend", "parallax_find_python", "parallax_extend_server", "parallax_observe")
 DIAGNOSE_S = 60.0
 """The most seconds a plugin may take for ``parallax doctor``."""
 
@@ -194,22 +194,39 @@ class PluginHost:
         self, model_config: Mapping[str, Any], available: Sequence[str], with_blocks: Sequence[str] = ()
     ) -> str | None:
         """Return the first backend of ``available`` that a plugin selects for a model, or None."""
-        hook, names = "parallax_select_backend", tuple(available)
-        for implementation in reversed(self._caller.find(hook)):  # pluggy's order for firstresult
+        names = tuple(available)
+        given = {"model_config": model_config, "available": names, "with_blocks": tuple(with_blocks)}
+        for key, answer in self._answers("parallax_select_backend", given):
+            if isinstance(answer, str) and answer in names:
+                logger.info("backend %r was chosen by plugin %r", answer, self._caller.record(key).name)
+                return answer
+            self._refuse(key, f"parallax_select_backend returned {answer!r}, which is not one of {list(names)}")
+        return None
+
+    def find_python(self, backend: BackendSpec) -> BackendPython | None:
+        """Return the Python that a plugin names for the workers of a backend; None: no plugin knows one."""
+        for key, answer in self._answers("parallax_find_python", {"backend": backend}):
+            if isinstance(answer, BackendPython):
+                return answer
+            self._refuse(key, f"parallax_find_python returned {answer!r}, which is not a BackendPython")
+        return None
+
+    def _answers(self, hook: str, given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+        """Yield each answer but None with its plugin's key, in pluggy's order for firstresult."""
+        for implementation in reversed(self._caller.find(hook)):
             key = implementation.plugin_name
-            call = self._caller.bind(
-                implementation, hook, model_config=model_config, available=names, with_blocks=tuple(with_blocks)
-            )
-            match self._caller.attempt(key, call):
-                case (str() as name,) if name in names:
-                    logger.info("backend %r was chosen by plugin %r", name, self._caller.record(key).name)
-                    return name
+            match self._caller.attempt(key, self._caller.bind(implementation, hook, **given)):
                 case (None,):
                     continue
-                case (other,):
-                    self._caller.fail(key, ValueError(f"{hook} returned {other!r}, which is not one of {list(names)}"))
-            self._warn(key)
-        return None
+                case (answer,):
+                    yield key, answer
+                case None:
+                    self._warn(key)
+
+    def _refuse(self, key: str, reason: str) -> None:
+        """Count a plugin as broken, since its answer cannot be used."""
+        self._caller.fail(key, ValueError(reason))
+        self._warn(key)
 
     def extend_server(self, open_surface: Callable[[], H]) -> Iterator[tuple[PluginRecord, H]]:
         """Let each plugin extend the server; yield the surfaces of plugins that did not raise.
@@ -255,8 +272,8 @@ class PluginHost:
 
     def diagnose(self) -> Iterator[tuple[PluginRecord, Finding]]:
         """Yield the findings of each plugin; a plugin that raises or takes too long is broken."""
-        config = self._read_settings()
-        for key, finding in self._caller.collect("parallax_diagnose", Finding, DIAGNOSE_S, config=config):
+        given = {"config": self._read_settings(), "backends": [offer.spec for offer in self.backends().offers]}
+        for key, finding in self._caller.collect("parallax_diagnose", Finding, DIAGNOSE_S, **given):
             yield self._caller.record(key), finding
 
     def shutdown(self, limit_s: float) -> None:

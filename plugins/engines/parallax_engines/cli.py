@@ -10,7 +10,8 @@ import typer
 
 from parallax_core.api import BackendSpec, EngineBuild, EngineSpec, UnknownName
 from parallax_core.api.cli import PluginHost, UsageError, make_display, new_app, print_table
-from parallax_core.api.engines import Offer, find_environment, probe
+from parallax_core.api.deployment import Offer, probe
+from parallax_engines.environment import find_environment
 from parallax_engines.install import EngineInstall, choose_build, remove_environment
 
 app = new_app("Install, list and remove engines, such as vLLM, in environments of their own.")

@@ -17,7 +17,7 @@ import msgspec
 
 from parallax_core.api import EngineBuild, EngineSpec, Machine, ParallaxError, PipStep, Progress, silent
 from parallax_core.api.cli import UsageError, normalize
-from parallax_core.api.engines import (
+from parallax_engines.environment import (
     NOTE,
     EngineEnvironment,
     EngineNote,

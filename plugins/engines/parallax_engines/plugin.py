@@ -1,8 +1,10 @@
-"""Offers replicas of engines that schedule themselves, and the service by which nodes run them."""
+"""Offers replicas of engines that schedule themselves, their node service, and environments."""
 
 from __future__ import annotations
 
-from parallax_core.api import NodeServiceSpec, Ref, ReplicaSpec, hookimpl
+from collections.abc import Iterable, Sequence
+
+from parallax_core.api import BackendPython, BackendSpec, Finding, NodeServiceSpec, Ref, ReplicaSpec, hookimpl
 
 PACKAGE = "parallax_engines"
 
@@ -30,3 +32,19 @@ def parallax_register_node_services() -> list[NodeServiceSpec]:
             node=Ref(f"{PACKAGE}.node_service:EngineService"),
         )
     ]
+
+
+@hookimpl
+def parallax_find_python(backend: BackendSpec) -> BackendPython | None:
+    """Name the interpreter of the environment that ``parallax engines install`` made."""
+    from parallax_engines.environment import find_backend_python
+
+    return find_backend_python(backend)
+
+
+@hookimpl
+def parallax_diagnose(backends: Sequence[BackendSpec]) -> Iterable[Finding]:
+    """Report on the releases of engines, and on their environments."""
+    from parallax_engines.environment import examine_engines
+
+    return examine_engines(backends)

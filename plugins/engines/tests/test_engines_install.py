@@ -11,8 +11,8 @@ import pytest
 
 from parallax_core.api import EngineSpec, Machine, ParallaxError, PipStep, Ref
 from parallax_core.api.cli import UsageError
-from parallax_core.api.engines import NOTE, find_environment
 from parallax_engines import install as engine_install
+from parallax_engines.environment import NOTE, find_environment
 from parallax_engines.install import EngineInstall, choose_build, find_pip_error, remove_environment
 from parallax_engines.local_source import find_family, list_sources
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib import metadata
 from typing import Annotated, Literal
 
 import typer
 
 from parallax_core.api import Finding, ParallaxError
 from parallax_core.api.cli import Config, ConfigFile, PluginHost, new_app
-from parallax_core.api.engines import find_environment, is_supported, probe
+from parallax_core.api.deployment import probe
 from parallax_core.api.installation import localize_here, run_moved
 from parallax_manage.machine import examine_machine
 from parallax_manage.plugins import describe_plugins
@@ -78,7 +77,6 @@ def _examine(loaded: Config, host: PluginHost) -> Iterator[Finding]:
     yield from examine_machine()
     yield from (finding for _, finding in host.diagnose())
     yield from _examine_backends(host)
-    yield from _examine_engines(host)
     yield from _examine_plugins(host)
 
 
@@ -99,7 +97,7 @@ def _examine_backends(host: PluginHost) -> Iterator[Finding]:
         yield Finding(topic="backends", status="error", message="no backend is installed", remedy=remedy)
     for offer in registry.offers:
         found = probe(offer)
-        is_elsewhere = not found.ok and offer.spec.engine is not None and find_environment(offer.spec.name) is not None
+        is_elsewhere = not found.ok and host.find_python(offer.spec) is not None
         message = f"can run on {found.device}" if found.ok else found.reason
         if is_elsewhere:
             message = "can run in the environment of its engine"
@@ -107,28 +105,6 @@ def _examine_backends(host: PluginHost) -> Iterator[Finding]:
         origin = f" of {offer.plugin.origin}" if offer.spec.name in conflicts else ""
         topic = f"backend {offer.spec.name}{origin}"
         yield Finding(topic=topic, status=status, message=message, remedy=found.advice)
-
-
-def _examine_engines(host: PluginHost) -> Iterator[Finding]:
-    """Yield the installed and the supported releases of each engine, and its environment."""
-    for offer in host.backends().offers:
-        if offer.spec.engine is None:
-            continue
-        name, spec, topic = offer.spec.name, offer.load(offer.spec.engine), f"engine {offer.spec.name}"
-        install = f"parallax engines install {name}"
-        if (environment := find_environment(name)) is None:
-            message = f"{spec.supported} is supported, and there is no environment with it"
-            yield Finding(topic=topic, status="ok", message=message, remedy="" if probe(offer).ok else install)
-            continue
-        version = environment.read_version(spec.distributions)
-        message = f"{version or 'none'} ({environment.note.build}) in {environment.folder}"
-        message += f"; {spec.supported} is supported"
-        is_same = environment.note.core == metadata.version("parallax-core")
-        if not is_same:
-            message += f"; made with parallax-core {environment.note.core}"
-        is_right = is_same and bool(version) and is_supported(version, spec.supported)
-        status: Status = "ok" if is_right else "warning"
-        yield Finding(topic=topic, status=status, message=message, remedy="" if is_right else install)
 
 
 def _examine_plugins(host: PluginHost) -> Iterator[Finding]:
