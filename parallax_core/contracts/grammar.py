@@ -176,3 +176,14 @@ class GrammarLibrary(Protocol):
         Raises:
             InvalidRequest: if there is none; ``param`` is a field of the body.
         """
+
+    def read_calls(self, parser: Parser, forced: str | None, tools: Collection[str]) -> Parser:
+        """Return the parser of an answer whose calls are JSON that the server reads; see `AskedAnswer`.
+
+        At the end of the answer, a list that was cut off before its first call is no text.
+
+        Args:
+            parser: finds the reasoning; what it takes for content is a call, or may be a list of calls.
+            forced: the tool that the answer has to call; empty: any of them; None: it need not call any.
+            tools: the names of the tools that a list may call.
+        """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from parallax_core.contracts.grammar import (
     ModelGrammars,
     WrittenGrammar,
 )
+from parallax_core.contracts.parser import Parser
 
 GROUP = "parallax.grammars"
 """The entry-point group of a function that returns `GrammarLibrary`."""
 
 
+@cache
 def find_library() -> GrammarLibrary:
     """Return the installed library; of several, the first by name."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
@@ -63,6 +66,11 @@ class NoLibrary:
     def read_ebnf(self, text: str) -> str:
         """Return the text: the grammar is refused when it is written."""
         return text
+
+    def read_calls(self, parser: Parser, forced: str | None, tools: Collection[str]) -> Parser:
+        """Return the parser: without a grammar no answer has such calls."""
+        del forced, tools
+        return parser
 
 
 def _refuse(field: str = "") -> InvalidRequest:

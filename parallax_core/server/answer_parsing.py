@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from parallax_core.base.json_scan import JsonScan
+from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Delta
 from parallax_core.contracts.parser import AnswerInfo, Content, Informed, Parser, Piece, Reasoning, ToolCall
+from parallax_core.models.grammars import find_library
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.body_messages import ResponseForm
-from parallax_core.server.forced_calls import ForcedCallParser
-from parallax_core.server.freeform_calls import FreeformCallParser
-from parallax_core.server.listed_calls import ListedCallParser, is_begun_list
 from parallax_core.server.response_models import (
     ChatDelta,
     ChatMessage,
@@ -53,11 +52,10 @@ def make_parser(parser: OutputParser | None, form: ResponseForm) -> Parser:
     if isinstance(optional, Informed):
         tools = form.tools if has_own_calls else {}
         optional.begin(AnswerInfo(prompt_end=form.prompt_end, tools=tools, calls_come_first=form.calls_come_first))
-    if form.is_freeform:
-        return FreeformCallParser(made, form.forced_call or "")
-    if form.forced_call is not None:
-        return ForcedCallParser(made, form.forced_call)
-    return ListedCallParser(made, form.tools) if form.lists_calls else made
+    if form.call_reader:
+        reader: Ref[Callable[[Parser, str], Parser]] = Ref(form.call_reader)
+        return reader.load()(made, form.forced_call or "")
+    return made if has_own_calls else find_library().read_calls(made, form.forced_call, form.tools)
 
 
 class AnswerParsing:
@@ -69,7 +67,7 @@ class AnswerParsing:
     def __init__(self, parser: OutputParser | None, form: ResponseForm) -> None:
         self._parser = make_parser(parser, form)
         self._allows_many = form.allows_many_calls
-        self._is_forced, self._lists_calls = form.forced_call is not None, form.lists_calls
+        self._is_forced = form.forced_call is not None
         self._num_undecided = 0
         self._is_reasoning = False
         self._is_cut = False
@@ -88,8 +86,7 @@ class AnswerParsing:
         """Return the pieces that a delta completes, neighbours of one kind joined."""
         pieces = list(self._parser.feed(delta.text))
         if delta.ended:
-            left = self._parser.finish()
-            pieces += [piece for piece in left if not (self._lists_calls and is_begun_list(piece))]
+            pieces += self._parser.finish()
         self._count(len(delta.tokens), pieces, has_ended=delta.ended is not None)
         return join(self._cut(pieces))
 

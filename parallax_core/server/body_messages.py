@@ -116,8 +116,9 @@ class ResponseForm(msgspec.Struct, frozen=True, kw_only=True):
     """The tools whose arguments have to follow their schemas, if the model calls them."""
     forced_call: str | None = None
     """The tool that the answer has to call; empty: any of them; None: it need not call any."""
-    is_freeform: bool = False
-    """Whether the answer is the input of the tool that it has to call, as text."""
+    call_reader: str = ""
+    """The target of what reads an answer as a call, in a form of the dialect: it gets the parser of the model and the
+    tool, and returns a `Parser`. Empty: calls are in the format of the model, or in JSON."""
     lists_calls: bool = False
     """Whether a call is an item of a list in JSON, since the model has no format for calls, or an unknown one."""
     calls_come_first: bool = False

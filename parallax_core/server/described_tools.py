@@ -1,7 +1,7 @@
 """Describes tools and earlier calls to models with chat templates that cannot.
 
 Such a model was not trained to call tools, or the format is not known. What it reads is in the system turn, and it
-calls them by a list in JSON; see `parallax_core.server.listed_calls`.
+calls them by a list in JSON; see `GrammarLibrary.read_calls`.
 """
 
 from __future__ import annotations

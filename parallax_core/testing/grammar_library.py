@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.grammar import AskedAnswer, CompiledGrammar, Grammar, GrammarLibrary, ModelGrammars
-from parallax_core.contracts.parser import AllowedAnswers, Content, Piece
+from parallax_core.contracts.parser import AllowedAnswers, Content, Piece, ToolCall
+from parallax_core.testing.parser import join_pieces
 from parallax_core.testing.promise import broken, expect
 
 MASK = "Return the tokens that may come next, one bit for each"
@@ -20,6 +21,8 @@ INVALID = "Return the grammar compiled; may take long, and is called on any thre
 JSON_CALLS = "a call is JSON that the server reads"
 IN_FORMAT = "Makes that parser, which has begun an answer and may be a `GrammarWriter`"
 LEFT_OUT = "The schema of a tool that is not strict may be left out if the grammar cannot be compiled with it."
+READS = "Return the parser of an answer whose calls are JSON that the server reads"
+CUT = "a list that was cut off before its first call is no text"
 CHECKED = "Return a grammar that ``check`` has passed"
 END = 0
 """The token that ends answers."""
@@ -92,6 +95,28 @@ class GrammarLibraryConformance:
         for grammar, answer in ((free, "No."), (form, "{}")):
             model.check(grammar, answer, LISTED % WRONG, JSON_CALLS)
             model.check(grammar, LISTED % RIGHT, f"{LISTED % RIGHT} then", JSON_CALLS)
+
+    def test_calls_in_json_are_read(self) -> None:
+        """Calls are found however their text is cut, and other answers are text."""
+        library = self.make_library()
+        call = [ToolCall(0, "spell", RIGHT)]
+        for forced, text, found in (
+            ("spell", RIGHT, call),
+            ("", LISTED % RIGHT, call),
+            (None, LISTED % RIGHT, call),
+            (None, "[No]", [Content("[No]")]),
+        ):
+            for size in (1, len(text)):
+                parser = library.read_calls(GoParser(), forced, {"spell"})
+                pieces = [piece for start in range(0, len(text), size) for piece in parser.feed(text[start:][:size])]
+                read = join_pieces([*pieces, *parser.finish()])
+                assert read == found, broken(f"{text!r} in parts of {size} is read as {read}", READS)
+
+    def test_list_that_is_cut_off_is_no_text(self) -> None:
+        """An answer may end anywhere."""
+        parser = self.make_library().read_calls(GoParser(), None, {"spell"})
+        left = [*parser.feed('[{"na'), *parser.finish()]
+        assert not left, broken(f"it is read as {left}", CUT)
 
     def test_parser_writes_the_grammar_of_its_format(self, tmp_path: Path) -> None:
         """The library asks the parser of a format that knows its grammar."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from parallax_core.api import Parser
 from parallax_core.api.grammars import AskedAnswer, Grammar, GrammarCheck, WrittenGrammar
 from parallax_core.testing.grammar_library import GrammarLibraryConformance, change
+from parallax_grammars.forced_calls import ForcedCallParser
 from parallax_grammars.library import LlguidanceLibrary
 from parallax_grammars.model_grammars import LlguidanceGrammars
 from tests.conformance.harness import find_failures
@@ -79,6 +81,21 @@ class Lenient(LlguidanceLibrary):
         return await super().check_answer(change(asked, strict_tools=()), check)
 
 
+class Deaf(LlguidanceLibrary):
+    """Takes calls for text."""
+
+    def read_calls(self, parser: Parser, forced: str | None, tools: Collection[str]) -> Parser:
+        del forced, tools
+        return parser
+
+
+class Talkative(LlguidanceLibrary):
+    """Shows what is left of a list."""
+
+    def read_calls(self, parser: Parser, forced: str | None, tools: Collection[str]) -> Parser:
+        return ForcedCallParser(parser, "") if forced is None else super().read_calls(parser, forced, tools)
+
+
 def with_grammars(grammars: type[LlguidanceGrammars]) -> type[LlguidanceLibrary]:
     class Library(LlguidanceLibrary):
         def open_model(self, file: Path, vocab_size: int, stop_ids: Iterable[int]) -> LlguidanceGrammars:
@@ -95,6 +112,8 @@ def with_grammars(grammars: type[LlguidanceGrammars]) -> type[LlguidanceLibrary]
         (with_grammars(Unforced), "test_forced_calls_are_the_arguments_or_a_list"),
         (with_grammars(Formless), "test_model_without_a_format_lists_its_calls_or_answers"),
         (with_grammars(Silent), "test_parser_writes_the_grammar_of_its_format"),
+        (Deaf, "test_calls_in_json_are_read"),
+        (Talkative, "test_list_that_is_cut_off_is_no_text"),
         (Unchecked, "test_bad_schema_is_left_out_unless_it_must_hold"),
         (Lenient, "test_bad_schema_is_left_out_unless_it_must_hold"),
     ],

@@ -40,6 +40,8 @@ FIELDS = {
     "response_format": "text.format",
 }
 """The names of fields of a chat request in the Responses API, where they differ."""
+FREEFORM = "parallax_api_responses.freeform_calls:FreeformCallParser"
+"""What reads an answer that is the input of a custom tool."""
 
 
 HISTORY: TypeAdapter[list[Any]] = TypeAdapter(InputParts)
@@ -88,7 +90,7 @@ def read_responses(reader: BodyReader, body: ResponsesRequest, ask: BodyRequest)
         grammar_field=FIELDS.get(field, field) if freeform is None else f"{freeform.path}.format",
         tool_fields=_list_schema_fields(body),
         forced_call=reading.form.forced_call if freeform is None else freeform.full_name,
-        is_freeform=freeform is not None,
+        call_reader="" if freeform is None else FREEFORM,
         plan=msgspec.msgpack.encode(plan),
     )
     return check_lengths(msgspec.structs.replace(reading, form=form), ask, "input", "shorten the conversation")

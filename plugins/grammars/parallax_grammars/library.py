@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from parallax_core.api import Parser
 from parallax_core.api.grammars import AskedAnswer, Grammar, GrammarCheck
+from parallax_grammars.forced_calls import ForcedCallParser
+from parallax_grammars.listed_calls import ListedCallParser
 from parallax_grammars.model_grammars import LlguidanceGrammars
 from parallax_grammars.tool_schemas import check_answer
 
@@ -29,3 +32,7 @@ class LlguidanceLibrary:
     async def check_answer(self, asked: AskedAnswer, check: GrammarCheck) -> tuple[Grammar, Sequence[str]]:
         """Return a grammar that can be compiled; see `GrammarLibrary.check_answer`."""
         return await check_answer(asked, check)
+
+    def read_calls(self, parser: Parser, forced: str | None, tools: Collection[str]) -> Parser:
+        """Return a parser of calls in JSON; see `GrammarLibrary.read_calls`."""
+        return ListedCallParser(parser, tools) if forced is None else ForcedCallParser(parser, forced)

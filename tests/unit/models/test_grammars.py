@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -15,6 +16,14 @@ from parallax_core.models.tokenizer import ModelTokenizer
 from tests.unit.tinymodel import write_model
 
 HINT = "install it on the server: pip install parallax-grammars"
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Have the library looked for anew, in each test and after it."""
+    find_library.cache_clear()
+    yield
+    find_library.cache_clear()
 
 
 def test_library_is_the_first_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

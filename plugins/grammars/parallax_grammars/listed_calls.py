@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from parallax_core.contracts.parser import Content, Parser, Piece
-from parallax_core.server.forced_calls import HEAD, ForcedCallParser
+from parallax_core.api import Content, Parser, Piece
+from parallax_grammars.forced_calls import HEAD, ForcedCallParser
 
 BEGIN = '[{"name":'
 """The beginning of a list of calls, without white space."""
@@ -24,6 +24,10 @@ class ListedCallParser(ForcedCallParser):
         super().__init__(inner, "")
         self._names = names
         self._is_text = False
+
+    def finish(self) -> Sequence[Piece]:
+        """See `Parser.finish`; a list that was cut off before its first call is no text."""
+        return [piece for piece in super().finish() if not is_begun_list(piece)]
 
     def _read(self, pieces: Sequence[Piece]) -> list[Piece]:
         found: list[Piece] = []

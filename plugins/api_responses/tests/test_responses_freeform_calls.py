@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_core.contracts.parser import ToolCall
-from parallax_core.server.freeform_calls import FreeformCallParser
+from parallax_api_responses.freeform_calls import FreeformCallParser
+from parallax_core.api import ToolCall
 from parallax_models.parsers.json_calls import HermesParser
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<"), min_size=1)

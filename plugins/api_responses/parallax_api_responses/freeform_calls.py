@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from parallax_core.contracts.parser import Content, Parser, Piece, ToolCall
+from parallax_core.api import Content, Parser, Piece, ToolCall
 
 OPENING, CLOSING = '{"input":"', '"}'
 """The arguments of the call, before and after the input."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from parallax_core.base.json_scan import JsonScan
-from parallax_core.contracts.parser import Content, Parser, Piece, ToolCall
+from parallax_core.api import Content, JsonScan, Parser, Piece, ToolCall
 
 HEAD = re.compile(r'[\s,\[\]}]*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*(?=\{)')
 """The text between the arguments of two calls."""

@@ -16,8 +16,8 @@ from parallax_core.api import Content, Parser, Piece, Reasoning, ToolCall
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import BodyRequest, ParsedBody, ParserTraits, RefusedBody
 from parallax_core.server.body_reader import BodyReader
-from parallax_core.server.listed_calls import ListedCallParser
-from parallax_core.testing.parser import ParserConformance, join_pieces
+from parallax_core.testing.parser import ParserConformance, find_lost, join_pieces
+from parallax_grammars.listed_calls import BEGIN, ListedCallParser
 from tests.conformance.parsers import ThinkParser
 from tests.unit.server.dialects import BODIES
 from tests.unit.server.scripted import HERMES, ScriptedSite, only_reasoning
@@ -40,6 +40,13 @@ class TestListedCalls(ParserConformance):
 
     def make_parser(self) -> Parser:
         return ListedCallParser(ThinkParser(), NAMES)
+
+    def test_answer_that_breaks_off_loses_nothing(self) -> None:
+        """But a list that was cut off before its first call, which is no text."""
+        for text, _ in self.samples:
+            for stop in range(len(text)):
+                lost = find_lost(text[:stop], parse([text[:stop]]), self.marks)
+                assert lost == "" or (len(lost) > 1 and BEGIN.startswith("".join(lost.split())[: len(BEGIN)]))
 
 
 def parse(parts: Sequence[str]) -> list[Piece]:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_core.api import Content, Parser, Piece, Reasoning, ToolCall
-from parallax_core.server.forced_calls import ForcedCallParser
 from parallax_core.testing.parser import ParserConformance, join_pieces
+from parallax_grammars.forced_calls import ForcedCallParser
 from tests.conformance.parsers import ThinkParser
 
 ARGUMENTS = '{"a": "}] \\" {", "b": [1, {"c": {}}]}'
