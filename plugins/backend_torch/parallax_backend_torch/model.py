@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from parallax_backend_torch.config import FULL, SLIDING, Config
+from parallax_backend_torch.rope import limit_context
 from parallax_backend_torch.step import Carried, LayerCache, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
@@ -95,7 +96,7 @@ def read_shape(config: Config, *, is_tied: bool = False) -> Shape:
         num_layers=config.count("num_hidden_layers"),
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
-        context_length=config.count("max_position_embeddings"),
+        context_length=limit_context(config),
         is_tied=config.flag("tie_word_embeddings", default=is_tied),
         eps=config.number("rms_norm_eps", 1e-6),
     )

@@ -1,4 +1,4 @@
-"""Rotary position embeddings (rope, arXiv 2104.09864), with linear, Llama 3's and YaRN's scaling."""
+"""Rotary position embeddings (rope, arXiv 2104.09864), with linear, Llama 3's, YaRN's and LongRoPE's scaling."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from parallax_backend_torch.config import HINT, Config
 from parallax_core.api import Unsupported
 
 Range = tuple[float, float]
+
+LONG = ("longrope", "su")
+"""The names of LongRoPE, that of the first Phi-3 last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +66,13 @@ def make_rope(config: Config, width: int, kind: str = "") -> Rope:
         case "default":
             pass
         case "linear":
-            frequencies = frequencies / float(settings["factor"])
+            frequencies = frequencies / _read_number(settings, "factor")
         case "llama3":
-            frequencies = _stretch_low(frequencies, settings)
+            frequencies = _stretch_low(frequencies, settings, _read_trained(settings, config))
         case "yarn":
             frequencies, scale = _stretch_yarn(frequencies, settings, config), _find_attention_factor(settings)
+        case "longrope" | "su":
+            frequencies, scale = frequencies / _read_factors(settings, rotated), _find_long_factor(settings, config)
         case _:
             raise Unsupported(f"rope of the type {name!r} is not supported", HINT)
     return Rope(frequencies, scale)
@@ -87,7 +92,8 @@ def read_rope(config: Config, kind: str = "") -> Mapping[str, Any]:
     if not parameters:
         parameters = dict(config.table("rope_scaling"))
         parameters.setdefault("rope_type", parameters.pop("type", "default"))
-    parameters.setdefault("rope_theta", config.number("rope_theta", 10_000.0))
+    if "rope_theta" not in parameters:
+        parameters["rope_theta"] = config.number("rope_theta", 10_000.0)
     if config.has("partial_rotary_factor"):
         parameters.setdefault("partial_rotary_factor", config.number("partial_rotary_factor"))
     return parameters
@@ -98,10 +104,54 @@ def scale_magnitude(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _stretch_low(frequencies: torch.Tensor, settings: Mapping[str, Any]) -> torch.Tensor:
+def limit_context(config: Config) -> int:
+    """Return the most tokens of a sequence: for LongRoPE, those whose factors are the short ones.
+
+    For longer sequences the authors change the factors of all tokens, those before too, which a cache has to keep.
+    """
+    length, settings = config.count("max_position_embeddings"), config.table("rope_parameters")
+    settings = settings or config.table("rope_scaling")
+    is_long = settings.get("rope_type", settings.get("type")) in LONG
+    return min(length, int(_read_trained(settings, config))) if is_long else length
+
+
+def _read_number(settings: Mapping[str, Any], name: str) -> float:
+    """Return a number of the settings of rope, or raise `Unsupported` that names it."""
+    value = settings.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise Unsupported(f"the rope in config.json has no {name!r} above 0: it is {value!r}", HINT)
+    return float(value)
+
+
+def _read_trained(settings: Mapping[str, Any], config: Config) -> float:
+    """Return the number of tokens a model was trained for, before its rope was scaled."""
+    name = "original_max_position_embeddings"
+    if settings.get(name) is not None:
+        return _read_number(settings, name)
+    return float(config.count(name, default=config.count("max_position_embeddings")))
+
+
+def _read_factors(settings: Mapping[str, Any], rotated: int) -> torch.Tensor:
+    """Return the divisors of frequencies of LongRoPE for sequences that the model was trained for."""
+    factors = settings.get("short_factor")
+    if not isinstance(factors, list) or len(factors) != rotated // 2:
+        message = f"'short_factor' of the rope in config.json is not a list of {rotated // 2} numbers"
+        raise Unsupported(message, HINT)
+    return torch.tensor(factors, dtype=torch.float32)
+
+
+def _find_long_factor(settings: Mapping[str, Any], config: Config) -> float:
+    """Return the factor of cosines and sines (arXiv 2402.13753, section 3)."""
+    if settings.get("attention_factor") is not None:
+        return _read_number(settings, "attention_factor")
+    trained = _read_trained(settings, config)
+    factor = settings.get("factor") or config.count("max_position_embeddings") / trained
+    return math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
+
+
+def _stretch_low(frequencies: torch.Tensor, settings: Mapping[str, Any], trained: float) -> torch.Tensor:
     """Divide low frequencies by the factor, keep high ones, and interpolate between them (Llama 3.1)."""
-    factor, trained = float(settings["factor"]), float(settings["original_max_position_embeddings"])
-    low, high = float(settings["low_freq_factor"]), float(settings["high_freq_factor"])
+    factor, low, high = (_read_number(settings, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     turns = trained * frequencies / (2 * math.pi)  # in the context the model was trained for
     share = ((turns - low) / (high - low)).clamp(0, 1)
     return frequencies * (share + (1 - share) / factor)
@@ -109,7 +159,7 @@ def _stretch_low(frequencies: torch.Tensor, settings: Mapping[str, Any]) -> torc
 
 def _stretch_yarn(frequencies: torch.Tensor, settings: Mapping[str, Any], config: Config) -> torch.Tensor:
     """Divide frequencies of few rotations by the factor, and keep those of many rotations (YaRN, section 3.2)."""
-    trained, base = float(settings["original_max_position_embeddings"]), float(settings["rope_theta"])
+    trained, base = _read_trained(settings, config), float(settings["rope_theta"])
     factor = settings.get("factor") or config.count("max_position_embeddings") / trained
     width = 2 * len(frequencies)
 

@@ -45,6 +45,7 @@ def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
             for kind, base, share in zip(kinds, bases, shares, strict=False)
         }
         found["rope_parameters"] = ropes
+        del found["rope_theta"]
         ropes.get(FULL, {}).update(reader.table("rope_scaling"))
     return found
 
