@@ -1,4 +1,4 @@
-"""Rotary position embeddings (rope, arXiv 2104.09864), with linear, Llama 3's, YaRN's and LongRoPE's scaling."""
+"""Rotary position embeddings (rope, arXiv 2104.09864): plain, and scaled in the usual ways."""
 
 from __future__ import annotations
 
