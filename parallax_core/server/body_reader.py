@@ -27,7 +27,6 @@ from parallax_core.server.body_messages import (
     make_sound,
     unpack,
 )
-from parallax_core.server.chat_grammar import check_answer
 from parallax_core.server.grammar_check import check_grammar
 from parallax_core.server.model_name import find_model
 from parallax_core.server.strict_json import read_body
@@ -95,34 +94,6 @@ def _rewrite(ask: BodyRequest) -> bytes:
         return ask.body
     rewrite: Ref[Callable[[bytes], bytes]] = Ref(ask.reader)
     return rewrite.load()(ask.body)
-
-
-class LocalReader:
-    """Reads bodies in the calling task, for tests and measurements; it blocks the event loop."""
-
-    def __init__(self, reader: BodyReader) -> None:
-        self._reader = reader
-
-    async def start(self) -> None:
-        """Do nothing."""
-
-    def start_others(self) -> None:
-        """Do nothing."""
-
-    async def stop(self) -> None:
-        """Do nothing."""
-
-    @property
-    def takes_grammars(self) -> bool:
-        """Whether bodies may ask for a grammar; see `BodyReading`."""
-        return self._reader.text.grammars.can_prepare()
-
-    async def read(self, ask: BodyRequest) -> BodyResult:
-        """Read a body; see `BodyReading`."""
-        return await check_answer(self._reader.answer(ask), self._check)
-
-    async def _check(self, grammar: Grammar) -> None:
-        self._reader.text.grammars.compile(grammar)
 
 
 def load_bodies(targets: Mapping[str, tuple[str, str]]) -> dict[str, LoadedBody]:

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "parallax_core": 42_190,
+    "parallax_core": 42_140,
     "parallax_core/testing": 10_850,
     "tests": 80_000,
     "docs/examples": 1_600,

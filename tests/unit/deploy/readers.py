@@ -6,7 +6,8 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.deploy.deployment import Deployment
 from parallax_core.deploy.services import ServiceMaker
 from parallax_core.server.body_messages import ParserTraits
-from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.body_reader import BodyReader
+from tests.support.local_reader import LocalReader
 from tests.unit.server.dialects import BODIES
 
 

@@ -34,7 +34,7 @@ from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.node.routing.router import Router
 from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import BodyReading, ParserTraits
-from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.meters import Meters
 from parallax_core.server.options import ServerOptions
@@ -50,6 +50,7 @@ from parallax_core.server.response_models import (
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.testing.toy import Toy
+from tests.support.local_reader import LocalReader
 from tests.unit.server.dialects import BODIES, make_plugins
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .,!?"

@@ -30,12 +30,13 @@ from parallax_core.node.routing.router import Router
 from parallax_core.node.text_engine import TextEngine
 from parallax_core.server.app import make_app
 from parallax_core.server.body_messages import ParserTraits
-from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
+from tests.support.local_reader import LocalReader
 from tests.unit.server.dialects import BODIES, make_plugins
 from tests.unit.tinymodel import write_model
 

@@ -9,7 +9,8 @@ from typing import Any
 from parallax_core.engine.limits import Limits
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.server.body_messages import BodyRequest, BodyResult
-from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.body_reader import BodyReader
+from tests.support.local_reader import LocalReader
 from tests.unit.server.dialects import BODIES
 from tests.unit.server.letters import Letters, Site, error_of
 from tests.unit.server.listening import Listening, request, until

@@ -15,9 +15,9 @@ from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.body_messages import BodyRequest, BodyResult
-from parallax_core.server.body_reader import LocalReader
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.plugin_routes import extend_app
+from tests.support.local_reader import LocalReader
 from tests.unit.server.dialects import make_plugins
 from tests.unit.server.letters import Site, error_of
 from tests.unit.server.plugin_reader import READER, REWRITER, Asked

@@ -21,7 +21,7 @@ from parallax_core.node.routing.router import Router
 from parallax_core.server import run
 from parallax_core.server.app import make_app
 from parallax_core.server.bind import bind_socket
-from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.drain import Drain
 from parallax_core.server.hosting import FixedModel
 from parallax_core.server.meters import Meters
@@ -29,6 +29,7 @@ from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.testing.fault import Fault, FaultStage
+from tests.support.local_reader import LocalReader
 from tests.unit.server.dialects import BODIES, make_plugins
 from tests.unit.server.letters import TOY, Letters
 from tests.unit.server.listening import request

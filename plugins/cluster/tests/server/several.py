@@ -16,12 +16,13 @@ from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.routing.router import Router
 from parallax_core.server.body_messages import ParserTraits
-from parallax_core.server.body_reader import BodyReader, LocalReader
+from parallax_core.server.body_reader import BodyReader
 from parallax_core.server.hosting import FixedModel
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.testing.toy import Toy
+from tests.support.local_reader import LocalReader
 from tests.unit.server.dialects import BODIES
 from tests.unit.server.letters import ALPHABET, Letters, Site
 
