@@ -132,3 +132,12 @@ def test_ends_of_a_stage_have_the_dtype_of_activations_unless_it_is_fixed() -> N
         TensorSpec(2, "float32", "mix", (), is_exact=True),
     )
     assert describe_ends(shape, LayerRange(0, 3), "bfloat16") == ((), ())
+
+
+@pytest.mark.parametrize(("cut", "near"), [(1, "2"), (3, "2 or 4"), (7, "6 or 8"), (9, "8")], ids=str)
+def test_refused_cut_names_the_nearest_border_on_each_side(cut: int, near: str) -> None:
+    """Layers of two stay together, so that a stage may begin with each even one."""
+    shape = make_shape(*(read(index - 1) if index % 2 else LAYER for index in range(10)))
+    with pytest.raises(Unsupported, match=f"cannot be cut between layers {cut - 1} and {cut}: ") as caught:
+        check_cuts(shape, LayerRange(0, cut))
+    assert caught.value.hint == f"let a stage begin with layer {near}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -118,3 +119,20 @@ def test_prompt_that_fits_takes_the_seconds_it_may(
         assert costs.predict_prompt(start, 1) * count <= seconds * 1.01 or count < 1  # a part of a token
         whole = count * (costs.predict_prompt(start, 1) + costs.predict_prompt(start + int(count), 1)) / 2
         assert whole == pytest.approx(seconds, rel=0.05, abs=costs.predict_prompt(start + int(count), 2))
+
+
+PARTS = ("num_decodes", "decode_context", "num_prompt", "prompt_context")
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("count", [1e-3, 1.0, 1e6])
+def test_costs_are_learnt_of_the_smallest_parts_as_of_large_ones(part: str, count: float) -> None:
+    """Each step is empty or has the part alone, at any scale: its cost is that by which the steps differ."""
+    parts: dict[str, Any] = {part: count}
+    empty, size = StepSize(0, 0), StepSize(0, 0)._replace(**parts)
+    costs = StepCosts()
+    for _ in range(40):
+        costs.note(empty, 100.0)
+        costs.note(size, 500.0)
+    assert costs.predict(empty) == pytest.approx(100.0, rel=0.05)
+    assert costs.predict(size) == pytest.approx(500.0, rel=0.05)

@@ -16,7 +16,7 @@ from parallax_cluster.labels import LabelRules
 from parallax_cluster.layer_plan import LayerPlan, LayerPlanner, Stages
 from parallax_cluster.placement.baselines import GreedyPlacement, WaterFillingPlacement
 from parallax_cluster.placement.policy import SearchPlacement
-from parallax_core.contracts.placement import ClusterProfile, ModelDemand, PlacementProblem
+from parallax_core.contracts.placement import ClusterProfile, ModelDemand, PlacementPolicy, PlacementProblem
 from parallax_core.contracts.stage import LayerRange
 from tests.support.clusters import cut_links, make_problem
 
@@ -34,7 +34,8 @@ class Scene:
             problem = cut_links(problem, seed, 0.3)
         self.problem = self._vary(problem)
         rules = LabelRules(spread_by="room") if seed % 8 == 7 else LabelRules()
-        policy = {5: GreedyPlacement(), 6: WaterFillingPlacement()}.get(seed % 8, SearchPlacement())
+        policies: dict[int, PlacementPolicy] = {5: GreedyPlacement(), 6: WaterFillingPlacement()}
+        policy = policies.get(seed % 8, SearchPlacement())
         self._planner = LayerPlanner(policy=policy, model=self.problem.model, goal=self.problem.goal, labels=rules)
 
     def plan(self) -> Iterator[LayerPlan]:

@@ -125,6 +125,15 @@ def test_held_layers_that_do_not_fit_leave_no_room() -> None:
     assert count_leased(costs, 0, (0, 2), lease(0, 1.0, LayerRange(0, 6))) < 1
 
 
+@pytest.mark.parametrize(("more", "fitting"), [(-1, -1.0), (0, 0.0)])
+def test_memory_that_the_weights_fill_to_the_last_byte_has_room_for_no_request(more: int, fitting: float) -> None:
+    weights = int(COSTS.measure_weights(0, 4))
+    full = dataclasses.replace(NODES[0], device=dataclasses.replace(NODES[0].device, memory=weights + more))
+    costs = CostModel(dataclasses.replace(PROBLEM, cluster=ClusterProfile(nodes=(full,))))
+    assert count_leased(costs, 0, (0, 4), lease(0, 0.5, LayerRange(0, 4))) == fitting
+    assert min(costs.count_fitting(0, 0, 4), 0) == fitting
+
+
 def test_tied_embedding_of_a_node_that_holds_all_layers_counts_once() -> None:
     tied = dataclasses.replace(PROBLEM.model, shared=GB)
     costs = CostModel(dataclasses.replace(PROBLEM, model=tied))

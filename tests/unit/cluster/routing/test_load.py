@@ -34,6 +34,17 @@ def test_speeds_are_measured_from_the_tokens() -> None:
     assert (view.rank, view.cached_tokens, view.is_suspected) == (0, 7, True)
 
 
+@pytest.mark.parametrize(("num_answers", "num_tokens"), [(1, 0), (2, 4), (2, 0)])
+def test_speed_of_answers_is_that_of_one_that_goes_on(num_answers: int, num_tokens: int) -> None:
+    """The times of several answers to one prompt are mixed up, and a note without tokens says nothing."""
+    load = ReplicaLoad(0)
+    request = RequestLoad(load, arrival(), num_answers, now=0.0)
+    request.note(0, 1, 1.0)
+    before = load.view(0).token_s
+    request.note(0, num_tokens, 9.0)
+    assert load.view(0).token_s == before
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(1, 3)), max_size=6),
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 9), st.booleans()), max_size=40),
