@@ -33,7 +33,7 @@ BUDGETS = {
     "plugins/engines": 3_310,
     "plugins/grammars": 3_030,
     "plugins/manage": 1_100,
-    "plugins/models": 8_400,
+    "plugins/models": 8_800,
     "plugins/netcheck": 1_000,
     "plugins/observe": 850,
     "plugins/openapi": 550,

@@ -309,6 +309,19 @@ MORE: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 1.5,
         "tie_word_embeddings": True,
     },
+    "llama4_text": ODD
+    | {
+        "attention_bias": True,
+        "attention_chunk_size": 12,
+        "attn_scale": 0.5,
+        "floor_scale": 8,
+        "intermediate_size": 16,
+        "intermediate_size_mlp": 40,
+        "moe_layers": [1, 3, 4],
+        "no_rope_layers": [1, 0, 1, 1, 0],
+        "num_experts_per_tok": 2,
+        "num_local_experts": 4,
+    },
     "minimax_m2": ODD | EXPERTS | {"rotary_dim": 4},
     "minimax_m3_vl": ODD
     | PARTIAL

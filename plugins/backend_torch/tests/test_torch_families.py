@@ -44,6 +44,7 @@ OTHER_LAYERS = {
     "hunyuan_v1_moe": "rope before norms, and a router of another name",
     "kimi_linear": "decays of channels, and latent attention without positions",
     "lfm2": "short convolutions, and a final norm of another name",
+    "llama4_text": "chunks of tokens, and experts whose inputs are scaled",
     "ministral3": "queries that grow with their position",
     "olmo3": "norms after each part, and of all queries together",
     "phi3": "fused matrices",

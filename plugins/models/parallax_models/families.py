@@ -32,6 +32,7 @@ def _offer(name: str, summary: str, architectures: str, blocks: str, **others: s
 
 FAMILIES = (
     _offer("llama", "Llama and SmolLM", "LlamaForCausalLM", PLAIN),
+    _offer("llama4", "Llama 4, text", "Llama4ForCausalLM Llama4ForConditionalGeneration", "llama4:Llama4"),
     _offer("qwen2", "Qwen2 and Qwen2.5", "Qwen2ForCausalLM", "qwen2:Qwen2"),
     _offer("qwen3", "Qwen3, dense", "Qwen3ForCausalLM", "qwen2:Qwen2"),
     _offer("qwen3_moe", "Qwen3 with experts", "Qwen3MoeForCausalLM", "qwen3_moe:Qwen3Moe"),

@@ -153,3 +153,17 @@ class TestKimiLinear(ModelConformance):
         old = {name: value for name, value in config.items() if name not in {"layer_types", "linear_head_dim"}}
         published = {**old, "linear_num_heads": 32, "linear_attn_config": {**inner, "short_conv_kernel_size": 4}}
         assert self.adapter.read_shape(published) == self.adapter.read_shape(config)
+
+
+class TestLlama4(ModelConformance):
+    spec = SPECS["llama4"]
+    refused = (
+        ("no_rope_layers", [1, 1]),
+        ("layer_types", ["sliding_attention"] * 5),
+        ("num_experts_per_tok", 0),
+        ("moe_layers", "all"),
+    )
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        save_family("llama4_text", folder)
+        return [folder]

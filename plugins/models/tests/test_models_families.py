@@ -72,7 +72,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 ROUTED = {"deepseek_v2", "deepseek_v32", "hy_v4", "minimax_m2", "minimax_m3_vl", "mixtral", "nemotron_h", "step3p7"}
-ROUTED |= {"glm5_next", "kimi_linear", "qwen4_exp", "qwen4_exp_text"}
+ROUTED |= {"glm5_next", "kimi_linear", "llama4_text", "qwen4_exp", "qwen4_exp_text"}
 """Model types with experts, though their names do not say so."""
 SEES = r"(?:model\.)?(?:vision_|vit_|visual|multi_modal|patch_merge)"
 """Matches the names of tensors of what sees."""
