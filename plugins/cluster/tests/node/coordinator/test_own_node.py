@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from parallax_cluster.node.coordinator.own_node import running_worker
+from parallax_core.node.backoff import WAITS_S
 from parallax_core.node.membership.supervisor import WorkerSupervisor
 from tests.support.process_pipeline import is_alive
 from tests.unit.node.cluster import until
@@ -31,8 +32,15 @@ async def test_worker_that_ends_is_started_again_and_ends_with_the_coordinator(t
     assert not is_alive(pids()[1])
 
 
-async def test_worker_that_cannot_be_started_is_tried_again() -> None:
-    supervisor = WorkerSupervisor(lambda node: ["/nonexistent/python", node])
+async def test_worker_that_cannot_be_started_is_tried_again_after_a_while() -> None:
+    asked: list[float] = []
+
+    def make_command(node: str) -> list[str]:
+        asked.append(time.monotonic())
+        return ["/nonexistent/python", node]
+
+    supervisor = WorkerSupervisor(make_command)
     async with running_worker(supervisor):
-        await asyncio.sleep(0.05)
+        await until(lambda: len(asked) >= 2)
         assert supervisor.pids == ()
+    assert asked[1] - asked[0] >= WAITS_S[1]
