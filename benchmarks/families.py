@@ -74,7 +74,8 @@ def compare_family(kind: str, backend: Backend, changes: dict[str, Any], *, is_m
     with tempfile.TemporaryDirectory() as folder:
         family = Family(kind, Path(folder), backend, **changes)
         legal = family.legal
-        cuts = [*([] if is_mixed else [()]), *((cut,) for cut in legal), tuple(legal), (legal[0], legal[-1])]
+        cuts = [(), *((cut,) for cut in legal), tuple(legal), (legal[0], legal[-1])]
+        cuts = [(legal[len(legal) // 2],), tuple(legal)] if is_mixed else cuts
         refusals = {border.layer: border.obstacle for border in family.borders if border.obstacle}
         refused = {str(cut): family.find_refusal(cut) for cut in refusals}
         try:

@@ -16,7 +16,7 @@ from parallax_core.api import ModelShape, list_borders
 from parallax_models.plugin import parallax_register_models
 
 MODELS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[3] / "benchmarks/data/published-models.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[2] / "benchmarks/data/published-models.json").read_text(encoding="utf-8")
 )
 SPECS = {name: spec for spec in parallax_register_models() for name in spec.architectures}
 EXACT = 0.01
