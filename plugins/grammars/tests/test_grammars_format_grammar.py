@@ -157,7 +157,7 @@ def check(calls: Sequence[tuple[str, Any]]) -> None:
 @pytest.mark.parametrize("name", SPECS)
 def test_forced_calls_follow_their_schemas(text: ModelTokenizer, name: str) -> None:
     compiled, source, found = compile_form(text, name, forced=""), random.Random(name), set()
-    for _ in range(16):
+    for _ in range(24):
         answer = draw(text, compiled.start(), source)
         if answer is not None:
             content, calls = read(name, answer)
@@ -266,6 +266,18 @@ def test_grammar_of_hermes_holds_after_the_mark(text: ModelTokenizer, answer: st
             (
                 "<|tool_calls_section_begin|><|tool_call_begin|>functions.stop:0<|tool_call_argument_begin|>{}"
                 "<|tool_call_end|><|tool_calls_section_end|>"
+            ),
+        ),
+        ("gemma4", '<|tool_call>call:spell{letter:"a"}<tool_call|><|tool_call>call:stop{}<tool_call|>'),
+        ("llama4_pythonic", '[spell(letter="a"), stop()]'),
+        ("nemotron", f"<TOOLCALL>[{CALL}, {STOP}]</TOOLCALL>"),
+        ("phi4_mini", f"functools[{CALL}, {STOP}]"),
+        ("hunyuan", f"<tool_calls>[{CALL}]</tool_calls>"),
+        (
+            "deepseek_v32",
+            (
+                '<｜DSML｜function_calls>\n<｜DSML｜invoke name="spell">\n<｜DSML｜parameter name="letter" '
+                'string="false">"a"</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
             ),
         ),
         ("llama3_json", '<|python_tag|>{"name": "stop", "parameters": {}}; {"name": "stop", "parameters": {}}'),

@@ -177,6 +177,113 @@ class TestOlmo3(Kit):
     )
 
 
+class TestDeepseekV32(Kit):
+    parser = "deepseek_v32"
+    marks = (*THINK_MARKS, "<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
+    samples = (
+        (
+            (
+                "<think>why</think>\n\n<｜DSML｜function_calls>\n"
+                '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">007\n'
+                '</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+                '</｜DSML｜invoke>\n<｜DSML｜invoke name="list_files">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
+            ),
+            [
+                Reasoning("why"),
+                ToolCall(0, "get_weather", '{"city": "007\\n", "days": 3}'),
+                ToolCall(1, "list_files", "{}"),
+            ],
+        ),
+        (
+            (
+                '<｜DSML｜tool_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="x" string="false">'
+                '["</｜DSML｜parameter>"]</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>'
+            ),
+            [ToolCall(0, "f", '{"x": ["</｜DSML｜parameter>"]}')],
+        ),
+        ("a <｜DSML｜function_calls> b", [Content("a <｜DSML｜function_calls> b")]),
+    )
+
+
+class TestNemotron(Kit):
+    parser = "nemotron"
+    marks = (*THINK_MARKS, "<TOOLCALL>")
+    samples = (
+        (
+            f"<think>\nwhy\n</think>\n<TOOLCALL>[{call()}, {call('list_files', '{}')}]</TOOLCALL>",
+            [Reasoning("why"), ToolCall(0, "get_weather", ARGUMENTS), ToolCall(1, "list_files", "{}")],
+        ),
+        ("the <TOOLCALL> mark", [Content("the <TOOLCALL> mark")]),
+    )
+
+
+class TestPhi4Mini(Kit):
+    parser = "phi4_mini"
+    marks = (*THINK_MARKS, "<|tool_call|>", "functools[")
+    samples = (
+        (f"functools[{call()}]", [ToolCall(0, "get_weather", ARGUMENTS)]),
+        (
+            f"Look.<|tool_call|>[{call('list_files', '{}')}, {call()}]<|/tool_call|>",
+            [Content("Look."), ToolCall(0, "list_files", "{}"), ToolCall(1, "get_weather", ARGUMENTS)],
+        ),
+        ("Use functools[0] or functools.", [Content("Use functools[0] or functools.")]),
+    )
+
+
+class TestHunyuan(Kit):
+    parser = "hunyuan"
+    marks = (*THINK_MARKS, "<tool_calls>", "<answer>", "<answer>\n", "</answer>", "\n</answer>")
+    samples = (
+        (
+            "<think>\nwhy\n</think>\n<answer>\nbecause\n</answer>",
+            [Reasoning("why"), Content("because")],
+        ),
+        (
+            f"<think>\nwhy\n</think>\n<answer>\n<tool_calls>[{call()}]</tool_calls>\n</answer>",
+            [Reasoning("why"), ToolCall(0, "get_weather", ARGUMENTS)],
+        ),
+        ("plain </answer> text", [Content("plain </answer> text")]),
+    )
+
+
+class TestLlama4(Kit):
+    parser = "llama4_pythonic"
+    marks = (*THINK_MARKS, "<|python_start|>")
+    samples = (
+        (
+            '[get_weather(city="Bonn", days=3), list_files()]',
+            [ToolCall(0, "get_weather", '{"city": "Bonn", "days": 3}'), ToolCall(1, "list_files", "{}")],
+        ),
+        ("<|python_start|>[list_files()]<|python_end|>", [ToolCall(0, "list_files", "{}")]),
+        ("[see(below)] and [list_files()]", [Content("[see(below)] and [list_files()]")]),
+        ("[1, 2]", [Content("[1, 2]")]),
+    )
+
+
+class TestGemma4(Kit):
+    parser = "gemma4"
+    marks = ("<|channel>", "<|channel>thought", "<|channel>thought\n", "<channel|>", "\n<channel|>", "<|tool_call>")
+    samples = (
+        (
+            (
+                '<|channel>thought\nwhy\n<channel|>I look.<|tool_call>call:get_weather{city:<|"|>São "P"<|"|>,days:3,'
+                'exact:true,at:{x:[1,<|"|>b<|"|>],1:null}}<tool_call|><|tool_call>call:list_files{}<tool_call|>'
+            ),
+            [
+                Reasoning("why"),
+                Content("I look."),
+                ToolCall(
+                    0,
+                    "get_weather",
+                    '{"city": "São \\"P\\"", "days": 3, "exact": true, "at": {"x": [1, "b"], "1": null}}',
+                ),
+                ToolCall(1, "list_files", "{}"),
+            ],
+        ),
+        ("a <|tool_call> b", [Content("a <|tool_call> b")]),
+    )
+
+
 class TestGlm4(Kit):
     parser = "glm4"
     marks = (*THINK_MARKS, "<tool_call>")
@@ -412,11 +519,26 @@ def test_calls_are_content_without_tools(name: str) -> None:
             assert not any(isinstance(piece, ToolCall) for piece in found)
 
 
-@pytest.mark.parametrize("name", sorted(set(KITS) - {"harmony", "mistral", "seed_oss"}))
+@pytest.mark.parametrize("name", sorted(set(KITS) - {"gemma4", "harmony", "mistral", "seed_oss"}))
 def test_reasoning_that_the_prompt_opens_is_reasoning(name: str) -> None:
     parser: Any = MAKERS[name]()
     parser.begin(AnswerInfo(prompt_end="<|im_start|>assistant\n<think>\n"))
     assert parse(parser, ["why\n</think>\n\nso"]) == [Reasoning("why"), Content("so")]
+
+
+def test_number_of_any_length_is_read() -> None:
+    digits = "12" * 600
+    parser: Any = MAKERS["lfm2"]()
+    parser.begin(AnswerInfo(tools=TOOLS))
+    found = parse(parser, list(f"<|tool_call_start|>[list_files(n={digits}, m=1)]<|tool_call_end|>"))
+    assert found == [ToolCall(0, "list_files", f'{{"n": {digits}, "m": 1}}')]
+
+
+@pytest.mark.parametrize("prompt_end", ["<|turn>model\n<|channel>thought\n", "<|turn>model\n<|channel>"])
+def test_reasoning_that_the_prompt_of_gemma4_opens_is_reasoning(prompt_end: str) -> None:
+    parser: Any = MAKERS["gemma4"]()
+    parser.begin(AnswerInfo(prompt_end=prompt_end))
+    assert parse(parser, ["why\n<channel|>so"]) == [Reasoning("why"), Content("so")]
 
 
 @pytest.mark.parametrize("name", KITS)

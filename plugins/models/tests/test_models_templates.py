@@ -39,6 +39,14 @@ MISTRAL = f"[TOOL_CALLS]look_up[ARGS]{CITY}"
 LLAMA3 = f'{{"name": "look_up", "parameters": {CITY}}}'
 LFM2 = '<|tool_call_start|>[look_up(city="Bonn")]<|tool_call_end|>'
 OLMO3 = '<function_calls>look_up(city="Bonn")</function_calls>'
+DSML = (
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="look_up">\n<｜DSML｜parameter name="city" string="true">Bonn'
+    "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+)
+LISTED = f'[{{"name": "look_up", "arguments": {CITY}}}]'
+TOOLCALL = f"<TOOLCALL>{LISTED}</TOOLCALL>"
+HUNYUAN = f"<answer>\n<tool_calls>{LISTED}</tool_calls>\n</answer>"
+GEMMA4 = '<|tool_call>call:look_up{city:<|"|>Bonn<|"|>}<tool_call|>'
 SEED = CODER.replace("tool_call", "seed:tool_call")
 CASES: dict[str, tuple[str, str, str, str]] = {
     "qwen3": ("Qwen3ForCausalLM", HERMES, "hermes", THINK),
@@ -62,6 +70,20 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "llama3_json",
         "",
     ),
+    "deepseek-v3.2": ("DeepseekV32ForCausalLM", DSML, "deepseek_v32", THINK),
+    "nemotron-nano-2": ("NemotronHForCausalLM", TOOLCALL, "nemotron", THINK),
+    "hunyuan-a13b": ("HunYuanMoEV1ForCausalLM", HUNYUAN, "hunyuan", THINK),
+    "gemma-4": ("Gemma4ForConditionalGeneration", GEMMA4, "gemma4", "<|channel>thought\nwhy\n<channel|>"),
+    "phi-4-mini": ("Phi3ForCausalLM", f"<|tool|><|/tool|><|eot_id|>functools{LISTED}", "phi4_mini", ""),
+    "llama-4": (
+        "Llama4ForCausalLM",
+        '<|header_start|>[func_name1(name=value)]<|eot_id|>[look_up(city="Bonn")]',
+        "llama4_pythonic",
+        "",
+    ),
+    "glm-5": ("GlmMoeDsaForCausalLM", GLM.replace("\n", ""), "glm4", THINK),
+    "qwen3-next": ("Qwen3NextForCausalLM", HERMES, "hermes", ""),
+    "granite-3": ("GraniteForCausalLM", f"<|start_of_role|><|eot_id|><|tool_call|>{LISTED}", "granite", ""),
     "ernie-4.5": ("Ernie4_5_MoeForCausalLM", HERMES, "hermes", THINK),
     "exaone-4": ("Exaone4ForCausalLM", HERMES, "hermes", THINK),
 }

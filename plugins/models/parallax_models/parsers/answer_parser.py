@@ -42,6 +42,10 @@ class AnswerParser:
     """The marks that open and close the reasoning."""
     openers: ClassVar[tuple[str, ...]] = ()
     """The marks that open calls."""
+    thought_label: ClassVar[str] = ""
+    """The text after the mark that opens the reasoning, if there is one."""
+    answer_marks: ClassVar[tuple[str, ...]] = ()
+    """The marks around the answer after the reasoning, of formats that have them."""
     written_openers: ClassVar[tuple[str, ...]] = ()
     """Those of them that a grammar has; empty: all."""
 
@@ -59,7 +63,7 @@ class AnswerParser:
     def begin(self, answer: AnswerInfo) -> None:
         """See `parallax_core.api.Informed`."""
         self.tools, self._calls_come_first = answer.tools, answer.calls_come_first
-        self._thinks = answer.prompt_end.rstrip().endswith(self.thinking[0])
+        self._thinks = answer.prompt_end.rstrip().removesuffix(self.thought_label).endswith(self.thinking[0])
 
     def feed(self, text: str) -> Sequence[Piece]:
         """See `parallax_core.api.Parser`."""
@@ -120,6 +124,7 @@ class AnswerParser:
         opener, closer = self.thinking
         if not self._thinks and not (yield from self.text.expect_after_space(opener)):
             return
+        yield from self.text.expect(self.thought_label)
         yield from self.text.skip_space()
         if (yield from self.text.pass_until(Marks(closer), self._reason)):
             self._num_newlines = 0
@@ -128,10 +133,15 @@ class AnswerParser:
 
     def read_content(self) -> Reading[None]:
         """Read content and calls up to the end."""
+        ends: tuple[str, ...] = ()
+        if self.answer_marks and (yield from self.text.expect_after_space(self.answer_marks[0])):
+            yield from self.text.skip_space()
+            ends = (f"\n{self.answer_marks[1]}", self.answer_marks[1])
         may_call = self.finds_calls and (not self._calls_come_first or (yield from self._begins_with_call()))
-        marks = Marks(*self.openers) if may_call else Marks()
+        marks = Marks(*ends, *(self.openers if may_call else ()))
         while mark := (yield from self.text.pass_until(marks, self.add_content)):
-            yield from self.try_call(mark)
+            if mark not in ends:
+                yield from self.try_call(mark)
 
     def _begins_with_call(self) -> Reading[bool]:
         """Read the calls at the beginning of the content; return whether there are any."""

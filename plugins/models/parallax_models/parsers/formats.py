@@ -11,6 +11,7 @@ THINK_END = "</think>\n\n"
 SEED_THINK = ("<seed:think>", "</seed:think>")
 CALL_TOKENS = ("<tool_call>", "</tool_call>")
 HARMONY_TOKENS = ("start", "end", "message", "channel", "constrain", "return", "call")
+GEMMA_TOKENS = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>')
 KIMI_TOKENS = ("tool_calls_section_begin", "tool_calls_section_end", "tool_call_begin", "tool_call_end")
 DEEPSEEK_TOKENS = ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
 
@@ -79,6 +80,37 @@ FORMATS = (
         "xml_calls:MinimaxParser",
         ("<minimax:tool_call>", "<invoke name="),
         ("<minimax:tool_call>", "</minimax:tool_call>"),
+    ),
+    _offer(
+        "deepseek_v32",
+        "DeepSeek V3.2, and later models that write DSML",
+        "dsml_calls:DsmlParser",
+        ("<｜DSML｜", "invoke name="),
+    ),
+    _offer("nemotron", "Nemotron-H and Nemotron Nano 2", "json_lists:NemotronParser", ("<TOOLCALL>", "</TOOLCALL>")),
+    _offer(
+        "phi4_mini",
+        "Phi-4-mini",
+        "json_lists:Phi4MiniParser",
+        ("<|tool|>", "<|/tool|>"),
+        ("<|tool_call|>", "<|/tool_call|>"),
+    ),
+    _offer("hunyuan", "Hunyuan 1", "json_lists:HunyuanParser", ("<tool_calls>", "</tool_calls>", "<answer>")),
+    _offer(
+        "llama4_pythonic",
+        "Llama 4",
+        "python_calls:Llama4Parser",
+        ("<|header_start|>", "func_name1("),
+        ("<|python_start|>", "<|python_end|>"),
+    ),
+    ParserSpec(
+        name="gemma4",
+        summary="Gemma 4",
+        factory=Ref("parallax_models.parsers.python_calls:Gemma4Parser"),
+        template_marks=("<|tool_call>", "<tool_call|>"),
+        special_tokens=GEMMA_TOKENS,
+        reasoning_end="<channel|>",
+        reasoning_marks=("<|channel>", "<channel|>"),
     ),
     _offer("minimax_m1", "MiniMax M1", "json_calls:MinimaxM1Parser", ("<tool_calls>", "</tool_calls>")),
     ParserSpec(

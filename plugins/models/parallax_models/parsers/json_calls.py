@@ -43,17 +43,16 @@ class JsonCallParser(AnswerParser):
 
     def read_calls(self, mark: str) -> Reading[bool]:
         """See `AnswerParser.read_calls`."""
-        if not (yield from self.read_objects()):
+        if not (yield from self.read_objects(is_list=mark.endswith("["))):
             return False
         if closer := self.closers.get(mark):
             yield from self.text.expect_after_space(closer)
         return True
 
-    def read_objects(self) -> Reading[bool]:
-        """Read one object, several, or a list of them; return whether there is a call."""
-        is_list = (yield from self.text.skip_space()) == "["
-        if is_list:
-            yield from self.text.expect("[")
+    def read_objects(self, *, is_list: bool = False) -> Reading[bool]:
+        """Read one object, several, or a list of them, which may have begun; return whether there is a call."""
+        if not is_list and (yield from self.text.skip_space()) == "[":
+            is_list = yield from self.text.expect("[")
         if not (yield from self.read_object()):
             return False
         while (following := (yield from self.text.skip_space())) in {",", ";", "{"}:

@@ -73,13 +73,14 @@ class XmlCallParser(AnswerParser):
         self.open_call(name)
         writer = ArgumentWriter(self.find_schema(name), self.add_arguments)
         while (yield from self.text.expect_after_space(self.key[0])):
-            if not (yield from self._read_value(writer)):
+            if not (yield from self.read_value(writer)):
                 return True
         if (yield from self.text.expect_after_space(self.call_end)):
             writer.end()
         return True
 
-    def _read_value(self, writer: ArgumentWriter) -> Reading[bool]:
+    def read_value(self, writer: ArgumentWriter) -> Reading[bool]:
+        """Read an argument after the text before its name; return whether it is whole."""
         key = yield from self.text.read_match(KEY)
         if not (yield from self.text.expect_after_space(self.key[1])):
             return False

@@ -39,9 +39,9 @@ class ArgumentWriter:
         self._parts: list[str] = []
         self._scan = JsonScan()
 
-    def begin_value(self, key: str) -> None:
-        """Begin the value of ``key``."""
-        self._kinds = list_kinds(find_property(self._schema, key), self._schema)
+    def begin_value(self, key: str, kinds: frozenset[str] | None = None) -> None:
+        """Begin the value of ``key``, of one of these types; None: of those in its schema."""
+        self._kinds = list_kinds(find_property(self._schema, key), self._schema) if kinds is None else kinds
         self._parts, self._scan = [], JsonScan()
         begun = '"' if self._is_string else ""
         self._write(f"{self._separator}{json.dumps(key, ensure_ascii=False)}: {begun}")
