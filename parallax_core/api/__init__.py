@@ -2,7 +2,7 @@
 
 from parallax_core.backendkit.leases import LeasedStage
 from parallax_core.backendkit.overhead import Overhead, measure_overhead
-from parallax_core.backendkit.plan import check_device, choose_layers, refuse_leases
+from parallax_core.backendkit.plan import check_device, check_plain_stage, choose_layers, refuse_leases
 from parallax_core.backendkit.products import Products, ProductSpeed, measure_products
 from parallax_core.backendkit.row_stage import RowModel, RowStage
 from parallax_core.base.environment import bare_environment, engine_environment
@@ -337,6 +337,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "RowModel",
     "RowStage",
     "check_device",
+    "check_plain_stage",
     "choose_layers",
     "count_layers",
     "find_missing",

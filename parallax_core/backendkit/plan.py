@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from parallax_core.base.errors import Unsupported
+from parallax_core.checkpoint.reader import read_config
 from parallax_core.contracts.backend import StagePlan
+from parallax_core.contracts.border import Border, list_borders
+from parallax_core.contracts.model import HIDDEN, ModelShape
 from parallax_core.contracts.stage import LayerRange
 
 
@@ -45,3 +48,44 @@ def check_device(plan: StagePlan, dtypes: Collection[str], devices: Collection[s
     if plan.device not in {"", *devices}:
         message = f"this backend does not run on {plan.device}"
         raise Unsupported(message, f"choose one of: {', '.join(sorted(devices))}")
+
+
+def check_plain_stage(plan: StagePlan, layers: LayerRange, engine: str) -> None:
+    """Refuse layers of a family that are more than an engine's own stages hold, as far as its adapter describes it.
+
+    These hand on one tensor of the model's width, know no tokens but in the first stage, and keep keys and values.
+
+    Raises:
+        Unsupported: naming the engine, the family and the reason.
+    """
+    if plan.shape is None:
+        return
+    if reason := next(_list_obstacles(plan.shape, layers), None):
+        family = ", ".join(map(str, read_config(plan.model).get("architectures") or ())) or "this family"
+        message = f"a stage on {engine} cannot hold layers {layers.start}-{layers.stop} of {family}: {reason}"
+        raise Unsupported(message, f"serve the model whole on {engine}, without --stages and --layers, or choose torch")
+
+
+def _list_obstacles(shape: ModelShape, layers: LayerRange) -> Iterator[str]:
+    """Return what such a stage cannot do."""
+    borders = list_borders(shape)
+    for cut in (layers.start, layers.stop):
+        if 0 < cut <= len(borders):
+            yield from _list_crossing(borders[cut - 1], (shape.hidden_size,))
+    for number in range(layers.start, layers.stop):
+        if shape.layers[number].state_width:
+            yield f"layer {number} has a recurrent state"
+        if layers.start and shape.layers[number].tokens:
+            yield f"layer {number} needs the tokens, which are in the first stage"
+
+
+def _list_crossing(border: Border, width: tuple[int, ...]) -> Iterator[str]:
+    """Return what crosses a border besides hidden states of that width."""
+    place = f"the border before layer {border.layer}"
+    if border.obstacle:
+        yield f"no stage may begin with layer {border.layer}, as {border.obstacle}"
+    for plane in border.planes:
+        if plane.name != HIDDEN:
+            yield f"{plane.name!r} crosses {place} beside the hidden states"
+        elif plane.shape != width:
+            yield f"hidden states of {plane.shape} instead of {width} cross {place}"

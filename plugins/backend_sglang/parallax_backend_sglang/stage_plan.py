@@ -23,6 +23,7 @@ from parallax_core.api import (
     TensorSpec,
     Unsupported,
     check_device,
+    check_plain_stage,
     choose_layers,
     format_bytes,
     identify_weights,
@@ -87,6 +88,7 @@ def check_settings(settings: SglangSettings) -> None:
 def _describe(plan: StagePlan, settings: SglangSettings, device: Device, reader: ConfigReader) -> StageInfo:
     num_layers = reader.count("num_hidden_layers")
     layers = choose_layers(plan, num_layers)
+    check_plain_stage(plan, layers, "SGLang")
     dtype = plan.dtype if plan.dtype != "auto" else "float32" if device.is_cpu else "bfloat16"
     chunk = plan.max_batch_tokens or (ON_CPU if device.is_cpu else ON_GPU)
     context = reader.count("max_position_embeddings")

@@ -16,6 +16,7 @@ from parallax_backend_sglang.settings import SglangSettings
 from parallax_backend_sglang.stage_plan import check_settings, plan_stage
 from parallax_backend_sglang.versions import REMEDY
 from parallax_core.api import LayerRange, ParallaxError, StagePlan, Unsupported
+from tests.support import family_plans
 from tests.support.checkpoints import LAYERS, save_family
 
 CPU = Device(is_cpu=True)
@@ -49,6 +50,15 @@ def test_option_that_stages_do_not_have_is_refused_by_name(settings: SglangSetti
     with pytest.raises(Unsupported, match=word) as caught:
         check_settings(settings)
     assert "--backend sglang" in caught.value.hint
+    assert "sglang" not in sys.modules
+
+
+@pytest.mark.parametrize(("family", "architecture"), family_plans.REFUSED.items())
+def test_family_that_stages_cannot_hold_is_refused_before_anything_is_loaded(
+    tmp_path: Path, family: str, architecture: str
+) -> None:
+    with pytest.raises(Unsupported, match=f"a stage on SGLang cannot hold layers 1-.* of {architecture}: "):
+        plan_stage(family_plans.make_plan(tmp_path, family, architecture), SglangSettings(), CPU)
     assert "sglang" not in sys.modules
 
 

@@ -23,6 +23,7 @@ from parallax_core.api import (
     StagePlan,
     TensorSpec,
     Unsupported,
+    check_plain_stage,
     choose_layers,
     count_layers,
     format_bytes,
@@ -48,6 +49,7 @@ def open_stage(plan: StagePlan, settings: VllmSettings) -> Stage:
         raise Unsupported("config.json does not state the number of layers", "choose another model")
     layers = choose_layers(plan, num_layers)
     check_plan(plan, settings)
+    check_plain_stage(plan, layers, "vLLM")
     set_process(plan, settings)
     from parallax_backend_vllm.compat_stage import STAGE, StageWorker
 

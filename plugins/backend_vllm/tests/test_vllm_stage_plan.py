@@ -16,6 +16,7 @@ from parallax_backend_vllm.stage_group import StageGroup
 from parallax_backend_vllm.stage_weights import get_weights, load_stage
 from parallax_core.api import LayerRange, ParallaxError, StagePlan, Unsupported
 from tests.support.checkpoints import LAYERS, save_family
+from tests.support.family_plans import REFUSED, make_plan
 
 PLAN = StagePlan(model=Path("model"))
 
@@ -51,6 +52,13 @@ def test_option_that_stages_do_not_have_is_refused_by_name(settings: VllmSetting
     with pytest.raises(Unsupported, match=word) as caught:
         check_plan(PLAN, settings)
     assert "--backend vllm" in caught.value.hint
+    assert "vllm" not in sys.modules
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_family_that_stages_cannot_hold_is_refused_before_anything_is_loaded(tmp_path: Path, family: str) -> None:
+    with pytest.raises(Unsupported, match=f"a stage on vLLM cannot hold layers 1-.* of {REFUSED[family]}: "):
+        stage_backend.open_stage(make_plan(tmp_path, family, REFUSED[family]), VllmSettings())
     assert "vllm" not in sys.modules
 
 
