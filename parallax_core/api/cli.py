@@ -1,4 +1,4 @@
-"""Tools for commands: options from settings, tables, progress, running servers and workers."""
+"""Tools for commands: options from settings, tables, progress and running servers."""
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.processes import end_with_parent
@@ -14,7 +14,6 @@ from parallax_core.cli.screen import Look, open_display, watching
 from parallax_core.cli.server_url import UrlOption, find_url
 from parallax_core.cli.table import align, print_table
 from parallax_core.cli.tell import tell
-from parallax_core.cli.worker_record import WorkerRecord, find_workers
 from parallax_core.config.config import Config
 from parallax_core.config.marks import ADVANCED
 from parallax_core.plugins.host import PluginHost
@@ -32,12 +31,10 @@ __all__ = [
     "PluginHost",
     "UrlOption",
     "UsageError",
-    "WorkerRecord",
     "align",
     "describe_progress",
     "end_with_parent",
     "find_url",
-    "find_workers",
     "from_section",
     "lazy_app",
     "make_display",

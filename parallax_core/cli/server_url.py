@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from parallax_core.cli.client import DEFAULT_URL
-from parallax_core.cli.worker_record import find_workers
+
+JOINED = "parallax.joined_api"
+"""The entry-point group of a function that returns the URL of the API of a server that this machine has joined; empty:
+there is none. The distribution that forms clusters has one."""
 
 UrlOption = Annotated[
     str | None,
@@ -19,8 +23,8 @@ UrlOption = Annotated[
 
 
 def find_url(url: str | None) -> str:
-    """Return the URL of an API: ``url``, else that of a worker of this machine that forwards, else the default.
+    """Return the URL of an API: ``url``, else that of the server that this machine has joined, else the default.
 
-    A worker comes before the default port, because it says which server is meant; any program may have that port.
+    The server comes before the default port, because it is the one that is meant; any program may have that port.
     """
-    return url or next((worker.api for worker in find_workers() if worker.api), DEFAULT_URL)
+    return url or next(filter(None, (point.load()() for point in entry_points(group=JOINED))), DEFAULT_URL)

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import socket
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from parallax_core.base.processes import end_children_of_orphan, end_with_parent
 from parallax_core.cli.command import new_app
 from parallax_core.cli.contacts import Contacts, tell_contacts
 from parallax_core.cli.option import from_section
-from parallax_core.cli.worker_record import recorded
 from parallax_core.config.config import Config
 from parallax_core.config.home import keys_folder
 from parallax_core.config.worker import WorkerSettings
@@ -106,20 +105,12 @@ def run_worker(config: Config, settings: WorkerSettings, access: HeadAccess, vie
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes of scripts ignore it
     plugins = prepare_plugins(settings, config)
     try:
-        with (
-            contextlib.suppress(KeyboardInterrupt),
-            _recorded(settings, node, access.api_url),
-        ):  # the normal way to end it
+        with contextlib.suppress(KeyboardInterrupt):  # the normal way to end it
             asyncio.run(_work(WorkerPlan(settings, node, plugins, config.file, access), view))
     finally:
         plugins.shutdown(SHUTDOWN_S)
         if settings.supervised:
             end_children_of_orphan(parent)
-
-
-def _recorded(settings: WorkerSettings, node: str, url: str) -> AbstractContextManager[None]:
-    """Return a context that keeps a record of this worker, if an operator started it."""
-    return contextlib.nullcontext() if settings.supervised else recorded(node, settings.connect, url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +136,8 @@ async def _work(plan: WorkerPlan, view: WorkerView | None) -> None:
     layers = SharedLayers(view.watch(open_stage) if view is not None else open_stage, settings.max_context)
     place = HeadPlace(settings.connect, settings.head, node)
     describe = cache(partial(_describe_node, plan, transport, opener))
-    context = WorkerContext(node, services, settings, plugins, plan.config_file, opener, keys, layers, place, describe)
+    given = (node, services, settings, plugins, plan.config_file, opener, keys, layers, place, describe)
+    context = WorkerContext(*given, plan.access.api_url)
     for service in make_services(plugins, "node", context):
         services.add(service)
     session, beside = WorkerSession(services, node, layers), plan.access.beside

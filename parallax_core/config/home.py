@@ -28,11 +28,6 @@ def state_folder(name: str) -> Path:
     return _folder(name, platformdirs.user_state_path("parallax") / name)
 
 
-def workers_folder() -> Path:
-    """Return the folder of the records of running workers; it may not exist yet."""
-    return state_folder("workers")
-
-
 def told_file() -> Path:
     """Return the file of the sentences that a user of this machine has read once; it may not exist yet."""
     return state_folder("told") / "network"

@@ -44,6 +44,8 @@ class WorkerContext:
     """Where the head is."""
     describe: Callable[[], Join]
     """Returns what the node says of itself when it joins; called once all services are made."""
+    api_url: str = ""
+    """Where clients of this machine use the API of the head; empty: nowhere."""
 
     @property
     def transport(self) -> Transport:

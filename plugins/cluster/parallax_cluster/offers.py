@@ -101,5 +101,6 @@ NODE_SERVICES = (
     _serve("further", "further nodes on a machine, for several models", "make_further"),
     _serve("leases", "nodes that are in several pipelines", "make_leases", "make_lease_opener"),
     _serve("succession", "which coordinator counts, and its standbys", "make_terms"),
+    _serve("record", "what `parallax cluster leave` and clients of this machine find a worker by", "make_record"),
     _serve("rendezvous", "announcements of layers, where nodes and heads find each other"),
 )

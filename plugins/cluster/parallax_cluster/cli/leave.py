@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from parallax_cluster.deploy.worker_record import WorkerRecord, find_workers
 from parallax_core.api import ParallaxError, UnknownName
-from parallax_core.api.cli import WorkerRecord, find_workers, new_app
+from parallax_core.api.cli import new_app
 
 app = new_app()
 

@@ -55,3 +55,8 @@ def rendezvous_folder() -> Path:
 def signing_key_file() -> Path:
     """Return the file of the key that signs what this machine announces; it may not exist yet."""
     return joined_folder() / "signing.key"
+
+
+def workers_folder() -> Path:
+    """Return the folder of the records of running workers; it may not exist yet."""
+    return state_folder("workers")

@@ -9,6 +9,7 @@ from parallax_cluster.deploy.further_nodes import drop_port, make_further_comman
 from parallax_cluster.deploy.memory_claim import MemoryClaim
 from parallax_cluster.deploy.node_reports import make_reporter
 from parallax_cluster.deploy.relays import make_offer
+from parallax_cluster.deploy.worker_record import RecordService
 from parallax_cluster.node.forwarding.forwarded import ForwardedConnections
 from parallax_cluster.node.membership.lease_opener import LeaseOpener
 from parallax_cluster.node.profile.head_service import ReportService
@@ -52,6 +53,7 @@ FURTHER = (StartNode, EndNode)
 LEASES = (OpenLease,)
 SUCCESSION = (Succession, ClusterState)
 RENDEZVOUS = (Follow, Announced)
+RECORD = ()
 
 
 def make_relay(context: WorkerContext) -> RelayService:
@@ -95,6 +97,13 @@ def make_further(context: WorkerContext) -> FurtherNodes | None:
 def make_leases(context: WorkerContext) -> NodeLeases:
     """Return the service that opens leases."""
     return NodeLeases(context.node, LeaseMaker(context))
+
+
+def make_record(context: WorkerContext) -> RecordService | None:
+    """Return the service by which `parallax cluster leave` finds a worker, or None for one that a server started."""
+    if context.settings.supervised:
+        return None
+    return RecordService(context.node, context.settings.connect, context.api_url)
 
 
 def make_terms(context: WorkerContext) -> HeadTerms | None:

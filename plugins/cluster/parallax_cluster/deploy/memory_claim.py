@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from parallax_core.api import state_folder
+from parallax_cluster.config.home import workers_folder
 
 logger = logging.getLogger(__name__)
 
@@ -88,4 +88,4 @@ def claim_file(environment: Mapping[str, str]) -> Path:
     """
     seen = [f"{name}={environment[name]}" for name in DEVICES if name in environment]
     mark = hashlib.sha256(" ".join(seen).encode()).hexdigest()[:8] if seen else "all"
-    return state_folder("workers") / f"{socket.gethostname()}-{mark}.memory"
+    return workers_folder() / f"{socket.gethostname()}-{mark}.memory"

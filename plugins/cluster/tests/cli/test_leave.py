@@ -12,7 +12,7 @@ from parallax_core.api import ParallaxError, UnknownName
 
 RECORDED = """
 import signal, sys
-from parallax_core.cli.worker_record import recorded
+from parallax_cluster.deploy.worker_record import recorded
 with recorded(sys.argv[1], "tcp://10.0.0.5:9000"):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     print(flush=True)

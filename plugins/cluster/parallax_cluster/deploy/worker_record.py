@@ -17,7 +17,8 @@ from typing import Annotated
 import msgspec
 from filelock import FileLock, Timeout
 
-from parallax_core.config.home import workers_folder
+from parallax_cluster.config.home import workers_folder
+from parallax_core.api import NodeService
 
 logger = logging.getLogger(__name__)
 
@@ -104,3 +105,20 @@ def find_workers() -> list[WorkerRecord]:
         if record.path == path and record.host == socket.gethostname() and not record.wait_end(0):
             found.append(record)
     return found
+
+
+def find_api() -> str:
+    """Return the URL at which a worker of this machine forwards to the API of its server; empty: none does."""
+    return next((worker.api for worker in find_workers() if worker.api), "")
+
+
+class RecordService(NodeService):
+    """Keeps the record of this process for as long as its node runs."""
+
+    def __init__(self, node: str, connect: str, api: str) -> None:
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(recorded(node, connect, api))
+
+    async def close(self) -> None:
+        """Delete the record. Idempotent."""
+        self._stack.close()

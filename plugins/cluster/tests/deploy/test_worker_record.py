@@ -9,12 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parallax_core.cli.worker_record import WorkerRecord, find_workers, recorded
-from parallax_core.config.home import workers_folder
+from parallax_cluster.config.home import workers_folder
+from parallax_cluster.deploy.worker_record import RecordService, WorkerRecord, find_workers, recorded
+from parallax_core.api.cli import find_url
+from parallax_core.cli.client import DEFAULT_URL
 
 HOLD = """
 import sys
-from parallax_core.cli.worker_record import recorded
+from parallax_cluster.deploy.worker_record import recorded
 with recorded("mini/7", "tcp://10.0.0.5:9000"):
     print(flush=True)
     sys.stdin.read()
@@ -71,3 +73,19 @@ def test_worker_runs_without_a_record_that_cannot_be_written(home: Path, caplog:
     (home / "workers").write_text("in the way")
     with caplog.at_level(logging.WARNING), recorded("mini/7", "tcp://10.0.0.5:9000"):
         assert "`parallax cluster leave` will not find this worker" in caplog.text
+
+
+def test_server_that_this_machine_has_joined_comes_before_a_local_one() -> None:
+    with recorded("mini/7", "tcp://10.0.0.5:9000", "http://127.0.0.1:43210/v1"):
+        assert find_url(None) == "http://127.0.0.1:43210/v1"
+        assert find_url("http://studio:8000/v1") == "http://studio:8000/v1"
+    with recorded("mini/7", "tcp://10.0.0.5:9000"):
+        assert find_url(None) == DEFAULT_URL
+
+
+async def test_node_is_found_until_its_services_close() -> None:
+    service = RecordService("mini/7", "tcp://10.0.0.5:9000", "")
+    assert [worker.node for worker in find_workers()] == ["mini/7"]
+    await service.close()
+    await service.close()
+    assert find_workers() == []
