@@ -1,6 +1,6 @@
 """What the readers of a dialect's bodies use: schemas, chat requests, and the conversation's prompt."""
 
-from parallax_core.contracts.engine import Pin
+from parallax_core.contracts.engine import MAX_ANSWERS, Pin
 from parallax_core.models.chat_template import PromptEnding
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import (
@@ -11,6 +11,7 @@ from parallax_core.server.body_messages import (
     ResponseForm,
     UnknownPart,
     pack,
+    unpack,
 )
 from parallax_core.server.body_reader import BodyReader, check_lengths, write_answer
 from parallax_core.server.capabilities import REASONING_SWITCHES
@@ -34,6 +35,7 @@ from parallax_core.server.engine_request import (
     check_tokens,
     encode_turns,
     parse_chat,
+    parse_generation,
     read_chat,
     read_conversation,
     read_prompts,
@@ -57,7 +59,7 @@ from parallax_core.server.fields import (
 )
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
 from parallax_core.server.neutral_fields import Neutral, Tolerant
-from parallax_core.server.request_models import ChatRequest, Sampled
+from parallax_core.server.request_models import ChatRequest, Generation, Sampled
 from parallax_core.server.response_models import ResponseModel
 from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFormat, SchemaName, StructuredOutputs
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
@@ -65,6 +67,7 @@ from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 __all__ = [
     "IGNORED",
     "LEFT_OUT",
+    "MAX_ANSWERS",
     "MAX_TOOLS",
     "REASONING_SWITCHES",
     "VARIANT",
@@ -79,6 +82,7 @@ __all__ = [
     "CountField",
     "DirectAnswer",
     "Function",
+    "Generation",
     "Identifier",
     "JsonObject",
     "JsonSchemaFormat",
@@ -120,10 +124,12 @@ __all__ = [
     "encode_turns",
     "pack",
     "parse_chat",
+    "parse_generation",
     "read_chat",
     "read_conversation",
     "read_prompts",
     "refuse",
     "to_json",
+    "unpack",
     "write_answer",
 ]

@@ -4,6 +4,7 @@ from parallax_core.base.disk import FaultLog, is_full
 from parallax_core.base.errors import Overloaded
 from parallax_core.contracts.meter import RequestMeter, ServerMeter
 from parallax_core.contracts.status import ModelState
+from parallax_core.engine.detokenizer import Detokenizer
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
@@ -12,23 +13,23 @@ from parallax_core.server.error_forms import find_request_id
 from parallax_core.server.errors import error_response
 from parallax_core.server.floats import read_floats
 from parallax_core.server.hosting import HostedModel
-from parallax_core.server.json_pieces import HOLE, write_list, write_object
+from parallax_core.server.json_pieces import HOLE, as_json, join_pieces, write_list, write_lists, write_object
 from parallax_core.server.json_response import respond, respond_with
-from parallax_core.server.logprobs import TokenWriter
+from parallax_core.server.logprobs import TokenWriter, write_numbers
 from parallax_core.server.model_errors import ChangeRefused, explain
-from parallax_core.server.model_routes import describe_model
 from parallax_core.server.openapi import (
     describe_answer,
     describe_body,
     describe_errors,
     describe_event_stream,
+    describe_events,
     describe_named_events,
     describe_server,
 )
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, WholeResponse, answer_whole
 from parallax_core.server.response_models import ModelReply, ResponseModel
-from parallax_core.server.served_models import ModelEntry, ServedModels, list_ids
+from parallax_core.server.served_models import ModelEntry, ServedModels, describe_model, list_ids
 from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
 from parallax_core.server.strict_json import read_body
@@ -38,6 +39,7 @@ __all__ = [
     "HOLE",
     "AnswerParsing",
     "ChangeRefused",
+    "Detokenizer",
     "FaultLog",
     "HostedModel",
     "ModelEntry",
@@ -58,11 +60,13 @@ __all__ = [
     "UnreadOutput",
     "WholeResponse",
     "answer_whole",
+    "as_json",
     "continues",
     "describe_answer",
     "describe_body",
     "describe_errors",
     "describe_event_stream",
+    "describe_events",
     "describe_model",
     "describe_named_events",
     "describe_server",
@@ -70,6 +74,7 @@ __all__ = [
     "explain",
     "find_request_id",
     "is_full",
+    "join_pieces",
     "list_ids",
     "make_call_id",
     "read_body",
@@ -78,6 +83,8 @@ __all__ = [
     "respond",
     "respond_with",
     "write_list",
+    "write_lists",
     "write_named",
+    "write_numbers",
     "write_object",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.deployment import DeploymentSpec
-from parallax_core.contracts.dialect import BodySpec, DialectSpec
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.contracts.setting import SettingsSpec
 from parallax_core.contracts.source import SourceSpec
@@ -21,28 +20,6 @@ POLICIES = (
     _offer("scheduling", "priority", "PriorityOrder", "prompts come by priority with ageing, then by arrival"),
     _offer("preemption", "lowest-priority", "LowestPriority", "the least urgent request is preempted"),
     _offer("routing", "least-pending-tokens", "LeastPendingTokens", "the replica with the fewest tokens to compute"),
-)
-
-SERVER = "parallax_core.server"
-
-
-def _body(path: str, schema: str, read: str) -> BodySpec:
-    return BodySpec(path=path, schema=Ref(f"{SERVER}.{schema}"), read=Ref(f"{SERVER}.body_kinds:{read}"))
-
-
-DIALECTS = (
-    DialectSpec(
-        name="chat",
-        summary="OpenAI's chat completions",
-        open=Ref(f"{SERVER}.chat:open_dialect"),
-        bodies={"chat": _body("/v1/chat/completions", "request_models:ChatRequest", "read_chat_body")},
-    ),
-    DialectSpec(
-        name="completions",
-        summary="OpenAI's completions",
-        open=Ref(f"{SERVER}.completions:open_dialect"),
-        bodies={"completion": _body("/v1/completions", "request_models:CompletionRequest", "read_completion_body")},
-    ),
 )
 
 SOURCES = (

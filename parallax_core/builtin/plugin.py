@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from parallax_core.api import (
     DeploymentSpec,
-    DialectSpec,
     PolicySpec,
     SettingsSpec,
     SourceSpec,
@@ -45,14 +44,6 @@ def parallax_register_deployments() -> Iterable[DeploymentSpec]:
     from parallax_core.builtin.offers import DEPLOYMENTS
 
     return DEPLOYMENTS
-
-
-@hookimpl
-def parallax_register_dialects() -> Iterable[DialectSpec]:
-    """Offer OpenAI's chat and completions."""
-    from parallax_core.builtin.offers import DIALECTS
-
-    return DIALECTS
 
 
 @hookimpl

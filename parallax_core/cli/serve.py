@@ -171,14 +171,14 @@ async def _run(
     models.find_plan = replicas.find_plan
     models.add_loading(deployment.model_id, plan.model, replicas.first)
     app = make_app(models, options, drain, context.plugins)
-    show_pages = extend_app(app, models, context.plugins)
+    show_notes = extend_app(app, models, context.plugins)
 
     async with deployment.nodes_joining() as listening, replicas.running(listening), _shown(context, models):
         if replicas.join_command:
             context.display.tell(replicas.join_command, context.output)
         site = ServerSite(app, models, options, drain, deployment.share_api, replicas.await_end)
         await run_server(
-            site, sock, lambda: _announce(deployment, context, _url(sock, options), replicas.engines, show_pages)
+            site, sock, lambda: _announce(deployment, context, _url(sock, options), replicas.engines, show_notes)
         )
 
 
@@ -194,7 +194,7 @@ def _announce(
     context: ServeContext,
     url: str,
     engines: Sequence[ReplicaEngine],
-    show_pages: Callable[[str], Iterable[str]],
+    show_notes: Callable[[str], Iterable[str]],
 ) -> None:
     """Print the ready line, log the stages and limits, and print hints that would make the server faster."""
     context.display.finish()
@@ -210,7 +210,7 @@ def _announce(
     context.display.tell(f"ready {url} model={deployment.model_id}", context.output)
     for line in (
         f"talk to it: {name_chat(url)}",
-        *show_pages(url),
+        *show_notes(url),
         *(f"hint: {localize_here(advice)}" for advice in deployment.advice),
     ):
         context.display.tell(line, sys.stderr)

@@ -45,7 +45,7 @@ class Dialect:
 
     routers: tuple[Any, ...]
     """Each a ``fastapi.APIRouter``, whose routes state their roles by `needs_role`. A route may ask for a header: it
-    comes before the server's own route at that path."""
+    comes before any other at that path."""
     schemas: tuple[type, ...] = ()
     """Schemas for ``/openapi.json`` to which none of its routes refers by `describe_answer` and the like."""
     errors: ErrorForm | None = None

@@ -1,11 +1,10 @@
-"""Separates content, reasoning and tool calls in chat answers, and writes them in OpenAI's form."""
+"""Separates content, reasoning and tool calls in chat answers."""
 
 from __future__ import annotations
 
 import secrets
 import string
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from parallax_core.base.json_scan import JsonScan
 from parallax_core.base.refs import Ref
@@ -14,14 +13,6 @@ from parallax_core.contracts.parser import AnswerInfo, Content, Informed, Parser
 from parallax_core.models.grammars import find_library
 from parallax_core.models.output_parser import OutputParser
 from parallax_core.server.body_messages import ResponseForm
-from parallax_core.server.response_models import (
-    ChatDelta,
-    ChatMessage,
-    FunctionCall,
-    FunctionDelta,
-    MessageToolCall,
-    ToolCallDelta,
-)
 
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
 """Ids of calls: nine letters and digits, since Mistral's chat templates accept no others."""
@@ -149,55 +140,3 @@ def continues(piece: Piece, kind: type[Piece]) -> bool:
 def read_text(piece: Piece) -> str:
     """Return the text of a piece: for a tool call, of its arguments."""
     return piece.arguments if isinstance(piece, ToolCall) else piece.text
-
-
-def write_delta(piece: Piece) -> ChatDelta:
-    """Return the ``delta`` of a chunk for a piece."""
-    match piece:
-        case Content(text):
-            return ChatDelta(content=text)
-        case Reasoning(text):
-            return ChatDelta(reasoning_content=text, reasoning=text)
-        case ToolCall(index, "", arguments):
-            return ChatDelta(tool_calls=[ToolCallDelta(index=index, function=FunctionDelta(arguments=arguments))])
-        case ToolCall(index, name, _, call_id):
-            function = FunctionDelta(name=name, arguments="")
-            call = ToolCallDelta(index=index, id=call_id or make_call_id(), type="function", function=function)
-            return ChatDelta(tool_calls=[call])
-
-
-@dataclass(slots=True)
-class MessageParts:
-    """The pieces of one answer, collected."""
-
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[tuple[ToolCall, list[str]]] = field(default_factory=list)
-    """Each call with the pieces of its arguments."""
-
-    def add(self, pieces: Sequence[Piece]) -> None:
-        """Append pieces."""
-        for piece in pieces:
-            match piece:
-                case Content(text):
-                    self.content.append(text)
-                case Reasoning(text):
-                    self.reasoning.append(text)
-                case ToolCall(name=""):
-                    self.calls[-1][1].append(piece.arguments)
-                case ToolCall():
-                    self.calls.append((piece, []))
-
-    def write(self) -> ChatMessage:
-        """Return the ``message`` of a choice."""
-        message = ChatMessage(content="".join(self.content))
-        if self.reasoning:
-            message.reasoning_content = message.reasoning = "".join(self.reasoning)
-        if self.calls:
-            message.content = message.content or None
-            message.tool_calls = [_write_call(call, "".join(arguments)) for call, arguments in self.calls]
-        return message
-
-
-def _write_call(call: ToolCall, arguments: str) -> MessageToolCall:
-    return MessageToolCall(id=call.id or make_call_id(), function=FunctionCall(call.name, arguments))

@@ -12,7 +12,6 @@ from fastapi.responses import Response
 from parallax_core.base.errors import SHUTTING_DOWN, UsageError
 from parallax_core.contracts.surface import needs_role
 from parallax_core.plugins.host import PluginHost
-from parallax_core.server import model_routes, stop_request
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
 from parallax_core.server.base_url import BaseUrls
@@ -49,11 +48,7 @@ def make_app(models: ServedModels, options: ServerOptions, drain: Drain, plugins
     # Traces come from plugins alone: FastAPI's would contain text of clients wherever an error quotes it.
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(title="Parallax", openapi_url=None, redirect_slashes=False, telemetry=silent)
-    own = [
-        _make_basics(models, drain),
-        model_routes.make_router(models),
-        stop_request.make_router(models),
-    ]
+    own = _make_basics(models, drain)
     dialects = ServedDialects(own)
     plugins.open_dialects(lambda spec, load: dialects.add(spec, load()(models, options)))
     models.meters.all += [each.meter for each in dialects.opened if each.meter is not None]
@@ -66,9 +61,8 @@ def make_app(models: ServedModels, options: ServerOptions, drain: Drain, plugins
     for router in dialects.routers:
         app.state.roles.add_plugins(router)
         app.include_router(router, dependencies=[Depends(note_unused)])
-    for router in own:
-        app.state.roles.add_own(router)
-        app.include_router(router, dependencies=[Depends(note_unused)])
+    app.state.roles.add_own(own)
+    app.include_router(own, dependencies=[Depends(note_unused)])
     _add_options(app, options, drain)
     app.add_middleware(ErrorFormMiddleware, forms=forms)
     app.add_middleware(BaseUrls)

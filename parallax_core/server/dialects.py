@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fastapi import APIRouter
 from starlette.routing import BaseRoute, Match, Route
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 class ServedDialects:
     """The dialects that a server speaks, with its own routes, which no dialect may hide."""
 
-    def __init__(self, own: Iterable[APIRouter]) -> None:
+    def __init__(self, own: APIRouter) -> None:
         self.routers: list[APIRouter] = []
-        """Of the dialects."""
+        """Of the dialects; first those whose routes ask for a header, and leave other requests to later ones."""
         self.opened: list[Dialect] = []
         self.paths: set[str] = set()
         """Of routes whose bodies are read in other processes."""
-        self._own = [route for router in own for route in router.routes]
+        self._own = own.routes
 
     def add(self, spec: DialectSpec, dialect: Dialect) -> None:
         """Add a dialect; raises what `check_router` raises, and ValueError if one of its routes hides another."""
@@ -35,7 +35,7 @@ class ServedDialects:
             check_router(router, others)
             if hidden := [other for other in others for route in router.routes if _covers(route, other)]:
                 raise ValueError(f"a route would hide {getattr(hidden[0], 'path', hidden[0])}")
-        self.routers += dialect.routers
+        self.routers = sorted([*self.routers, *dialect.routers], key=_takes_any)
         self.opened.append(dialect)
         self.paths |= {body.path for body in spec.bodies.values()}
 
@@ -88,6 +88,11 @@ def check_router(router: object, taken: Sequence[BaseRoute]) -> APIRouter:
         if isinstance(route, Route) and any(_covers(other, route) for other in taken):
             raise ValueError(f"{route.path} is taken")
     return router
+
+
+def _takes_any(router: APIRouter) -> bool:
+    """Return whether a route of a router takes requests without a header of its own."""
+    return any(_covers(route, route) for route in router.routes)
 
 
 def _covers(taken: BaseRoute, route: BaseRoute) -> bool:

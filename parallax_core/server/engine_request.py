@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from parallax_core.server.capabilities import lists_calls
 from parallax_core.server.chat_grammar import set_grammar
 from parallax_core.server.described_tools import describe_tools, encode_described, write_calls
 from parallax_core.server.reasoning_request import close_reasoning, read_end, read_marks, set_effort, show_end
-from parallax_core.server.request_models import ChatRequest, CompletionRequest, Generation
+from parallax_core.server.request_models import ChatRequest, Generation
 from parallax_core.server.structured_output import StructuredOutputs, read_format, read_structured
 
 Prompts = str | list[str] | list[int] | list[list[int]]
@@ -34,9 +34,6 @@ SAME = tuple(
     if name in Generation.model_fields and name not in {"seed", "logit_bias"}
 )
 """The fields that `Sampling` has by the same name and with the same values."""
-
-DEFAULT_COMPLETION_TOKENS = 16
-"""The default ``max_tokens`` of a completion request in OpenAI's API."""
 
 ALL_TOKENS = -1
 """vLLM's ``top_k`` for all tokens."""
@@ -57,35 +54,66 @@ def parse_chat(
     text: ModelTokenizer, body: ChatRequest, prompt: tuple[int, ...], parser: ParserTraits | None = None
 ) -> ParsedBody:
     """Return the parsed body of a chat request with ``prompt`` for its messages; raises as `read_chat` does."""
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    form = _read_form(
-        body,
-        logprobs,
-        length_field="max_completion_tokens" if body.max_tokens is None else "max_tokens",
-        prompt_field="messages",
-        prompt_end=show_end(text, prompt) if parser else "",
-        tools={tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
-        tool_fields={
-            tool.function.name: f"tools.{number}.function.parameters" for number, tool in enumerate(body.tools or ())
-        },
-        strict_tools=tuple(tool.function.name for tool in body.offered_tools if tool.function.strict),
-        forced_call=body.forced_call,
-        lists_calls=bool(body.offered_tools) and lists_calls(text, parser),
-        allows_many_calls=body.parallel_tool_calls is not False,
-        max_reasoning=body.max_reasoning_tokens,
-        reasoning_end=read_end(text, body.max_reasoning_tokens, parser),
-    )
-    request = _read_request(
+    prompt_end, logprobs = show_end(text, prompt) if parser else "", (body.top_logprobs or 0) if body.logprobs else None
+    parsed = parse_generation(
         text,
         body,
-        max_tokens=body.max_tokens or body.max_completion_tokens,
-        default_max_tokens=text.defaults.max_tokens,
-        logprobs=logprobs,
-        shown_tokens=text.find_special(parser.special_tokens) if parser else frozenset(),
-        reasoning_marks=read_marks(parser, form.prompt_end),
+        [prompt],
+        form={
+            "logprobs": logprobs,
+            "length_field": "max_completion_tokens" if body.max_tokens is None else "max_tokens",
+            "prompt_field": "messages",
+            "prompt_end": prompt_end,
+            "tools": {tool.function.name: json.dumps(tool.function.parameters or {}) for tool in body.offered_tools},
+            "tool_fields": {
+                tool.function.name: f"tools.{number}.function.parameters"
+                for number, tool in enumerate(body.tools or ())
+            },
+            "strict_tools": tuple(tool.function.name for tool in body.offered_tools if tool.function.strict),
+            "forced_call": body.forced_call,
+            "lists_calls": bool(body.offered_tools) and lists_calls(text, parser),
+            "allows_many_calls": body.parallel_tool_calls is not False,
+            "max_reasoning": body.max_reasoning_tokens,
+            "reasoning_end": read_end(text, body.max_reasoning_tokens, parser),
+        },
+        request={
+            "max_tokens": body.max_tokens or body.max_completion_tokens,
+            "default_max_tokens": text.defaults.max_tokens,
+            "logprobs": logprobs,
+            "shown_tokens": text.find_special(parser.special_tokens) if parser else frozenset(),
+            "reasoning_marks": read_marks(parser, prompt_end),
+        },
     )
-    form, request = set_grammar(text, parser or ParserTraits(), form, request)
-    return ParsedBody(form=form, request=request, prompts=(pack(prompt),), seeds=_draw_seeds(body, 1))
+    form, request = set_grammar(text, parser or ParserTraits(), parsed.form, parsed.request)
+    return msgspec.structs.replace(parsed, form=form, request=request)
+
+
+def parse_generation(
+    text: ModelTokenizer,
+    body: Generation,
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    form: Mapping[str, Any],
+    request: Mapping[str, Any],
+) -> ParsedBody:
+    """Return the parsed body of a request for text after each of its prompts.
+
+    Args:
+        text: the model's tokenizer.
+        body: the request, of which the fields of `Generation` are read.
+        prompts: the tokens of each prompt.
+        form: further fields of the `ResponseForm`.
+        request: further fields of the `Request`, or others than those that the body gives.
+
+    Raises:
+        InvalidRequest: if it cannot be served; it names the field.
+    """
+    return ParsedBody(
+        form=_read_form(body, form),
+        request=_read_request(text, body, request),
+        prompts=tuple(map(pack, prompts)),
+        seeds=_draw_seeds(body, len(prompts)),
+    )
 
 
 def read_conversation(
@@ -131,32 +159,6 @@ def encode_turns(
     return encode(turns if text.takes_tools else write_calls(turns), tools=tools)
 
 
-def read_completion(text: ModelTokenizer, body: CompletionRequest) -> ParsedBody:
-    """Return the parsed body of a completion request.
-
-    Raises:
-        InvalidRequest: if it cannot be served; it names the field.
-    """
-    max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    is_ranked = (body.best_of or 0) > body.num_answers
-    prompts = read_prompts(text, body.prompt)
-    echoes = tuple(map(text.decode, prompts)) if body.echo else ()
-    request = _read_request(
-        text,
-        body,
-        max_tokens=max(max_tokens, 1),  # an engine draws at least one token; it is hidden
-        n=body.best_of or body.num_answers,
-        logprobs=(body.logprobs or 0) if is_ranked else body.logprobs,
-        prompt_logprobs=body.logprobs if body.echo else None,
-    )
-    return ParsedBody(
-        form=_read_form(body, body.logprobs, is_shown=body.max_tokens != 0, echoes=echoes),
-        request=request,
-        prompts=tuple(map(pack, prompts)),
-        seeds=_draw_seeds(body, len(prompts)),
-    )
-
-
 def read_prompts(text: ModelTokenizer, prompts: Prompts, param: str = "prompt") -> list[tuple[int, ...]]:
     """Return the tokens of each prompt; ``param`` is the name of their field."""
     if isinstance(prompts, str):
@@ -180,19 +182,18 @@ def check_tokens(text: ModelTokenizer, tokens: list[int], param: str) -> None:
         raise InvalidRequest(message, param)
 
 
-def _read_form(body: Generation, logprobs: int | None, **more: Any) -> ResponseForm:  # noqa: ANN401 -- fields of any type
+def _read_form(body: Generation, more: Mapping[str, Any]) -> ResponseForm:
     return ResponseForm(
         model=body.model or "",
         grammar_field=next(iter(body.list_structured()), "response_format"),
         num_answers=body.num_answers,
         streams=bool(body.stream),
         includes_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
-        logprobs=logprobs,
         **more,
     )
 
 
-def _read_request(text: ModelTokenizer, body: Generation, **more: Any) -> Request:  # noqa: ANN401 -- fields of any type
+def _read_request(text: ModelTokenizer, body: Generation, more: Mapping[str, Any]) -> Request:
     """Return the request with the fields of both routes, and ``more``."""
     check_tokens(text, body.stop_token_ids or [], "stop_token_ids")
     stop_ids = frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else text.stop_ids)

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from parallax_core.base.errors import (
     InvalidRequest,
@@ -41,7 +42,16 @@ LATER: dict[type[Unavailable], tuple[int, str | None, str]] = {
 }
 """The status, the field and the code of errors after which a client may ask again; of others, 503 and neither."""
 NOT_FOUND, NOT_ALLOWED = 404, 405
-DISTRIBUTIONS = {"/v1/messages": "parallax-api-anthropic", "/v1/responses": "parallax-api-responses"}
+OPENAI = "parallax-api-openai"
+DISTRIBUTIONS = {
+    "/v1/chat/completions": OPENAI,
+    "/v1/completions": OPENAI,
+    "/v1/embeddings": "parallax-api-embeddings",
+    "/v1/messages": "parallax-api-anthropic",
+    "/v1/models": OPENAI,
+    "/v1/responses": "parallax-api-responses",
+    "/v1/stop_request": OPENAI,
+}
 """The distributions of this project with the routes below a path, which the user may not have installed."""
 GONE = 499
 """The logged status of a request whose client disconnected, as in nginx."""
@@ -106,7 +116,7 @@ async def _on_http(http: Request, error: Exception) -> Response:
     status, scope = error.status_code, http.scope
     if status == NOT_FOUND and not has_path(scope, scope["path"]):
         meant = find_meant(scope)
-        body = error_body(status, _explain_path(scope["path"], meant), code="not_found")
+        body = error_body(status, _explain_path(scope, meant), code="not_found")
         forms: ErrorForms = http.app.state.error_forms
         if form := forms.find(meant or "") or forms.find_by_header(scope):
             return _response(*form.write(status, body["error"], find_request_id(scope)))
@@ -121,9 +131,16 @@ async def _on_http(http: Request, error: Exception) -> Response:
     return _response(status, error_body(status, str(error.detail)), error.headers)
 
 
-def _explain_path(path: str, meant: str | None) -> str:
-    if missing := next((name for above, name in DISTRIBUTIONS.items() if is_below(path, above)), None):
-        return f"{path[:MOST_QUOTED]} is not served here: it comes with {missing}; install it: pip install {missing}"
+def explain_absence(path: str) -> str:
+    """Return what to install for a path at which a distribution of this project would have routes."""
+    missing = next(name for above, name in DISTRIBUTIONS.items() if is_below(path, above))
+    return f"{path} is not served here: it comes with {missing}; install it: pip install {missing}"
+
+
+def _explain_path(scope: Scope, meant: str | None) -> str:
+    path: str = scope["path"]
+    if any(is_below(path, above) and not has_path(scope, above) for above in DISTRIBUTIONS):
+        return explain_absence(path[:MOST_QUOTED])
     path = path if len(path) <= MOST_QUOTED else f"{path[:MOST_QUOTED]}..."
     if meant is not None:
         return f"there is nothing at {path}, but at {meant}: the base URL of the API is that of the server and /v1"

@@ -28,8 +28,6 @@ VARIANT = "variant-"
 """The beginning of the names of a union's variants, which are no part of a field's path."""
 TOGETHER = "together"
 """The type of an error about several fields."""
-MAX_PROMPTS = 256
-"""The largest number of prompts in one body."""
 
 
 class Strict(BaseModel):
@@ -113,11 +111,9 @@ Identifier = Annotated[TextField, Field(max_length=MAX_IDENTIFIER)]
 AnyStop = Annotated[TextField, Field(max_length=MAX_STOP_CHARACTERS)]
 Stops = AnyStop | Annotated[list[AnyStop], Field(max_length=MAX_STOPS)]
 """An empty one has no effect."""
-Texts = Annotated[list[TextField], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
 TokensField = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
 """Validation stops at the first invalid token, since there may be a million more."""
-TokenLists = Annotated[list[TokensField], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 CountField = Annotated[int, Field(ge=1, le=2**31 - 1)]
 SeedField = Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)]
 BiasField = Annotated[float, Field(ge=-100, le=100)]

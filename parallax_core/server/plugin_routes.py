@@ -20,12 +20,15 @@ from parallax_core.server import front_page, pages, sessions
 from parallax_core.server.body_messages import BodyRequest, DirectAnswer, RefusedBody
 from parallax_core.server.dialects import ServedDialects, check_router
 from parallax_core.server.error_forms import ErrorForms
+from parallax_core.server.errors import explain_absence
 from parallax_core.server.forwarding import forward
 from parallax_core.server.response import while_connected
 from parallax_core.server.route_roles import RouteRoles
 from parallax_core.server.served_models import ServedModels
 
 T = TypeVar("T")
+
+CHAT = "/v1/chat/completions"
 
 
 class PluginRoutes:
@@ -98,7 +101,7 @@ class PluginRoutes:
 def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> Callable[[str], Iterator[str]]:
     """Let plugins add routes, after the server's own and behind the same middleware.
 
-    The front page comes last, so that a plugin can bring another. Returns what `list_pages` yields for an address.
+    The front page comes last, so that a plugin can bring another. Returns what `list_notes` yields for an address.
     """
     roles: RouteRoles = app.state.roles
     forms: ErrorForms = app.state.error_forms
@@ -115,11 +118,14 @@ def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> Calla
     for router in own:
         roles.add_own(router)
         app.include_router(router)
-    return partial(list_pages, app)
+    return partial(list_notes, app)
 
 
-def list_pages(app: FastAPI, api: str) -> Iterator[str]:
-    """Yield a line for each page: its address, or a link that opens a session of the operator's browser."""
+def list_notes(app: FastAPI, api: str) -> Iterator[str]:
+    """Yield a line for each page: its address, or a link that opens a session of the operator's browser.
+
+    A last line says what to install if nothing serves chats, which most clients ask for.
+    """
     url = api.removesuffix("/v1")
     for path in app.state.pages:
         if app.state.has_keys:
@@ -127,3 +133,6 @@ def list_pages(app: FastAPI, api: str) -> Iterator[str]:
             yield f"page {path}, by a link that works once, for 15 minutes: {url}{link}"
         else:
             yield f"page {url}{path}/"
+    dialects: ServedDialects = app.state.dialects
+    if CHAT not in dialects.paths:
+        yield f"hint: {explain_absence(CHAT)}"

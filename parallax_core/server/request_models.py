@@ -6,7 +6,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from parallax_core.contracts.engine import MAX_ANSWERS
 from parallax_core.server.chat_messages import (
     AllowedChoice,
     Messages,
@@ -26,12 +25,8 @@ from parallax_core.server.fields import (
     SeedField,
     ShareField,
     Stops,
-    Strict,
     TextField,
-    Texts,
     Token,
-    TokenLists,
-    TokensField,
     Top,
     Variables,
     refuse,
@@ -95,18 +90,10 @@ NEUTRAL_CHAT: Neutral = {
 }
 """The same for a chat request, of OpenAI and of vLLM."""
 
-NEUTRAL_COMPLETION: Neutral = {**NEUTRAL_VLLM, "add_special_tokens": (True,), "suffix": ("",)}
-"""The same for a completion request."""
-
 
 def _read_zero(value: object) -> object:
     """Return false for 0, which other routes have for the same."""
     return False if value == 0 else value
-
-
-def _read_false(value: object) -> object:
-    """Return nothing for false, which other routes have for the same."""
-    return None if value is False else value
 
 
 def _read_empty(value: object) -> object:
@@ -163,6 +150,8 @@ class Sampled(Tolerant):
 
 class Generation(Sampled):
     """The fields of chat and completion requests."""
+
+    neutral = NEUTRAL_VLLM
 
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The largest number of tokens of an answer."""
@@ -311,36 +300,3 @@ class ChatRequest(Generation):
             names = {pick.function.name for pick in self.tool_choice.allowed_tools.tools}
             return [tool for tool in tools if tool.function.name in names]
         return [] if self.tool_choice == "none" else tools
-
-
-class CompletionRequest(Generation):
-    """The body of ``POST /v1/completions``."""
-
-    neutral = NEUTRAL_COMPLETION
-
-    prompt: TextField | Texts | TokensField | TokenLists
-    """The text to continue: a string, token ids, or a list of up to 256 of either; each prompt gets its own answers."""
-    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The largest number of tokens of an answer; 16 by default, and 0 for no text but that of ``echo``."""
-    echo: bool | None = None
-    """Begin each answer with its prompt; with ``logprobs``, also return those of the prompt."""
-    best_of: Annotated[int, Field(ge=0, le=MAX_ANSWERS)] | None = None
-    """The number of answers to draw, of which the ``n`` with the highest mean log-probability are sent; 0: ``n``."""
-    logprobs: Annotated[Top | None, BeforeValidator(_read_false)] = None
-    """Return the log-probability of each token, and of this number of most probable tokens at its position; 0 to 20."""
-
-    @model_validator(mode="after")
-    def check_together(self) -> Self:
-        """Check that the fields do not contradict each other."""
-        if self.best_of and self.best_of < self.num_answers:
-            raise refuse("best_of", "'best_of' must be at least 'n'")
-        if self.stream and (self.best_of or 1) > self.num_answers:
-            raise refuse("best_of", "'best_of' cannot be streamed: the best answers are known only at the end")
-        return self
-
-
-class StopRequest(Strict):
-    """The body of ``POST /v1/stop_request``."""
-
-    id: Annotated[TextField, Field(min_length=1, max_length=256)]
-    """The ``id`` of the answer, or the ``X-Request-Id`` that the client sent with its request."""

@@ -8,23 +8,21 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import fastapi
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from parallax_core.base.errors import BackendFailed, InvalidRequest, ParallaxError, RequestTimeout, Unavailable
+from parallax_core.base.errors import BackendFailed, InvalidRequest, RequestTimeout, Unavailable
 from parallax_core.contracts.engine import Delta, Engine, Finish, Request, Stream
 from parallax_core.node.pipeline.unread import UnreadOutput, weigh
 from parallax_core.server.body_messages import ParsedBody, ResponseForm
-from parallax_core.server.errors import ClientGone, error_response
+from parallax_core.server.errors import ClientGone
 from parallax_core.server.field_names import name_api_field
-from parallax_core.server.json_pieces import join_pieces
 from parallax_core.server.merged_streams import StreamClosed, merge
 from parallax_core.server.meters import RequestMeters
-from parallax_core.server.response_models import CachedTokens, OutputDetails, Usage
-from parallax_core.server.sse import COMMENT, DONE, SILENCE_S, KeepAlive, write_event
+from parallax_core.server.sse import COMMENT, SILENCE_S, KeepAlive
 
 T = TypeVar("T")
 
@@ -37,9 +35,6 @@ token by token, what others with whom it shares a cache have sent."""
 
 DEFAULT_TIMEOUT = "that is the server's default_timeout: send a longer 'timeout'"
 """The hint for a request that set no ``timeout`` and took too long."""
-
-EventData = bytes | Iterable[bytes]
-"""The JSON of an event, or its pieces if it may be large."""
 
 
 class TokenCounts(NamedTuple):
@@ -188,18 +183,6 @@ class ResponseFlow:
             pinned=sum(finish.pinned_tokens for finish in self._finishes),
         )
 
-    def usage(self, *, is_shown: bool = True, num_reasoning: int = 0) -> Usage:
-        """Return the token counts in OpenAI's form; call it when all requests have ended.
-
-        Args:
-            is_shown: whether the client gets the output; hidden output is not counted.
-            num_reasoning: the tokens of the output that are reasoning.
-        """
-        prompt, cached, output, _ = self.count_tokens()
-        output = output if is_shown else 0
-        details = CachedTokens(cached_tokens=cached), OutputDetails(reasoning_tokens=num_reasoning)
-        return Usage(prompt, output, prompt + output, *details)
-
     def _take(self, number: int, delta: Delta) -> Delta:
         self._meters[number].note(delta)
         self._progress[number].note(delta)
@@ -253,11 +236,6 @@ class SseResponse(StreamingResponse):
         super().__init__(events, headers=AS_IT_COMES, media_type="text/event-stream")
         self._flow = flow
         self._sign = sign
-
-    @classmethod
-    def of_chunks(cls, chunks: AsyncIterator[EventData], flow: ResponseFlow) -> Self:
-        """Return the response that sends chunks, each given as JSON or pieces of JSON, in OpenAI's form."""
-        return cls(_write_events(chunks, flow), flow)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -319,25 +297,6 @@ async def while_connected(http: fastapi.Request, work: Awaitable[T]) -> T:
 async def _disconnect(http: fastapi.Request) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _write_events(events: AsyncIterator[EventData], flow: ResponseFlow) -> AsyncIterator[bytes]:
-    try:
-        async for data in events:
-            if isinstance(data, bytes):
-                yield b"data: %b\n\n" % data
-                continue
-            messages = join_pieces(write_event(data))
-            yield next(messages)
-            for message in messages:
-                await asyncio.sleep(0)
-                yield message
-    except ParallaxError as error:
-        response = error_response(error)
-        flow.count_error(response.status_code)
-        yield b"".join(write_event((bytes(response.body),)))
-        return
-    yield DONE
 
 
 def _check(finish: Finish, form: ResponseForm | None, late_hint: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import fastapi
+import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parallax_core.base.errors import InvalidRequest
@@ -29,6 +30,7 @@ from parallax_core.server.model_errors import ModelNotLoaded
 from parallax_core.server.model_name import find_model
 from parallax_core.server.quota import Quota
 from parallax_core.server.response import while_connected
+from parallax_core.server.response_models import ModelReply
 from parallax_core.server.service import Service
 
 RANKS: dict[ModelState, int] = {"ready": 0, "loading": 1, "draining": 2, "unloaded": 3}
@@ -270,6 +272,19 @@ def _describe_replicas(hosted: HostedModel) -> tuple[ReplicaStatus, ...]:
 
 def _release(known: ModelEntry) -> None:
     known.num_requests -= 1
+
+
+def describe_model(known: ModelEntry, created: int, name: str = "") -> ModelReply:
+    """Return a model in OpenAI's form.
+
+    Args:
+        known: the model.
+        created: the start of the server, in seconds since 1970.
+        name: the name by which the client knows it; empty: its id.
+    """
+    if known.hosted is None:
+        return ModelReply(id=name or known.id, root=known.id, created=created, status=known.status)
+    return msgspec.structs.replace(known.hosted.service.describe(known.status), id=name or known.id)
 
 
 class ModelReleases:

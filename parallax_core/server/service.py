@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import metadata
 from typing import get_args
 
 import fastapi
@@ -239,12 +237,6 @@ class Service:
     def writer(self) -> TokenWriter:
         """The writer of the tokens of its answers."""
         return TokenWriter(self.text.vocabulary)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """An id that changes with the version of Parallax and the model."""
-        served = f"{metadata.version('parallax-core')} {self.model_id}"
-        return f"fp_{hashlib.sha256(served.encode()).hexdigest()[:12]}"
 
     def describe(self, status: ModelStatus) -> ModelReply:
         """Return the model in OpenAI's form, with its length, its capabilities and the defaults for sampling."""

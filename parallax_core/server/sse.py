@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from itertools import chain
 from time import monotonic
 from types import TracebackType
 from typing import Self
 
 from starlette.types import Message, Send
 
-DONE = b"data: [DONE]\n\n"
-"""The end of a successful stream in OpenAI's API."""
 COMMENT = b": keep-alive\n\n"
 """A comment (HTML standard, section 9.2.6): clients skip it, and it keeps proxies from timing out."""
 SILENCE_S = 15.0
 """Seconds of silence after which a comment is sent; nginx, for example, closes a silent connection after 60 seconds."""
-
-
-def write_event(pieces: Iterable[bytes]) -> Iterable[bytes]:
-    """Return the pieces of an event with these pieces of JSON as its data."""
-    return chain((b"data: ",), pieces, (b"\n\n",))
 
 
 def write_named(name: str, data: bytes) -> bytes:

@@ -14,11 +14,11 @@ from pydantic import ConfigDict, field_validator
 
 from parallax_api_anthropic.plugin import parallax_register_dialects as offer_messages
 from parallax_api_embeddings.plugin import parallax_register_dialects as offer_embeddings
+from parallax_api_openai.completion_request import CompletionRequest
+from parallax_api_openai.plugin import parallax_register_dialects as offer_openai
 from parallax_api_responses.plugin import parallax_register_dialects as offer_responses
 from parallax_api_tokenize.plugin import parallax_register_dialects as offer_tokenize
 from parallax_core.api import BodySpec, Dialect, DialectSpec, ErrorForm, Ref, Unavailable, needs_role
-from parallax_core.builtin.plugin import parallax_register_dialects as offer_own
-from parallax_core.server.request_models import CompletionRequest
 from parallax_core.testing.dialect import DialectConformance
 from parallax_observe.plugin import parallax_register_dialects as offer_metrics
 from parallax_openapi.plugin import parallax_register_dialects as offer_openapi
@@ -26,17 +26,27 @@ from tests.conformance.harness import find_failures, run_test
 
 HERE = "tests.conformance.test_dialect"
 HELLO = [{"role": "user", "content": "hello there"}]
-OWN = {spec.name: spec for spec in offer_own()}
+OPENAI = {spec.name: spec for spec in offer_openai()}
 
 
 class TestChat(DialectConformance):
-    spec = OWN["chat"]
+    spec = OPENAI["chat"]
     bodies = MappingProxyType({"chat": {"messages": HELLO}})
 
 
 class TestCompletions(DialectConformance):
-    spec = OWN["completions"]
+    spec = OPENAI["completions"]
     bodies = MappingProxyType({"completion": {"prompt": "hello there"}})
+
+
+class TestModels(DialectConformance):
+    spec = OPENAI["models"]
+    bodies = MappingProxyType[str, Any]({})
+
+
+class TestStopRequest(DialectConformance):
+    spec = OPENAI["stop-request"]
+    bodies = MappingProxyType[str, Any]({})
 
 
 class TestTokenize(DialectConformance):
@@ -77,8 +87,8 @@ class GoodKit(DialectConformance):
         bodies={
             "words": BodySpec(
                 path="/v1/words",
-                schema=Ref("parallax_core.server.request_models:CompletionRequest"),
-                read=Ref("parallax_core.server.body_kinds:read_completion_body"),
+                schema=Ref("parallax_api_openai.completion_request:CompletionRequest"),
+                read=Ref("parallax_api_openai.request:read_completion_body"),
             )
         },
     )
@@ -182,7 +192,7 @@ def test_kit_passes_a_good_dialect() -> None:
     ("spec", "test", "reason"),
     [
         (change_body(read=Ref("no_such_module:read")), "test_readers_import_no_routes", "cannot be imported"),
-        (change_body(read=Ref("parallax_core.server.chat:make_router")), "test_readers_import_no_routes", "fastapi"),
+        (change_body(read=Ref("parallax_api_openai.chat:make_router")), "test_readers_import_no_routes", "fastapi"),
         (change_body(read=Ref("parallax_api_tokenize.request:tokenize")), "test_bodies_are_read", "raised"),
         (change_body(schema=Ref(f"{HERE}:AnyBody")), "test_unknown_field_is_refused_by_name", "unknown field"),
         (change_body(schema=Ref(f"{HERE}:NamelessBody")), "test_model_that_is_not_served_is_refused", "another model"),

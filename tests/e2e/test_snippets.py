@@ -43,6 +43,7 @@ OTHERS = {"torch", "openai", "ollama"}
 INSTALLED = {
     "parallax-api-anthropic",
     "parallax-api-embeddings",
+    "parallax-api-openai",
     "parallax-api-responses",
     "parallax-api-tokenize",
     "parallax-batch",

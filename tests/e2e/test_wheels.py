@@ -79,6 +79,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
     assert set(plugins) == {
         "parallax-api-anthropic",
         "parallax-api-embeddings",
+        "parallax-api-openai",
         "parallax-api-responses",
         "parallax-api-tokenize",
         "parallax-core",

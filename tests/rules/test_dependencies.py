@@ -26,6 +26,7 @@ NOT_IMPORTED = {
     "scipy-openblas32": "a library for MLX, loaded by its path",
     "parallax-api-anthropic": "routes of the server",
     "parallax-api-embeddings": "a route of the server",
+    "parallax-api-openai": "routes of the server",
     "parallax-api-responses": "routes of the server",
     "parallax-api-tokenize": "routes of the server",
     "parallax-batch": "has the command that runs the requests of a file",

@@ -31,7 +31,6 @@ SUBJECTS = {
         "server/contract",
         "server/nested_values",
         "server/ranges",
-        "server/tools",
     ),
     *("server/whole", "testing/reference", "wire/damage"),
 }

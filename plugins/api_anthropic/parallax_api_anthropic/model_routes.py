@@ -104,10 +104,13 @@ def describe_models(schema: dict[str, Any], router: fastapi.APIRouter) -> None:
 
 
 def _share(described: dict[str, Any], other: dict[str, Any]) -> None:
-    """Add the body of another response to a description."""
+    """Add the body of another response to a description; where no other route is at the path, it is the same one."""
     content = described["content"]["application/json"]
-    shapes = [*_list_shapes(content["schema"]), *_list_shapes(other["content"]["application/json"]["schema"])]
-    content["schema"] = {**{name: each for name, each in content["schema"].items() if name == "title"}, "anyOf": shapes}
+    shapes = [*_list_shapes(content["schema"])]
+    added = [each for each in _list_shapes(other["content"]["application/json"]["schema"]) if each not in shapes]
+    if added:
+        title = {name: each for name, each in content["schema"].items() if name == "title"}
+        content["schema"] = {**title, "anyOf": [*shapes, *added]}
 
 
 def _list_shapes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

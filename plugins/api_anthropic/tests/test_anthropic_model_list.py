@@ -8,7 +8,12 @@ from typing import Any
 import anthropic
 import pytest
 
+from parallax_api_anthropic import plugin
+from parallax_core.server.app import make_app
+from parallax_core.server.drain import Drain
 from parallax_core.server.options import ServerOptions
+from parallax_core.server.served_models import ServedModels
+from tests.unit.server.dialects import make_core
 from tests.unit.server.letters import Site
 
 ANTHROPIC = {"Anthropic-Version": "2023-06-01"}
@@ -85,3 +90,9 @@ def test_other_clients_get_all_and_are_told_what_has_no_effect(site: Site) -> No
     assert [each["id"] for each in answer.json()["data"]] == NAMES
     assert answer.headers["X-Ignored-Fields"] == "limit, after_id"
     assert site.client.get("/v1/models", params={"limit": 0}).headers["X-Ignored-Fields"] == "limit"
+
+
+def test_list_that_no_other_plugin_has_is_described_alone() -> None:
+    app = make_app(ServedModels(), ServerOptions(), Drain(), make_core(messages=plugin))
+    answer = app.openapi()["paths"]["/v1/models"]["get"]["responses"]["200"]["content"]["application/json"]
+    assert answer["schema"] == {"$ref": "#/components/schemas/MessageModelsReply"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import parallax_api_anthropic.plugin
 import parallax_api_embeddings.plugin
+import parallax_api_openai.plugin
 import parallax_api_responses.plugin
 import parallax_api_tokenize.plugin
 import parallax_cluster.plugin
@@ -27,6 +28,7 @@ def make_plugins(**others: object) -> PluginHost:
         embeddings=parallax_api_embeddings.plugin,
         messages=parallax_api_anthropic.plugin,
         observe=parallax_observe.plugin,
+        openai=parallax_api_openai.plugin,
         openapi=parallax_openapi.plugin,
         responses=parallax_api_responses.plugin,
         tokenize=parallax_api_tokenize.plugin,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 import threading
@@ -18,6 +19,9 @@ from starlette.testclient import TestClient
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from parallax_api_embeddings.body_models import EmbeddingReply
+from parallax_api_openai.chat_replies import ChatChunk, ChatReply
+from parallax_api_openai.completion_replies import CompletionReply
+from parallax_api_openai.stop_models import StopReply
 from parallax_api_tokenize.body_models import TextReply, TokensReply
 from parallax_core.api import Grammar, InvalidRequest, Sampling
 from parallax_core.builtin.routing import LeastPendingTokens
@@ -39,14 +43,7 @@ from parallax_core.server.drain import Drain
 from parallax_core.server.meters import Meters
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.quota import Quota
-from parallax_core.server.response_models import (
-    ChatChunk,
-    ChatReply,
-    CompletionReply,
-    ErrorReply,
-    ResponseModel,
-    StopReply,
-)
+from parallax_core.server.response_models import ErrorReply, ResponseModel
 from parallax_core.server.served_models import ServedModels
 from parallax_core.server.service import Service
 from parallax_core.testing.toy import Toy
@@ -256,6 +253,21 @@ def events(response: Any) -> list[Any]:
     """Return the events of a stream."""
     lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+async def send_whole(response: Any) -> list[bytes]:
+    """Return the body that a response sends, in pieces."""
+    sent: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    await response({"type": "http", "asgi": {}}, receive, send)
+    return sent
 
 
 def error_of(response: Any, status: int = 400) -> dict[str, Any]:

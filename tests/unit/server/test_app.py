@@ -4,85 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import msgspec
-import pytest
 
 from parallax_core.api import ParallaxError, Sampling
 from parallax_core.models.generation_config import RequestDefaults
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import MAX_BODY_BYTES, ServerOptions
-from parallax_core.server.request_models import NEUTRAL_CHAT, NEUTRAL_COMPLETION, ChatRequest, CompletionRequest
 from parallax_core.server.response import SseResponse
 from tests.unit.server.letters import Site, answer, error_of, events
-
-USAGE = {
-    "prompt_tokens": 5,
-    "completion_tokens": 5,
-    "total_tokens": 10,
-    "prompt_tokens_details": {"audio_tokens": 0, "cached_tokens": 0},
-    "completion_tokens_details": {
-        "accepted_prediction_tokens": 0,
-        "audio_tokens": 0,
-        "reasoning_tokens": 0,
-        "rejected_prediction_tokens": 0,
-    },
-}
-
-
-NO_EXTRAS: dict[str, Any] = {"refusal": None, "annotations": []}
-
-
-def test_answer_has_openai_shape(site: Site) -> None:
-    body = site.ask(max_tokens=5).json()
-    assert body["object"] == "chat.completion"
-    assert body["model"] == "toy"
-    [choice] = body["choices"]
-    assert choice["message"] == {"role": "assistant", "content": answer("hello", 5), **NO_EXTRAS}
-    assert choice["finish_reason"] == "length"
-    assert body["usage"] == USAGE
-
-
-def test_streamed_pieces_join_to_the_answer(site: Site) -> None:
-    response = site.ask(max_tokens=5, stream=True)
-    assert (response.headers["Cache-Control"], response.headers["X-Accel-Buffering"]) == ("no-cache", "no")
-    first, *middle, last, done = events(response)
-    assert done == "[DONE]"
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": answer("hello", 1)}
-    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in (first, *middle)) == answer("hello", 5)
-    assert last["choices"][0]["finish_reason"] == "length"
-    assert len({chunk["id"] for chunk in (first, *middle, last)}) == 1
-
-
-def test_role_of_each_answer_comes_with_its_first_token_and_never_again(site: Site) -> None:
-    *chunks, _ = events(site.ask(max_tokens=4, n=3, stream=True, temperature=1, seed=7))
-    opened = [chunk["choices"][0]["index"] for chunk in chunks if "role" in chunk["choices"][0]["delta"]]
-    assert sorted(opened) == [0, 1, 2]
-    for index in range(3):
-        first = next(chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"][0]["index"] == index)
-        assert first["role"] == "assistant"
-        assert len(first["content"]) == 1
-
-
-def test_answer_without_text_still_opens_with_its_role(site: Site) -> None:
-    site.text.stop_ids = frozenset(range(31))
-    first, last, _ = events(site.ask(max_tokens=4, stream=True))
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert last["choices"][0]["finish_reason"] == "stop"
-
-
-def test_stream_ends_with_usage_when_asked(site: Site) -> None:
-    *chunks, last, _ = events(site.ask(max_tokens=5, stream=True, stream_options={"include_usage": True}))
-    assert last["choices"] == []
-    assert last["usage"] == USAGE
-    assert {chunk["usage"] for chunk in chunks} == {None}
-    assert not any("usage" in chunk for chunk in events(site.ask(max_tokens=5, stream=True))[:-1])
-
-
-def test_content_may_come_in_parts(site: Site) -> None:
-    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
-    assert site.ask(parts, max_completion_tokens=5).json()["choices"][0]["message"]["content"] == answer("hello", 5)
 
 
 def test_stop_strings_end_the_answer_before_them(site: Site) -> None:
@@ -122,45 +52,6 @@ def test_recommended_sampling_holds_where_a_request_says_nothing(site: Site) -> 
     assert seen[1] == Sampling(temperature=0.7, top_k=5, min_p=0.01, seed=1)
 
 
-def test_fields_that_are_not_supported_are_refused_by_name(site: Site) -> None:
-    for field in NEUTRAL_CHAT:
-        error = error_of(site.ask(**{field: {"some": ["thing"]}}))
-        assert error["param"] == field
-        assert f"'{field}' is not supported yet" in error["message"]
-        assert error["type"] == "invalid_request_error"
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"store": True}, "'store' is not supported yet; leave it out or send false"),
-        ({"modalities": ["audio"]}, "'modalities' is not supported yet; leave it out or send [\"text\"]"),
-        ({"verbosity": "low"}, "'verbosity' is not supported yet; leave it out or send 'medium'"),
-        (
-            {"stream": True, "stream_options": {"include_obfuscation": True}},
-            "'stream_options.include_obfuscation' is not supported yet; leave it out or send false",
-        ),
-        (
-            {"content": [{"type": "image_url"}]},
-            "'messages.0.content.0.type' must be 'text', not 'image_url'",
-        ),
-        ({"response_format": {"type": "x" * 65}}, "must be 'text', 'json_object' or 'json_schema'"),
-    ],
-)
-def test_refusal_says_what_may_be_sent_as_json(site: Site, fields: dict[str, Any], message: str) -> None:
-    assert error_of(site.ask(**fields))["message"].endswith(message)
-
-
-def test_values_that_ask_for_nothing_are_accepted(site: Site) -> None:
-    for fields in ({name: value} for name, values in NEUTRAL_CHAT.items() for value in (*values, None)):
-        assert site.ask(max_tokens=1, **fields).status_code == 200, fields
-
-
-def test_options_of_a_stream_that_ask_for_nothing_are_accepted(site: Site) -> None:
-    options = {"include_obfuscation": False, "continuous_usage_stats": False}
-    assert site.ask(max_tokens=1, stream=True, stream_options=options).status_code == 200
-
-
 def test_body_that_is_too_large_is_refused_before_it_is_read(site: Site) -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(MAX_BODY_BYTES // 2**20 + 1):
@@ -183,16 +74,6 @@ def test_unknown_model_is_a_404(site: Site) -> None:
     error = error_of(site.post(model="other", messages=[{"role": "user", "content": "x"}]), 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
     error_of(site.client.get("/v1/models/other"), 404)
-
-
-def test_models_lists_the_one_served(site: Site) -> None:
-    body = site.client.get("/v1/models").json()
-    assert body["object"] == "list"
-    assert [model["id"] for model in body["data"]] == ["toy"]
-    assert site.client.get("/v1/models/toy").json() == body["data"][0]
-    site.text.defaults = RequestDefaults(Sampling(temperature=0.2, top_p=0.9), max_tokens=8)
-    stated = site.client.get("/v1/models/toy").json()["default_sampling_params"]
-    assert stated == {"temperature": 0.2, "top_p": 0.9, "max_tokens": 8}
 
 
 def test_server_is_unhealthy_until_its_engine_is_ready() -> None:
@@ -244,19 +125,6 @@ async def test_client_that_is_gone_before_the_first_event_stops_its_generation()
     assert stream.is_closed
 
 
-def test_model_says_what_it_can_hold_and_do(site: Site) -> None:
-    model = site.client.get("/v1/models").json()["data"][0]
-    assert (model["id"], model["object"], model["owned_by"], model["max_model_len"]) == (
-        "toy",
-        "model",
-        "parallax",
-        400,
-    )
-    assert model["capabilities"][:2] == ["completion", "chat"]
-    site.text.can_chat = False
-    assert site.client.get("/v1/models/toy").json()["capabilities"] == ["completion"]
-
-
 def test_every_route_but_health_and_version_asks_for_a_key() -> None:
     with Site(ServerOptions(keys=ApiKeys({"secret": "user", "other": "admin"}))) as site:
         paths = site.app.openapi()["paths"]
@@ -269,8 +137,3 @@ def test_every_route_but_health_and_version_asks_for_a_key() -> None:
             assert site.client.get("/v1/models", headers={"Authorization": header}).status_code == 401
         for header in ("Bearer secret", "bearer other"):
             assert site.client.get("/v1/models", headers={"Authorization": header}).status_code == 200
-
-
-def test_every_field_is_honoured_or_refused_but_none_is_both() -> None:
-    assert not set(ChatRequest.model_fields) & set(NEUTRAL_CHAT)
-    assert not set(CompletionRequest.model_fields) & set(NEUTRAL_COMPLETION)

@@ -20,6 +20,7 @@ from parallax_core.server.body_reader import BodyReader, load_bodies, write_answ
 from parallax_core.server.dialects import list_bodies
 from parallax_core.server.drain import Drain
 from parallax_core.server.options import ServerOptions
+from parallax_core.server.plugin_routes import list_notes
 from parallax_core.server.served_models import ServedModels
 from tests.unit.server.dialects import TARGETS, make_core, make_plugins
 from tests.unit.server.letters import Letters
@@ -58,7 +59,7 @@ def open_hidden(models: object, options: object) -> Dialect:
 
 def open_hiding(models: object, options: object) -> Dialect:
     del models, options
-    return Dialect(routers=(make_plain("/v1/{name}"),))
+    return Dialect(routers=(make_plain("/{name}"),))
 
 
 def open_faulty(models: object, options: object) -> Dialect:
@@ -120,7 +121,7 @@ def test_two_dialects_of_one_name_are_a_conflict() -> None:
 
 
 def spec_words(read: str = f"{HERE}:count_words") -> BodySpec:
-    schema: Ref[Any] = Ref("parallax_core.server.request_models:CompletionRequest")
+    schema: Ref[Any] = Ref("parallax_api_openai.completion_request:CompletionRequest")
     return BodySpec(path="/v1/mine", schema=schema, read=Ref(read))
 
 
@@ -151,8 +152,8 @@ def test_reader_that_cannot_be_imported_fails_its_own_bodies_alone(caplog: pytes
 
 def test_bodies_of_all_dialects_are_known_by_their_targets() -> None:
     assert TARGETS["chat"] == (
-        "parallax_core.server.request_models:ChatRequest",
-        "parallax_core.server.body_kinds:read_chat_body",
+        "parallax_core.api.bodies:ChatRequest",
+        "parallax_api_openai.request:read_chat_body",
     )
 
 
@@ -182,6 +183,12 @@ open_roles: Callable[[object, object], Dialect]
         ("GET", "/v1/responses/resp_1", "parallax-api-responses"),
         ("POST", "/v1/messages", "parallax-api-anthropic"),
         ("POST", "/v1/messages/count_tokens", "parallax-api-anthropic"),
+        ("POST", "/v1/chat/completions", "parallax-api-openai"),
+        ("POST", "/v1/completions", "parallax-api-openai"),
+        ("GET", "/v1/models", "parallax-api-openai"),
+        ("GET", "/v1/models/toy", "parallax-api-openai"),
+        ("POST", "/v1/stop_request", "parallax-api-openai"),
+        ("POST", "/v1/embeddings", "parallax-api-embeddings"),
     ],
 )
 def test_path_of_a_dialect_that_is_not_installed_names_its_distribution(
@@ -191,4 +198,6 @@ def test_path_of_a_dialect_that_is_not_installed_names_its_distribution(
         answer = client.request(method, path, json={})
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
         assert f"pip install {distribution}" in answer.json()["error"]["message"]
-        assert client.get("/v1/models", headers={"anthropic-version": "2023-06-01"}).json()["object"] == "list"
+        app: Any = client.app
+        [hint] = list_notes(app, "http://testserver/v1")
+        assert hint.startswith("hint: /v1/chat/completions is not served here: it comes with parallax-api-openai")

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from parallax_core.api import HttpSurface, needs_role
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.plugin_routes import list_pages
+from parallax_core.server.plugin_routes import list_notes
 from parallax_core.server.sessions import LINK_S, MOST_LINKS, MOST_SESSIONS, MOST_WRONG, SESSION_S, WRONG_S, Sessions
 from tests.unit.server.letters import Site, error_of
 from tests.unit.server.test_plugin_routes import extend
@@ -83,7 +83,7 @@ def site(tmp_path: Path) -> Iterator[PagedSite]:
 
 
 def test_link_opens_a_session_whose_cookie_is_for_this_server_alone(site: PagedSite) -> None:
-    [line] = list_pages(site.app, "http://testserver/v1")
+    [line] = list_notes(site.app, "http://testserver/v1")
     opened = site.client.get(line.partition("minutes: http://testserver")[2], follow_redirects=False)
     assert COOKIE.fullmatch(opened.headers["set-cookie"]), opened.headers["set-cookie"]
     assert opened.headers["cache-control"] == "no-store"
@@ -247,14 +247,14 @@ def test_server_without_pages_has_no_sessions() -> None:
     with Site(ServerOptions(keys=ApiKeys({"boss": "admin"}))) as site:
         extend(site)
         error_of(site.client.get("/session", headers=ADMIN), 404)
-        assert list(list_pages(site.app, "http://testserver/v1")) == []
+        assert list(list_notes(site.app, "http://testserver/v1")) == []
 
 
 def test_server_without_keys_names_its_pages(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("a page")
     with Site(ServerOptions()) as site:
         extend(site, one=lambda server: server.add_page("/chat", tmp_path))
-        assert list(list_pages(site.app, "http://testserver/v1")) == ["page http://testserver/chat/"]
+        assert list(list_notes(site.app, "http://testserver/v1")) == ["page http://testserver/chat/"]
 
 
 def test_links_and_sessions_are_kept_up_to_a_number() -> None:

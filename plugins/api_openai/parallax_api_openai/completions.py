@@ -10,22 +10,30 @@ from typing import cast
 
 import fastapi
 from fastapi.responses import Response
-from msgspec import UNSET
 
-from parallax_core.contracts.dialect import Dialect
-from parallax_core.contracts.engine import Delta
-from parallax_core.contracts.surface import needs_role
-from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import ParsedBody, unpack
-from parallax_core.server.json_pieces import HOLE, to_json, write_lists, write_object
-from parallax_core.server.json_response import respond
-from parallax_core.server.logprobs import Columns, CompletionLogprobs, TokenWriter
-from parallax_core.server.openapi import describe_answer, describe_body, describe_errors, describe_events
-from parallax_core.server.options import ServerOptions
-from parallax_core.server.request_models import CompletionRequest
-from parallax_core.server.response import EventData, ResponseFlow, SseResponse, answer_whole
-from parallax_core.server.response_models import CompletionChoice, CompletionReply, StopReason
-from parallax_core.server.served_models import ServedModels
+from parallax_api_openai.completion_logprobs import Columns, CompletionLogprobs
+from parallax_api_openai.completion_replies import CompletionChoice, CompletionReply, StopReason
+from parallax_api_openai.completion_request import CompletionRequest
+from parallax_api_openai.events import EventData, stream_chunks
+from parallax_api_openai.fingerprint import make_fingerprint
+from parallax_api_openai.usage import write_usage
+from parallax_core.api import Delta, Dialect, needs_role
+from parallax_core.api.bodies import ModelTokenizer, ParsedBody, to_json, unpack
+from parallax_core.api.dialect import (
+    HOLE,
+    ResponseFlow,
+    ServedModels,
+    ServerOptions,
+    TokenWriter,
+    answer_whole,
+    describe_answer,
+    describe_body,
+    describe_errors,
+    describe_events,
+    respond,
+    write_lists,
+    write_object,
+)
 
 
 @dataclass(slots=True)
@@ -109,13 +117,14 @@ class CompletionResponse:
             if piece.columns is not None:
                 choice.columns.extend(piece.columns)
         shown = (choices[place].write(index) for index, place in enumerate(self._choose(choices)))
-        self.reply.usage, self.reply.choices = self.flow.usage(is_shown=is_shown), HOLE
+        self.reply.usage, self.reply.choices = write_usage(self.flow, is_shown=is_shown), HOLE
         return respond(write_object(self.reply, write_lists(shown)))
 
     async def stream(self) -> AsyncIterator[EventData]:
         """Yield the chunks of all answers, in pieces if they have log-probabilities."""
         choices, is_shown, chunk = Choices(self._begin), self.reading.form.is_shown, self.reply
-        chunk.usage = None if self.reading.form.includes_usage else UNSET
+        if self.reading.form.includes_usage:
+            chunk.usage = None
         async for number, delta in self.flow.read():
             place = number * self.reading.request.n + delta.index
             piece = await choices[place].take(delta, is_shown=is_shown)
@@ -129,7 +138,7 @@ class CompletionResponse:
                 chunk.choices, choice.logprobs = HOLE, HOLE
                 yield write_object(chunk, write_lists([write_object(choice, piece.columns.write())]))
         if self.reading.form.includes_usage:
-            chunk.choices, chunk.usage = [], self.flow.usage(is_shown=is_shown)
+            chunk.choices, chunk.usage = [], write_usage(self.flow, is_shown=is_shown)
             yield to_json(chunk)
 
     def _begin(self, place: int) -> CompletionAnswer:
@@ -177,12 +186,12 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
             id=name,
             created=int(time.time()),
             model=reading.form.model,
-            system_fingerprint=service.fingerprint,
+            system_fingerprint=make_fingerprint(service.model_id),
             choices=[],
         )
         completion = CompletionResponse(service.text, service.writer, reading, flow, reply)
         if reading.form.streams:
-            return SseResponse.of_chunks(completion.stream(), flow)
+            return stream_chunks(completion.stream(), flow)
         return await answer_whole(http, completion.collect(), flow)
 
     return router

@@ -10,32 +10,40 @@ from typing import cast
 
 import fastapi
 from fastapi.responses import Response
-from msgspec import UNSET
 
-from parallax_core.contracts.dialect import Dialect
-from parallax_core.contracts.engine import Delta, Reason
-from parallax_core.contracts.surface import needs_role
-from parallax_core.server.answer_parsing import AnswerParsing, MessageParts, write_delta
-from parallax_core.server.body_messages import ResponseForm
-from parallax_core.server.json_pieces import HOLE, as_json, to_json, write_lists, write_object
-from parallax_core.server.json_response import respond
-from parallax_core.server.logprobs import TokenWriter, write_chat_logprobs
-from parallax_core.server.openapi import describe_answer, describe_body, describe_errors, describe_events
-from parallax_core.server.options import ServerOptions
-from parallax_core.server.request_models import ChatRequest
-from parallax_core.server.response import ResponseFlow, SseResponse, answer_whole
-from parallax_core.server.response_models import (
+from parallax_api_openai.chat_replies import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatDelta,
     ChatReply,
     ChatStopReason,
-    StopReason,
-    Usage,
 )
-from parallax_core.server.served_models import ServedModels
-from parallax_core.server.service import Service
+from parallax_api_openai.events import stream_chunks
+from parallax_api_openai.fingerprint import make_fingerprint
+from parallax_api_openai.message import MessageParts, write_delta
+from parallax_api_openai.usage import Usage, write_usage
+from parallax_core.api import Delta, Dialect, Reason, needs_role
+from parallax_core.api.bodies import ChatRequest, ResponseForm, to_json
+from parallax_core.api.dialect import (
+    HOLE,
+    AnswerParsing,
+    ResponseFlow,
+    ServedModels,
+    ServerOptions,
+    Service,
+    TokenWriter,
+    answer_whole,
+    as_json,
+    describe_answer,
+    describe_body,
+    describe_errors,
+    describe_events,
+    respond,
+    write_list,
+    write_lists,
+    write_object,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class ChatResponse:
             id=self.id,
             created=self.created,
             model=self.form.model,
-            system_fingerprint=self.service.fingerprint,
+            system_fingerprint=make_fingerprint(self.service.model_id),
             usage=self._usage(answers),
             choices=HOLE,
         )
@@ -72,10 +80,11 @@ class ChatResponse:
             id=self.id,
             created=self.created,
             model=self.form.model,
-            system_fingerprint=self.service.fingerprint,
+            system_fingerprint=make_fingerprint(self.service.model_id),
             choices=[],
-            usage=None if self.form.includes_usage else UNSET,
         )
+        if self.form.includes_usage:
+            chunk.usage = None
         async for _, delta in self.flow.read():
             for choice in self._write_chunks(delta, answers[delta.index]):
                 chunk.choices = [choice]
@@ -105,7 +114,7 @@ class ChatResponse:
         return [ChatAnswer(AnswerParsing(parser, self.form)) for _ in range(self.form.num_answers)]
 
     def _usage(self, answers: Sequence[ChatAnswer]) -> Usage:
-        return self.flow.usage(num_reasoning=sum(answer.parsing.num_reasoning for answer in answers))
+        return write_usage(self.flow, num_reasoning=sum(answer.parsing.num_reasoning for answer in answers))
 
     def _write_choice(self, index: int, answer: ChatAnswer) -> Iterator[bytes]:
         logprobs = [b"null"] if self.form.logprobs is None else write_chat_logprobs(answer.logprobs)
@@ -138,7 +147,14 @@ class ChatAnswer:
 
     def read_reason(self, reason: Reason) -> ChatStopReason:
         """Return why the answer ended, in OpenAI's terms."""
-        return "tool_calls" if reason == "stop" and self.parsing.ends_with_calls else cast("StopReason", reason)
+        return "tool_calls" if reason == "stop" and self.parsing.ends_with_calls else cast("ChatStopReason", reason)
+
+
+def write_chat_logprobs(entries: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the ``logprobs`` of a chat's choice."""
+    yield b'{"content":'
+    yield from write_list(entries)
+    yield b',"refusal":null}'
 
 
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
@@ -166,7 +182,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
         flow = await service.submit(reading, name, http)
         chat = ChatResponse(service, service.writer, reading.form, flow, name, int(time.time()))
         if reading.form.streams:
-            return SseResponse.of_chunks(chat.stream(), flow)
+            return stream_chunks(chat.stream(), flow)
         return await answer_whole(http, chat.collect(), flow)
 
     return router

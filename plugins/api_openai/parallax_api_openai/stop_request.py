@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import fastapi
 
-from parallax_core.base.errors import InvalidRequest, UnknownName
-from parallax_core.server.json_response import respond_with
-from parallax_core.server.openapi import describe_answer, describe_body, describe_errors
-from parallax_core.server.request_models import StopRequest
-from parallax_core.server.response_models import StopReply
-from parallax_core.server.served_models import ServedModels
-from parallax_core.server.strict_json import read_body
+from parallax_api_openai.stop_models import StopReply, StopRequest
+from parallax_core.api import Dialect, InvalidRequest, UnknownName, needs_role
+from parallax_core.api.dialect import (
+    ServedModels,
+    ServerOptions,
+    describe_answer,
+    describe_body,
+    describe_errors,
+    read_body,
+    respond_with,
+)
 
 MAX_BYTES = 4096
 """The largest body: it is read on the event loop."""
+
+
+def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
+    """Return the dialect for a server."""
+    del options
+    return Dialect(routers=(make_router(models),))
 
 
 def make_router(models: ServedModels) -> fastapi.APIRouter:
@@ -24,6 +34,7 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     @router.post(
         "/v1/stop_request", responses=describe_answer(StopReply) | errors, openapi_extra=describe_body(StopRequest)
     )
+    @needs_role("user")
     async def stop_request(http: fastapi.Request) -> fastapi.Response:
         """End a running request of the same key; its answers end where they are, with ``finish_reason`` ``stop``."""
         data = await http.body()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from parallax_api_openai.completion_request import NEUTRAL_COMPLETION
 from parallax_core.api import Sampling, logprobs
-from parallax_core.server.request_models import NEUTRAL_COMPLETION
 from tests.unit.server.letters import ALPHABET, TOY, Letters, Site, answer, error_of, events
 
 WARM = {"temperature": 1, "seed": 7}
