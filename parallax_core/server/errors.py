@@ -132,7 +132,7 @@ async def _on_http(http: Request, error: Exception) -> Response:
 
 
 def explain_absence(path: str) -> str:
-    """Return what to install for a path at which a distribution of this project would have routes."""
+    """Return the remedy for a path that a distribution of this project would serve."""
     missing = next(name for above, name in DISTRIBUTIONS.items() if is_below(path, above))
     return f"{path} is not served here: it comes with {missing}; install it: pip install {missing}"
 
