@@ -128,7 +128,7 @@ def test_model_that_cannot_be_loaded_leaves_the_one_that_is(home: Path, tiny: Pa
     empty.mkdir()
     with serving(home, tmp_path / "log", "--memory", "2") as (server, _):
         right = text_of(server, MODEL)
-        for model, reason in ((damaged, "cannot be loaded"), (empty, "config.json"), ("pypi:no-such", "no-such")):
+        for model, reason in ((damaged, "is damaged"), (empty, "config.json"), ("pypi:no-such", "no-such")):
             done = manage(home, server, "switch", str(model))
             assert (done.returncode, "error: " in done.stderr, reason in done.stderr) == (1, True, True), done.stderr
             assert "Traceback" not in done.stderr
