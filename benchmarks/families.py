@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.record import describe_run, read_report, write_report
 from parallax_core.api import Backend, Unsupported
 from tests.support import families as checks
-from tests.support.checkpoints import PROVED, REGULAR
+from tests.support.checkpoints import REGULAR, SERVED
 from tests.support.families import Family, Trial, run_chunks, run_forks, run_greedy, run_ragged, run_returns
 from tests.support.mixed_backend import BroughtMlx, MixedBackend
 from tests.support.torch_backend import TorchBackend
@@ -93,11 +93,11 @@ def compare_family(kind: str, backend: Backend, changes: dict[str, Any], *, is_m
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare random models of every family with transformers.")
     parser.add_argument("--backend", choices=BACKENDS, default="mlx")
-    parser.add_argument("--families", nargs="+", choices=list(PROVED), help="run only these")
+    parser.add_argument("--families", nargs="+", choices=list(SERVED), help="run only these")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
     done: dict[str, Any] = read_report(options.out).get("families", {})
-    for kind in options.families or (MIXED if "-" in options.backend else PROVED):
+    for kind in options.families or (MIXED if "-" in options.backend else SERVED):
         if kind not in done:
             done[kind] = try_family(kind, options.backend)
             run = describe_run(["benchmarks.families", "--backend", options.backend], VERSIONS)

@@ -20,7 +20,7 @@ class Border:
 
     layer: int
     planes: tuple[Plane, ...]
-    """The planes that cross it: given before it, and taken by the layer or a later one."""
+    """The planes that cross it: given before it, and taken by the layer or a later one before they are given again."""
     obstacle: str = ""
     """Why no stage may begin here, as in ``layer 18 reads the keys of layer 13``; empty: one may."""
 
@@ -32,12 +32,12 @@ def list_borders(shape: ModelShape) -> tuple[Border, ...]:
         Unsupported: if a layer takes what no earlier one gives, or reads the keys of one that is not before it, or of
             one that has none.
     """
-    readers, last = _find_readers(shape), _find_last_use(shape)
+    readers, wanted = _find_readers(shape), _find_wanted(shape)
     given = {HIDDEN: Plane(HIDDEN, (shape.hidden_size,))}
     borders = []
     for index, layer in enumerate(shape.layers):
         if index:
-            planes = tuple(plane for name, plane in given.items() if last.get(name, -1) >= index)
+            planes = tuple(plane for name, plane in given.items() if name in wanted[index])
             borders.append(Border(index, planes, readers.get(index, "")))
         _check_takes(f"layer {index}", layer.takes, given)
         given |= {plane.name: plane for plane in layer.gives or (Plane(HIDDEN, (shape.hidden_size,)),)}
@@ -121,10 +121,14 @@ def _find_readers(shape: ModelShape) -> dict[int, str]:
     return found
 
 
-def _find_last_use(shape: ModelShape) -> dict[str, int]:
-    """Return the last layer that takes each plane; the number of layers for what comes after them."""
-    last = {name: index for index, layer in enumerate(shape.layers) for name in layer.takes}
-    return last | dict.fromkeys((HIDDEN, *shape.takes), len(shape.layers))
+def _find_wanted(shape: ModelShape) -> list[set[str]]:
+    """Return the names of the planes that each layer or a later one takes, of those that are given before it."""
+    wanted = {HIDDEN, *shape.takes}
+    found = []
+    for layer in reversed(shape.layers):
+        wanted = wanted - {plane.name for plane in layer.gives} | {HIDDEN, *layer.takes}
+        found.append(wanted)
+    return found[::-1]
 
 
 def _check_takes(what: str, names: Sequence[str], given: dict[str, Plane]) -> None:

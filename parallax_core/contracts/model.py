@@ -63,6 +63,8 @@ class LayerShape:
     """Elements kept per sequence, whatever its length."""
     window: int = 0
     """For a window: the number of tokens that a token attends to, itself included."""
+    long_width: int = 0
+    """For a window: elements cached beside it, in a pool of latents, per token of the whole sequence."""
     num_experts: int = 0
     """The number of experts that tokens are routed to; 0: none, or unknown. All experts have the same size."""
     num_active_experts: int = 0

@@ -238,6 +238,7 @@ def check_layer(layer: LayerShape) -> None:
     has_state = layer.kind == "state"
     assert (layer.state_width > 0) == has_state, broken(f"a {layer.kind} layer has {layer}", STATE)
     has_window = layer.kind == "window"
+    assert has_window or not layer.long_width, broken(f"a {layer.kind} layer has long_width {layer.long_width}", WINDOW)
     assert (layer.window > 0) == has_window, broken(f"a {layer.kind} layer has window {layer.window}", WINDOW)
 
 

@@ -182,6 +182,13 @@ class Windowless(TinyAdapter):
         return dataclasses.replace(super().read_layer(kind, hidden), window=0)
 
 
+class Farsighted(TinyAdapter):
+    """Says of a layer without a window that it keeps something beside one."""
+
+    def read_layer(self, kind: Any, hidden: int) -> LayerShape:
+        return dataclasses.replace(super().read_layer(kind, hidden), long_width=2)
+
+
 class Blind(TinyAdapter):
     """Does not know the norms."""
 
@@ -262,6 +269,7 @@ FAULTS: list[tuple[TinyAdapter, str, str]] = [
     (Busy(), "test_numbers_make_sense", "active weights of"),
     (Keyless("window"), "test_numbers_make_sense", "a window layer has kv_width 0"),
     (Windowless(), "test_numbers_make_sense", "has window 0"),
+    (Farsighted(), "test_numbers_make_sense", "has long_width 2"),
     (Carrying({}, TAKING, {}), "test_borders_follow_from_the_layers", "layer 1 takes 'mix', which no layer before it"),
     (
         Carrying(BOTH, {}, {}),

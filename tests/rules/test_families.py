@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.rules.familiespage import PAGE, read_record, write_page
-from tests.support.checkpoints import PROVED, REGULAR
+from tests.support.checkpoints import REGULAR, SERVED
 
 
 def test_record_names_every_family() -> None:
-    assert read_record("torch").keys() == PROVED.keys(), "run: python -m benchmarks families-torch"
+    assert read_record("torch").keys() == SERVED.keys(), "run: python -m benchmarks families-torch"
 
 
-@pytest.mark.parametrize("kind", PROVED)
+@pytest.mark.parametrize("kind", SERVED)
 def test_family_passed_whole_and_in_every_split(kind: str) -> None:
     found = read_record("torch")[kind]
     assert found["passed"]
-    layers = int(PROVED[kind].get("num_hidden_layers", 4))
+    layers = int(SERVED[kind].get("num_hidden_layers", 4))
     illegal = found.get("illegal", {})
     assert all(f"between layers {int(cut) - 1} and {cut}: layer" in message for cut, message in illegal.items())
     legal = [cut for cut in range(1, layers) if str(cut) not in illegal]
@@ -26,7 +26,7 @@ def test_family_passed_whole_and_in_every_split(kind: str) -> None:
 
 def test_every_model_type_on_mlx_passed_or_is_refused_for_a_reason() -> None:
     record = read_record("mlx")
-    assert record.keys() <= PROVED.keys(), "run: python -m benchmarks families-mlx"
+    assert record.keys() <= SERVED.keys(), "run: python -m benchmarks families-mlx"
     for kind, found in record.items():
         assert found.get("passed") or "mlx-lm" in found["refused"], kind
         assert found.get("changes", {}) == REGULAR.get(kind, {}), kind

@@ -179,6 +179,33 @@ SHARING: dict[str, Any] = {
 MORE: dict[str, dict[str, Any]] = {
     "deepseek_v2": ODD | GROUPS | LATENT | {"topk_method": "group_limited_greedy"},
     "deepseek_v32": ODD | GROUPS | LATENT | CHOOSING,
+    "deepseek_v4": ODD
+    | {
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 32},
+        "hc_sinkhorn_iters": 4,
+        "head_dim": 16,
+        "index_head_dim": 8,
+        "index_n_heads": 16,
+        "index_topk": 5,
+        "initializer_range": 0.15,
+        "layer_types": [
+            *("heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention"),
+            *("compressed_sparse_attention", "heavily_compressed_attention"),
+        ],
+        "mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe", "moe"],
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 2,
+        "num_key_value_heads": 1,
+        "o_groups": 2,
+        "o_lora_rank": 6,
+        "pad_token_id": None,
+        "partial_rotary_factor": 0.5,
+        "q_lora_rank": 12,
+        "rope_parameters": None,
+        "sliding_window": 8,
+        "swiglu_limit": 0.5,
+    },
     "ernie4_5": ODD | {"use_bias": True, "tie_word_embeddings": True},
     "ernie4_5_moe": ODD
     | {
@@ -510,7 +537,7 @@ FUSED = {"qwen3_5_moe"}
 """Models that are published with the experts of a layer in two tensors."""
 EXPERT = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.")
 """Matches the name of a tensor of one expert."""
-PROVED = FAMILIES | MORE
+SERVED = FAMILIES | MORE
 """Families with an adapter and blocks."""
 PERIOD = {
     "full_attention_interval": 2,
@@ -542,7 +569,7 @@ def save_random(kind: str, folder: Path, file_bytes: int = FILE_BYTES) -> None:
 
 def save_family(kind: str, folder: Path, **changes: Any) -> None:
     """Save a random model of one of `FAMILIES` or `OTHERS` in ``folder``, with some settings changed."""
-    _save_model(kind, (PROVED | OTHERS)[kind] | changes, folder, FILE_BYTES)
+    _save_model(kind, (SERVED | OTHERS)[kind] | changes, folder, FILE_BYTES)
 
 
 def load_reference(folder: Path) -> Any:
@@ -579,6 +606,8 @@ def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: in
         for name, buffer in model.named_buffers():
             if name.endswith(("bias", "layer_scalar")):  # added to the scores of experts, or the factor of a layer
                 buffer.add_(0.1 * torch.randn_like(buffer))
+            if name.endswith("tid2eid"):  # the experts of each token id, which would all be the first
+                buffer.copy_(torch.rand(len(buffer), model.config.n_routed_experts).argsort(-1)[:, : buffer.shape[1]])
         model.save_pretrained(folder, max_shard_size=file_bytes)
     if kind in FUSED:
         fuse_experts(folder)

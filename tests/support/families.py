@@ -31,7 +31,7 @@ from parallax_core.api import (
 )
 from parallax_core.testing.blocks import bring_blocks
 from parallax_core.testing.checks.chain import Chain
-from tests.support.checkpoints import BASE, LAYERS, PROVED, load_reference, save_family
+from tests.support.checkpoints import BASE, LAYERS, SERVED, load_reference, save_family
 
 VOCAB = int(BASE["vocab_size"])
 TOLERANCE = 1e-4
@@ -79,7 +79,7 @@ class Family:
         save_family(kind, folder, **changes)
         self.backend = backend
         self.kind = kind
-        self.num_layers = int((BASE | PROVED.get(kind, {}))["num_hidden_layers"])
+        self.num_layers = int((BASE | SERVED.get(kind, {}))["num_hidden_layers"])
         self.folder = folder
         shape = bring_blocks(StagePlan(model=folder), "torch").shape
         self.borders = list_borders(shape) if shape else ()

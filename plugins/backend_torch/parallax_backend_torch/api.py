@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
 from parallax_backend_torch.block_choice import choose_blocks
+from parallax_backend_torch.compressed import (
+    Compressor,
+    CompressSizes,
+    EntryIndex,
+    Seen,
+    attend_both,
+    rotate_pairs,
+    see_window,
+)
 from parallax_backend_torch.config import FULL, SLIDING, Config
 from parallax_backend_torch.decoder import Decoder
 from parallax_backend_torch.decoder_layer import NormedLayer, PlainLayer, WholeLayer, build_normed, build_plain
@@ -18,7 +27,7 @@ from parallax_backend_torch.hyper import HyperConnection, HyperHead, HyperLayer,
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kimi_delta import KimiDelta, KimiSizes
-from parallax_backend_torch.latent import LatentAttention, LatentInput, LatentSizes
+from parallax_backend_torch.latent import LatentAttention, LatentInput, LatentSizes, multiply_heads
 from parallax_backend_torch.mamba import Mamba, MambaSizes
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer, SquaredMlp
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
@@ -46,9 +55,12 @@ __all__ = [
     "CacheSpec",
     "Carried",
     "Choice",
+    "CompressSizes",
+    "Compressor",
     "Config",
     "Decoder",
     "DeltaNet",
+    "EntryIndex",
     "Expert",
     "Experts",
     "GatedMlp",
@@ -82,6 +94,7 @@ __all__ = [
     "Pool",
     "Rope",
     "Rule",
+    "Seen",
     "SeenRow",
     "Shape",
     "ShortConv",
@@ -96,6 +109,7 @@ __all__ = [
     "Weights",
     "WholeLayer",
     "attend",
+    "attend_both",
     "attend_chosen",
     "build_experts",
     "build_normed",
@@ -106,13 +120,16 @@ __all__ = [
     "find_longest",
     "list_rows",
     "make_rope",
+    "multiply_heads",
     "read_heads",
     "read_kernel",
     "read_rope",
     "read_shape",
     "read_windows",
     "rotate",
+    "rotate_pairs",
     "scale_magnitude",
+    "see_window",
     "split_pairs",
     "split_tokens",
     "store",

@@ -52,7 +52,16 @@ class Experts:
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Return the sum of the experts' outputs plus ``residual``: [tokens, width]."""
-        chosen, shares = self._route(self._router.apply(x).float())
+        return self.run(x, residual, *self._route(self.score(x)))
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the router's scores, float32 of shape [tokens, experts]."""
+        return self._router.apply(x).float()
+
+    def run(
+        self, x: torch.Tensor, residual: torch.Tensor | None, chosen: torch.Tensor, shares: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the sum of the outputs of chosen experts plus ``residual``; see `Route`."""
         order = chosen.flatten().argsort(stable=True)
         tokens = order // chosen.shape[1]
         inputs = x if self._latent is None else self._latent[0].apply(x)
@@ -133,7 +142,11 @@ class GroupRoute:
             kept.scatter_(1, ranks.topk(self.num_chosen_groups, dim=-1).indices, value=True)
             ranked = groups.masked_fill(~kept[..., None], -torch.inf).flatten(1)
         chosen = ranked.topk(self.num_chosen, dim=-1).indices
+        return chosen, self.share(shares, chosen)
+
+    def share(self, shares: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """Return the shares of chosen experts, [tokens, chosen], from those of all."""
         found = shares.gather(1, chosen)
         if self.is_normalised:
             found = found / (found.sum(-1, keepdim=True) + self.eps)
-        return chosen, found * self.scale
+        return found * self.scale

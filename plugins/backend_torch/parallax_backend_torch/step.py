@@ -106,6 +106,8 @@ class LayerCache:
     kept: Sequence[torch.Tensor]
     """The tensors of the cache, each of shape [slots, ...]."""
     places: SlotMapping | Slots
+    beside: LayerCache | None = None
+    """What the layer keeps in another pool; see `store.CacheSpec.beside`."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -167,7 +169,14 @@ def make_step(rows: Sequence[Row], pools: Sequence[PagePool], store: Store) -> S
 
 def make_caches(store: Store, places: Sequence[SlotMapping | Slots]) -> list[LayerCache]:
     """Return the cache of each layer, with the slots in its pool."""
-    return [LayerCache(kept, places[pool]) for kept, pool in zip(store.tensors, store.pools, strict=True)]
+    made = []
+    for parts in store.layers:
+        cache = None
+        for part in reversed(parts):
+            cache = LayerCache(part.tensors, places[part.pool], cache)
+        assert cache is not None
+        made.append(cache)
+    return made
 
 
 def find_places(flat: FlatBatch, pools: Sequence[PagePool], rows: Sequence[Row]) -> list[SlotMapping | Slots]:

@@ -25,6 +25,10 @@ class CacheSpec:
     dtype: torch.dtype = torch.float32
     source: int | None = None
     """The earlier layer of the model whose cache, of the same kind and shapes, is read in place of one of its own."""
+    stride: int = 1
+    """The number of tokens that share a slot, of a size that divides pages: more than 1 for compressed tokens."""
+    beside: CacheSpec | None = None
+    """What the layer keeps in another pool, in addition."""
 
     @classmethod
     def nothing(cls) -> CacheSpec:
@@ -49,7 +53,11 @@ class CacheSpec:
         """The bytes per token, or per sequence for a state; 0 for the cache of another layer."""
         if self.source is not None:
             return 0
-        return sum(math.prod(shape) * int(dtype.itemsize) for shape, dtype in self.tensors)
+        return -(-sum(math.prod(shape) * int(dtype.itemsize) for shape, dtype in self.tensors) // self.stride)
+
+    def list_parts(self) -> list[CacheSpec]:
+        """Return what the layer keeps in each pool, the first one here."""
+        return [self, *(self.beside.list_parts() if self.beside else ())]
 
 
 def keep_as(kept: CacheSpec, dtype: torch.dtype) -> CacheSpec:
@@ -60,18 +68,32 @@ def keep_as(kept: CacheSpec, dtype: torch.dtype) -> CacheSpec:
     """
     if kept.kind == "state":
         return kept
-    if dtype == torch.int8 and (kept.kind == "latent" or len(kept.shapes) > len(("keys", "values"))):
+    if dtype == torch.int8 and (kept.kind == "latent" or len(kept.shapes) not in {0, len(("keys", "values"))}):
         message = "kv_cache_dtype is int8, and this model caches latents or an index, which 8 bits change too much"
         raise Unsupported(message, "set PARALLAX_TORCH__KV_CACHE_DTYPE=auto")
-    return replace(kept, dtype=dtype)
+    return replace(kept, dtype=dtype, beside=keep_as(kept.beside, dtype) if kept.beside else None)
 
 
 def list_sizes(layers: Sequence[CacheSpec]) -> dict[PoolKey, int]:
     """Return the bytes of a token, or of a state, in each pool."""
     sizes: dict[PoolKey, int] = {}
-    for kept in layers:
+    for kept in (part for layer in layers for part in layer.list_parts()):
         sizes[kept.pool] = sizes.get(kept.pool, 0) + kept.num_bytes
     return sizes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class KeptPart:
+    """What a layer keeps in one pool."""
+
+    pool: int
+    """The number of the pool."""
+    tensors: tuple[torch.Tensor, ...]
+    """Each of shape [slots, ...]: slot = page * page size + offset, divided by `CacheSpec.stride`."""
+    page_slots: int
+    """The slots of a page."""
+    is_own: bool
+    """Whether no earlier layer has these tensors."""
 
 
 class Store:
@@ -89,18 +111,22 @@ class Store:
     ) -> None:
         self.device = device
         numbers = {(info.kind, info.window): number for number, info in enumerate(infos)}
-        self.pools = [numbers[kept.pool] for kept in layers]
-        """The pool of each layer."""
-        self._sizes = [1 if info.kind == "state" else info.page_size for info in infos]
+        sizes = [1 if info.kind == "state" else info.page_size for info in infos]
         # One more page on a device, for padding rows; see `graph_replay`.
         spare = [info.kind != "state" and device.type != "cpu" for info in infos]
-        slots = [(info.num_pages + more) * size for info, size, more in zip(infos, self._sizes, spare, strict=True)]
-        self.tensors: list[tuple[torch.Tensor, ...]] = []
-        """The tensors of each layer, each of shape [slots, ...]: slot = page * page size + offset."""
-        for kept, number in zip(layers, self.pools, strict=True):
-            made = self.tensors[kept.source - first] if kept.source is not None else _make(kept, slots[number], device)
-            self.tensors.append(made)
-        self._own = [kept.source is None for kept in layers]
+        slots = [(info.num_pages + more) * size for info, size, more in zip(infos, sizes, spare, strict=True)]
+        self.layers: list[list[KeptPart]] = []
+        """What each layer keeps in each of its pools."""
+        for layer in layers:
+            made = []
+            for place, kept in enumerate(layer.list_parts()):
+                number, source = numbers[kept.pool], kept.source
+                if source is None:
+                    tensors = _make(kept, slots[number], device)
+                else:
+                    tensors = self.layers[source - first][place].tensors
+                made.append(KeptPart(number, tensors, sizes[number] // kept.stride, source is None))
+            self.layers.append(made)
 
     def copy(self, copies: Sequence[Sequence[Copy]]) -> None:
         """Make the copies of each pool; whole pages, since slots that are not in use are never read."""
@@ -110,13 +136,13 @@ class Store:
                 self._copy_pages(number, sources, targets)
 
     def _copy_pages(self, number: int, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        for tensors, pool, is_own in zip(self.tensors, self.pools, self._own, strict=True):
-            if pool == number and is_own:
-                for tensor in tensors:
-                    pages = tensor.unflatten(0, (-1, self._sizes[number]))
-                    pages[targets.to(tensor.device)] = pages[sources.to(tensor.device)]
+        for part in (part for layer in self.layers for part in layer if part.pool == number and part.is_own):
+            for tensor in part.tensors:
+                pages = tensor.unflatten(0, (-1, part.page_slots))
+                pages[targets.to(tensor.device)] = pages[sources.to(tensor.device)]
 
 
 def _make(kept: CacheSpec, slots: int, device: torch.device) -> tuple[torch.Tensor, ...]:
     """Return the tensors of a layer's cache; slots that are not written are never read."""
-    return tuple(torch.empty((slots, *shape), dtype=dtype, device=device) for shape, dtype in kept.tensors)
+    count = slots // kept.stride
+    return tuple(torch.empty((count, *shape), dtype=dtype, device=device) for shape, dtype in kept.tensors)

@@ -31,6 +31,10 @@ from parallax_sampling_torch.tensors import read_tensor
 
 NAME = re.compile(r"(?:model\.|backbone\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|\w+)\..*)")
 """Matches a tensor's name without its prefix, which differs between text and multimodal models, and its layer."""
+SYNONYMS = {"embed.weight": "embed_tokens.weight", "head.weight": "lm_head.weight"} | {
+    f"hc_head_{name}": f"hc_head.hc_{name}" for name in ("fn", "base", "scale")
+}
+"""Names outside the layers in checkpoints of DeepSeek, and those of transformers."""
 EMBEDDINGS = frozenset(["embed_tokens", "embeddings"])
 AFTER = frozenset(["norm", "norm_f", "embedding_norm", "final_layernorm", "lm_head"])
 """The first words of the names of tensors that come after the layers in every family."""
@@ -65,7 +69,7 @@ class Selection:
 
     def wants(self, name: str) -> bool:
         """Whether the stage needs the tensor of this name."""
-        found = NAME.fullmatch(name)
+        found = match_name(name)
         if found is None:
             return False
         if found[2]:
@@ -348,6 +352,11 @@ class Weights:
         return made
 
 
+def match_name(name: str) -> re.Match[str] | None:
+    """Return the match of a tensor's name with `NAME`, under the name that transformers has for it; None if none."""
+    return NAME.fullmatch(SYNONYMS.get(name, name))
+
+
 def open_file(folder: Path, selection: Selection, progress: Progress) -> TensorFile:
     """Return the tensors of a stage; reads only their names.
 
@@ -359,7 +368,7 @@ def open_file(folder: Path, selection: Selection, progress: Progress) -> TensorF
     tensors: dict[str, Tensor] = {}
     forms: dict[str, Form] = {}
     for name, tensor in read_tensors(folder, selection.wants, silent):
-        found = NAME.fullmatch(name)
+        found = match_name(name)
         assert found, "it was wanted"
         tensors[found[1]] = tensor
         if name in stored:

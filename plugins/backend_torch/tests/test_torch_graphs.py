@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-from itertools import chain as join
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -58,6 +57,11 @@ def open_stages(
         return [cast("TorchStage", TorchBackend().open_stage(plan)) for plan in plans]
 
 
+def list_tensors(store: Store) -> list[torch.Tensor]:
+    """Return the tensors of all layers."""
+    return [tensor for layer in store.layers for part in layer for tensor in part.tensors]
+
+
 class UnwrittenStore(Store):
     """A store that holds nothing but NaN at first."""
 
@@ -66,7 +70,7 @@ class UnwrittenStore(Store):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.made.append(self)
-        for tensor in join.from_iterable(self.tensors):
+        for tensor in list_tensors(self):
             tensor.fill_(math.nan)
 
 
@@ -117,11 +121,11 @@ def test_rows_that_were_added_leave_everything_as_it_is(tmp_path: Path) -> None:
     with Pretence(), Chain([stage := open_stages(tmp_path, ())[0]]) as chain:
         seqs = [chain.open() for _ in range(4)]
         chain.step(*[chain.row(seq, make_tokens(5, seq)) for seq in seqs])
-        before = [tensor.clone() for tensor in join.from_iterable(UnwrittenStore.made[-1].tensors)]
+        before = [tensor.clone() for tensor in list_tensors(UnwrittenStore.made[-1])]
         chain.step(*[chain.row(seq, (7,)) for seq in seqs[:3]])
         assert count_replays() == 1
         [info] = stage.info.pools
-        for tensor, old in zip(join.from_iterable(UnwrittenStore.made[-1].tensors), before, strict=True):
+        for tensor, old in zip(list_tensors(UnwrittenStore.made[-1]), before, strict=True):
             changed = ((tensor != old) & ~(tensor.isnan() & old.isnan())).flatten(1).any(1).nonzero().flatten().tolist()
             spare = info.num_pages * info.page_size
             assert len(tensor) == spare + info.page_size

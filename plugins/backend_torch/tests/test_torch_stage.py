@@ -145,13 +145,26 @@ def test_sizes_are_those_of_all_layers_together() -> None:
     }
 
 
+def test_tokens_that_share_a_slot_are_copied_with_their_page() -> None:
+    far = CacheSpec("latent", ((1, 8),), stride=4)
+    layer = replace(WINDOW, beside=far)
+    assert list_sizes([layer, WINDOW]) == {("window", 8): 2 * WINDOW.num_bytes, ("latent", 0): 8}
+    infos = [PoolInfo(kind=kind, page_size=4, num_pages=4, window=window) for kind, window in list_sizes([layer])]
+    store = Store([layer], infos, torch.device("cpu"))
+    [near, entries] = store.layers[0]
+    assert (near.pool, entries.pool, len(near.tensors[0]), len(entries.tensors[0])) == (0, 1, 16, 4)
+    entries.tensors[0].copy_(torch.arange(4).float()[:, None, None].expand(4, 1, 8))
+    store.copy([[], [Copy(1, 3, 2)]])
+    assert entries.tensors[0][:, 0, 0].tolist() == [0, 1, 2, 1]
+
+
 def test_copies_of_one_edit_are_made_at_once() -> None:
     info = PoolInfo(kind="full", page_size=4, num_pages=4)
     store = Store([FULL, FULL], [info], torch.device("cpu"))
-    for layer, tensors in enumerate(store.tensors):
-        for tensor in tensors:
+    for layer, [kept] in enumerate(store.layers):
+        for tensor in kept.tensors:
             tensor.copy_(torch.arange(16).float()[:, None, None].expand(16, 2, 8) + 100 * layer)
     store.copy([[Copy(0, 2, 4), Copy(1, 3, 2)]])
-    for layer, tensors in enumerate(store.tensors):
-        for tensor in tensors:
+    for layer, [kept] in enumerate(store.layers):
+        for tensor in kept.tensors:
             assert (tensor[:, 0, 0] - 100 * layer).tolist() == [*range(8), *range(8)]

@@ -156,7 +156,7 @@ def _describe_defaults(defaults: RequestDefaults) -> str:
 def describe_memory(shape: ModelShape) -> str:
     """Return the size of a sequence's KV cache and state, as counts of numbers of any dtype."""
     parts = [
-        (sum(layer.kv_width for layer in shape.layers if layer.kind != "window"), "numbers per token"),
+        (sum(layer.long_width or layer.kv_width * (not layer.window) for layer in shape.layers), "numbers per token"),
         (sum(layer.kv_width for layer in shape.layers if layer.kind == "window"), "per token in a window"),
         (sum(layer.state_width for layer in shape.layers), "per sequence"),
     ]

@@ -46,6 +46,7 @@ FAMILIES = (
     _offer("gpt_oss", "GPT-OSS", "GptOssForCausalLM", "gpt_oss:GptOss", parser="harmony"),
     _offer("deepseek_v3", "DeepSeek-V3 and R1", "DeepseekV3ForCausalLM", "deepseek_v3:DeepseekV3"),
     _offer("deepseek_v32", "DeepSeek-V3.2", "DeepseekV32ForCausalLM", "deepseek_v32:DeepseekV32"),
+    _offer("deepseek_v4", "DeepSeek-V4", "DeepseekV4ForCausalLM", "deepseek_v4:DeepseekV4"),
     _offer("glm_moe_dsa", "GLM-5", "GlmMoeDsaForCausalLM", "deepseek_v32:GlmMoeDsa"),
     _offer("hy_v4", "Hy4", "HYV4ForCausalLM", "hy_v4:HyV4"),
     _offer("qwen3_next", "Qwen3-Next", "Qwen3NextForCausalLM", "qwen3_next:Qwen3Next"),

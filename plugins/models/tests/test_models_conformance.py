@@ -167,3 +167,21 @@ class TestLlama4(ModelConformance):
     def make_checkpoints(self, folder: Path) -> Sequence[Path]:
         save_family("llama4_text", folder)
         return [folder]
+
+
+class TestDeepseekV4(ModelConformance):
+    spec = SPECS["deepseek_v4"]
+    refused = (
+        ("compress_rates", "many"),
+        ("head_dim", None),
+        ("hc_mult", 0),
+        ("layer_types", ["full_attention"] * 5),
+        ("mlp_layer_types", ["dense"] * 5),
+        ("num_hidden_layers", 10**9),
+        ("num_hidden_layers", -1),
+        ("sliding_window", "wide"),
+    )
+
+    def make_checkpoints(self, folder: Path) -> Sequence[Path]:
+        save_family("deepseek_v4", folder)
+        return [folder]

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from parallax_cluster.placement.demand import measure_demand
 from parallax_core.api import ModelShape
 from parallax_models.plugin import parallax_register_models
-from tests.support.checkpoints import BASE, PROVED, make_model
+from tests.support.checkpoints import BASE, SERVED, make_model
 
 SPECS = {name: spec for spec in parallax_register_models() for name in spec.architectures}
 WIDE = {"head_dim": 32, "hidden_size": 256, "intermediate_size": 384, "mamba_n_heads": 64, "sliding_window": 64}
@@ -54,7 +54,7 @@ class StateCounter(TorchDispatchMode):
 
 def make(kind: str) -> tuple[Any, ModelShape]:
     """Return a random model, and its shape."""
-    settings = BASE | PROVED[kind]
+    settings = BASE | SERVED[kind]
     fixed = ("head_dim",) if "kv_lora_rank" in settings else ()
     model = make_model(kind, settings | {name: WIDE[name] for name in WIDE if name in settings and name not in fixed})
     model.set_experts_implementation("eager")
@@ -76,7 +76,7 @@ def count_flops(model: Any, shape: ModelShape) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PROVED if kind not in APART])
+@pytest.mark.parametrize("kind", [kind for kind in SERVED if kind not in APART])
 def test_flops_of_a_token_are_those_that_transformers_computes(kind: str) -> None:
     model, shape = make(kind)
     demand = measure_demand(shape)

@@ -48,6 +48,7 @@ def weigh_layers(model: ModelDemand, layers: LayerRange) -> int:
 
 def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, value_bytes: int) -> LayerDemand:
     experts = _count_expert_weights(layer)
+    is_both = layer.long_width > 0  # then the window counts as a state: the rest grows with the sequence
     return LayerDemand(
         weights=round((layer.weights - layer.table_weights) * weight_bytes),
         read=round((layer.weights - layer.table_weights - experts) * weight_bytes),
@@ -56,9 +57,9 @@ def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, va
         num_experts=layer.num_experts,
         num_active_experts=layer.num_active_experts,
         context_flops=_count_context_flops(layer, shape),
-        kv=layer.kv_width * value_bytes,
-        state=layer.state_width * value_bytes,
-        window=layer.window,
+        kv=(layer.long_width if is_both else layer.kv_width) * value_bytes,
+        state=(layer.window * layer.kv_width if is_both else layer.state_width) * value_bytes,
+        window=0 if is_both else layer.window,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
@@ -12,7 +13,17 @@ from parallax_cluster.placement.baselines import GreedyPlacement, WaterFillingPl
 from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.policy import SearchPlacement
-from parallax_core.api import LayerRange, PlacedStage, Placement, PlacementProblem
+from parallax_core.api import (
+    LayerRange,
+    LayerShape,
+    ModelShape,
+    PlacedStage,
+    Placement,
+    PlacementProblem,
+    Plane,
+    count_border_bytes,
+    list_borders,
+)
 from tests.support.clusters import make_problem
 from tests.support.optimum import find_optimum
 
@@ -22,6 +33,20 @@ WIDE = 2**20
 """Bytes that cross a border of four wide streams, for each token."""
 FIRST_STREAMS = 100
 """The seeds from which on all borders are wide."""
+
+
+SHAPE = ModelShape(
+    hidden_size=4096,
+    vocab_size=9,
+    context_length=9,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=1,
+    layers=(),
+    before_weights=9,
+    after_weights=9,
+    is_tied=False,
+)
 
 
 def join_layers(seed: int, most_nodes: int = 4) -> PlacementProblem:
@@ -41,14 +66,40 @@ def join_layers(seed: int, most_nodes: int = 4) -> PlacementProblem:
     return dataclasses.replace(problem, model=model)
 
 
+def join_family(seed: int) -> PlacementProblem:
+    """Return a random problem with the borders of a family: four streams and chosen positions, or a growing bank."""
+    problem = make_problem(seed, most_nodes=4, most_concurrency=4)
+    count, streams = len(problem.model.layers), Plane("hidden", (4, 4096))
+    layer = LayerShape(kind="full", weights=9, active_weights=9, kv_width=1, gives=(streams,))
+    takes: tuple[str, ...] = ("hidden",)
+    if seed % 2:  # every third layer chooses positions for those that follow
+        owner = dataclasses.replace(layer, gives=(streams, Plane("chosen", (2048,), "int32")))
+        reader = dataclasses.replace(layer, takes=("hidden", "chosen"))
+        layers = [reader if index % 3 else owner for index in range(count)]
+    else:  # every second layer adds what the head reads
+        banks = {index: Plane(f"bank{index}", (7168,)) for index in range(0, count, 2)}
+        takes += tuple(plane.name for plane in banks.values())
+        layers = [
+            dataclasses.replace(layer, gives=(streams, *([banks[index]] if index in banks else [])))
+            for index in range(count)
+        ]
+    shape = dataclasses.replace(SHAPE, layers=tuple(layers), takes=takes)
+    borders = tuple(count_border_bytes(border, 2) for border in list_borders(shape))
+    hidden = max(borders, default=8192)
+    return dataclasses.replace(problem, model=dataclasses.replace(problem.model, borders=borders, hidden=hidden))
+
+
 def find_value(problem: PlacementProblem, placement: Placement) -> float:
     found = PlacementEstimator(problem).estimate(placement)
     return found.tokens_per_s if problem.goal.objective == "throughput" else found.response_s
 
 
-@pytest.mark.parametrize("seed", range(FIRST_STREAMS + 40))
-def test_plan_is_legal_and_near_the_best_legal_one(seed: int) -> None:
-    problem = join_layers(seed)
+CASES = [(join_layers, seed) for seed in range(FIRST_STREAMS + 40)] + [(join_family, seed) for seed in range(100)]
+
+
+@pytest.mark.parametrize(("make", "seed"), CASES)
+def test_plan_is_legal_and_near_the_best_legal_one(make: Callable[[int], PlacementProblem], seed: int) -> None:
+    problem = make(seed)
     placement = SearchPlacement().place(problem, PlacementEstimator(problem))
     for stages in placement.pipelines:
         assert all(problem.model.cross(stage.layers.start) for stage in stages[1:])
@@ -67,6 +118,15 @@ def test_baselines_are_legal(policy: GreedyPlacement | WaterFillingPlacement, se
     problem = join_layers(seed, 7)
     placement = policy.place(problem, PlacementEstimator(problem))
     PlacementEstimator(problem).read_pipelines(placement)
+
+
+def test_bytes_of_a_family_are_those_of_its_planes() -> None:
+    """Four streams of 4,096 numbers in bfloat16 take 32 KiB, and a plane of the bank or of positions 14 or 8 KiB."""
+    grown, chosen = join_family(2).model, join_family(1).model
+    assert list(grown.borders) == [32_768 + 14_336 * ((cut + 1) // 2) for cut in range(1, len(grown.layers))]
+    last = len(chosen.layers) - 1
+    wide = [cut % 3 or cut == 0 for cut in range(1, last + 1)]
+    assert list(chosen.borders) == [32_768 + 8_192 * bool(each) for each in wide]
 
 
 def test_illegal_placement_is_refused_by_the_estimator() -> None:
