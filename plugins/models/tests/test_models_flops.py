@@ -33,7 +33,7 @@ STEPS = ("add", "div", "exp", "mul", "sub", "sum")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-class StateCounter(TorchDispatchMode):
+class StateCounter(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not read for its types
     """Counts the operations on tensors of given sizes."""
 
     def __init__(self, sizes: Sequence[int]) -> None:

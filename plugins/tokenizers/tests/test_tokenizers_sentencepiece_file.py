@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sentencepiece import sentencepiece_model_pb2
@@ -14,7 +15,8 @@ from parallax_tokenizers.converter import FileConverter
 from parallax_tokenizers.sentencepiece_file import PieceType, read_sentencepiece
 from tests.support.tokenizer_texts import train
 
-Model = sentencepiece_model_pb2.ModelProto
+Model: Any = vars(sentencepiece_model_pb2)["ModelProto"]
+"""Its message, which the library makes at run time."""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return file.read_bytes()
 
 
-def parse(data: bytes) -> Model:
+def parse(data: bytes) -> Any:
     found = Model()
     found.ParseFromString(data)
     return found

@@ -75,7 +75,9 @@ def open_profile(*, as_joined: bool) -> StageOpener:
     opener = StageOpener(plugins, [])
     services = NodeServices(open_transport(settings, plugins, "a", {}, "inprocess://a"))
     layers, place = SharedLayers(opener.open_stage, None), HeadPlace(settings.connect, "head", "a")
-    context = WorkerContext("a", services, settings, plugins, None, opener, {}, layers, place, lambda: Join("", ()))
+    context = WorkerContext(
+        "a", services, settings, plugins, None, opener, {}, layers, place, lambda: Join("", (), "", 0)
+    )
     make_profile(context)
     return opener
 
