@@ -1,4 +1,4 @@
-"""What the kits quote is in the contracts, word for word."""
+"""What the kits quote is in the contracts and hooks, word for word."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import parallax_core.base
 import parallax_core.contracts
 import parallax_core.testing
 import parallax_core.wire
+from parallax_core import hookspecs
 from parallax_core.testing import promise
 
 QUOTING = {"broken": 1, "expect": 2, "expect_hint": 1, "within": 3}
@@ -48,10 +49,12 @@ def list_quotes(module: ast.Module) -> Iterator[str]:
 
 
 def test_every_promise_is_one_of_the_contracts() -> None:
+    packages = (parallax_core.base, parallax_core.contracts, parallax_core.wire)
+    modules = [module for package in packages for module in read_sources(package).values()]
+    modules.append(ast.parse(Path(str(hookspecs.__file__)).read_text(encoding="utf-8")))
     texts = [
         flatten(node.value)
-        for package in (parallax_core.base, parallax_core.contracts, parallax_core.wire)
-        for module in read_sources(package).values()
+        for module in modules
         for node in ast.walk(module)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]

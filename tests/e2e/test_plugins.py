@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+from parallax_core.plugins.discovery import DISABLED_VARIABLE
 from tests.e2e.conftest import END_TIMEOUT_S
 from tests.unit.plugins.site import PARALLAX, Site
 
@@ -133,6 +134,8 @@ class Toyland:
         site.install("toy", PLUGIN)
         write_model(folder / "model")
         environ = site.environment(PLUGIN_LOG=str(self.log), PARALLAX_SERVE__PORT="0", **changes)
+        disabled = environ[DISABLED_VARIABLE].split(",")  # all but what answers the requests here
+        environ[DISABLED_VARIABLE] = ",".join(name for name in disabled if name != "parallax-api-openai")
         command = [PARALLAX, "serve", "model", *options]
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(

@@ -191,9 +191,7 @@ def test_nothing_that_a_model_writes_is_run(server: Server, open_page: OpenPage)
     page.get_by_label("Import").set_input_files({"name": "x.json", "mimeType": "application/json", "buffer": data})
     page.locator(".conversations li a").click()
     expect(page.locator(".answer")).to_have_count(len(texts))
-    page.wait_for_function(
-        "document.querySelectorAll('.math:not([data-done]), code[data-lang]:not([data-done])').length == 0"
-    )
+    expect(page.locator(".math:not([data-done]), code[data-lang]:not([data-done])")).to_have_count(0)
     assert page.evaluate("window.hit") is None
     links = page.locator(".answer a[href]").evaluate_all("links => links.map((link) => link.protocol)")
     assert set(links) <= {"http:", "https:", "mailto:"}

@@ -185,7 +185,8 @@ def _read_config(plan: StagePlan) -> tuple[StagePlan, dict[str, Any]]:
     config = read_json(plan.model / "config.json")
     num_layers = count_layers(config)
     if num_layers is None:
-        message = "config.json gives no number of layers: it has neither 'num_hidden_layers' nor 'text_config'"
+        keys = "it has neither 'num_hidden_layers' nor 'text_config', nor a list such as 'layers_block_type'"
+        message = f"config.json gives no number of layers: {keys}"
         raise Unsupported(message, "check that it is the config.json of a language model")
     return _check_layers(plan, num_layers), config
 

@@ -122,6 +122,8 @@ def _translate_gemma4(config: Json) -> dict[str, Any]:
     kinds, changes = config.get("layer_types") or (), config.get("per_layer_config")
     if not isinstance(changes, Mapping):
         return {}
+    if not kinds:
+        raise Unsupported("config.json of gemma4_text has no 'layer_types', which 'per_layer_config' needs", OTHER)
     given = [changes.get(str(index)) or {} for index, kind in enumerate(kinds) if kind == FULL]
     sliding = [each for index, each in changes.items() if kinds[int(index)] != FULL and each]
     if sliding or any(each != given[0] for each in given):

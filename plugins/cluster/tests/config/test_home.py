@@ -17,6 +17,7 @@ def test_files_of_a_home_are_where_they_always_were(tmp_path: Path, monkeypatch:
         "term_file": "cluster/coordinator",
         "term_key_file": "cluster/signing.key",
         "standby_file": "cluster/standby",
+        "workers_folder": "workers",
         "joined_folder": "joined",
         "known_terms_file": "joined/terms",
         "rendezvous_folder": "joined/rendezvous",
