@@ -23,7 +23,7 @@ def connect(server: Server) -> Any:
 
 def ask(server: Server, **fields: Any) -> Any:
     model = server.lines[0].split("model=")[1].strip()
-    return connect(server).create(model=model, input="Tell a story.", max_output_tokens=MOST, **fields)
+    return connect(server).create(model=model, input="Tell a story.", **({"max_output_tokens": MOST} | fields))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -33,10 +33,11 @@ def test_response_goes_on_after_a_restart(number: int, split: Path, model_home: 
     fields = {"temperature": 1.0, "seed": 7} if number == signal.SIGKILL else {"temperature": 0.0}
     more = {"extra_body": {"seed": fields.pop("seed")}} if "seed" in fields else {}
     before = []
-    for event in ask(server, background=True, stream=True, **fields, **more):
-        before.append(event)
-        if len(before) == SEEN:
-            break
+    with ask(server, background=True, stream=True, **fields, **more) as stream:
+        for event in stream:
+            before.append(event)
+            if len(before) == SEEN:
+                break
     server.end(number)
     assert not any(event.type == "response.failed" for event in before)
     name = before[0].response.id
@@ -56,3 +57,14 @@ def test_response_goes_on_after_a_restart(number: int, split: Path, model_home: 
     assert ended.output_text == whole.output_text
     assert ended.usage.output_tokens == MOST
     assert [event.type for event in again] == [event.type for event in events]
+
+
+def test_response_in_memory_says_that_it_ends_with_its_server(split: Path, model_home: Path, tmp_path: Path) -> None:
+    server = start_server(model_home, tmp_path / "log", model=str(split))
+    events = []
+    for event in ask(server, background=True, stream=True, max_output_tokens=1900):
+        events.append(event)
+        if len(events) == SEEN:
+            server.process.send_signal(signal.SIGTERM)
+    server.end(signal.SIGTERM)
+    assert events[-1].type == "response.failed"

@@ -57,6 +57,10 @@ class BackgroundRun:
         self._add(writer.queue())
         self._task = asyncio.create_task(self._run())
 
+    def suspend(self) -> None:
+        """Leave it to the next server, if it is kept as it comes; the others end with this one."""
+        self.is_suspended = self._journal is not None
+
     async def cancel(self) -> None:
         """Stop the response and wait until it is stored; no effect once it is done."""
         if not self.is_done:

@@ -71,6 +71,7 @@ class Journal:
         self._append = append
         self._unwritten: list[KeptDelta] = []
         self._writing: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
 
     def add(self, delta: Delta) -> None:
         """Write a delta soon."""
@@ -90,9 +91,10 @@ class Journal:
         await asyncio.shield(self._flush())
 
     async def _flush(self) -> None:
-        pieces, self._unwritten = self._unwritten, []
-        if pieces:
-            await self._append(msgspec.msgpack.encode(pieces))
+        async with self._lock:
+            pieces, self._unwritten = self._unwritten, []
+            if pieces:
+                await self._append(msgspec.msgpack.encode(pieces))
 
 
 def insert_begun(database: sqlite3.Connection, begun: BegunResponse) -> None:

@@ -62,7 +62,6 @@ class ResponseKeeper:
         self._running: Counter[bytes] = Counter()
         self.begun = {} if store is None else {(each.owner, each.id): each for each in store.begun}
         """The responses of the server before this one that have not gone on yet."""
-        self._is_suspended = False
         self._faults = FaultLog(logger, "the response store")
 
     @property
@@ -72,9 +71,8 @@ class ResponseKeeper:
 
     def suspend(self) -> None:
         """Leave responses in the background to the next server, if they are kept as they come: this one ends."""
-        self._is_suspended = True
         for run in self._runs.values():
-            run.is_suspended = True
+            run.suspend()
 
     async def close(self) -> None:
         """Wait for running responses, whose engine has stopped, and close the store."""
