@@ -198,12 +198,30 @@ def test_nothing_that_a_model_writes_is_run(server: Server, open_page: OpenPage)
     assert page.locator(".answer :is(script, style, img, iframe, svg, form, base, input)").count() == 0
 
 
+def test_request_is_shown_with_where_its_time_went_and_without_its_prompt(server: Server, open_page: OpenPage) -> None:
+    page = open_page(server.url, "/app/#/requests")
+    expect(page.get_by_role("heading", name="Requests")).to_be_visible()
+    body = {"model": MODEL, "prompt": "A secret prompt", "max_tokens": 5, "ignore_eos": True}
+    reply = page.request.post(f"{server.url}/completions", data=body).json()
+    row = page.get_by_title(reply["id"])
+    expect(row).to_be_visible()
+    row.click()
+    waterfall = page.get_by_role("region", name=reply["id"])
+    expect(waterfall.get_by_role("rowheader")).to_contain_text(
+        ["Queue", "Prefill", "Decode", "Hop to stage 0", "Stage 0"]
+    )
+    page.get_by_role("navigation").get_by_role("link", name="Log").click()
+    expect(page.get_by_text("POST /v1/completions 200").last).to_be_visible()
+    for path in ("requests", "log"):
+        assert "secret" not in page.request.get(f"{server.url}/{path}").text()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_are_accessible(server: Server, open_page: OpenPage, theme: str) -> None:
     page = open_page(server.url, "/app/", color_scheme=theme, bypass_csp=True)
     set_model = page.get_by_text(f"It answers with {MODEL}.")
     expect(set_model).to_be_visible()
-    for name in ("Home", "Cluster", "Models", "Chat"):
+    for name in ("Home", "Cluster", "Models", "Requests", "Log", "Chat"):
         page.get_by_role("navigation").get_by_role("link", name=name).click()
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         found = Axe().run(page).response["violations"]
@@ -214,7 +232,7 @@ def test_pages_are_accessible(server: Server, open_page: OpenPage, theme: str) -
 def test_page_speaks_chinese_on_a_phone(server: Server, open_page: OpenPage) -> None:
     page = open_page(server.url, "/app/", locale="zh-CN", viewport={"width": 360, "height": 740})
     expect(page.get_by_text(re.compile(f"当前模型.{MODEL}"))).to_be_visible()
-    for name in ("首页", "对话", "集群", "模型"):
+    for name in ("首页", "对话", "集群", "模型", "请求", "日志"):
         page.get_by_role("navigation").get_by_role("link", name=name).click()
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         assert page.evaluate(FIND_WIDE) == [], name

@@ -36,7 +36,7 @@ BUDGETS = {
     "plugins/manage": 1_100,
     "plugins/models": 9_600,
     "plugins/netcheck": 1_000,
-    "plugins/observe": 850,
+    "plugins/observe": 1_500,
     "plugins/openapi": 550,
     "plugins/policies": 800,
     "plugins/sampling_torch": 1_500,

@@ -1,31 +1,43 @@
-"""Opens the metrics and traces of a server."""
+"""Opens the metrics, traces, requests and log of a server."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 
 from parallax_core.api import Dialect
 from parallax_core.api.dialect import ServedModels, ServerOptions
+from parallax_observe.log_routes import make_log_router
+from parallax_observe.log_store import STORE, LogHandler
 from parallax_observe.loop_lag import watch_lag
 from parallax_observe.metrics import ServerMetrics, make_router
+from parallax_observe.request_record import RECORD
+from parallax_observe.request_routes import make_request_router
 from parallax_observe.tracing import OtelTracer
 
 
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
-    """Return the route of the metrics, and what measures for it.
+    """Return the routes of the metrics, the requests and the log, and what measures for them.
 
     Raises:
         ParallaxError: if there is a collector for traces, and OpenTelemetry is not installed.
     """
     tracer = OtelTracer(options.otlp_endpoint) if options.otlp_endpoint else None
-    metrics = ServerMetrics(models, tracer)
+    metrics, handler = ServerMetrics(models, tracer), LogHandler(STORE)
+    logging.getLogger().addHandler(handler)
     return Dialect(
-        routers=(make_router(metrics),),
+        routers=(make_router(metrics), make_request_router(RECORD), make_log_router(STORE)),
         meter=metrics,
         run=partial(_watch_lag, models, metrics),
-        close=partial(asyncio.to_thread, tracer.close) if tracer else None,
+        close=partial(_close, handler, tracer),
     )
+
+
+async def _close(handler: logging.Handler, tracer: OtelTracer | None) -> None:
+    logging.getLogger().removeHandler(handler)
+    if tracer is not None:
+        await asyncio.to_thread(tracer.close)
 
 
 async def _watch_lag(models: ServedModels, metrics: ServerMetrics) -> None:

@@ -65,3 +65,9 @@ async function readError(response: Response): Promise<ApiError> {
     return new ApiError(response.status, `the server has answered with the status ${response.status}`);
   }
 }
+
+/** Return what to tell of a failure of `call`. */
+export function explain(failure: unknown): string {
+  const { message, hint } = failure as ApiError;
+  return hint ? `${message}: ${hint}` : message;
+}

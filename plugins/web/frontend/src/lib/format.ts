@@ -24,3 +24,10 @@ export function seconds(value: number): string {
 export function layers(range: readonly number[]): string {
   return range[1]! - range[0]! === 1 ? `${range[0]}` : `${range[0]}–${range[1]! - 1}`;
 }
+
+/** Write a time given in seconds since 1970, by the clock of this machine; with the day if it is not today's. */
+export function clock(value: number, language: string): string {
+  const then = new Date(value * 1000);
+  const time = then.toLocaleTimeString(language, { hour12: false });
+  return then.toDateString() === new Date().toDateString() ? time : `${then.toLocaleDateString(language)} ${time}`;
+}
