@@ -1,10 +1,9 @@
 """Everything that a plugin may import from core. Everything else may change without notice."""
 
 from parallax_core.backendkit.leases import LeasedStage
-from parallax_core.backendkit.overhead import Overhead, measure_overhead
 from parallax_core.backendkit.plan import check_device, check_plain_stage, choose_layers, refuse_leases
-from parallax_core.backendkit.products import Products, ProductSpeed, measure_products
 from parallax_core.backendkit.row_stage import RowModel, RowStage
+from parallax_core.base.byte_size import format_bytes
 from parallax_core.base.environment import bare_environment, engine_environment
 from parallax_core.base.errors import (
     BackendFailed,
@@ -39,6 +38,7 @@ from parallax_core.base.lark import write_pattern
 from parallax_core.base.machine import Machine
 from parallax_core.base.offline import is_offline
 from parallax_core.base.printable import make_printable
+from parallax_core.base.private_folder import make_private_folder
 from parallax_core.base.processes import ChildProcess
 from parallax_core.base.refs import Ref
 from parallax_core.base.schema_refs import JsonSchema, follow_references, localize_references, move_references
@@ -177,6 +177,7 @@ from parallax_core.contracts.source import (
     StoredModel,
 )
 from parallax_core.contracts.stage import (
+    MOST_PAGES,
     SHARE_ROUNDING,
     Answer,
     Draw,
@@ -236,13 +237,11 @@ from parallax_core.contracts.transport import (
 from parallax_core.contracts.value import LARGEST, Count, Positive
 from parallax_core.hookspecs import PLUGIN_API, hookimpl
 from parallax_core.pages.account import Account, Entry, Outcome
-from parallax_core.pages.budget import PAGE_SIZE, Room, format_bytes, plan_pools
 from parallax_core.pages.check import check_batch, check_edit, check_room
 from parallax_core.pages.pool import Copy, Mark, PagePool
 from parallax_core.sampling.answer import answer_draw, answer_output, answer_score, make_draft
 from parallax_core.sampling.draw import GOLDEN32, MASK32, draw_key, gumbel, hash32, mix32
 from parallax_core.sampling.masks import mask_logits
-from parallax_core.sampling.ranking import Inquiry, Ranking, make_answers
 from parallax_core.sampling.reference import Draft, adjust, best, draw, keep, logprobs
 from parallax_core.wire.base import MOST_NAME, MOST_TEXT, Name, PeerKey, Text
 from parallax_core.wire.checks import check_words, require
@@ -273,6 +272,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "is_offline",
     "keys_folder",
     "localize_references",
+    "make_private_folder",
     "models_folder",
     "move_references",
     "read_object",
@@ -331,9 +331,6 @@ __all__ = [  # noqa: RUF022 -- in groups
     "ConfigReader",
     "LeasedStage",
     "Machine",
-    "Overhead",
-    "ProductSpeed",
-    "Products",
     "RowModel",
     "RowStage",
     "check_device",
@@ -342,30 +339,24 @@ __all__ = [  # noqa: RUF022 -- in groups
     "count_layers",
     "find_missing",
     "identify_weights",
-    "measure_overhead",
-    "measure_products",
     "read_config",
     "read_tensors",
     "refuse_leases",
     # Backends: pages of the KV cache
-    "PAGE_SIZE",
+    "MOST_PAGES",
     "Account",
     "Copy",
     "Entry",
     "Mark",
     "Outcome",
     "PagePool",
-    "Room",
     "check_batch",
     "check_edit",
     "check_room",
-    "plan_pools",
     # Backends: how tokens are drawn from logits
     "GOLDEN32",
     "MASK32",
     "Draft",
-    "Inquiry",
-    "Ranking",
     "adjust",
     "answer_draw",
     "answer_output",
@@ -377,7 +368,6 @@ __all__ = [  # noqa: RUF022 -- in groups
     "hash32",
     "keep",
     "logprobs",
-    "make_answers",
     "make_draft",
     "mask_logits",
     "mix32",

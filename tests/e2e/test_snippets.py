@@ -62,6 +62,7 @@ INSTALLED = {
     "parallax-simulate",
     "parallax-source-hub",
     "parallax-source-pypi",
+    "parallax-stage-tools",
     "parallax-standard",
     "parallax-tokenizers",
     "parallax-transport-zmq",

@@ -31,6 +31,7 @@ VIOLATIONS = [
     ("api", "parallax_sampling_torch/sampler.py", "import parallax_core.sampling.draw"),
     ("strangers", "parallax_backend_mlx/plugin.py", "import parallax_source_pypi.plugin"),
     ("strangers", "parallax_backend_mlx/plugin.py", "import parallax_sampling_torch.sampler"),
+    ("strangers", "parallax_stage_tools/pools.py", "import parallax_sampling_torch.sampler"),
     ("strangers", "parallax_sampling_torch/sampler.py", "import parallax_backend_torch.kernels"),
     ("strangers", "parallax_models/family.py", "def later() -> None:\n    import parallax_backend_torch.api"),
     ("strangers", "parallax_models/blocks/qwen2.py", "import parallax_backend_torch.weights"),
@@ -52,7 +53,12 @@ VIOLATIONS = [
 
 MOST_LISTED = 35
 """The most modules of core that the cluster may import besides `parallax_core.api` and its sub-modules."""
-VALUES = ("parallax_core.base.errors", "parallax_core.base.ids", "parallax_core.contracts.", "parallax_core.pages.")
+VALUES = (
+    "parallax_core.base.byte_size",
+    "parallax_core.base.errors",
+    "parallax_core.base.ids",
+    "parallax_core.contracts.",
+)
 """Where names of `parallax_core.api` are defined that decisions of the cluster may use."""
 
 

@@ -33,6 +33,7 @@ ENGINE = (
     "parallax_core/wire",
     "plugins/engines/parallax_engines",
     "plugins/sampling_torch/parallax_sampling_torch",
+    "plugins/stage_tools/parallax_stage_tools",
     "tests/support/real_server.py",
     "tests/support/real_stages.py",
 )
@@ -46,6 +47,7 @@ PLUGINS = (
     "scaffold",
     "simulate",
     "source_*",
+    "stage_tools",
     "transport_*",
 )
 """The plugins whose tests are left out where they have passed. Others stand on most of core, and always run."""

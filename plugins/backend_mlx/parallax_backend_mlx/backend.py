@@ -26,7 +26,6 @@ from parallax_core.api import (
     LeasedStage,
     OutOfPages,
     ParallaxError,
-    Room,
     Stage,
     StageInfo,
     StagePlan,
@@ -36,6 +35,7 @@ from parallax_core.api import (
     format_bytes,
     identify_weights,
 )
+from parallax_stage_tools.pools import Room
 
 LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions", "n_ctx", "seq_length")
 """The names in config.json of the longest sequence that a model was made for."""

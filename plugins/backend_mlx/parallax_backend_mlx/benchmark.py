@@ -7,17 +7,9 @@ from parallax_backend_mlx.malloc import keep_memory
 from parallax_backend_mlx.memory import find_room
 from parallax_backend_mlx.runtime import BLAS, Linear, Module, mx
 from parallax_backend_mlx.transposed_weights import turn_module
-from parallax_core.api import (
-    DeviceMemory,
-    DevicePlan,
-    DeviceSpeed,
-    Machine,
-    ParallaxError,
-    Unsupported,
-    format_bytes,
-    measure_overhead,
-    measure_products,
-)
+from parallax_core.api import DeviceMemory, DevicePlan, DeviceSpeed, Machine, ParallaxError, Unsupported, format_bytes
+from parallax_stage_tools.overhead import measure_overhead
+from parallax_stage_tools.products import measure_products
 
 SIDE = {"cpu": 2048, "gpu": 4096}
 """Rows and columns of a matrix."""
@@ -71,7 +63,7 @@ class MlxBenchmark:
 
 
 class _Matrices:
-    """See `parallax_core.api.Products`."""
+    """See `parallax_stage_tools.products.Products`."""
 
     def __init__(self, dtype: mx.Dtype, *, is_gpu: bool) -> None:
         self._dtype, self._side = dtype, SIDE["gpu" if is_gpu else "cpu"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from parallax_backend_mlx.float_order import map_floats
 from parallax_backend_mlx.runtime import mx
-from parallax_core.api import Inquiry, Ranking
+from parallax_stage_tools.ranking import Inquiry, Ranking
 
 SLICE = 64
 """Rows ranked at a time: each takes more than 8 bytes per token of the vocabulary."""

@@ -16,7 +16,8 @@ from parallax_backend_mlx.row_groups import Grouping
 from parallax_backend_mlx.selftest import choose_grouping
 from parallax_backend_mlx.serial_runner import SerialRunner
 from parallax_backend_mlx.settings import Kernel
-from parallax_core.api import PagePool, PoolInfo, Room, plan_pools
+from parallax_core.api import PagePool, PoolInfo
+from parallax_stage_tools.pools import Room, plan_pools
 
 PASSES = 3
 """Memory passes per padded key: read, write, read."""

@@ -29,8 +29,8 @@ from parallax_core.api import (
     StageLost,
     StageResult,
     Tensor,
-    make_answers,
 )
+from parallax_stage_tools.ranking import make_answers
 
 WORTH_COLLECTING = 2**24
 """The bytes of weights from which closing a stage looks for reference cycles; that may take half a second."""

@@ -16,8 +16,9 @@ from parallax_backend_mlx import sampling as module
 from parallax_backend_mlx.ranking import rank_tokens
 from parallax_backend_mlx.runtime import mx
 from parallax_backend_mlx.sampling import Sampler
-from parallax_core.api import Draft, Inquiry, Sampling, adjust, best, draw, draw_key, gumbel, hash32, keep, logprobs
+from parallax_core.api import Draft, Sampling, adjust, best, draw, draw_key, gumbel, hash32, keep, logprobs
 from parallax_core.testing.golden import read_draft, read_golden, read_logits
+from parallax_stage_tools.ranking import Inquiry
 
 GOLDEN = read_golden()
 MARGIN = 3e-5

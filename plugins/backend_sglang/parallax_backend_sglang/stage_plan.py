@@ -17,7 +17,6 @@ from parallax_core.api import (
     ParallaxError,
     PoolInfo,
     PoolKind,
-    Room,
     StageInfo,
     StagePlan,
     TensorSpec,
@@ -27,10 +26,10 @@ from parallax_core.api import (
     choose_layers,
     format_bytes,
     identify_weights,
-    plan_pools,
     read_config,
     refuse_leases,
 )
+from parallax_stage_tools.pools import Room, plan_pools
 
 DTYPES = ("float32", "bfloat16", "float16")
 ROWS = 64

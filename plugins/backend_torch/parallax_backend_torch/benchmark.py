@@ -24,9 +24,9 @@ from parallax_core.api import (
     StagePlan,
     Tensor,
     format_bytes,
-    measure_overhead,
-    measure_products,
 )
+from parallax_stage_tools.overhead import measure_overhead
+from parallax_stage_tools.products import measure_products
 
 SIDE = {"cpu": 2048, "cuda": 8192}
 """Rows and columns of a matrix."""
@@ -84,7 +84,7 @@ class _Plain(TorchBackend):
 
 
 class _Matrices:
-    """See `parallax_core.api.Products`."""
+    """See `parallax_stage_tools.products.Products`."""
 
     def __init__(self, factory: LayerFactory) -> None:
         self._factory = factory

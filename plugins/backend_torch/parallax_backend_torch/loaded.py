@@ -19,17 +19,16 @@ from parallax_backend_torch.weights import Selection, TensorSizes
 from parallax_core.api import (
     LayerRange,
     Machine,
-    Room,
     StageInfo,
     StagePlan,
     TensorSpec,
     check_cuts,
     describe_ends,
     identify_weights,
-    plan_pools,
 )
 from parallax_sampling_torch.sampler import Sampler
 from parallax_sampling_torch.tensors import name_dtype
+from parallax_stage_tools.pools import Room, plan_pools
 
 CORE_FLOPS = 4e10
 """Approximate operations per second of a CPU core."""

@@ -9,12 +9,13 @@ from functools import partial
 
 import torch
 
-from parallax_core.api import Answer, Draw, Entry, Hidden, Output, Sampling, SeqId, StageBatch, Tensor, make_answers
+from parallax_core.api import Answer, Draw, Entry, Hidden, Output, Sampling, SeqId, StageBatch, Tensor
 from parallax_sampling_torch.adjust import is_adjusted
 from parallax_sampling_torch.draw_inputs import list_draw_inputs
 from parallax_sampling_torch.ranking import rank_tokens
 from parallax_sampling_torch.sampler import Sampler
 from parallax_sampling_torch.tensors import send, write_tensor
+from parallax_stage_tools.ranking import make_answers
 
 
 def list_outputs(batch: StageBatch) -> list[Output]:

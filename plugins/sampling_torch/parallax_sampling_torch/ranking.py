@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from parallax_core.api import Inquiry, Ranking
 from parallax_sampling_torch.float_order import map_floats
+from parallax_stage_tools.ranking import Inquiry, Ranking
 
 SLICE = 64
 """Rows ranked at a time: each takes more than 8 bytes per token of the vocabulary."""

@@ -8,19 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from parallax_core.api import (
-    Draft,
-    Inquiry,
-    Sampling,
-    best,
-    draw,
-    draw_key,
-    gumbel,
-    hash32,
-    keep,
-    logprobs,
-    mask_logits,
-)
+from parallax_core.api import Draft, Sampling, best, draw, draw_key, gumbel, hash32, keep, logprobs, mask_logits
 from parallax_core.testing.golden import read_draft, read_golden, read_logits
 from parallax_core.testing.masks import make_mask
 from parallax_sampling_torch import sampler
@@ -31,6 +19,7 @@ from parallax_sampling_torch.gumbel import Noise
 from parallax_sampling_torch.masks import mask_rows
 from parallax_sampling_torch.ranking import rank_tokens
 from parallax_sampling_torch.sampler import Sampler
+from parallax_stage_tools.ranking import Inquiry
 
 GOLDEN = read_golden()
 CPU = torch.device("cpu")

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from parallax_core.api import PAGE_SIZE, StageInfo
+from parallax_core.api import StageInfo
 from parallax_core.api.simulation import Limits, Pacer, PromptBudget, StageClock, StepSize, StreamLoad, find_limits
+from parallax_stage_tools.pools import PAGE_SIZE
 
 
 @dataclass(eq=False, slots=True)

@@ -19,15 +19,14 @@ from parallax_core.api import (
     PoolKind,
     Request,
     RequestId,
-    Room,
     Sampling,
     StageInfo,
     StageResult,
-    plan_pools,
 )
 from parallax_core.api.simulation import Head, HeadOptions, PlannedStep
 from parallax_simulate.step_path import Passage, StepPath
 from parallax_simulate.trace import Arrival
+from parallax_stage_tools.pools import Room, plan_pools
 
 VOCAB_SIZE = 2**31 - 1
 OWN_TOKENS = 2**30 - 2**25

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from parallax_core.api import BackendFailed, DevicePlan, LayerRange, StagePlan, read_tensors, silent
-from parallax_core.backendkit.overhead import MANY, measure_overhead, write_llama
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
+from parallax_stage_tools.overhead import MANY, measure_overhead, write_llama
 
 
 class Clock:

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.api import ParallaxError, Room, format_bytes, plan_pools
-from parallax_core.contracts.stage import MOST_PAGES, PoolKind
-from parallax_core.pages.budget import MOST_SEQUENCES, PAGE_SIZE
+from parallax_core.api import MOST_PAGES, ParallaxError, PoolKind
+from parallax_stage_tools.pools import MOST_SEQUENCES, PAGE_SIZE, Room, plan_pools
 
 FULL, WINDOW, STATE = ("full", 0), ("window", 32), ("state", 0)
 SIZES: dict[tuple[PoolKind, int], int] = {("full", 0): 128, ("window", 32): 128, ("state", 0): 128}
@@ -63,13 +62,3 @@ def test_there_are_states_for_as_many_as_run_and_for_what_is_kept() -> None:
 def test_too_little_memory_is_an_error_with_both_figures() -> None:
     with pytest.raises(ParallaxError, match="takes 2 KiB, but 100 bytes are free"):
         plan_pools({("full", 0): 128}, Room(100, 4096, 128))
-
-
-def test_bytes_are_written_in_words() -> None:
-    assert [format_bytes(size) for size in (0, 1023, 2048, 3 * 2**20, 1.25 * 2**30)] == [
-        "0 bytes",
-        "1023 bytes",
-        "2 KiB",
-        "3 MiB",
-        "1.2 GiB",
-    ]

@@ -11,12 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from parallax_core.base.ids import SeqId
-from parallax_core.base.private_folder import make_private_folder
-from parallax_core.contracts.backend import Backend, StagePlan
-from parallax_core.contracts.device import DevicePlan
-from parallax_core.contracts.sample import Sampling
-from parallax_core.contracts.stage import Draw, Drop, Open, Row, SequenceSpec, Stage, StageBatch, Truncate
+from parallax_core.api import (
+    Backend,
+    DevicePlan,
+    Draw,
+    Drop,
+    Open,
+    Row,
+    Sampling,
+    SeqId,
+    SequenceSpec,
+    Stage,
+    StageBatch,
+    StagePlan,
+    Truncate,
+    make_private_folder,
+)
 
 FEW, MANY = 2, 8
 """Layers of the two models whose steps are compared."""

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parallax_core.contracts.stage import Draw, Drawn, Hidden, Score, Scored, State
-from parallax_core.sampling.ranking import Inquiry, Ranking, make_answers
+from parallax_core.api import Draw, Drawn, Hidden, Score, Scored, State
+from parallax_stage_tools.ranking import Inquiry, Ranking, make_answers
 
 OUTPUTS = (Draw(0, count=2, top=1), Hidden(0), Score(0, token=7, top=3), Draw(0), Hidden(0))
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.contracts.stage import MOST_PAGES, PoolInfo, PoolKind
+from parallax_core.api import MOST_PAGES, ParallaxError, PoolInfo, PoolKind, format_bytes
 
 PAGE_SIZE = 16
 """Tokens per page."""
@@ -19,7 +18,6 @@ MOST_SEQUENCES = 256
 """The most sequences of full length that a pool is sized for; further memory goes to other pools."""
 TYPICAL = 1024
 """Length of a typical sequence, in tokens; memory is divided for sequences of this length."""
-KIBI = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +65,6 @@ def plan_pools(sizes: Mapping[tuple[PoolKind, int], int], room: Room) -> tuple[P
         raise ParallaxError(message, "close other programs, or choose a smaller model")
     counts = _share_out(needs, room.num_bytes)
     return tuple(_make_info(need, count) for need, count in zip(needs, counts, strict=True))
-
-
-def format_bytes(size: float) -> str:
-    """Return ``size`` as text, such as ``1.3 GiB``."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < KIBI:
-            return f"{size:.0f} {unit}"
-        size /= KIBI
-    return f"{size:.1f} GiB"
 
 
 def _find_need(kind: PoolKind, window: int, num_bytes: int, room: Room) -> Need:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.backendkit.products import MAKING, measure_products
+from parallax_stage_tools.products import MAKING, measure_products
 
 
 class Clock:

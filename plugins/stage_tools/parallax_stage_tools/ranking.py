@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from parallax_core.contracts.stage import Answer, Draw, Drawn, Hidden, Output, Scored, State
+from parallax_core.api import Answer, Draw, Drawn, Hidden, Output, Scored, State
 
 
 @dataclass(frozen=True, slots=True)
