@@ -30,7 +30,6 @@ from parallax_core.api import (
     Drawn,
     Epoch,
     LayerRange,
-    LeaseId,
     PoolInfo,
     Request,
     RequestId,
@@ -108,11 +107,11 @@ def run_step(head: Head, token: int) -> None:
     head.expire(1.0)
     step = head.plan(1.0)
     assert step is not None
-    sent = Step(LeaseId(0), Epoch(step.epoch), step.batch.step, step.edits, step.batch.rows)
+    sent = Step(Epoch(step.epoch), step.batch.step, step.edits, step.batch.rows)
     received = decode(encode(sent))
     assert isinstance(received, Step)
     answers = tuple(Drawn((token,)) for row in received.rows for _ in row.outputs)
-    result = decode(encode(Result(LeaseId(0), Epoch(step.epoch), step.batch.step, 0, answers)))
+    result = decode(encode(Result(Epoch(step.epoch), step.batch.step, 0, answers)))
     assert isinstance(result, Result)
     head.absorb(StageResult(tuple(result.answers)), 1.0)
     head.take_deltas()

@@ -49,7 +49,6 @@ from parallax_core.api import (
     TransportPlan,
 )
 from parallax_core.contracts.progress import Progress
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.registry import NodeRegistry
@@ -145,7 +144,7 @@ class Runner:
         rows = make_rows(self._num_rows, self._step)
         self._step += 1
         begun = time.perf_counter()
-        await self._executor.channels[0].send(Step(LEASE, self._epoch, self._step, edits, rows))
+        await self._executor.channels[0].send(Step(self._epoch, self._step, edits, rows))
         computed = (await receive_result(self._executor, NUM_STAGES - 1)).seconds
         took = time.perf_counter() - begun
         for stage in range(NUM_STAGES - 1):
@@ -166,7 +165,7 @@ async def receive_result(executor: RemoteExecutor, stage: int) -> Result:
 
 def count_bytes(num_rows: int) -> int:
     hidden = Tensor("float32", (num_rows, WIDTH), bytes(4 * WIDTH * num_rows))
-    return encode(Step(LEASE, Epoch(0), 1, (), make_rows(num_rows, 100), (hidden,))).num_bytes
+    return encode(Step(Epoch(0), 1, (), make_rows(num_rows, 100), (hidden,))).num_bytes
 
 
 class RawSocket:

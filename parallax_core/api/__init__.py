@@ -23,7 +23,6 @@ from parallax_core.base.files import read_object
 from parallax_core.base.ids import (
     HEAD,
     Epoch,
-    LeaseId,
     RequestId,
     SeqId,
     further_node,
@@ -570,7 +569,6 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Failure",
     "Heartbeat",
     "Hello",
-    "LeaseId",
     "Mask",
     "Message",
     "Result",
@@ -591,7 +589,6 @@ PROVISIONAL = frozenset(
         "GrammarKind",
         "Heartbeat",
         "Hello",
-        "LeaseId",
         "Mask",
         "Message",
         "Opens",

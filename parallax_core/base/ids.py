@@ -11,9 +11,6 @@ RequestId = NewType("RequestId", str)
 SeqId = NewType("SeqId", int)
 """A handle of a sequence on the stages; never reused within the life of an engine."""
 
-LeaseId = NewType("LeaseId", int)
-"""A head's lease of a stage, with its own pages, handles and epoch."""
-
 Epoch = NewType("Epoch", int)
 """A number that a head raises when it builds, repairs or reloads a pipeline; older messages are discarded."""
 

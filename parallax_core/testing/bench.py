@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.base.ids import Epoch, SeqId
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.stage import Draw, Drop, Edit, LayerRange, Open, Row, SequenceSpec, Stage
 from parallax_core.contracts.tensor import Tensor
@@ -20,7 +20,6 @@ from parallax_core.wire.messages import Failure, Message, Result, Step
 
 TOY = Toy(("full", "window", "full"))
 WHOLE, MIDDLE, LAST = LayerRange(0, 3), LayerRange(1, 2), LayerRange(2, 3)
-LEASE = LeaseId(7)
 QUIET_S = 0.2
 HEARD = "Reports a finished step, directly to the head: any stage with its free pages, the last also with the answers"
 
@@ -127,11 +126,10 @@ def make_step(
     edits: Sequence[Edit] = (),
     rows: Sequence[tuple[int, int, Sequence[int]]] = (),
     epoch: int = 0,
-    lease: LeaseId = LEASE,
 ) -> Step:
     """Return a step; a row is (sequence, start, tokens), and draws the token after its last."""
     made = tuple(Row(SeqId(seq), start, tuple(tokens), (Draw(len(tokens) - 1),)) for seq, start, tokens in rows)
-    return Step(lease, Epoch(epoch), number, tuple(edits), made)
+    return Step(Epoch(epoch), number, tuple(edits), made)
 
 
 def give_hidden(step: Step) -> Step:
@@ -139,7 +137,7 @@ def give_hidden(step: Step) -> Step:
     num_tokens = sum(len(row.tokens) for row in step.rows)
     values = b"".join((1000 + index).to_bytes(8, "little") for index in range(num_tokens))
     hidden = (Tensor("int64", (num_tokens, 1), values),) if num_tokens else ()
-    return Step(step.lease, step.epoch, step.step, step.edits, step.rows, hidden)
+    return Step(step.epoch, step.step, step.edits, step.rows, hidden)
 
 
 def drop_sequence(seq: int) -> Drop:

@@ -72,8 +72,8 @@ def tell(lie: Lie, message: Step | Result) -> Sequence[Frame]:
             told = (Frame(VERSION_BYTE + b"\xc1garbage"),)
         case "version", _:
             told = (Frame(b"\x63" + frame.header[1:], frame.buffers),)
-        case "flood", Result(lease, epoch, step, stage):
-            told = (*[encode(Heartbeat(lease, epoch, step, stage))] * FLOOD, frame)
+        case "flood", Result(epoch, step, stage):
+            told = (*[encode(Heartbeat(epoch, step, stage))] * FLOOD, frame)
         case "shape", Step(hidden=[_, *_]):
             told = (encode(replace(message, hidden=tuple(map(_shorten, message.hidden)))),)
         case _, Result() if lie in TWISTS and (message.answers or lie not in OF_ANSWERS):
@@ -91,8 +91,8 @@ TWISTS: dict[Lie, Callable[[Result], Message]] = {
     "answers": lambda result: replace(result, answers=result.answers[1:]),
     "logprob": lambda result: replace(result, answers=_twist(result, nan, 0)),
     "top": lambda result: replace(result, answers=_twist(result, -0.5, 2**40)),
-    "words": lambda result: Failure(result.lease, result.epoch, result.step, result.stage, "\x1b[2J" * 10_000),
-    "kind": lambda result: Step(result.lease, result.epoch, result.step),
+    "words": lambda result: Failure(result.epoch, result.step, result.stage, "\x1b[2J" * 10_000),
+    "kind": lambda result: Step(result.epoch, result.step),
 }
 """Well-formed messages that are not true."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import Epoch, LeaseId
+from parallax_core.base.ids import Epoch
 from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.node_service import MessageKinds, NodeService, Takers
@@ -216,7 +216,7 @@ class NodeServiceConformance(MessageConformance):
             for name, purpose in service.purposes.items():
                 async with linked() as (near, far):
                     channel = Channel(near)
-                    await Channel(far).send(Heartbeat(LeaseId(0), Epoch(0), 0, 0))
+                    await Channel(far).send(Heartbeat(Epoch(0), 0, 0))
                     await far.close()
                     with suppress(PeerLost):
                         purpose.accept(channel)

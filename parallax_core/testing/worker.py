@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from parallax_core.base.errors import BackendFailed
-from parallax_core.base.ids import LeaseId, SeqId
+from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Drawn, LayerRange, Stage
 from parallax_core.testing.bench import (
     LAST,
-    LEASE,
     MIDDLE,
     TOY,
     WHOLE,
@@ -36,7 +35,7 @@ CHANNEL = "Edits and rows, from the head to stage 0 and from each stage to the n
 EDITS_ONLY = "Empty: the step only edits, but keeps its place in the order"
 OLDER = "A number that a head raises when it builds, repairs or reloads a pipeline; older messages are discarded"
 STALE = "a receiver discards what is of an older epoch"
-OWN = "A head's lease of a stage, with its own pages, handles and epoch"
+ENDS = "A stage belongs to the head that assigned it, and ends with the link to it"
 FAILED = "Reports that a step failed on a stage, directly to the head"
 GOES_ON = "False: every sequence is as before the step, and the stage goes on. True: the state of the stage is unknown"
 AGAIN = "until one has the number of the failed step again: it comes from a head that knows of the failure"
@@ -44,7 +43,6 @@ AT_FAULT = "The sequences of the step that are at fault"
 
 PROMPT = (3, 1, 4)
 STEPS = 20
-OTHER = LeaseId(LEASE + 1)
 
 
 class WorkerConformance:
@@ -57,7 +55,7 @@ class WorkerConformance:
     """Seconds that a test waits for an expected event."""
 
     async def work(self, open_stage: Callable[[], Stage], number: int, links: WorkerLinks) -> None:
-        """Open a stage and run it for the lease `LEASE`, as stage ``number``, until cancelled or the head is lost.
+        """Open a stage and run it as stage ``number`` until cancelled or the head is lost.
 
         It must leave nothing running afterwards.
         """
@@ -99,8 +97,8 @@ class WorkerConformance:
             for step in steps:
                 onward, result = await bench.after.hear(), await bench.head.hear_result()
                 assert isinstance(onward, Step), broken(f"the next stage received {onward} instead of a Step", CHANNEL)
-                same = (onward.lease, onward.epoch, onward.step, onward.edits, onward.rows)
-                wanted = (step.lease, step.epoch, step.step, step.edits, step.rows)
+                same = (onward.epoch, onward.step, onward.edits, onward.rows)
+                wanted = (step.epoch, step.step, step.edits, step.rows)
                 assert same == wanted, broken(f"{wanted} was forwarded as {same}", CHANNEL)
                 is_new = len(onward.hidden) == len(stage.info.gives) and onward.hidden != step.hidden
                 assert is_new, broken("the forwarded hidden states are not those that the stage returned", CHANNEL)
@@ -155,18 +153,6 @@ class WorkerConformance:
             )
 
     @in_loop
-    async def test_steps_of_other_leases_are_discarded(self) -> None:
-        """A step of another lease is not run, not answered and not forwarded, whatever its epoch."""
-        stage = TOY.open(MIDDLE)
-        strange = [make_step(2, [open_sequence(9)], epoch=epoch, lease=OTHER) for epoch in (0, 9)]
-        async with self._bench(stage, MIDDLE) as bench:
-            await bench.before.send(make_step(1, [open_sequence(1)]), *strange, make_step(2))
-            await self._check_only(bench, [(0, 1), (0, 2)], OWN)
-            assert list(stage.tokens) == [1], broken(
-                f"after another head's step, the open sequences are {stage.tokens}", OWN
-            )
-
-    @in_loop
     async def test_gap_in_the_steps_is_a_loss(self) -> None:
         """A step with a missing or repeated number makes the stage lost, because its state is unknown."""
         for numbers in ((2,), (1, 3), (1, 1), (1, 2, 1)):
@@ -188,8 +174,8 @@ class WorkerConformance:
             await bench.head.send(*self._make_steps(4))
             await bench.head.hear_result()
             failure = await bench.head.hear_failure()
-            place = (failure.lease, failure.epoch, failure.step, failure.stage)
-            assert place == (LEASE, 0, 2, 0), broken(f"step 2 failed, but the worker reports {failure}", FAILED)
+            place = (failure.epoch, failure.step, failure.stage)
+            assert place == (0, 2, 0), broken(f"step 2 failed, but the worker reports {failure}", FAILED)
             assert "no more of this" in failure.message, broken(
                 f"{failure} does not say why", "A description of the failure"
             )
@@ -265,7 +251,7 @@ class WorkerConformance:
             async with self._bench(TOY.open(layers), layers) as bench:
                 await bench.head.link.close()
                 done = asyncio.wait([bench.working])
-                await within(self.patience_s, done, "the worker goes on without a head", OWN)
+                await within(self.patience_s, done, "the worker goes on without a head", ENDS)
 
     def _bench(self, stage: ToyStage | FaultStage, layers: LayerRange = WHOLE) -> AbstractAsyncContextManager[Bench]:
         return set_up(self.work, stage, layers, self.patience_s)

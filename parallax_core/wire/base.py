@@ -1,4 +1,4 @@
-"""The fields that most messages begin with."""
+"""The field that most messages begin with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from parallax_core.base.ids import Epoch, LeaseId
+from parallax_core.base.ids import Epoch
 from parallax_core.contracts.value import LARGEST
 
 MOST_NAME = 256
@@ -19,8 +19,7 @@ PeerKey = Annotated[bytes, msgspec.Meta(max_length=256)]
 """The key of a node, as its transport writes it."""
 
 
-class Leased(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The first fields of every message between a head and its stages."""
+class StageMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What every message begins with that passes between a head and its stages."""
 
-    lease: Annotated[LeaseId, msgspec.Meta(ge=0, le=LARGEST)]
     epoch: Annotated[Epoch, msgspec.Meta(ge=0, le=LARGEST)]

@@ -22,7 +22,7 @@ from parallax_core.wire.header import Header, MaskHeader, ResultHeader, StepHead
 from parallax_core.wire.messages import CoreMessage, Mask, Message, Result, Step
 from parallax_core.wire.versions import find_tag, find_versions
 
-WIRE_VERSION = 14
+WIRE_VERSION = 15
 """Raised whenever the bytes of any message change; nodes of different versions refuse to connect."""
 
 VERSION_BYTE = bytes([WIRE_VERSION])
@@ -149,15 +149,15 @@ def say_size(kind: type[ServiceMessage], size: int) -> str:
 def pack_message(message: Message, buffers: list[Data]) -> Header | ServiceMessage:
     """Return the header of ``message``, and append the data of its tensors to ``buffers``."""
     match message:
-        case Step(lease, epoch, step, edits, rows, hidden, embeddings):
+        case Step(epoch, step, edits, rows, hidden, embeddings):
             packed = pack_tensors(hidden, buffers)
-            return StepHeader(lease, epoch, step, edits, rows, packed, pack_tensors(embeddings, buffers))
-        case Result(lease, epoch, step, stage, answers, free, seconds, tensors, sampling_s):
+            return StepHeader(epoch, step, edits, rows, packed, pack_tensors(embeddings, buffers))
+        case Result(epoch, step, stage, answers, free, seconds, tensors, sampling_s):
             packed = pack_tensors(tensors, buffers)
-            return ResultHeader(lease, epoch, step, stage, answers, free, seconds, packed, sampling_s)
-        case Mask(lease, epoch, step, row, bits, output):
+            return ResultHeader(epoch, step, stage, answers, free, seconds, packed, sampling_s)
+        case Mask(epoch, step, row, bits, output):
             [entry] = pack_tensors((bits,), buffers)
-            return MaskHeader(lease, epoch, step, row, entry, output)
+            return MaskHeader(epoch, step, row, entry, output)
         case _:
             return message
 
@@ -184,16 +184,16 @@ def unpack_header(header: Header, buffers: tuple[Data, ...]) -> CoreMessage:
         BadFrame: if its entries do not match the buffers.
     """
     match header:
-        case StepHeader(lease, epoch, step, edits, rows, hidden, embeddings):
+        case StepHeader(epoch, step, edits, rows, hidden, embeddings):
             tensors = unpack_entries((*hidden, *embeddings), buffers)
             count = len(hidden)
-            return Step(lease, epoch, step, edits, rows, tensors[:count], tensors[count:])
-        case ResultHeader(lease, epoch, step, stage, answers, free, seconds, entries, sampling_s):
+            return Step(epoch, step, edits, rows, tensors[:count], tensors[count:])
+        case ResultHeader(epoch, step, stage, answers, free, seconds, entries, sampling_s):
             tensors = unpack_entries(entries, buffers)
-            return Result(lease, epoch, step, stage, answers, free, seconds, tensors, sampling_s)
-        case MaskHeader(lease, epoch, step, row, entry, output):
+            return Result(epoch, step, stage, answers, free, seconds, tensors, sampling_s)
+        case MaskHeader(epoch, step, row, entry, output):
             [bits] = unpack_entries((entry,), buffers)
-            return Mask(lease, epoch, step, row, bits, output)
+            return Mask(epoch, step, row, bits, output)
         case _:
             unpack_entries((), buffers)
             return header

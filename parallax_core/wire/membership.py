@@ -19,7 +19,7 @@ from parallax_core.contracts.device import DType
 from parallax_core.contracts.progress import Unit
 from parallax_core.contracts.stage import StageInfo
 from parallax_core.contracts.value import Count, Counter
-from parallax_core.wire.base import Leased, Name, PeerKey, Text
+from parallax_core.wire.base import Name, PeerKey, StageMessage, Text
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):
@@ -45,7 +45,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """Names its machine and the folder of its keys; that of a copy of both is another. Empty: unknown."""
 
 
-class Assign(Leased, frozen=True, tag=8):
+class Assign(StageMessage, frozen=True, tag=8):
     """Assigns a stage to a node; see `StagePlan` for the meaning of the fields."""
 
     stage: Count
@@ -70,7 +70,7 @@ class Assign(Leased, frozen=True, tag=8):
     """For a lease: its share of the memory for KV pages; 0: the stage is no lease, and shares nothing."""
 
 
-class Loading(Leased, frozen=True, tag=9):
+class Loading(StageMessage, frozen=True, tag=9):
     """Reports a node's progress in loading its stage; see `Progress`."""
 
     stage: Count
@@ -81,14 +81,14 @@ class Loading(Leased, frozen=True, tag=9):
     unit: Unit = "bytes"
 
 
-class Ready(Leased, frozen=True, tag=10):
+class Ready(StageMessage, frozen=True, tag=10):
     """Reports that a node has loaded its stage; all sequences open on it before are dropped."""
 
     stage: Count
     info: StageInfo
 
 
-class Refusal(Leased, frozen=True, tag=11):
+class Refusal(StageMessage, frozen=True, tag=11):
     """Reports that a node cannot open its stage or connect to its neighbours."""
 
     stage: Count
@@ -100,7 +100,7 @@ class Refusal(Leased, frozen=True, tag=11):
     """The node of the next stage, if it was not reached; empty: it was, or something else went wrong."""
 
 
-class Hop(Leased, frozen=True, tag=12):
+class Hop(StageMessage, frozen=True, tag=12):
     """Names a stage's neighbours: it accepts a link from the previous one and connects to the next."""
 
     stage: Count
@@ -115,7 +115,7 @@ class Hop(Leased, frozen=True, tag=12):
     after_key: PeerKey = b""
 
 
-class Linked(Leased, frozen=True, tag=13):
+class Linked(StageMessage, frozen=True, tag=13):
     """Reports that a stage has links to its neighbours and waits for steps."""
 
     stage: Count
@@ -123,14 +123,14 @@ class Linked(Leased, frozen=True, tag=13):
     """The relay that links it to the next stage; empty for a direct link or none."""
 
 
-class Release(Leased, frozen=True, tag=14):
+class Release(StageMessage, frozen=True, tag=14):
     """Releases a node from its stage; it may join again."""
 
     keeps_layers: bool = False
     """For a lease: whether the node keeps the layers that it holds, also if this was the last lease of them."""
 
 
-class Leave(Leased, frozen=True, tag=21):
+class Leave(StageMessage, frozen=True, tag=21):
     """Reports that a node is about to end, and works on until the head releases it; sent by a stage that runs steps."""
 
 

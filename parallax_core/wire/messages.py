@@ -19,7 +19,7 @@ from parallax_core.contracts.stage import Answer, Edit, Row
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.value import LARGEST, Count, Counter, Handle
 from parallax_core.wire.api_data import ApiData
-from parallax_core.wire.base import Leased, Name, Text
+from parallax_core.wire.base import Name, StageMessage, Text
 from parallax_core.wire.membership import (
     Assign,
     HandOver,
@@ -40,7 +40,7 @@ Purpose = Annotated[str, msgspec.Meta(max_length=64)]
 services serve, such as ``probe``."""
 
 
-class StepOf(Leased, Generic[T], frozen=True):
+class StepOf(StageMessage, Generic[T], frozen=True):
     """The fields of a `Step` with tensors of type T."""
 
     step: Count
@@ -58,7 +58,7 @@ class Step(StepOf[Tensor], frozen=True, tag=0):
     """Edits and rows, from the head to stage 0 and from each stage to the next: one ordered channel."""
 
 
-class ResultOf(Leased, Generic[T], frozen=True):
+class ResultOf(StageMessage, Generic[T], frozen=True):
     """The fields of a `Result` with tensors of type T."""
 
     step: Count
@@ -80,7 +80,7 @@ class Result(ResultOf[Tensor], frozen=True, tag=1):
     """Reports a finished step, directly to the head: any stage with its free pages, the last also with the answers."""
 
 
-class Failure(Leased, frozen=True, tag=2):
+class Failure(StageMessage, frozen=True, tag=2):
     """Reports that a step failed on a stage, directly to the head.
 
     The stage discards all later steps of the epoch until one has the number of the failed step again: it comes from a
@@ -103,7 +103,7 @@ class Failure(Leased, frozen=True, tag=2):
     """The node at the other end of the link that ended; empty: no link ended, or its name is not known."""
 
 
-class MaskOf(Leased, Generic[T], frozen=True):
+class MaskOf(StageMessage, Generic[T], frozen=True):
     """The fields of a `Mask` with a tensor of type T."""
 
     step: Count
@@ -122,7 +122,7 @@ class Mask(MaskOf[Tensor], frozen=True, tag=3):
     """
 
 
-class Heartbeat(Leased, frozen=True, tag=4):
+class Heartbeat(StageMessage, frozen=True, tag=4):
     """Sent by a live stage to the head at regular intervals. Holds no time of day, since clocks may differ."""
 
     step: Counter

@@ -20,7 +20,6 @@ from parallax_cluster.offers import NODE_SERVICES
 from parallax_core.api import (
     Epoch,
     JoinedPeer,
-    LeaseId,
     LinkPurpose,
     NodeService,
     NodeServiceSpec,
@@ -321,7 +320,7 @@ class Borrowing(Sensor):
     """Sends a message of core."""
 
     async def send(self, peer: JoinedPeer) -> None:
-        await peer.channel.send(Heartbeat(LeaseId(0), Epoch(0), 0, 0))
+        await peer.channel.send(Heartbeat(Epoch(0), 0, 0))
 
 
 class Oversized(Sensor):

@@ -9,9 +9,9 @@ import pytest
 from parallax_core.api import Stage
 from parallax_core.node.channel import Channel
 from parallax_core.node.worker.loop import StageChannels, StageLoop
-from parallax_core.node.worker.runtime import StageKey, StageRuntime, StepOutcome
+from parallax_core.node.worker.runtime import StageRuntime, StepOutcome
 from parallax_core.node.worker.thread import StageThread
-from parallax_core.testing.bench import LEASE, WorkerLinks
+from parallax_core.testing.bench import WorkerLinks
 from parallax_core.testing.worker import WorkerConformance
 from parallax_core.wire.messages import Failure, Result, Step
 from tests.conformance.harness import list_tests, run_test
@@ -22,13 +22,12 @@ class NodeKit(WorkerConformance):
     worker: type[StageLoop] = StageLoop
 
     async def work(self, open_stage: Callable[[], Stage], number: int, links: WorkerLinks) -> None:
-        stage_thread, place = StageThread("kit"), StageKey(LEASE, number)
-        host = self.host(open_stage, place)
+        stage_thread, host = StageThread("kit"), self.host(open_stage, number)
         await stage_thread.call(host.open)
         before = Channel(links.before) if links.before else None
         after = Channel(links.after) if links.after else None
         try:
-            await self.worker(stage_thread, host, place, StageChannels(Channel(links.head), before, after)).run()
+            await self.worker(stage_thread, host, StageChannels(Channel(links.head), before, after)).run()
         finally:
             stage_thread.call(host.close)
             stage_thread.close()
@@ -63,13 +62,6 @@ class Unordered(StageRuntime):
         super().submit(copy_step(step, step=self.step + 1 if step.epoch == self.epoch else 1))
 
 
-class Public(StageRuntime):
-    """Works for anybody."""
-
-    def submit(self, step: Step) -> None:
-        super().submit(copy_step(step, lease=self.key.lease, epoch=max(0, self.epoch), step=self.step + 1))
-
-
 class Dogged(StageRuntime):
     """Goes on after a step that failed."""
 
@@ -85,7 +77,7 @@ class Dramatic(StageRuntime):
         outcome = super().finish()
         if outcome is None or not isinstance(report := outcome.report, Failure):
             return outcome
-        return StepOutcome(Failure(report.lease, report.epoch, report.step, report.stage, report.message, lost=True))
+        return StepOutcome(Failure(report.epoch, report.step, report.stage, report.message, lost=True))
 
 
 class Calm(StageRuntime):
@@ -95,7 +87,7 @@ class Calm(StageRuntime):
         outcome = super().finish()
         if outcome is None or not isinstance(report := outcome.report, Failure):
             return outcome
-        return StepOutcome(Failure(report.lease, report.epoch, report.step, report.stage, report.message))
+        return StepOutcome(Failure(report.epoch, report.step, report.stage, report.message))
 
 
 class Final(StageRuntime):
@@ -133,7 +125,7 @@ class Wrong(StageRuntime):
         outcome = super().finish()
         if outcome is None or not isinstance(report := outcome.report, Result):
             return outcome
-        head = (report.lease, report.epoch, report.step, report.stage)
+        head = (report.epoch, report.step, report.stage)
         return StepOutcome(Result(*head, report.answers, tuple(free + 1 for free in report.free)), outcome.onward)
 
 
@@ -144,9 +136,7 @@ class Mute(StageRuntime):
         outcome = super().finish()
         if outcome is None or not isinstance(report := outcome.report, Result):
             return outcome
-        return StepOutcome(
-            Result(report.lease, report.epoch, report.step, report.stage, (), report.free), outcome.onward
-        )
+        return StepOutcome(Result(report.epoch, report.step, report.stage, (), report.free), outcome.onward)
 
 
 class Bare(StageRuntime):
@@ -157,7 +147,7 @@ class Bare(StageRuntime):
         if outcome is None or outcome.onward is None:
             return outcome
         one = outcome.onward
-        return StepOutcome(outcome.report, Step(one.lease, one.epoch, one.step, (), one.rows, one.hidden))
+        return StepOutcome(outcome.report, Step(one.epoch, one.step, (), one.rows, one.hidden))
 
 
 class Stuttering(StageLoop):
@@ -208,7 +198,6 @@ FAULTS: list[tuple[type[StageRuntime], type[StageLoop], str, str]] = [
     (Bare, StageLoop, "test_step_that_only_edits_takes_its_place", "was forwarded as"),
     (Hoarding, StageLoop, "test_new_epoch_begins_with_nothing", "in a new epoch"),
     (Timeless, Eager, "test_stale_steps_are_discarded", "received (epoch, step)"),
-    (Public, StageLoop, "test_steps_of_other_leases_are_discarded", "received (epoch, step)"),
     (Unordered, StageLoop, "test_gap_in_the_steps_is_a_loss", "instead of a failure"),
     (Calm, StageLoop, "test_gap_in_the_steps_is_a_loss", "the worker reports"),
     (

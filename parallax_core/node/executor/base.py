@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from parallax_core.base.errors import StageLost
-from parallax_core.base.ids import LeaseId
 from parallax_core.contracts.stage import Row, StageInfo
 from parallax_core.node.channel import Channel
-
-LEASE = LeaseId(0)
-"""The only lease in use: a stage serves one head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

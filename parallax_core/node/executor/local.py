@@ -14,13 +14,13 @@ from parallax_core.base.ids import HEAD
 from parallax_core.contracts.stage import Stage, StageInfo
 from parallax_core.contracts.transport import Transport, TransportPlan
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE, StageLocation
+from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.executor.compatibility import check_stages
 from parallax_core.node.executor.load_clock import LOADING_HINT, LoadClock
 from parallax_core.node.handshake import greet, welcome
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.worker.loop import StageChannels, StageLoop
-from parallax_core.node.worker.runtime import StageKey, StageRuntime
+from parallax_core.node.worker.runtime import StageRuntime
 from parallax_core.node.worker.thread import StageThread
 
 logger = logging.getLogger(__name__)
@@ -54,8 +54,7 @@ class LocalExecutor:
         """
         options = options or PipelineOptions()
         self._loading = loading or LoadClock()
-        self._keys = [StageKey(LEASE, index) for index in range(len(stages))]
-        self._runtimes = [StageRuntime(stage, key) for stage, key in zip(stages, self._keys, strict=True)]
+        self._runtimes = [StageRuntime(stage, number) for number, stage in enumerate(stages)]
         self._options = options
         self._backends = tuple(backends) or ("",) * len(stages)
         self._threads: list[StageThread] = []
@@ -73,7 +72,8 @@ class LocalExecutor:
             Exception: whatever opening a stage raised.
         """
         await self._unlink()
-        self._threads = self._threads or [StageThread(f"parallax-stage-{key.stage}") for key in self._keys]
+        names = (f"parallax-stage-{number}" for number in range(len(self._runtimes)))
+        self._threads = self._threads or [StageThread(name) for name in names]
         self._loading.start()
         opening = [thread.call(runtime.reopen) for thread, runtime in zip(self._threads, self._runtimes, strict=True)]
         await self._wait_open(opening)
@@ -124,7 +124,7 @@ class LocalExecutor:
 
     def locations(self) -> tuple[StageLocation, ...]:
         """Return where each stage runs: in this process."""
-        names = map(_name, range(len(self._keys)))
+        names = map(_name, range(len(self._runtimes)))
         return tuple(
             StageLocation(node=name, backend=backend, host=socket.gethostname(), pid=os.getpid())
             for name, backend in zip(names, self._backends, strict=True)
@@ -159,17 +159,16 @@ class LocalExecutor:
     async def _link(self) -> tuple[Channel, ...]:
         """Link the head to every stage and every stage to the next, and start the loops."""
         head = await self._start(HEAD, "")
-        nodes = [await self._start(_name(key.stage), self._options.listen) for key in self._keys]
+        nodes = [await self._start(_name(index), self._options.listen) for index in range(len(self._runtimes))]
         head_links = [await _connect(head, node, _name(index)) for index, node in enumerate(nodes)]
         stage_links = [
             await _connect(one, other, _name(index)) for index, (one, other) in enumerate(pairwise(nodes), 1)
         ]
         befores = [None, *(far for _, far in stage_links)]
         afters = [*(near for near, _ in stage_links), None]
-        for key, node in zip(self._keys, nodes, strict=True):
-            index = key.stage
+        for index, node in enumerate(nodes):
             channels = StageChannels(head_links[index][1], befores[index], afters[index])
-            loop = StageLoop(self._threads[index], self._runtimes[index], key, channels, self._options.heartbeat_s)
+            loop = StageLoop(self._threads[index], self._runtimes[index], channels, self._options.heartbeat_s)
             self._tasks.append(asyncio.create_task(_run_loop(loop, node)))
         return tuple(near for near, _ in head_links)
 

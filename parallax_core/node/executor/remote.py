@@ -15,7 +15,7 @@ from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.contracts.progress import Progress, Unit, silent
 from parallax_core.contracts.stage import LayerRange, StageInfo
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE, StageLocation
+from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.executor.compatibility import check_stages
 from parallax_core.node.executor.loss import LossFinder
 from parallax_core.node.executor.unassigned import describe_unassigned, reminding
@@ -230,7 +230,7 @@ class RemoteExecutor:
         if node is not None:
             with contextlib.suppress(PeerLost, TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
-                    await node.channel.send(Release(LEASE, self._attempt))
+                    await node.channel.send(Release(self._attempt))
                     await node.channel.leave()
 
     def _get_node(self, assignment: StageAssignment) -> JoinedNode:
@@ -304,7 +304,7 @@ class RemoteExecutor:
         names = (before.name if before else "", after.name if after else "", after.join.address if after else "")
         keys = (before.channel.key if before else b"", after.channel.key if after else b"")
         try:
-            await node.channel.send(Hop(LEASE, self._attempt, assignment.stage, *names, *keys))
+            await node.channel.send(Hop(self._attempt, assignment.stage, *names, *keys))
             while True:
                 match await receive_reply(node, assignment, self._attempt):
                     case Linked(relay=relay):

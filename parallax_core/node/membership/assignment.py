@@ -9,7 +9,6 @@ from parallax_core.cluster.failure_detector import MIN_TIMEOUT_S
 from parallax_core.contracts.device import DType
 from parallax_core.contracts.placement import StageLease
 from parallax_core.contracts.stage import LayerRange
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.joined_node import HeldLayers, JoinedNode
 from parallax_core.wire.membership import Assign
 
@@ -49,7 +48,6 @@ class StageAssignment:
         """Return the message that assigns the stage, for ``attempt`` at building the pipeline."""
         layers, lease = self.layers or LayerRange(0, 0), self.lease
         return Assign(
-            LEASE,
             attempt,
             stage=self.stage,
             backend=self.backend,

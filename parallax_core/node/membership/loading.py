@@ -9,7 +9,6 @@ from parallax_core.base.errors import BackendFailed, ParallaxError, PeerLost
 from parallax_core.base.ids import Epoch
 from parallax_core.contracts.progress import Progress
 from parallax_core.contracts.stage import StageInfo
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.executor.load_clock import LOADING_HINT
 from parallax_core.node.executor.weights_check import DifferentWeights, WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
@@ -71,13 +70,13 @@ async def load_stage(node: JoinedNode, assignment: StageAssignment, attempt: Epo
     try:
         while True:
             match await _receive_loading(node, assignment, attempt):
-                case Loading(_, _, _, task, done, total, unit) as loading:
+                case Loading(_, _, task, done, total, unit) as loading:
                     node.loading = loading
                     progress(task, done, None if total < 0 else total, unit)
-                case Ready(_, _, _, info):
+                case Ready(_, _, info):
                     node.loaded = assignment.holds
                     return info
-                case Refusal(_, _, stage, message, hint, lacks_leases):
+                case Refusal(_, stage, message, hint, lacks_leases):
                     reason = f"stage {stage} on node {node.name!r}: {message}"
                     raise NodeRefused(node.name, reason, hint, lacks_leases=lacks_leases)
     finally:
@@ -93,7 +92,7 @@ async def receive_reply(node: JoinedNode, assignment: StageAssignment, attempt: 
     while True:
         message = await node.channel.receive()
         if isinstance(message, AssignmentReply):
-            if (message.lease, message.epoch, message.stage) == (LEASE, attempt, assignment.stage):
+            if (message.epoch, message.stage) == (attempt, assignment.stage):
                 return message
         elif not isinstance(message, Result | Failure | Heartbeat | Leave):
             await node.channel.leave()
@@ -113,7 +112,7 @@ async def check_weights(
     except DifferentWeights as error:
         error.node = node.name
         with contextlib.suppress(PeerLost):
-            await node.channel.send(Refusal(LEASE, attempt, assignment.stage, error.message, error.hint))
+            await node.channel.send(Refusal(attempt, assignment.stage, error.message, error.hint))
             await node.channel.leave()
         raise
 

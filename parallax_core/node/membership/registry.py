@@ -15,7 +15,6 @@ from parallax_core.contracts.joining import MachineKeys
 from parallax_core.contracts.node_service import ClientConnections
 from parallax_core.contracts.transport import Link, NodeRole, Transport
 from parallax_core.node.channel import STRANGERS, Channel
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import SoftwareNotes, welcome
 from parallax_core.node.membership.copies import NAME_HINT, check_original
 from parallax_core.node.membership.false_alarms import FalseAlarms
@@ -193,12 +192,12 @@ class NodeRegistry:
         if (node := self._matcher.nodes.get(name)) is not None:
             node.loaded = None
             with contextlib.suppress(PeerLost):
-                await node.channel.send(Release(LEASE, Epoch(0)))
+                await node.channel.send(Release(Epoch(0)))
 
     def free(self, node: JoinedNode) -> None:
         """Release the stage of a node for its leases, which keep their layers."""
         node.loaded = None
-        self._start(self._send(node, Release(LEASE, Epoch(0), keeps_layers=True)))
+        self._start(self._send(node, Release(Epoch(0), keeps_layers=True)))
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._ends.add(task := asyncio.create_task(work))
@@ -215,7 +214,7 @@ class NodeRegistry:
 
     async def _release(self, node: JoinedNode) -> None:
         with contextlib.suppress(PeerLost):
-            await node.channel.send(Release(LEASE, Epoch(0)))
+            await node.channel.send(Release(Epoch(0)))
         await node.channel.leave()
 
     def forget(self, name: str) -> None:
@@ -314,7 +313,7 @@ class NodeRegistry:
             self._check_name(channel.peer)
             check_original(channel.peer, message, self.joined)
         except PeerLost as error:
-            await channel.send(Refusal(LEASE, Epoch(0), 0, error.message, error.hint))
+            await channel.send(Refusal(Epoch(0), 0, error.message, error.hint))
             raise
         channel.admit()
         return message

@@ -16,7 +16,7 @@ from parallax_core.contracts.tensor import Tensor
 from parallax_core.engine.head import Head
 from parallax_core.engine.inflight import PlannedStep
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE, StepObserver
+from parallax_core.node.executor.base import StepObserver
 from parallax_core.node.pipeline.mask_maker import MaskMaker
 from parallax_core.wire.membership import Leave
 from parallax_core.wire.messages import Failure, Heartbeat, Mask, Message, Result, Step
@@ -134,10 +134,10 @@ class PipelineDriver:
         epoch, batch = step.epoch, step.batch
         self._progress.sent = batch.step
         self._progress.rows[batch.step] = batch.rows
-        self._outbox.put_nowait(Step(LEASE, epoch, batch.step, step.edits, batch.rows, (), batch.embeddings))
+        self._outbox.put_nowait(Step(epoch, batch.step, step.edits, batch.rows, (), batch.embeddings))
         for row, output, bits in step.masks:
             tensor = Tensor("uint8", (len(bits),), bits)
-            self._mask_outbox.put_nowait(Mask(LEASE, epoch, batch.step, row, tensor, output))
+            self._mask_outbox.put_nowait(Mask(epoch, batch.step, row, tensor, output))
 
     def _find_wait_s(self) -> float | None:
         """Return the seconds until the next hold or deadline ends, or None."""
@@ -169,8 +169,6 @@ class PipelineDriver:
     def _take(self, stage: int, message: Message) -> None:
         if not isinstance(message, Result | Failure | Heartbeat) or message.stage != stage:
             raise StageLost(f"it sent a {type(message).__name__} that is not its own")
-        if message.lease != LEASE:
-            return
         if isinstance(message, Heartbeat):
             self._check_progress(stage, message)
             return

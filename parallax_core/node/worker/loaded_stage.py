@@ -13,7 +13,7 @@ from parallax_core.contracts.stage import StageInfo
 from parallax_core.node.channel import Channel
 from parallax_core.node.worker.load_progress import LoadProgressReporter
 from parallax_core.node.worker.node_services import NodeServices
-from parallax_core.node.worker.runtime import StageKey, StageRuntime
+from parallax_core.node.worker.runtime import StageRuntime
 from parallax_core.node.worker.shared_layers import SharedLayers, StageSlot, describe_layers
 from parallax_core.node.worker.thread import StageThread, note_end
 from parallax_core.wire.membership import Assign, Loading
@@ -48,7 +48,7 @@ class LoadedStage:
 
     def take(self, assign: Assign) -> None:
         """Become the stage of ``assign``, which may have another number; no step may be running."""
-        self.assign, self.runtime.key = assign, StageKey(assign.lease, assign.stage)
+        self.assign, self.runtime.number = assign, assign.stage
 
 
 class StageHolder:
@@ -79,10 +79,8 @@ class StageHolder:
         await self._unload()
         await self._services.pause()
         slot = await self.layers.acquire(assign)
-        async with LoadProgressReporter(
-            channel, partial(Loading, assign.lease, assign.epoch, assign.stage)
-        ) as reporter:
-            runtime = StageRuntime(lambda: slot.open(reporter), StageKey(assign.lease, assign.stage))
+        async with LoadProgressReporter(channel, partial(Loading, assign.epoch, assign.stage)) as reporter:
+            runtime = StageRuntime(lambda: slot.open(reporter), assign.stage)
             try:
                 info = await slot.thread.call(runtime.open)
             except asyncio.CancelledError:
@@ -161,4 +159,4 @@ class StageHolder:
 
 
 def _describe(assign: Assign) -> tuple[object, ...]:
-    return assign.lease, (assign.start, assign.stop), assign.memory_share, describe_layers(assign)
+    return (assign.start, assign.stop), assign.memory_share, describe_layers(assign)

@@ -16,7 +16,7 @@ from parallax_core.base.taskgroup import FailFastGroup
 from parallax_core.engine.stage_clock import MOST_IN_FLIGHT
 from parallax_core.node.channel import Channel
 from parallax_core.node.worker.mask_mailbox import MaskMailbox
-from parallax_core.node.worker.runtime import StageKey, StageRuntime, StepOutcome
+from parallax_core.node.worker.runtime import StageRuntime, StepOutcome
 from parallax_core.node.worker.thread import StageThread
 from parallax_core.wire.membership import Assign, Leave, Release
 from parallax_core.wire.messages import Failure, Heartbeat, Mask, Message, Step
@@ -52,13 +52,11 @@ class StageLoop:
         self,
         thread: StageThread,
         runtime: StageRuntime,
-        key: StageKey,
         channels: StageChannels,
         heartbeat_s: float | None = None,
     ) -> None:
         self._thread = thread
         self._runtime = runtime
-        self._key = key
         self._channels = channels
         self._heartbeat_s = heartbeat_s
         self._inbox: deque[Step] = deque()
@@ -108,7 +106,7 @@ class StageLoop:
 
     async def _announce_leave(self) -> None:
         await self._leaving.wait()
-        await self._channels.head.send(Leave(self._key.lease, Epoch(max(0, self._runtime.epoch))))
+        await self._channels.head.send(Leave(Epoch(max(0, self._runtime.epoch))))
 
     async def _take(self) -> None:
         source = self._channels.before or self._channels.head
@@ -119,9 +117,8 @@ class StageLoop:
                 continue
             if not isinstance(message, Step):
                 raise self._refuse(source, message)
-            if message.lease == self._key.lease:
-                self._newest = max(self._newest, message.epoch)
-                self._masks.note_step(message, is_ordered=source is self._channels.head)
+            self._newest = max(self._newest, message.epoch)
+            self._masks.note_step(message, is_ordered=source is self._channels.head)
             self._num_queued += 1
             self._inbox.append(message)
             await self._running.put(self._thread.call(self._compute))
@@ -150,8 +147,7 @@ class StageLoop:
     def _keep_mask(self, channel: Channel, mask: Mask) -> None:
         if self._channels.after is not None:
             raise self._refuse(channel, mask)
-        if mask.lease == self._key.lease:
-            self._masks.put(mask)
+        self._masks.put(mask)
 
     def _refuse(self, channel: Channel, message: Message) -> Exception:
         if channel is self._channels.head and isinstance(message, Assign | Release):
@@ -161,10 +157,10 @@ class StageLoop:
     async def _beat(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            runtime, (lease, stage) = self._runtime, (self._key.lease, self._key.stage)
+            runtime = self._runtime
             epoch, step = Epoch(max(0, runtime.epoch)), runtime.step or -1
             counts = (runtime.num_steps, runtime.num_tokens, self._num_queued, runtime.num_open)
-            await self._channels.head.send(Heartbeat(lease, epoch, step, stage, *counts, *runtime.running))
+            await self._channels.head.send(Heartbeat(epoch, step, runtime.number, *counts, *runtime.running))
 
     def _compute(self) -> StepOutcome | None:
         """Submit the steps that have come, as many as the stage takes, and finish the oldest; on the stage's thread.
@@ -186,9 +182,9 @@ class StageLoop:
             return
         message = error.message if isinstance(error, ParallaxError) else f"{type(error).__name__}: {error}"
         if not isinstance(error, PeerLost):
-            logger.error("stage ends stage=%d: %s", self._key.stage, message, exc_info=error)
-        lease, epoch, step = self._key.lease, Epoch(max(0, self._runtime.epoch)), self._runtime.step
-        failure = Failure(lease, epoch, step, self._key.stage, message, lost=True)
+            logger.error("stage ends stage=%d: %s", self._runtime.number, message, exc_info=error)
+        epoch, step = Epoch(max(0, self._runtime.epoch)), self._runtime.step
+        failure = Failure(epoch, step, self._runtime.number, message, lost=True)
         if isinstance(error, PeerLost):
             failure = msgspec.structs.replace(failure, at_fault=False, cause=error.cause, peer=error.peer)
         with contextlib.suppress(PeerLost):

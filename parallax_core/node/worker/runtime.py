@@ -10,23 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parallax_core.base.errors import BackendFailed, StageLost
-from parallax_core.base.ids import LeaseId, SeqId
+from parallax_core.base.ids import SeqId
 from parallax_core.contracts.stage import Drop, Edit, Fork, Open, Stage, StageInfo, StageOutput, StageResult
 from parallax_core.node.worker.compute import begin_rows, finish_rows, is_last
 from parallax_core.node.worker.mask_mailbox import MaskMailbox, StepMasks, find_masks
 from parallax_core.wire.messages import Failure, Result, Step
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StageKey:
-    """The position of a stage in a pipeline."""
-
-    lease: LeaseId
-    """The head's claim on the stage."""
-    stage: int
-    """The stage's index in the pipeline, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +59,11 @@ class StageRuntime:
     """
 
     def __init__(
-        self, open_stage: Callable[[], Stage], key: StageKey, clock: Callable[[], float] = time.perf_counter
+        self, open_stage: Callable[[], Stage], number: int, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._open_stage = open_stage
-        self.key = key
+        self.number = number
+        """The stage's index in the pipeline, from 0."""
         self._clock = clock
         self._stage: Stage | None = None
         self._open: dict[SeqId, None] = {}
@@ -148,7 +139,7 @@ class StageRuntime:
             try:
                 self._edit(self._stage, [Drop(seq) for seq in self._open])
             except StageLost as error:
-                logger.exception("stage cannot forget stage=%d", self.key.stage)
+                logger.exception("stage cannot forget stage=%d", self.number)
                 self.fault = error.message
 
     def reopen(self) -> StageInfo:
@@ -166,13 +157,13 @@ class StageRuntime:
     def submit(self, step: Step) -> None:
         """Apply the edits of ``step`` and submit its rows; `finish` returns its outcome.
 
-        A new epoch begins empty: open sequences are dropped. Steps of an older epoch or another lease are discarded,
-        and so are steps after a failed one, until its number comes again: then the head knows that the stage is as it
-        was before. Raises nothing: every error becomes a `Failure`.
+        A new epoch begins empty: open sequences are dropped. Steps of an older epoch are discarded, and so are
+        steps after a failed one, until its number comes again: then the head knows that the stage is as it was before.
+        Raises nothing: every error becomes a `Failure`.
         """
-        if step.lease == self.key.lease and step.epoch > self.epoch:
+        if step.epoch > self.epoch:
             self._settle_all()
-        if step.lease != self.key.lease or self.is_lost or self._is_stale(step):
+        if self.is_lost or self._is_stale(step):
             self.discard()
             return
         entry = SubmittedStep(step, self._clock())
@@ -263,15 +254,14 @@ class StageRuntime:
         step, is_first = entry.step, not entry.is_discarded
         if not is_first and isinstance(error, BackendFailed):
             return None  # it follows from the failure of an earlier step
-        logger.error("step failed stage=%d epoch=%d step=%d", self.key.stage, step.epoch, step.step, exc_info=error)
+        logger.error("step failed stage=%d epoch=%d step=%d", self.number, step.epoch, step.step, exc_info=error)
         self._note_failure(step, error)
         self.step = step.step
         for later in self._submitted:
             if isinstance(later, SubmittedStep):
                 later.is_discarded = self._needs_epoch = True
         named = error.sequences if isinstance(error, BackendFailed) else ()
-        key = (step.lease, step.epoch, step.step, self.key.stage)
-        return StepOutcome(Failure(*key, error.message, self.is_lost, named))
+        return StepOutcome(Failure(step.epoch, step.step, self.number, error.message, self.is_lost, named))
 
     def _note_failure(self, step: Step, error: BackendFailed | StageLost) -> None:
         self._failed = step.step
@@ -280,12 +270,12 @@ class StageRuntime:
 
     def _conclude(self, step: Step, result: StageResult, seconds: float) -> StepOutcome:
         assert self._stage is not None, "the stage is not open"
-        head, number = (step.lease, step.epoch, step.step), self.key.stage
+        place = (step.epoch, step.step, self.number)
         if is_last(self._stage.info):
             answers, tensors, sampling_s = result.answers, result.tensors, result.sampling_s
-            return StepOutcome(Result(*head, number, answers, result.free, seconds, tensors, sampling_s))
-        onward = Step(*head, step.edits, step.rows, result.tensors)
-        return StepOutcome(Result(*head, number, (), result.free, seconds), onward)
+            return StepOutcome(Result(*place, answers, result.free, seconds, tensors, sampling_s))
+        onward = Step(step.epoch, step.step, step.edits, step.rows, result.tensors)
+        return StepOutcome(Result(*place, (), result.free, seconds), onward)
 
     def _edit(self, stage: Stage, edits: Sequence[Edit]) -> None:
         try:

@@ -10,7 +10,7 @@ import logging
 import msgspec
 
 from parallax_core.base.errors import ParallaxError, PeerLost, StageLost, Unsupported
-from parallax_core.base.ids import Epoch, LeaseId, is_lease
+from parallax_core.base.ids import Epoch, is_lease
 from parallax_core.node.channel import Channel
 from parallax_core.node.handshake import SoftwareNotes
 from parallax_core.node.worker.head_link import connect_head, greet_head
@@ -154,13 +154,13 @@ class WorkerSession:
                 return await channel.receive()
             case Step() | Mask() | Hop():  # sent before the head knew that all had ended
                 return await channel.receive()
-            case Refusal(_, _, _, reason, hint):
+            case Refusal(_, _, reason, hint):
                 await self.close()  # the loaded stage may be the reason
                 raise PeerLost(f"node {channel.peer!r} turned this one away: {reason}", hint)
         raise PeerLost(f"node {channel.peer!r} sent a {type(message).__name__}, which is unexpected here")
 
     async def _serve_stage(self, channel: Channel, assign: Assign) -> Message:
-        ids = (assign.lease, assign.epoch, assign.stage)
+        ids = (assign.epoch, assign.stage)
         held = await self._try_load(channel, assign)
         if held is None:  # the failed load is freed before this waits
             return await channel.receive()
@@ -192,7 +192,7 @@ class WorkerSession:
 
     async def _run_loop(self, held: LoadedStage, channels: StageChannels, heartbeat_s: float) -> Message | None:
         runtime = held.runtime
-        self._loop = StageLoop(held.thread, runtime, runtime.key, channels, heartbeat_s)
+        self._loop = StageLoop(held.thread, runtime, channels, heartbeat_s)
         if self.is_leaving:  # the head may have rebuilt the pipeline before it heard of that
             self._loop.leave()
         try:
@@ -202,7 +202,7 @@ class WorkerSession:
 
     async def _refuse(self, channel: Channel, assign: Assign, error: ParallaxError) -> None:
         lacks_leases = assign.memory_share > 0 and isinstance(error, Unsupported)
-        ids = (assign.lease, assign.epoch, assign.stage)
+        ids = (assign.epoch, assign.stage)
         await channel.send(Refusal(*ids, error.message, error.hint, lacks_leases))
 
     async def _try_load(self, channel: Channel, assign: Assign) -> LoadedStage | None:
@@ -221,4 +221,4 @@ class WorkerSession:
 
 async def _announce_leave(channel: Channel) -> None:
     with contextlib.suppress(PeerLost):  # then no head is left to tell
-        await channel.send(Leave(LeaseId(0), Epoch(0)))
+        await channel.send(Leave(Epoch(0)))

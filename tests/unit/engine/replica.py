@@ -15,7 +15,6 @@ from parallax_core.api import (
     Drop,
     Fork,
     LayerRange,
-    LeaseId,
     Open,
     Request,
     RequestId,
@@ -129,8 +128,8 @@ class Chain:
             stage.edit(edits)
             hidden = results[-1].tensors if results else ()
             results.append(stage.step(replace(batch, hidden=hidden)).wait() if step.batch.rows else StageResult())
-            sent = StepMessage(LeaseId(0), step.epoch, step.batch.step, step.edits, step.batch.rows, hidden)
-            answered = Result(LeaseId(0), step.epoch, step.batch.step, 0, results[-1].answers, stage.free, 0.5)
+            sent = StepMessage(step.epoch, step.batch.step, step.edits, step.batch.rows, hidden)
+            answered = Result(step.epoch, step.batch.step, 0, results[-1].answers, stage.free, 0.5)
             self.largest_header = max(self.largest_header, *(len(encode(each).header) for each in (sent, answered)))
         for edit in edits:
             match edit:

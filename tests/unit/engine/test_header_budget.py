@@ -17,7 +17,6 @@ from parallax_core.api import (
     Epoch,
     InvalidRequest,
     LayerRange,
-    LeaseId,
     Output,
     PoolInfo,
     Sampling,
@@ -66,8 +65,8 @@ def run_head(head: Head, most: int = 1000) -> list[tuple[int, int, PlannedStep]]
         if step is None:
             return found
         answers = tuple(make_answer(output) for row in step.batch.rows for output in row.outputs)
-        sent = StepMessage(LeaseId(1), Epoch(1), step.batch.step, step.edits, step.batch.rows)
-        result = Result(LeaseId(1), Epoch(1), step.batch.step, 0, answers)
+        sent = StepMessage(Epoch(1), step.batch.step, step.edits, step.batch.rows)
+        result = Result(Epoch(1), step.batch.step, 0, answers)
         found.append((len(encode(sent).header), len(encode(result).header), step))
         head.absorb(StageResult(answers), 0.0)
     raise AssertionError("it never ends")
@@ -139,7 +138,7 @@ def test_embedding_takes_no_more_of_a_result_than_its_request_says(pooling: Pool
     sizes = []
     for count in (0, 1):
         answers, tensors = (State(FAR),) * count, (Tensor("float32", (2**16,), bytes(2**18)),) * count
-        sizes.append(len(encode(Result(LeaseId(1), Epoch(1), FAR, 0, answers, tensors=tensors)).header))
+        sizes.append(len(encode(Result(Epoch(1), FAR, 0, answers, tensors=tensors)).header))
     assert 0 < sizes[1] - sizes[0] <= weigh_rows(make_request([1], pooling=pooling)).first_draw
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from parallax_core.api import Epoch, Frame, FrameLimits, LeaseId, Link, PeerLost, Tensor, TransportPlan
+from parallax_core.api import Epoch, Frame, FrameLimits, Link, PeerLost, Tensor, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cluster.failure_detector import MIN_INTERVALS
 from parallax_core.contracts.service_message import ServiceMessage, service_tag
@@ -20,7 +20,7 @@ from parallax_core.wire.messages import Failure, Step, UnsupportedMessage
 
 MIN_TIMEOUT_S, TIMEOUT_S = 0.2, 600.0
 """Of silence: what is noticed before the test itself times out was noticed by heartbeats."""
-STEP = Step(LeaseId(1), Epoch(2), 3, hidden=(Tensor("float32", (0, 2), b""),))
+STEP = Step(Epoch(2), 3, hidden=(Tensor("float32", (0, 2), b""),))
 
 
 class MonitoredLink:
@@ -75,7 +75,7 @@ async def test_peer_whose_frames_cannot_be_read_is_cut_off(frame: Frame, said: s
 async def test_message_beyond_the_limits_is_refused_and_the_channel_goes_on() -> None:
     async with linked() as (near, far):
         with pytest.raises(ValueError, match="200 are allowed"):
-            await Channel(far).send(Failure(LeaseId(1), Epoch(0), 0, 0, "x" * 300))
+            await Channel(far).send(Failure(Epoch(0), 0, 0, "x" * 300))
         await Channel(far).send(STEP)
         assert await Channel(near).receive() == STEP
         await Channel(far).close()

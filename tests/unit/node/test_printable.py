@@ -8,7 +8,6 @@ from parallax_core.api import Epoch, Frame, TransportPlan
 from parallax_core.base.printable import make_printable
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.printable import tidy
 from parallax_core.wire.codec import VERSION_BYTE, decode, encode
 from parallax_core.wire.membership import Loading, Refusal, Release
@@ -18,9 +17,9 @@ from tests.unit.node.cluster import soon
 EPOCH = Epoch(1)
 UGLY = "line one\n\tline two \x1b[2J\x07 \u202e" + "x" * 10_000
 SAYINGS: list[Message] = [
-    Failure(LEASE, EPOCH, 1, 0, UGLY),
-    Refusal(LEASE, EPOCH, 0, UGLY, UGLY),
-    Loading(LEASE, EPOCH, 0, UGLY, 1, 2),
+    Failure(EPOCH, 1, 0, UGLY),
+    Refusal(EPOCH, 0, UGLY, UGLY),
+    Loading(EPOCH, 0, UGLY, 1, 2),
 ]
 
 
@@ -46,7 +45,7 @@ def test_words_fit_a_frame_and_harm_no_terminal(message: Message) -> None:
 
 
 def test_message_without_words_is_left_alone() -> None:
-    release = Release(LEASE, EPOCH)
+    release = Release(EPOCH)
     assert tidy(release) is release
 
 
@@ -55,7 +54,7 @@ async def test_words_are_made_harmless_by_who_hears_them_too() -> None:
     await far.start()
     near = await InProcessTransport(TransportPlan(node="near")).connect(far.address, "far")
     there = Channel(await far.accept())
-    ugly = encode(Failure(LEASE, EPOCH, 1, 0, "red \x1b[31m"))
+    ugly = encode(Failure(EPOCH, 1, 0, "red \x1b[31m"))
     await near.send(Frame(ugly.header))
     heard = await soon(there.receive())
     assert isinstance(heard, Failure)

@@ -15,7 +15,6 @@ from parallax_core.api import Epoch, Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.transport import NodeRole
 from parallax_core.node.channel import STRANGERS, Channel
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import greet
 from parallax_core.node.membership import registry as registry_module
 from parallax_core.node.membership.registry import NodeRegistry
@@ -95,7 +94,7 @@ async def test_neighbour_has_to_be_a_worker() -> None:
     transport = KeyedTransport(TransportPlan(node="mini", listen="inprocess://"), {"other": "head"})
     await transport.start()
     async with linker(transport) as neighbours:
-        linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "other", "", "")))
+        linking = asyncio.create_task(neighbours.link(Hop(Epoch(1), 1, "other", "", "")))
         near = Channel(await InProcessTransport(TransportPlan(node="other")).connect(transport.address, "mini"))
         greeting = asyncio.create_task(greet(near, "other"))
         with pytest.raises(PeerLost, match="'other' may not be a worker here"):
@@ -111,7 +110,7 @@ async def test_next_stage_has_to_be_a_worker_and_gets_no_greeting_else() -> None
     await other.start()
     async with linker(transport) as neighbours:
         with pytest.raises(PeerLost, match="'other' may not be a worker here") as raised:
-            await soon(neighbours.link(Hop(LEASE, Epoch(1), 0, "", "other", other.address)))
+            await soon(neighbours.link(Hop(Epoch(1), 0, "", "other", other.address)))
         assert raised.value.peer == "other"
         with pytest.raises(PeerLost):
             await soon((await other.accept()).receive())
@@ -125,7 +124,7 @@ async def test_neighbour_that_is_not_the_one_assigned_gets_no_link() -> None:
     )
     await transport.start()
     async with linker(transport) as neighbours:
-        linking = asyncio.create_task(neighbours.link(Hop(LEASE, Epoch(1), 1, "before", "", "")))
+        linking = asyncio.create_task(neighbours.link(Hop(Epoch(1), 1, "before", "", "")))
         rogue = Channel(await InProcessTransport(TransportPlan(node="rogue")).connect(transport.address, "mini"))
         with pytest.raises(PeerLost):
             await soon(greet(rogue, "rogue"))

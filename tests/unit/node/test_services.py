@@ -11,7 +11,6 @@ import pytest
 from parallax_core.api import (
     Epoch,
     JoinedPeer,
-    LeaseId,
     LinkPurpose,
     NodeService,
     ParallaxError,
@@ -28,7 +27,7 @@ from parallax_core.node.services import Services
 from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.wire.messages import Step
 
-STEP = Step(LeaseId(1), Epoch(2), 3)
+STEP = Step(Epoch(2), 3)
 
 
 class Note(ServiceMessage, frozen=True, tag=service_tag("notes", 0)):

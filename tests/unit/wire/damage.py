@@ -23,7 +23,7 @@ import msgspec
 
 from benchmarks.record import describe_run, write_report
 from parallax_cluster.wire import further, profile, relay, rendezvous, succession
-from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.base.ids import Epoch, SeqId
 from parallax_core.contracts.service_message import ServiceMessage
 from parallax_core.contracts.stage import Draw, Row
 from parallax_core.contracts.transport import Frame
@@ -72,7 +72,7 @@ class Outcome:
 def make_step(rows: int, start: int = 10**6, first: int = 2**32) -> Step:
     """Return a decode step with ``rows`` rows at position ``start``; sequence numbers count down from ``first``."""
     decodes = tuple(Row(SeqId(first - i), start, (128000 + i % 256,), (Draw(0),)) for i in range(rows))
-    return Step(LeaseId(1), Epoch(1), 10**6, rows=decodes)
+    return Step(Epoch(1), 10**6, rows=decodes)
 
 
 def decode_any(frame: Frame) -> Message:

@@ -39,7 +39,7 @@ from parallax_cluster.wire.relay import (
 )
 from parallax_cluster.wire.rendezvous import Announced, Follow
 from parallax_cluster.wire.succession import ClusterState, Succession
-from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.base.ids import Epoch, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.engine import EngineStats, PoolUse
 from parallax_core.contracts.grammar import Grammar
@@ -76,7 +76,7 @@ from parallax_engines.messages import (
 )
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
-LEASE, EPOCH = LeaseId(7), Epoch(3)
+EPOCH = Epoch(3)
 
 SAMPLING = Sampling(
     temperature=0.75,
@@ -150,7 +150,6 @@ ENGINE = EngineInfo(
 
 SAMPLES: dict[str, Message] = {
     "step": Step(
-        LEASE,
         EPOCH,
         12,
         edits=EDITS,
@@ -158,12 +157,11 @@ SAMPLES: dict[str, Message] = {
         hidden=(Tensor("bfloat16", (5, 2), bytes(range(20))),),
         embeddings=(Tensor("float32", (3, 1), bytes(range(100, 112))),),
     ),
-    "step that only edits": Step(LEASE, EPOCH, 13, edits=(stage.Drop(SeqId(1)),)),
+    "step that only edits": Step(EPOCH, 13, edits=(stage.Drop(SeqId(1)),)),
     "step that only decodes": Step(
-        LEASE, EPOCH, 14, rows=tuple(stage.Row(SeqId(i), 9, (i,), (stage.Draw(0),)) for i in range(3))
+        EPOCH, 14, rows=tuple(stage.Row(SeqId(i), 9, (i,), (stage.Draw(0),)) for i in range(3))
     ),
     "result": Result(
-        LEASE,
         EPOCH,
         12,
         stage=1,
@@ -178,16 +176,16 @@ SAMPLES: dict[str, Message] = {
         tensors=(Tensor("float16", (3,), b"abcdef"),),
         sampling_s=0.00390625,
     ),
-    "result without answers": Result(LEASE, EPOCH, 12, stage=0, free=(100,), seconds=0.5),
-    "failure": Failure(LEASE, EPOCH, 15, stage=2, message="out of memory: größer als 8 GB", lost=True),
-    "failure of a sequence": Failure(LEASE, EPOCH, 15, stage=2, message="NaN", sequences=(SeqId(2**32), SeqId(2))),
-    "failure of a link": Failure(LEASE, EPOCH, 15, stage=2, message="gone", lost=True, at_fault=False, cause="link"),
+    "result without answers": Result(EPOCH, 12, stage=0, free=(100,), seconds=0.5),
+    "failure": Failure(EPOCH, 15, stage=2, message="out of memory: größer als 8 GB", lost=True),
+    "failure of a sequence": Failure(EPOCH, 15, stage=2, message="NaN", sequences=(SeqId(2**32), SeqId(2))),
+    "failure of a link": Failure(EPOCH, 15, stage=2, message="gone", lost=True, at_fault=False, cause="link"),
     "failure of a peer": Failure(
-        LEASE, EPOCH, 15, stage=2, message="?", lost=True, at_fault=False, cause="invalid_frame", peer="attic"
+        EPOCH, 15, stage=2, message="?", lost=True, at_fault=False, cause="invalid_frame", peer="attic"
     ),
-    "mask": Mask(LEASE, EPOCH, 16, row=1, bits=Tensor("uint8", (3,), b"\x01\x80\x03"), output=2),
-    "heartbeat": Heartbeat(LEASE, EPOCH, -1, stage=1, steps=1000, tokens=2**33, queued=2, sequences=17),
-    "heartbeat within a step": Heartbeat(LEASE, EPOCH, 11, stage=1, running=12, running_s=2.5),
+    "mask": Mask(EPOCH, 16, row=1, bits=Tensor("uint8", (3,), b"\x01\x80\x03"), output=2),
+    "heartbeat": Heartbeat(EPOCH, -1, stage=1, steps=1000, tokens=2**33, queued=2, sequences=17),
+    "heartbeat within a step": Heartbeat(EPOCH, 11, stage=1, running=12, running_s=2.5),
     "hello": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1),
     "hello of a probe": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "probe"),
     "welcome": Welcome(WIRE_VERSION, "attic", "0.1.0", 1),
@@ -230,16 +228,16 @@ SAMPLES: dict[str, Message] = {
     "state of a cluster": ClusterState(b"state"),
     "hello of a client": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "api"),
     "data of a client": ApiData(b"GET /v1/models HTTP/1.1\r\n"),
-    "assign": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0, 4096, 512),
-    "assign a lease": Assign(LEASE, EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "", 0.5, 1.0, 0, 0, 5, 25, 0.25),
-    "loading": Loading(LEASE, EPOCH, 1, "loading weights", 2**30, 2**33),
-    "ready": Ready(LEASE, EPOCH, 1, INFO),
-    "refusal": Refusal(LEASE, EPOCH, 1, "there is too little memory", "close other programs"),
-    "refusal of a lease": Refusal(LEASE, EPOCH, 1, "the backend has no leases", lacks_leases=True),
-    "refusal of a hop": Refusal(LEASE, EPOCH, 1, "no node answers there", unreached="stage-2"),
-    "hop": Hop(LEASE, EPOCH, 1, "stage-0", "stage-2", "ipc:///run/stage-2.sock"),
-    "linked": Linked(LEASE, EPOCH, 1),
-    "linked over a relay": Linked(LEASE, EPOCH, 1, "head"),
+    "assign": Assign(EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "gpu:1", 0.5, 1.0, 4096, 512),
+    "assign a lease": Assign(EPOCH, 1, "mlx", "org/model", 10, 20, "float32", "", 0.5, 1.0, 0, 0, 5, 25, 0.25),
+    "loading": Loading(EPOCH, 1, "loading weights", 2**30, 2**33),
+    "ready": Ready(EPOCH, 1, INFO),
+    "refusal": Refusal(EPOCH, 1, "there is too little memory", "close other programs"),
+    "refusal of a lease": Refusal(EPOCH, 1, "the backend has no leases", lacks_leases=True),
+    "refusal of a hop": Refusal(EPOCH, 1, "no node answers there", unreached="stage-2"),
+    "hop": Hop(EPOCH, 1, "stage-0", "stage-2", "ipc:///run/stage-2.sock"),
+    "linked": Linked(EPOCH, 1),
+    "linked over a relay": Linked(EPOCH, 1, "head"),
     "hello of a user of relays": Hello(WIRE_VERSION, "kitchen", "0.1.0", 1, "relay"),
     "relays": Relays((RelayPlace("head", ""), RelayPlace("desk/1", "tcp://10.0.0.7:9001", b"key"))),
     "users of a relay": RelayUsers((RelayUser("kitchen/7", b"key"), RelayUser("attic/8"))),
@@ -251,9 +249,9 @@ SAMPLES: dict[str, Message] = {
     "not reached": NotReached("it carries too many streams"),
     "hand over": HandOver(),
     "relinked": Relinked("desk/1"),
-    "release": Release(LEASE, EPOCH),
-    "release a lease": Release(LEASE, EPOCH, keeps_layers=True),
-    "leave": Leave(LEASE, EPOCH),
+    "release": Release(EPOCH),
+    "release a lease": Release(EPOCH, keeps_layers=True),
+    "leave": Leave(EPOCH),
     "start a node": StartNode(1),
     "end a node": EndNode(300),
     "open a lease": OpenLease(2),

@@ -39,7 +39,7 @@ from parallax_cluster.wire.relay import (
 from parallax_cluster.wire.rendezvous import Announced, Follow
 from parallax_cluster.wire.succession import ClusterState, Succession
 from parallax_core.base.errors import LossCause
-from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.base.ids import Epoch, SeqId
 from parallax_core.contracts import stage
 from parallax_core.contracts.capability import Capability
 from parallax_core.contracts.engine import MAX_ANSWERS, EngineStats, HealthState, PoolUse, Reason
@@ -85,7 +85,7 @@ words = st.text(max_size=20)
 shown = words.filter(str.isprintable)
 """Printable text."""
 causes = st.sampled_from(get_args(LossCause))
-seqs, leases, epochs = counts.map(SeqId), counts.map(LeaseId), counts.map(Epoch)
+seqs, epochs = counts.map(SeqId), counts.map(Epoch)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 shares = st.floats(0, 1)
 positive = st.floats(0, exclude_min=True, allow_infinity=False)
@@ -199,7 +199,7 @@ def steps(draw: st.DrawFn) -> Step:
     total = sum(len(row.tokens) for row in batch)
     hidden = draw(tuples(st.integers(0, 3).flatmap(lambda width: tensors((total, width))), 2))
     embeddings = tuple(draw(tensors((length, 2))) for length in lengths)
-    return Step(draw(leases), draw(epochs), draw(counts), draw(tuples(edits)), batch, hidden, embeddings)
+    return Step(draw(epochs), draw(counts), draw(tuples(edits)), batch, hidden, embeddings)
 
 
 @st.composite
@@ -214,7 +214,7 @@ def results(draw: st.DrawFn) -> Result:
     given = draw(tuples(tensors()))
     states = st.builds(stage.State, st.integers(0, len(given) - 1)) if given else st.nothing()
     answers = draw(tuples(st.one_of(drawns(), st.builds(stage.Scored, scores, pairs), states)))
-    made = Result(draw(leases), draw(epochs), draw(counts), draw(counts), answers, tensors=given)
+    made = Result(draw(epochs), draw(counts), draw(counts), answers, tensors=given)
     seconds, sampling_s = draw(st.floats(0, LARGEST)), draw(st.floats(0, LARGEST))
     return replace(made, free=draw(tuples(counts)), seconds=seconds, sampling_s=sampling_s)
 
@@ -272,7 +272,6 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(Announced, st.binary(min_size=1, max_size=9)),
     st.builds(
         Assign,
-        leases,
         epochs,
         stage=counts,
         backend=words,
@@ -289,11 +288,11 @@ membership: st.SearchStrategy[Message] = st.one_of(
         holds_stop=counts,
         memory_share=st.floats(0, 1),
     ),
-    st.builds(Loading, leases, epochs, counts, words, counts, counters, st.sampled_from(("bytes", "items"))),
-    st.builds(Ready, leases, epochs, counts, infos()),
-    st.builds(Refusal, leases, epochs, counts, words, words, st.booleans(), shown),
-    st.builds(Hop, leases, epochs, counts, words, words, words),
-    st.builds(Linked, leases, epochs, counts, shown),
+    st.builds(Loading, epochs, counts, words, counts, counters, st.sampled_from(("bytes", "items"))),
+    st.builds(Ready, epochs, counts, infos()),
+    st.builds(Refusal, epochs, counts, words, words, st.booleans(), shown),
+    st.builds(Hop, epochs, counts, words, words, words),
+    st.builds(Linked, epochs, counts, shown),
     st.builds(Relays, tuples(st.builds(RelayPlace, shown, shown, st.binary(max_size=9)))),
     st.builds(RelayUsers, tuples(st.builds(RelayUser, shown, st.binary(max_size=9)))),
     st.builds(Reach, shown),
@@ -304,8 +303,8 @@ membership: st.SearchStrategy[Message] = st.one_of(
     st.builds(OfferRelay, shown),
     st.builds(HandOver),
     st.builds(Relinked, shown),
-    st.builds(Release, leases, epochs, st.booleans()),
-    st.builds(Leave, leases, epochs),
+    st.builds(Release, epochs, st.booleans()),
+    st.builds(Leave, epochs),
     st.builds(StartNode, st.integers(1, LARGEST)),
     st.builds(EndNode, st.integers(1, LARGEST)),
     st.builds(OpenLease, st.integers(1, LARGEST)),
@@ -403,19 +402,16 @@ messages: st.SearchStrategy[Message] = st.one_of(
     engine_messages,
     steps(),
     results(),
-    st.builds(
-        Failure, leases, epochs, counts, counts, words, st.booleans(), tuples(counts), st.booleans(), causes, words
-    ),
+    st.builds(Failure, epochs, counts, counts, words, st.booleans(), tuples(counts), st.booleans(), causes, words),
     st.builds(
         Mask,
-        leases,
         epochs,
         counts,
         counts,
         st.integers(0, 5).flatmap(lambda size: tensors((size,), dtype="uint8")),
         counts,
     ),
-    st.builds(Heartbeat, leases, epochs, counters, *[counts] * 6, st.floats(0, LARGEST)),
+    st.builds(Heartbeat, epochs, counters, *[counts] * 6, st.floats(0, LARGEST)),
     st.builds(Hello, counts, shown, shown, counts, shown),
     st.builds(UnsupportedMessage, counts, st.sampled_from(get_args(DropReason))),
     st.builds(Welcome, counts, shown, shown, counts),

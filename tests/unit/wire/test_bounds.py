@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from parallax_cluster.wire.relay import RelayPlace, Relays, RelayUser, RelayUsers
-from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.base.ids import Epoch, SeqId
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.stage import (
     MOST_PAGES,
@@ -34,7 +34,7 @@ from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Ready
 from parallax_core.wire.messages import Heartbeat, Hello, Mask, Message, Result, Step
 from tests.unit.wire.damage import decode_any
-from tests.unit.wire.make_golden_frames import DECODE, EPOCH, INFO, LEASE, PREFILL, SAMPLES, SAMPLING, SPEC
+from tests.unit.wire.make_golden_frames import DECODE, EPOCH, INFO, PREFILL, SAMPLES, SAMPLING, SPEC
 
 BEYOND = 2**53
 A = SeqId(1)
@@ -45,11 +45,11 @@ RESULT: Result = SAMPLE
 
 
 def step_of(*rows: Row, **given: Any) -> Step:
-    return Step(LEASE, EPOCH, 0, rows=rows, **given)
+    return Step(EPOCH, 0, rows=rows, **given)
 
 
 def edited(edit: Any) -> Step:
-    return Step(LEASE, EPOCH, 0, edits=(edit,))
+    return Step(EPOCH, 0, edits=(edit,))
 
 
 def opened(**given: Any) -> Step:
@@ -61,7 +61,7 @@ def answered(answer: Any) -> Result:
 
 
 def ready(**given: Any) -> Ready:
-    return Ready(LEASE, EPOCH, 0, dataclasses.replace(INFO, **given))
+    return Ready(EPOCH, 0, dataclasses.replace(INFO, **given))
 
 
 UGLY = ("a\x1b[31m", "a\nb", "\u202e", "\x00")
@@ -73,12 +73,12 @@ MOST = "<= 9007199254740991"
 """How the decoder says that a count is too large."""
 
 BAD_MESSAGES: list[tuple[Message, str]] = [
-    *[(replace(SAMPLES["step"], **{name: -1}), ">= 0") for name in ("lease", "epoch", "step")],
-    *[(replace(SAMPLES["failure"], **{name: BEYOND}), MOST) for name in ("lease", "step", "stage")],
+    *[(replace(SAMPLES["step"], **{name: -1}), ">= 0") for name in ("epoch", "step")],
+    *[(replace(SAMPLES["failure"], **{name: BEYOND}), MOST) for name in ("step", "stage")],
     (replace(SAMPLES["mask"], row=-1), ">= 0"),
     *[(replace(RESULT, seconds=seconds), "float") for seconds in (-0.5, nan, inf)],
     (replace(RESULT, free=(1, -1)), ">= 0"),
-    (Heartbeat(LEASE, EPOCH, -2, 0), ">= -1"),
+    (Heartbeat(EPOCH, -2, 0), ">= -1"),
     (replace(SAMPLES["hello"], node="x" * 257), "length <= 256"),
     # Edits.
     (edited(Open(SeqId(-1), SPEC)), ">= 0"),
@@ -139,8 +139,8 @@ BAD_MESSAGES: list[tuple[Message, str]] = [
     (step_of(PREFILL, embeddings=(Tensor("float32", (3,), bytes(12)),)), "not a matrix"),
     (step_of(DECODE, hidden=(MATRIX,)), "does not fit the rows"),
     (step_of(DECODE, hidden=(Tensor("float32", (1,), bytes(4)),)), "does not fit the rows"),
-    (Mask(LEASE, EPOCH, 0, 0, Tensor("uint8", (1, 1), b"a")), "a mask is uint8 with 2 axes"),
-    (Mask(LEASE, EPOCH, 0, 0, Tensor("float32", (1,), b"abcd")), "a mask is float32"),
+    (Mask(EPOCH, 0, 0, Tensor("uint8", (1, 1), b"a")), "a mask is uint8 with 2 axes"),
+    (Mask(EPOCH, 0, 0, Tensor("float32", (1,), b"abcd")), "a mask is float32"),
     # Answers.
     (answered(Drawn((1, -1))), ">= 0"),
     (answered(Drawn((1, 2), (-0.5,))), "log-probabilities"),
@@ -216,7 +216,7 @@ def mask_frame(entry: Any, *buffers: bytes) -> Frame:
 
 
 def test_entry_and_buffer_that_fit_are_a_tensor() -> None:
-    mask = Mask(LeaseId(0), Epoch(0), 0, 0, Tensor("uint8", (2,), b"ab"))
+    mask = Mask(Epoch(0), 0, 0, Tensor("uint8", (2,), b"ab"))
     assert decode_any(mask_frame(["uint8", [2], 0], b"ab")) == mask
 
 

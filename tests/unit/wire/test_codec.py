@@ -12,7 +12,7 @@ from parallax_core.wire.codec import WIRE_VERSION, decode, encode
 from parallax_core.wire.errors import BadFrame, WireVersionMismatch
 from parallax_core.wire.messages import CoreMessage, Mask, Message, Result, Step
 from tests.unit.wire.damage import KINDS, make_step
-from tests.unit.wire.make_golden_frames import EPOCH, LEASE, SAMPLES, read_golden
+from tests.unit.wire.make_golden_frames import EPOCH, SAMPLES, read_golden
 from tests.unit.wire.strategies import messages
 
 GOLDEN = read_golden()[str(WIRE_VERSION)]
@@ -55,7 +55,7 @@ def test_frame_of_another_version_names_both(first: int) -> None:
 
 def test_tensors_are_borrowed_and_not_copied() -> None:
     data = bytearray(range(8))
-    step = Step(LEASE, EPOCH, 0, rows=make_step(2).rows, hidden=(Tensor("float16", (2, 2), data),))
+    step = Step(EPOCH, 0, rows=make_step(2).rows, hidden=(Tensor("float16", (2, 2), data),))
     frame = encode(step)
     read = decode(frame)
     data[0] = 99
@@ -72,13 +72,13 @@ def test_data_of_a_read_tensor_cannot_be_written() -> None:
 
 def test_data_stay_out_of_the_header() -> None:
     tensor = Tensor("float32", (1, 1000), bytes(4000))
-    assert len(encode(Result(LEASE, EPOCH, 0, 0, tensors=(tensor,))).header) < 64
+    assert len(encode(Result(EPOCH, 0, 0, tensors=(tensor,))).header) < 64
 
 
 @pytest.mark.parametrize("dtype", ITEM_BYTES)
 def test_tensor_of_another_element_is_its_bytes(dtype: str) -> None:
     wide = memoryview(bytes(ITEM_BYTES[dtype] * 6)).cast("B").cast("B", shape=[2, 3 * ITEM_BYTES[dtype]])
-    frame = encode(Result(LEASE, EPOCH, 0, 0, tensors=(Tensor(dtype, (2, 3), wide),)))
+    frame = encode(Result(EPOCH, 0, 0, tensors=(Tensor(dtype, (2, 3), wide),)))
     assert (memoryview(frame.buffers[0]).format, memoryview(frame.buffers[0]).ndim) == ("B", 1)
     read = decode(frame)
     assert isinstance(read, Result)
@@ -86,7 +86,7 @@ def test_tensor_of_another_element_is_its_bytes(dtype: str) -> None:
 
 
 def test_tensor_of_no_elements_has_an_empty_buffer() -> None:
-    empty = Result(LEASE, EPOCH, 0, 0, tensors=(Tensor("float32", (0, 8), b""),))
+    empty = Result(EPOCH, 0, 0, tensors=(Tensor("float32", (0, 8), b""),))
     assert [bytes(buffer) for buffer in encode(empty).buffers] == [b""]
     assert decode(encode(empty)) == empty
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parallax_core.base.ids import Epoch, LeaseId, SeqId
+from parallax_core.base.ids import Epoch, SeqId
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.stage import (
     Answer,
@@ -147,14 +147,12 @@ def test_header_of_a_step_and_of_its_result_is_not_above_the_sum_of_the_parts(
     num_tensors: int,
 ) -> None:
     envelope = bound_envelope([make_stage(1, 0), make_stage(num_pools, num_tensors)])
-    lease, epoch = LeaseId(LARGEST), Epoch(LARGEST)
+    epoch = Epoch(LARGEST)
     hidden = (Tensor("bfloat16", (0, LARGEST), b""),) * num_tensors
-    step = encode(Step(lease, epoch, LARGEST, edits, tuple(row for row, _ in rows), hidden))
+    step = encode(Step(epoch, LARGEST, edits, tuple(row for row, _ in rows), hidden))
     assert len(step.header) <= envelope + sum(map(bound_edit, edits)) + sum(bound for _, bound in rows)
     free = (LARGEST,) * num_pools
-    result = encode(
-        Result(lease, epoch, LARGEST, LARGEST, tuple(answer for answer, _ in answers), free, 1e300, (), 1e300)
-    )
+    result = encode(Result(epoch, LARGEST, LARGEST, tuple(answer for answer, _ in answers), free, 1e300, (), 1e300))
     assert len(result.header) <= envelope + sum(bound for _, bound in answers)
 
 

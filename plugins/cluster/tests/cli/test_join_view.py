@@ -8,13 +8,13 @@ import pytest
 
 from parallax_cluster.cli.join_view import JoinView, LoadWatch
 from parallax_core.base.errors import ParallaxError
-from parallax_core.base.ids import Epoch, LeaseId
+from parallax_core.base.ids import Epoch
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.stage import Stage
 from parallax_core.node.worker.rejoin import HeadPlace
 from parallax_core.wire.membership import Assign
 
-STAGE = Assign(LeaseId(1), Epoch(1), 0, "mlx", "org/toy", 0, 15, "float32", "", 0.5, 1.0)
+STAGE = Assign(Epoch(1), 0, "mlx", "org/toy", 0, 15, "float32", "", 0.5, 1.0)
 
 
 @dataclass

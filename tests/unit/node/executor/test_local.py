@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from parallax_core.api import Epoch, LayerRange, LeaseId, ParallaxError, PeerLost, Stage, TransportPlan
+from parallax_core.api import Epoch, LayerRange, ParallaxError, PeerLost, Stage, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.local import LocalExecutor
@@ -15,7 +15,6 @@ from parallax_core.testing.toy import Toy
 from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Step
 
 TOY = Toy(("full", "full", "full"))
-LEASE = LeaseId(0)
 STAGES: list[Callable[[], Stage]] = [partial(TOY.open, LayerRange(layer, layer + 1)) for layer in range(3)]
 PATIENCE_S = 20.0
 
@@ -29,7 +28,7 @@ async def test_step_passes_every_stage_and_each_tells_the_head() -> None:
     executor = LocalExecutor(STAGES)
     infos = await executor.open()
     assert [info.layers.start for info in infos] == [0, 1, 2]
-    await executor.channels[0].send(Step(LEASE, Epoch(0), 1))
+    await executor.channels[0].send(Step(Epoch(0), 1))
     heard = [await hear(channel) for channel in executor.channels]
     assert [(type(message), message.stage) for message in heard if isinstance(message, Result)] == [
         (Result, stage) for stage in range(3)
@@ -45,7 +44,7 @@ async def test_stages_beat_when_asked() -> None:
     executor = LocalExecutor(STAGES, PipelineOptions(heartbeat_s=0.01))
     await executor.open()
     assert [await hear(channel) for channel in executor.channels] == [
-        Heartbeat(LEASE, Epoch(0), -1, stage) for stage in range(3)
+        Heartbeat(Epoch(0), -1, stage) for stage in range(3)
     ]
     await executor.close()
 
@@ -53,7 +52,7 @@ async def test_stages_beat_when_asked() -> None:
 async def test_stage_that_ends_takes_its_links_with_it() -> None:
     executor = LocalExecutor(STAGES)
     await executor.open()
-    await executor.channels[0].send(Step(LEASE, Epoch(0), 2))
+    await executor.channels[0].send(Step(Epoch(0), 2))
     first, second, third = [await hear(channel) for channel in executor.channels]
     assert isinstance(first, Failure)
     assert "step 2 came" in first.message
@@ -84,4 +83,4 @@ async def test_closed_crew_is_heard_of_no_more() -> None:
         with pytest.raises(PeerLost):
             await hear(channel)
         with pytest.raises(PeerLost):
-            await channel.send(Step(LEASE, Epoch(0), 1))
+            await channel.send(Step(Epoch(0), 1))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from parallax_core.api import Epoch, Failure, Frame, LeaseId, Link, PeerLost, StageLost, TransportPlan
+from parallax_core.api import Epoch, Failure, Frame, Link, PeerLost, StageLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor import loss as module
@@ -44,7 +44,7 @@ class Bench:
 
     async def report(self, stage: int, message: str) -> None:
         """Report a loss, as a stage does whose link to another node has ended."""
-        failure = Failure(LeaseId(0), Epoch(0), 0, stage, message, lost=True, at_fault=False, cause="link")
+        failure = Failure(Epoch(0), 0, stage, message, lost=True, at_fault=False, cause="link")
         await self.far[stage].send(failure)
 
     async def end(self, stage: int) -> None:

@@ -8,7 +8,6 @@ import pytest
 from parallax_cluster.wire.profile import DeviceReport, NodeReport
 from parallax_core.api import Epoch, Frame, PeerLost, TransportPlan
 from parallax_core.builtin.inprocess import InProcessTransport
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership import registry as module
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
@@ -126,7 +125,7 @@ async def test_node_that_says_anything_else_is_cut_off(caplog: pytest.LogCapture
             await channel.send(Join("inprocess://x", (), "here", 0))
             await until(lambda: len(registry.waiting) == 1)
         with caplog.at_level("INFO"):
-            await channel.send(Heartbeat(LEASE, Epoch(0), -1, 0))
+            await channel.send(Heartbeat(Epoch(0), -1, 0))
             with pytest.raises(PeerLost):
                 await soon(channel.receive())
         assert "sent a Heartbeat while it had nothing to do" in caplog.text or "where it was to join" in caplog.text
@@ -223,7 +222,7 @@ async def test_node_that_is_given_back_may_still_report_steps_and_can_be_found_a
         await channel.send(Join("inprocess://x", (), "here", 0))
         node = await soon(registry.find(anybody))
         registry.give_back(node)
-        await channel.send(Heartbeat(LEASE, Epoch(0), -1, 0))
+        await channel.send(Heartbeat(Epoch(0), -1, 0))
         await asyncio.sleep(0.05)
         assert registry.waiting == (node,)
         assert await soon(registry.find(anybody)) is node
@@ -261,7 +260,7 @@ async def test_waiting_node_that_leaves_is_released() -> None:
         channel = await call(registry, "a")
         await channel.send(Join("inprocess://x", (), "here", 0))
         await until(lambda: bool(registry.joined))
-        await channel.send(Leave(LEASE, Epoch(0)))
+        await channel.send(Leave(Epoch(0)))
         assert isinstance(await soon(channel.receive()), Release)
         await until(lambda: not registry.joined)
 

@@ -16,7 +16,6 @@ from parallax_core.api import (
     Drawn,
     Epoch,
     LayerRange,
-    LeaseId,
     Request,
     RequestId,
     Row,
@@ -33,7 +32,6 @@ from parallax_core.wire.messages import Failure, Heartbeat, Message, Result, Ste
 
 TOY = Toy(("full", "full"))
 INFOS = [replace(TOY.open(LayerRange(layer, layer + 1)).info, max_batch_tokens=4) for layer in range(2)]
-LEASE = LeaseId(0)
 LAST = 1
 PATIENCE_S = 20.0
 
@@ -67,7 +65,7 @@ class Bench:
 
     async def finish(self, step: Step, token: int = 1) -> None:
         """Answer as both stages would."""
-        await self.stages[0].send(Result(LEASE, step.epoch, step.step, 0))
+        await self.stages[0].send(Result(step.epoch, step.step, 0))
         await self.stages[LAST].send(answer(step, token))
 
     async def settle(self) -> None:
@@ -86,7 +84,7 @@ class Bench:
 
 def answer(step: Step, token: int = 1) -> Result:
     answers = tuple(Drawn((token,)) for row in step.rows for output in row.outputs if isinstance(output, Draw))
-    return Result(LEASE, step.epoch, step.step, LAST, answers)
+    return Result(step.epoch, step.step, LAST, answers)
 
 
 @asynccontextmanager
@@ -117,7 +115,7 @@ async def test_steps_are_sent_ahead_of_their_results() -> None:
     async with driving() as bench:
         bench.ask("long", tuple(range(20)))
         steps = [await bench.step() for _ in range(3)]
-        assert [(step.lease, step.epoch, step.step) for step in steps] == [(LEASE, 0, n) for n in (1, 2, 3)]
+        assert [(step.epoch, step.step) for step in steps] == [(0, n) for n in (1, 2, 3)]
         assert [len(step.rows[0].tokens) for step in steps] == [4, 4, 4]
 
 
@@ -125,7 +123,7 @@ async def test_deltas_come_with_the_result_of_the_last_stage() -> None:
     async with driving() as bench:
         bench.ask("a", (5,))
         first = await bench.step()
-        await bench.stages[0].send(Result(LEASE, first.epoch, first.step, 0))
+        await bench.stages[0].send(Result(first.epoch, first.step, 0))
         await bench.settle()
         assert bench.deltas == []
         await bench.stages[LAST].send(answer(first, token=9))
@@ -145,7 +143,7 @@ async def test_observer_is_told_what_each_stage_took_for_which_rows() -> None:
         bench.ask("a", (5, 6, 7))
         first = await bench.step()
         await bench.stages[LAST].send(msgspec.structs.replace(answer(first), seconds=0.5))
-        await bench.stages[0].send(Result(LEASE, first.epoch, first.step, 0, seconds=0.25))
+        await bench.stages[0].send(Result(first.epoch, first.step, 0, seconds=0.25))
         await bench.step()
         while len(noted) < len(INFOS):  # noqa: ASYNC110 -- links have no order among them
             await asyncio.sleep(0)
@@ -158,7 +156,7 @@ async def test_later_stage_may_be_heard_first() -> None:
         first = await bench.step()
         await bench.stages[LAST].send(answer(first))
         second = await bench.step()
-        await bench.stages[0].send(Result(LEASE, first.epoch, first.step, 0, free=(7,)))
+        await bench.stages[0].send(Result(first.epoch, first.step, 0, free=(7,)))
         await bench.finish(second)
         await bench.settle()
         assert bench.deltas[-1][1].finish is not None
@@ -171,8 +169,8 @@ async def test_failed_step_ends_its_requests_once_those_before_are_absorbed() ->
         first = await bench.step()
         bench.ask("bad", (6,))
         second = await bench.step()
-        await bench.stages[0].send(Result(LEASE, first.epoch, first.step, 0))
-        await bench.stages[0].send(Failure(LEASE, second.epoch, second.step, 0, "unlucky"))
+        await bench.stages[0].send(Result(first.epoch, first.step, 0))
+        await bench.stages[0].send(Failure(second.epoch, second.step, 0, "unlucky"))
         await bench.settle()
         bench.ask("late", (7,))
         await bench.settle()
@@ -204,26 +202,25 @@ async def test_earlier_of_two_failures_counts() -> None:
         first = await bench.step()
         bench.ask("second", (6,))
         second = await bench.step()
-        await bench.stages[0].send(Result(LEASE, first.epoch, first.step, 0))
-        await bench.stages[0].send(Failure(LEASE, second.epoch, second.step, 0, "second"))
-        await bench.stages[LAST].send(Failure(LEASE, first.epoch, first.step, LAST, "first"))
+        await bench.stages[0].send(Result(first.epoch, first.step, 0))
+        await bench.stages[0].send(Failure(second.epoch, second.step, 0, "second"))
+        await bench.stages[LAST].send(Failure(first.epoch, first.step, LAST, "first"))
         again = await bench.step()
         assert [name for name, _ in bench.deltas] == ["first"]
         assert [row.tokens for row in again.rows] == [(6,)]
 
 
-async def test_frames_of_an_older_epoch_and_another_lease_are_discarded() -> None:
+async def test_frames_of_an_older_epoch_are_discarded() -> None:
     async with driving() as bench:
         bench.ask("a", (5,))
         first = await bench.step()
         bench.ask("b", (6,))
         second = await bench.step()
-        await bench.stages[LAST].send(Failure(LEASE, first.epoch, first.step, LAST, "unlucky"))
+        await bench.stages[LAST].send(Failure(first.epoch, first.step, LAST, "unlucky"))
         again = await bench.step()
-        await bench.stages[0].send(Result(LEASE, second.epoch, second.step, 0))
+        await bench.stages[0].send(Result(second.epoch, second.step, 0))
         await bench.stages[LAST].send(answer(second))
-        await bench.stages[LAST].send(Heartbeat(LEASE, again.epoch, -1, LAST))
-        await bench.stages[LAST].send(msgspec.structs.replace(answer(again, token=3), lease=LeaseId(9)))
+        await bench.stages[LAST].send(Heartbeat(again.epoch, -1, LAST))
         await bench.finish(again, token=4)
         await bench.step()
         assert [(name, delta.tokens) for name, delta in bench.deltas] == [("a", ()), ("b", (4,))]
@@ -232,15 +229,15 @@ async def test_frames_of_an_older_epoch_and_another_lease_are_discarded() -> Non
 @pytest.mark.parametrize(
     ("stage", "message", "said"),
     [
-        (LAST, Result(LEASE, Epoch(0), 2, LAST), "stage 1 of 2 is lost: it reported step 2 of epoch 0"),
-        (0, Result(LEASE, Epoch(0), 0, 0), "stage 0 of 2 is lost: it reported step 0"),
-        (0, Failure(LEASE, Epoch(0), 5, 0, "?"), "stage 0 of 2 is lost: it reported step 5"),
-        (0, Result(LEASE, Epoch(1), 1, 0), "it reported step 1 of epoch 1"),
-        (0, Result(LEASE, Epoch(0), 1, LAST), "stage 0 of 2 is lost: it sent a Result that is not its own"),
-        (LAST, Step(LEASE, Epoch(0), 1), "stage 1 of 2 is lost: it sent a Step"),
-        (LAST, Failure(LEASE, Epoch(0), 0, LAST, "dead", lost=True), "stage 1 of 2 is lost: dead"),
-        (0, Result(LEASE, Epoch(0), 1, 0, free=(3,)), "stage 0 of 2 is lost: stage 0 has (3,) free pages"),
-        (LAST, Result(LEASE, Epoch(0), 1, LAST), "stage 1 of 2 is lost: the last stage sent 0 answers"),
+        (LAST, Result(Epoch(0), 2, LAST), "stage 1 of 2 is lost: it reported step 2 of epoch 0"),
+        (0, Result(Epoch(0), 0, 0), "stage 0 of 2 is lost: it reported step 0"),
+        (0, Failure(Epoch(0), 5, 0, "?"), "stage 0 of 2 is lost: it reported step 5"),
+        (0, Result(Epoch(1), 1, 0), "it reported step 1 of epoch 1"),
+        (0, Result(Epoch(0), 1, LAST), "stage 0 of 2 is lost: it sent a Result that is not its own"),
+        (LAST, Step(Epoch(0), 1), "stage 1 of 2 is lost: it sent a Step"),
+        (LAST, Failure(Epoch(0), 0, LAST, "dead", lost=True), "stage 1 of 2 is lost: dead"),
+        (0, Result(Epoch(0), 1, 0, free=(3,)), "stage 0 of 2 is lost: stage 0 has (3,) free pages"),
+        (LAST, Result(Epoch(0), 1, LAST), "stage 1 of 2 is lost: the last stage sent 0 answers"),
     ],
 )
 async def test_stage_that_speaks_out_of_turn_is_lost(stage: int, message: Message, said: str) -> None:
@@ -262,7 +259,7 @@ async def test_stage_whose_link_ends_is_lost(stage: int) -> None:
 
 async def test_loss_says_which_peer_a_stage_has_lost_and_why() -> None:
     async with driving() as bench:
-        failure = Failure(LEASE, Epoch(0), 0, 0, "?", lost=True, at_fault=False, cause="link", peer="stage-1")
+        failure = Failure(Epoch(0), 0, 0, "?", lost=True, at_fault=False, cause="link", peer="stage-1")
         await bench.stages[0].send(failure)
         loss = await bench.loss()
         assert (loss.stage, loss.cause, loss.peer, loss.reason) == (None, "link", "stage-1", "?")
@@ -278,7 +275,7 @@ async def test_loss_of_the_head_s_own_link_names_no_other_peer() -> None:
 @pytest.mark.parametrize("first", [0, LAST])
 async def test_invalid_frame_is_the_loss_among_several_that_are_heard_of_at_once(first: int) -> None:
     async with driving() as bench:
-        failure = Failure(LEASE, Epoch(0), 0, 0, "?", lost=True, at_fault=False, cause="link")
+        failure = Failure(Epoch(0), 0, 0, "?", lost=True, at_fault=False, cause="link")
         losses = [failure, msgspec.structs.replace(failure, stage=LAST, cause="invalid_frame", peer="stage-0")]
         for stage in (first, LAST - first):
             await bench.stages[stage].send(losses[stage])

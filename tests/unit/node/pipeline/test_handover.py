@@ -11,7 +11,6 @@ from parallax_core.api import (
     Epoch,
     Finish,
     JoinedPeer,
-    LeaseId,
     NodeService,
     ParallaxError,
     Progress,
@@ -161,7 +160,7 @@ async def test_node_that_reports_again_and_again_gets_one_successor() -> None:
     async with three_stages(services=(talker := Talker(),)) as (engine, registry, _, _):
         asking = await begin(engine)
         for _ in range(100):
-            await talker.tell(Leave(LeaseId(0), Epoch(0)))
+            await talker.tell(Leave(Epoch(0)))
         await until(lambda: "leaves" in engine.health().reason)
         heirs = [await Node(name).join(registry.address) for name in ("first", "second")]
         await check(asking)

@@ -16,7 +16,7 @@ from parallax_core.wire.membership import Assign, Loading
 from tests.unit.node.cluster import soon, until
 
 ASSIGN: Assign = StageAssignment(stage=1, layers=None, model="m").assign(Epoch(3))
-WRITE = partial(Loading, ASSIGN.lease, ASSIGN.epoch, ASSIGN.stage)
+WRITE = partial(Loading, ASSIGN.epoch, ASSIGN.stage)
 
 
 async def link() -> tuple[Channel, Channel]:
@@ -34,7 +34,7 @@ async def test_latest_of_each_task_is_told_from_whatever_thread(monkeypatch: pyt
         await asyncio.to_thread(reporter, "reading", 1, None)
         reporter("reading", 2, None)
         said = await soon(head.receive())
-        assert said == Loading(ASSIGN.lease, ASSIGN.epoch, 1, "reading", 2, -1, "bytes")
+        assert said == Loading(ASSIGN.epoch, 1, "reading", 2, -1, "bytes")
         reporter("compiling" * 100, 3, 4, "items")
     rest = await soon(head.receive())
     assert isinstance(rest, Loading)

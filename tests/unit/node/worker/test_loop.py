@@ -12,7 +12,6 @@ from parallax_core.api import (
     Edit,
     Epoch,
     LayerRange,
-    LeaseId,
     Open,
     Row,
     SeqId,
@@ -24,7 +23,7 @@ from parallax_core.api import (
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.node.channel import Channel
 from parallax_core.node.worker.loop import AHEAD, StageChannels, StageLoop
-from parallax_core.node.worker.runtime import StageKey, StageRuntime
+from parallax_core.node.worker.runtime import StageRuntime
 from parallax_core.node.worker.thread import StageThread
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import GREEDY, Toy
@@ -33,7 +32,6 @@ from tests.unit.node.worker.recorder import Recorder
 
 TOY = Toy(("full", "full", "full"))
 MIDDLE = LayerRange(1, 2)
-LEASE = LeaseId(0)
 SEQ = SeqId(1)
 OPEN = Open(SEQ, SequenceSpec(prompt_length=2, sampling=GREEDY))
 PATIENCE_S = 20.0
@@ -71,10 +69,9 @@ async def working(stage: Stage, *, credit: int = 16, heartbeat_s: float | None =
     for name in ("head", "stage-0", "stage-2"):
         near.append(Channel(await InProcessTransport(TransportPlan(node=name)).connect(node.address, "stage-1")))
         far.append(Channel(await node.accept()))
-    stage_thread, place = StageThread("test"), StageKey(LEASE, 1)
-    host = StageRuntime(lambda: stage, place)
+    stage_thread, host = StageThread("test"), StageRuntime(lambda: stage, 1)
     await stage_thread.call(host.open)
-    worker = StageLoop(stage_thread, host, place, StageChannels(far[0], far[1], far[2]), heartbeat_s)
+    worker = StageLoop(stage_thread, host, StageChannels(far[0], far[1], far[2]), heartbeat_s)
     task = asyncio.create_task(worker.run())
     try:
         yield Bench(near[0], near[1], near[2], task)
@@ -89,7 +86,7 @@ def make_step(number: int, edits: Sequence[Edit] = (), tokens: Sequence[int] = (
     """Return a step that begins where the one before, of one token each, has ended."""
     rows = (Row(SEQ, number - 1, tuple(tokens), (Draw(len(tokens) - 1),)),) if tokens else ()
     hidden = (Tensor("int64", (len(tokens), 1), bytes(8 * len(tokens))),) if tokens else ()
-    return Step(LEASE, Epoch(epoch), number, tuple(edits), rows, hidden)
+    return Step(Epoch(epoch), number, tuple(edits), rows, hidden)
 
 
 async def test_step_goes_on_to_the_next_stage_and_its_result_to_the_head() -> None:
@@ -197,7 +194,7 @@ async def test_work_ends_when_the_head_is_lost() -> None:
 
 async def test_message_that_means_nothing_here_ends_the_work() -> None:
     async with working(TOY.open(MIDDLE)) as bench:
-        await bench.head.send(Mask(LEASE, Epoch(0), 1, 0, Tensor("uint8", (13,), bytes(13))))
+        await bench.head.send(Mask(Epoch(0), 1, 0, Tensor("uint8", (13,), bytes(13))))
         failure = await bench.failure()
         assert failure.lost
         assert failure.message == "unexpected Mask message from node 'head'"
@@ -207,13 +204,13 @@ async def test_message_that_means_nothing_here_ends_the_work() -> None:
 async def test_heartbeats_count_what_was_done() -> None:
     async with working(TOY.open(MIDDLE), heartbeat_s=0.02) as bench:
         first = await bench.hear(bench.head)
-        assert first == Heartbeat(LEASE, Epoch(0), -1, 1)
+        assert first == Heartbeat(Epoch(0), -1, 1)
         await bench.before.send(make_step(1, [OPEN], [5]))
         while not isinstance(heard := await bench.hear(bench.head), Result):
             assert isinstance(heard, Heartbeat)
         while (last := await bench.hear(bench.head)) == heard:
             pass
-        assert last == Heartbeat(LEASE, Epoch(0), 1, 1, steps=1, tokens=1, queued=0, sequences=1)
+        assert last == Heartbeat(Epoch(0), 1, 1, steps=1, tokens=1, queued=0, sequences=1)
 
 
 async def test_stage_says_nothing_unasked() -> None:

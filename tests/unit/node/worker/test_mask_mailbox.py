@@ -7,24 +7,23 @@ from typing import Any
 
 import pytest
 
-from parallax_core.api import BackendFailed, Draw, Epoch, LeaseId, Row, Score, SeqId, Tensor
+from parallax_core.api import BackendFailed, Draw, Epoch, Row, Score, SeqId, Tensor
 from parallax_core.base.errors import StageLost
 from parallax_core.node.worker import mask_mailbox
 from parallax_core.node.worker.mask_mailbox import MaskMailbox, StepMasks, find_masks
 from parallax_core.wire.messages import Mask, Step
 
-LEASE = LeaseId(0)
 VOCAB = 12
 MASKED = Draw(0, masked=True)
 ROWS = (Row(SeqId(7), 4, (1,), (MASKED,)), Row(SeqId(8), 0, (2,), (Score(0, 1), MASKED, Draw(0))))
 
 
 def make_step(number: int = 1, epoch: int = 0, rows: tuple[Row, ...] = ROWS) -> Step:
-    return Step(LEASE, Epoch(epoch), number, rows=rows)
+    return Step(Epoch(epoch), number, rows=rows)
 
 
 def make_mask(row: int, output: int, bits: bytes = b"\x01\x02", step: int = 1, epoch: int = 0) -> Mask:
-    return Mask(LEASE, Epoch(epoch), step, row, Tensor("uint8", (len(bits),), bits), output)
+    return Mask(Epoch(epoch), step, row, Tensor("uint8", (len(bits),), bits), output)
 
 
 def find(mailbox: MaskMailbox, step: Step | None = None) -> StepMasks:

@@ -7,7 +7,7 @@ import pytest
 
 from parallax_cluster.node.relay.paths import RelayPaths
 from parallax_core.base.errors import PeerLost
-from parallax_core.base.ids import Epoch, LeaseId
+from parallax_core.base.ids import Epoch
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.transport import TransportPlan
 from parallax_core.node.trusted_peers import TrustedPeers
@@ -40,7 +40,7 @@ def linker(transport: KeyedTransport) -> PeerLinker:
     return PeerLinker(RelayPaths(transport, "here"), "here", incoming, TrustedPeers(transport))
 
 
-HOP = Hop(LeaseId(0), Epoch(1), 1, before="mini/7", after="", address="", before_key=b"key")
+HOP = Hop(Epoch(1), 1, before="mini/7", after="", address="", before_key=b"key")
 
 
 async def test_neighbours_are_trusted_while_they_are_linked(transport: KeyedTransport, linker: PeerLinker) -> None:
@@ -63,7 +63,7 @@ async def test_neighbour_that_does_not_come_is_trusted_no_longer(
 async def test_neighbours_of_a_stage_that_has_ended_are_trusted_no_longer(
     transport: KeyedTransport, linker: PeerLinker
 ) -> None:
-    await linker.link(Hop(LeaseId(0), Epoch(1), 0, before="", after="", address="", before_key=b"", after_key=b""))
+    await linker.link(Hop(Epoch(1), 0, before="", after="", address="", before_key=b"", after_key=b""))
     TrustedPeers(transport).trust("neighbour", {"mini/7": b"key"})
     linker.forget()
     assert transport.trusted == {}

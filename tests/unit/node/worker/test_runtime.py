@@ -16,7 +16,6 @@ from parallax_core.api import (
     Edit,
     Epoch,
     LayerRange,
-    LeaseId,
     Open,
     Row,
     SeqId,
@@ -30,7 +29,7 @@ from parallax_core.api import (
     Tensor,
     TensorSpec,
 )
-from parallax_core.node.worker.runtime import StageKey, StageRuntime, StepOutcome
+from parallax_core.node.worker.runtime import StageRuntime, StepOutcome
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.testing.toy import GREEDY, Toy, ToyStage
@@ -38,7 +37,6 @@ from parallax_core.wire.messages import Failure, Result, Step
 from tests.unit.node.worker.recorder import Recorder
 
 TOY = Toy(("full", "full", "full"))
-LEASE = LeaseId(7)
 SEQ = SeqId(1)
 OPEN = Open(SEQ, SequenceSpec(prompt_length=2, sampling=GREEDY))
 ROW = Row(SEQ, 0, (3, 4), (Draw(1),))
@@ -47,13 +45,13 @@ HIDDEN = Tensor("int64", (2, 1), bytes(16))
 
 def host_of(stage: Stage) -> StageRuntime:
     ticks: Iterator[int] = count()
-    host = StageRuntime(lambda: stage, StageKey(LEASE, 1), lambda: float(next(ticks)))
+    host = StageRuntime(lambda: stage, 1, lambda: float(next(ticks)))
     host.open()
     return host
 
 
 def make_step(number: int, edits: Sequence[Edit] = (), rows: Sequence[Row] = (), epoch: int = 0) -> Step:
-    return Step(LEASE, Epoch(epoch), number, tuple(edits), tuple(rows))
+    return Step(Epoch(epoch), number, tuple(edits), tuple(rows))
 
 
 def run(host: StageRuntime, step: Step) -> StepOutcome | None:
@@ -80,7 +78,7 @@ def test_last_stage_answers_with_free_pages_and_seconds() -> None:
     stage = TOY.open()
     result = result_of(host_of(stage), make_step(1, [OPEN], [ROW]))
     assert result.answers == (Drawn(tuple(TOY.continuation([3, 4], 1))),)
-    assert (result.lease, result.step, result.stage, result.free, result.seconds) == (LEASE, 1, 1, stage.free, 1.0)
+    assert (result.step, result.stage, result.free, result.seconds) == (1, 1, stage.free, 1.0)
 
 
 def test_other_stage_hands_on_edits_rows_and_hidden_states() -> None:
@@ -110,7 +108,7 @@ def test_embeddings_are_not_handed_on() -> None:
     seen: list[tuple[Tensor, ...]] = []
     given = (Tensor("float32", (1, 1), bytes(4)),)
     host = host_of(Embedded(TOY, LayerRange(0, 1)))  # type: ignore[arg-type]
-    outcome = run(host, Step(LEASE, Epoch(0), 1, (OPEN,), (ROW,), (), given))
+    outcome = run(host, Step(Epoch(0), 1, (OPEN,), (ROW,), (), given))
     assert outcome is not None
     assert outcome.onward is not None
     assert (seen, outcome.onward.embeddings) == ([given], ())
@@ -152,11 +150,10 @@ def test_new_epoch_begins_with_nothing() -> None:
     assert result.free == (stage.info.pools[0].num_pages - 1,)
 
 
-def test_older_epochs_and_other_leases_are_discarded() -> None:
+def test_older_epochs_are_discarded() -> None:
     host = host_of(TOY.open())
     result_of(host, make_step(1, [OPEN], epoch=2))
     assert run(host, make_step(2, epoch=1)) is None
-    assert run(host, Step(LeaseId(8), Epoch(5), 1)) is None
     result_of(host, make_step(2, rows=[ROW], epoch=2))
 
 
@@ -190,7 +187,7 @@ def test_stage_that_says_it_is_lost_is_believed() -> None:
 )
 def test_hidden_states_that_do_not_fit_fail_the_step(hidden: tuple[Tensor, ...]) -> None:
     stage = TOY.open(LayerRange(1, 3))
-    failure = failure_of(host_of(stage), Step(LEASE, Epoch(0), 1, (OPEN,), (ROW,), hidden))
+    failure = failure_of(host_of(stage), Step(Epoch(0), 1, (OPEN,), (ROW,), hidden))
     assert not failure.lost
     assert "was given" in failure.message
     assert stage.tokens == {SEQ: 0}
@@ -308,7 +305,7 @@ def test_new_epoch_waits_for_the_steps_of_the_old_one_and_their_outcomes_keep_th
 
 def test_time_of_a_step_begins_when_the_one_before_it_is_finished() -> None:
     ticks = iter([0.0, 1.0, 10.0, 11.0, 20.0, 25.0, 30.0])
-    host = StageRuntime(lambda: TOY.open(steps_ahead=1), StageKey(LEASE, 1), lambda: next(ticks))
+    host = StageRuntime(lambda: TOY.open(steps_ahead=1), 1, lambda: next(ticks))
     host.open()
     host.submit(decode_step(1))
     host.submit(decode_step(2))
@@ -337,14 +334,14 @@ def test_host_closes_what_it_opened_once() -> None:
     host.close()
     host.close()
     assert stage.closed
-    StageRuntime(lambda: stage, StageKey(LEASE, 0)).close()
+    StageRuntime(lambda: stage, 0).close()
 
 
 def test_hidden_states_of_another_dtype_are_converted() -> None:
     info = describe_sleeper(LayerRange(1, 8))
     stage = Listener(replace(info, takes=(TensorSpec(2, "float32"),)))
     given = Tensor("bfloat16", (2, 2), struct.pack("<4H", 0x3F80, 0x4000, 0xC040, 0))
-    result_of(host_of(stage), Step(LEASE, Epoch(0), 1, (OPEN,), (ROW,), (given,)))
+    result_of(host_of(stage), Step(Epoch(0), 1, (OPEN,), (ROW,), (given,)))
     assert stage.heard == [Tensor("float32", (2, 2), struct.pack("<4f", 1, 2, -3, 0))]
 
 

@@ -27,7 +27,6 @@ from parallax_core.base.errors import StageHung
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.placement import StageLease
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import greet, welcome
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.worker import head_link
@@ -107,7 +106,7 @@ async def next_stage() -> AsyncIterator[InProcessTransport]:
 
 
 def hop(after: InProcessTransport, epoch: int = 1) -> Hop:
-    return Hop(LEASE, Epoch(epoch), 1, "before", "after", after.address)
+    return Hop(Epoch(epoch), 1, "before", "after", after.address)
 
 
 async def link(bench: Bench, after: InProcessTransport, epoch: int = 1) -> tuple[Channel, Channel]:
@@ -116,7 +115,7 @@ async def link(bench: Bench, after: InProcessTransport, epoch: int = 1) -> tuple
     assert isinstance(await bench.hear(), Ready)
     await bench.say(hop(after, epoch))
     before, onward = await asyncio.gather(bench.call("before"), soon(await_node(after)))
-    assert await bench.hear() == Linked(LEASE, Epoch(epoch), 1)
+    assert await bench.hear() == Linked(Epoch(epoch), 1)
     return before, onward
 
 
@@ -124,7 +123,7 @@ def make_step(number: int) -> Step:
     """Return a step with a row."""
     seq = SeqId(number)
     edits = (Open(seq, SequenceSpec(prompt_length=1, sampling=GREEDY)),)
-    return Step(LEASE, Epoch(0), number, edits, (Row(seq, 0, (1,)),), (Tensor("int64", (1, 1), bytes(8)),))
+    return Step(Epoch(0), number, edits, (Row(seq, 0, (1,)),), (Tensor("int64", (1, 1), bytes(8)),))
 
 
 async def await_node(after: InProcessTransport) -> Channel:
@@ -141,7 +140,7 @@ async def test_node_says_what_it_is_and_becomes_a_stage() -> None:
     async with joined() as bench, next_stage() as after:
         assert (bench.join.backends, bench.join.model) == (("toy",), "")
         before, onward = await link(bench, after)
-        await before.send(Step(LEASE, Epoch(0), 1))
+        await before.send(Step(Epoch(0), 1))
         assert isinstance(await soon(onward.receive()), Step)
         assert isinstance(await bench.hear(), Result)
 
@@ -149,10 +148,10 @@ async def test_node_says_what_it_is_and_becomes_a_stage() -> None:
 async def test_stage_that_is_given_again_keeps_its_weights_and_forgets_its_epochs() -> None:
     async with joined() as bench, next_stage() as after:
         before, _ = await link(bench, after)
-        await before.send(Step(LEASE, Epoch(7), 1))
+        await before.send(Step(Epoch(7), 1))
         assert isinstance(await bench.hear(), Result)
         before, onward = await link(bench, after, epoch=2)
-        await before.send(Step(LEASE, Epoch(0), 1))
+        await before.send(Step(Epoch(0), 1))
         assert isinstance(await soon(onward.receive()), Step)
         assert len(bench.node.loads) == 1
 
@@ -185,9 +184,9 @@ async def test_same_layers_as_another_stage_are_not_loaded_again() -> None:
             ready = await bench.hear()
             assert isinstance(ready, Ready)
             assert ready.stage == stage
-            await bench.say(Hop(LEASE, Epoch(stage), stage, "", "", ""))
+            await bench.say(Hop(Epoch(stage), stage, "", "", ""))
             assert isinstance(await bench.hear(), Linked)
-            await bench.say(Step(LEASE, Epoch(0), 1))
+            await bench.say(Step(Epoch(0), 1))
             result = await bench.hear()
             assert isinstance(result, Result)
             assert result.stage == stage
@@ -201,7 +200,7 @@ async def test_steps_that_come_after_the_end_of_a_stage_are_left_aside() -> None
         await onward.close()
         assert isinstance(await bench.hear(), Failure)
         for step in range(1, 4):
-            await bench.say(Step(LEASE, Epoch(0), step))
+            await bench.say(Step(Epoch(0), step))
         await link(bench, after, epoch=2)
         assert len(bench.node.loads) == 1
 
@@ -226,7 +225,7 @@ async def test_link_of_earlier_days_is_passed_over() -> None:
         before, onward = await link(bench, after)
         with pytest.raises(PeerLost):
             await soon(stranger)
-        await before.send(Step(LEASE, Epoch(0), 1))
+        await before.send(Step(Epoch(0), 1))
         assert isinstance(await soon(onward.receive()), Step)
 
 
@@ -248,7 +247,7 @@ async def test_neighbour_that_is_not_there_is_a_refusal_at_once() -> None:
     async with joined() as bench, next_stage() as after:
         await bench.say(MIDDLE.assign(Epoch(1)))
         assert isinstance(await bench.hear(), Ready)
-        await bench.say(Hop(LEASE, Epoch(1), 1, "before", "after", "inprocess://nobody"))
+        await bench.say(Hop(Epoch(1), 1, "before", "after", "inprocess://nobody"))
         refusal = await bench.hear()
         assert isinstance(refusal, Refusal)
         assert "no node listens at inprocess://nobody" in refusal.message
@@ -292,7 +291,7 @@ async def test_stage_that_loses_a_neighbour_is_not_at_fault() -> None:
 async def test_stage_says_that_a_neighbour_sent_an_invalid_frame() -> None:
     async with joined() as bench, next_stage() as after:
         before, _ = await link(bench, after)
-        await before.send(Result(LEASE, Epoch(0), 1, 0, free=(-1,)))
+        await before.send(Result(Epoch(0), 1, 0, free=(-1,)))
         failure = await bench.hear()
         assert isinstance(failure, Failure)
         assert (failure.at_fault, failure.cause, failure.peer) == (False, "invalid_frame", "before")
@@ -363,7 +362,7 @@ async def test_node_that_is_let_go_of_has_nothing_any_more() -> None:
         bench.node.open = open_stage
         await bench.say(MIDDLE.assign(Epoch(1)))
         assert isinstance(await bench.hear(), Ready)
-        await bench.say(Release(LEASE, Epoch(1)))
+        await bench.say(Release(Epoch(1)))
         await until(lambda: closed == [1])
         await bench.channel.close()
         await bench.again()
@@ -383,7 +382,7 @@ async def test_head_that_does_not_greet_is_no_head(monkeypatch: pytest.MonkeyPat
 
 async def test_node_that_is_turned_away_knows_why() -> None:
     async with joined() as bench:
-        await bench.say(Refusal(LEASE, Epoch(0), 0, "another node has that name", "give it another"))
+        await bench.say(Refusal(Epoch(0), 0, "another node has that name", "give it another"))
         await until(lambda: bool(bench.node.losses))
         [loss] = bench.node.losses
         assert loss.message == "node 'head' turned this one away: another node has that name"
@@ -392,6 +391,6 @@ async def test_node_that_is_turned_away_knows_why() -> None:
 
 async def test_head_that_speaks_out_of_turn_is_left() -> None:
     async with joined() as bench:
-        await bench.say(Heartbeat(LEASE, Epoch(0), -1, 0))
+        await bench.say(Heartbeat(Epoch(0), -1, 0))
         await until(lambda: bool(bench.node.losses))
         assert "sent a Heartbeat, which is unexpected here" in bench.node.losses[0].message

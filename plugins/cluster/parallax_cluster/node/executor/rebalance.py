@@ -15,7 +15,7 @@ from parallax_core.api import Draw, LayerRange, Open, Row, Sampling, SeqId, Sequ
 from parallax_core.api.node import Channel, Epoch, Failure, Result, Step
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.cluster.placement.partition import fit_layers
-from parallax_core.node.executor.base import LEASE, StageLocation
+from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.executor.remote import RemoteExecutor
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ async def time_stages(channels: Sequence[Channel]) -> list[float]:
 async def _time_step(channels: Sequence[Channel], number: int) -> list[float]:
     edits = (Open(SeqId(0), SPEC),) if number == 1 else ()
     row = Row(SeqId(0), number - 1, (0,), (Draw(0),))
-    await channels[0].send(Step(LEASE, Epoch(0), number, edits, (row,)))
+    await channels[0].send(Step(Epoch(0), number, edits, (row,)))
     return [await _receive_seconds(channel) for channel in channels]
 
 

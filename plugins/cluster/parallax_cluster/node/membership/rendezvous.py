@@ -16,7 +16,6 @@ from parallax_cluster.membership.announcements import Announcements
 from parallax_cluster.wire.rendezvous import Announced, Follow
 from parallax_core.api import PeerLost, name_machine
 from parallax_core.api.node import Channel, Epoch, Message
-from parallax_core.node.executor.base import LEASE
 from parallax_core.wire.membership import Refusal
 
 logger = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ class Subscriber:
     def refuse(self, reason: str, hint: str) -> None:
         """Tell it, once, why its announcements are not passed on."""
         if not self.is_told:
-            self.is_told, self.refusal = True, Refusal(LEASE, Epoch(0), 0, reason, hint)
+            self.is_told, self.refusal = True, Refusal(Epoch(0), 0, reason, hint)
             logger.warning("announcements are not passed on node=%s: %s; %s", self.channel.peer, reason, hint)
             self.news.set()
 

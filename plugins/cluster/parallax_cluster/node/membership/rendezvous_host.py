@@ -10,7 +10,6 @@ from parallax_cluster.node.membership.rendezvous import MOST_LINKS, MOST_LINKS_O
 from parallax_cluster.wire.relay import OfferRelay
 from parallax_core.api import Link, ParallaxError, PeerLost, Transport, name_machine
 from parallax_core.api.node import STRANGERS, Channel, Epoch, welcome
-from parallax_core.node.executor.base import LEASE
 from parallax_core.wire.membership import Refusal
 
 logger = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class RendezvousHost:
                 async with asyncio.timeout(GREETING_S):
                     await channel.receive()  # its `Join`, or its `OfferRelay`
                 hint = "`parallax worker MODEL --layers A-B --announce CODE` announces layers here"
-                await channel.send(Refusal(LEASE, Epoch(0), 0, "this is a rendezvous, which has no work", hint))
+                await channel.send(Refusal(Epoch(0), 0, "this is a rendezvous, which has no work", hint))
         except (ParallaxError, TimeoutError) as error:
             reason = error.message if isinstance(error, ParallaxError) else "it did not greet in time"
             logger.debug("link ends node=%s: %s", channel.peer, reason)

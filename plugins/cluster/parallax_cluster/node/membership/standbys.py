@@ -15,7 +15,6 @@ from parallax_cluster.wire.profile import Peer
 from parallax_cluster.wire.succession import ClusterState, Succession
 from parallax_core.api import HEAD, LinkPurpose, PeerLost, name_machine
 from parallax_core.api.node import Channel, Epoch, Message
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Refusal
@@ -161,7 +160,7 @@ async def _check_standby(channel: Channel) -> None:
         name = name_machine(channel.peer)
         message = f"machine {name!r} may run stages of this cluster, and not take it over"
         hint = f"if it should: `parallax keys allow {channel.key.hex()} {name} --role any` on the server's machine"
-        await channel.send(Refusal(LEASE, Epoch(0), 0, message, hint))
+        await channel.send(Refusal(Epoch(0), 0, message, hint))
         raise
 
 

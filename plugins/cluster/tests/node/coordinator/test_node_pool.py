@@ -10,7 +10,6 @@ from parallax_cluster.node.coordinator.node_pool import NodePool
 from parallax_cluster.wire.further import EndNode, OpenLease, StartNode
 from parallax_core.base.ids import HEAD, Epoch
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Join, Leave, Release
 from tests.unit.node.cluster import call, open_registry, soon, until
@@ -109,7 +108,7 @@ async def test_further_node_of_a_machine_that_leaves_stays_until_it_has_left() -
         assert await soon(first.receive()) == StartNode(1)
         await join(pool.registry, "one/1+1")
         await until(lambda: bool(new.joined))
-        await first.send(Leave(LEASE, Epoch(0)))
+        await first.send(Leave(Epoch(0)))
         assert isinstance(await soon(first.receive()), Release)
         await until(lambda: not pool.firsts)
         [further] = new.joined

@@ -16,7 +16,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import Epoch
 from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE, StageLocation
+from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.sleep import SleepStage, describe_sleeper
@@ -113,7 +113,7 @@ async def test_slow_stage_gives_layers_away_and_both_begin_with_nothing_open() -
     try:
         infos = await executor.open()
         assert [info.layers for info in infos] == [LayerRange(0, 2), LayerRange(2, 8)]
-        await executor.channels[0].send(Step(LEASE, Epoch(0), 1))
+        await executor.channels[0].send(Step(Epoch(0), 1))
         first = await asyncio.wait_for(executor.channels[1].receive(), 10)
         assert isinstance(first, Result)
         await executor.open()

@@ -15,7 +15,6 @@ from parallax_cluster.wire.further import OpenLease
 from parallax_core.api import PeerLost
 from parallax_core.base.ids import Epoch
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Join, Release
@@ -99,7 +98,7 @@ async def test_lease_that_is_given_back_is_released_and_its_layers_stay() -> Non
     async with open_registry() as registry:
         channel = await join(registry, "hub/1~1")
         registry.give_back(await soon(take(registry, "hub/1~1")), is_shared=True)
-        assert await hear(channel) == [Release(LEASE, Epoch(0), keeps_layers=True)]
+        assert await hear(channel) == [Release(Epoch(0), keeps_layers=True)]
         assert [node.name for node in registry.waiting] == ["hub/1~1"]
 
 
@@ -115,7 +114,7 @@ async def test_lease_that_is_gone_is_given_back_without_an_error() -> None:
 
 
 async def test_node_whose_leases_are_wanted_releases_the_stage_that_nobody_uses() -> None:
-    release = Release(LEASE, Epoch(0), keeps_layers=True)
+    release = Release(Epoch(0), keeps_layers=True)
     async with open_registry() as registry:
         hub, other = await join(registry, "hub/1"), await join(registry, "other/1")
         registry.services.find(LeaseOpener).want({"hub/1": 1})

@@ -9,7 +9,6 @@ from parallax_cluster.node.membership.link_trial import try_link
 from parallax_cluster.wire.profile import LinkTried
 from parallax_core.base.errors import ParallaxError
 from parallax_core.base.ids import Epoch
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.joined_node import JoinedNode
 from parallax_core.node.membership.loading import LinkFailed
 from parallax_core.node.membership.registry import NodeRegistry
@@ -60,11 +59,11 @@ async def test_refusal_of_a_hop_says_which_link_failed() -> None:
     nodes = Walls().build("a", "b", "c")
     async with open_registry() as registry, joined(registry, *nodes.values()):
         a, b, c = find(registry, "a", "b", "c")
-        refusal = Refusal(LEASE, Epoch(1), 1, "it has no links", "look there", unreached="c")
+        refusal = Refusal(Epoch(1), 1, "it has no links", "look there", unreached="c")
         failed = LinkFailed.find(b, a, c, refusal)
         assert isinstance(failed, LinkFailed)
         assert (failed.ends, failed.message, failed.hint) == (("b", "c"), "it has no links", "look there")
-        waited = LinkFailed.find(b, a, c, Refusal(LEASE, Epoch(1), 1, "neighbours did not connect"))
+        waited = LinkFailed.find(b, a, c, Refusal(Epoch(1), 1, "neighbours did not connect"))
         assert isinstance(waited, LinkFailed)
         assert waited.ends == ("a", "b")
-        assert type(LinkFailed.find(a, None, b, Refusal(LEASE, Epoch(1), 0, "?"))) is ParallaxError
+        assert type(LinkFailed.find(a, None, b, Refusal(Epoch(1), 0, "?"))) is ParallaxError

@@ -20,7 +20,6 @@ from parallax_core.base.ids import Epoch
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.node_service import LinkPurpose
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.membership.registry import NodeRegistry
 from parallax_core.wire.membership import Leave
 from tests.unit.node.cluster import open_registry, until
@@ -163,7 +162,7 @@ async def test_head_with_another_time_than_a_node_is_told_so(caplog: pytest.LogC
         assert head.list_contents() == []
 
 
-@pytest.mark.parametrize("sent", [Leave(LEASE, Epoch(1)), Announced(b"garbage")])
+@pytest.mark.parametrize("sent", [Leave(Epoch(1)), Announced(b"garbage")])
 async def test_rendezvous_that_sends_something_else_is_left(sent: Leave | Announced) -> None:
     async def serve(channel: Channel) -> None:
         channel.learn([Follow])

@@ -15,7 +15,6 @@ from parallax_core.base.ids import Epoch
 from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.contracts.placement import StageLease
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.handshake import welcome
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.worker import loaded_stage, rejoin
@@ -95,7 +94,7 @@ class Desk:
         """Have a lease be the only stage of a pipeline."""
         await self.channels[name].send(assign(share, epoch))
         assert isinstance(await self.hear(name), Ready)
-        await self.channels[name].send(Hop(LEASE, Epoch(epoch), 0, "", "", ""))
+        await self.channels[name].send(Hop(Epoch(epoch), 0, "", "", ""))
         assert isinstance(await self.hear(name), Linked)
 
 
@@ -130,7 +129,7 @@ async def test_leases_run_steps_on_layers_that_are_loaded_once() -> None:
             assert head.sessions[name].is_needed
         assert len(head.loads) == 1
         for name, channel in head.channels.items():
-            await channel.send(Step(LEASE, Epoch(0), 1))
+            await channel.send(Step(Epoch(0), 1))
             assert isinstance(await head.hear(name), Result)
 
 
@@ -151,8 +150,8 @@ async def test_lease_that_is_released_returns_its_share_and_keeps_the_layers_if_
     async with desk("hub/1~1", "hub/1~2") as head:
         await head.load("hub/1~1", 0.75)
         await head.load("hub/1~2", 0.25)
-        await head.channels["hub/1~2"].send(Release(LEASE, Epoch(0), keeps_layers=True))
-        await head.channels["hub/1~1"].send(Release(LEASE, Epoch(0), keeps_layers=keeps_layers))
+        await head.channels["hub/1~2"].send(Release(Epoch(0), keeps_layers=True))
+        await head.channels["hub/1~1"].send(Release(Epoch(0), keeps_layers=keeps_layers))
         if not keeps_layers:
             await until(lambda: head.layers.loaded is None)
         await head.load("hub/1~1", 1.0, epoch=2)
@@ -163,9 +162,9 @@ async def test_layers_are_unloaded_though_another_lease_is_released_a_moment_lat
     async with desk("hub/1~1", "hub/1~2") as head:
         await head.load("hub/1~1")
         await head.load("hub/1~2")
-        await head.channels["hub/1~1"].send(Release(LEASE, Epoch(0)))
+        await head.channels["hub/1~1"].send(Release(Epoch(0)))
         await until(lambda: not head.sessions["hub/1~1"].is_needed)
-        await head.channels["hub/1~2"].send(Release(LEASE, Epoch(0), keeps_layers=True))
+        await head.channels["hub/1~2"].send(Release(Epoch(0), keeps_layers=True))
         await until(lambda: head.layers.loaded is None)
 
 
@@ -256,7 +255,7 @@ async def test_lease_that_leaves_asks_for_a_successor_and_ends_when_it_is_releas
             head.sessions["hub/1~1"].leave()
         assert isinstance(await head.hear("hub/1~1"), Leave)
         assert not head.tasks["hub/1~1"].done()
-        await head.channels["hub/1~1"].send(Release(LEASE, Epoch(0), keeps_layers=True))
+        await head.channels["hub/1~1"].send(Release(Epoch(0), keeps_layers=True))
         await soon(head.tasks["hub/1~1"])
 
 
@@ -267,7 +266,7 @@ async def test_lease_that_leaves_before_it_has_joined_says_so_when_it_joins() ->
         running = head.tasks["hub/1~1"] = asyncio.create_task(session.run())
         assert await head.accept() == "hub/1~1"
         assert isinstance(await head.hear("hub/1~1"), Leave)
-        await head.channels["hub/1~1"].send(Release(LEASE, Epoch(0)))
+        await head.channels["hub/1~1"].send(Release(Epoch(0)))
         await soon(running)
 
 
@@ -293,7 +292,7 @@ async def test_lease_whose_step_hangs_ends_as_lost(monkeypatch: pytest.MonkeyPat
         head.open = lambda assign, progress: Hanging(open_toy_layers(assign, progress))  # type: ignore[return-value, assignment]
         await head.load("hub/1~1")
         step = make_step(1)
-        await head.channels["hub/1~1"].send(Step(LEASE, Epoch(0), 1, step.edits, step.rows))
+        await head.channels["hub/1~1"].send(Step(Epoch(0), 1, step.edits, step.rows))
         await until(stages[0].hanging.is_set)
         await head.channels["hub/1~1"].close()
         with pytest.raises(StageHung, match="has computed a step for longer than"):
