@@ -20,6 +20,9 @@ PeerKey = Annotated[bytes, msgspec.Meta(max_length=256)]
 
 
 class StageMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What every message begins with that passes between a head and its stages."""
+    """The first field of every message between a head and its stages.
+
+    The link says which head it is: a stage ends with the link to its head.
+    """
 
     epoch: Annotated[Epoch, msgspec.Meta(ge=0, le=LARGEST)]

@@ -212,7 +212,7 @@ def test_pool_of_more_pages_than_a_head_can_account_for_is_refused() -> None:
 
 
 def mask_frame(entry: Any, *buffers: bytes) -> Frame:
-    return Frame(VERSION_BYTE + msgspec.msgpack.encode([3, 0, 0, 0, 0, entry]), buffers)
+    return Frame(VERSION_BYTE + msgspec.msgpack.encode([3, 0, 0, 0, entry]), buffers)
 
 
 def test_entry_and_buffer_that_fit_are_a_tensor() -> None:
@@ -246,7 +246,7 @@ def test_entry_that_does_not_fit_its_buffer_is_refused(entry: Any, buffers: list
 
 
 def test_buffer_named_twice_is_refused() -> None:
-    header = [1, 0, 0, 0, 0, [], [], 0.0, [["uint8", [1], 0], ["uint8", [1], 0]]]
+    header = [1, 0, 0, 0, [], [], 0.0, [["uint8", [1], 0], ["uint8", [1], 0]]]
     with pytest.raises(BadFrame, match="buffers once"):
         decode_any(Frame(VERSION_BYTE + msgspec.msgpack.encode(header), (b"a", b"b")))
 
