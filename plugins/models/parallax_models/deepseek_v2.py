@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models import deepseek_v3
 from parallax_models.family import Family
+from parallax_models.weights import add_weights
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers."""
+    """Yield the layers, without corrections of routers."""
     for layer in deepseek_v3.read_layers(settings):
-        correction = layer.num_experts
-        yield replace(layer, weights=layer.weights - correction, active_weights=layer.active_weights - correction)
+        yield add_weights(layer, -layer.num_experts)
 
 
 ADAPTER = Family(read_layers)

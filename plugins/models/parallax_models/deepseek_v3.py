@@ -6,28 +6,31 @@ from collections.abc import Iterator
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.weights import Experts, gated_mlp
+from parallax_models.weights import Experts, add_weights, count_mlp, gated_mlp
 
 DENSE, SPARSE = "dense", "sparse"
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers; a token's cache is its latent and the part of its key with rope."""
-    hidden = settings.count("hidden_size")
-    common = count_attention(settings) + 2 * hidden
-    dense = gated_mlp(hidden, settings.count("intermediate_size"))
-    experts = read_experts(settings)
-    shared = gated_mlp(hidden, experts.inner * settings.count("n_shared_experts"))
-    shared += experts.num  # the router's correction
+    """Yield the layers."""
     for sparse in list_sparse(settings):
-        yield LayerShape(
-            kind="latent",
-            weights=common + (experts.all + shared if sparse else dense),
-            active_weights=common + (experts.active + shared if sparse else dense),
-            kv_width=settings.count("kv_lora_rank") + settings.count("qk_rope_head_dim"),
-            num_experts=experts.num if sparse else 0,
-            num_active_experts=experts.num_chosen if sparse else 0,
-        )
+        yield add_mlp(settings, read_latent(settings), is_sparse=sparse)
+
+
+def read_latent(settings: ConfigReader) -> LayerShape:
+    """Return a layer without its MLP; a token's cache is its latent and the part of its key with rope."""
+    weights = count_attention(settings) + 2 * settings.count("hidden_size")
+    width = settings.count("kv_lora_rank") + settings.size("qk_rope_head_dim")
+    return LayerShape(kind="latent", weights=weights, active_weights=weights, kv_width=width)
+
+
+def add_mlp(settings: ConfigReader, layer: LayerShape, *, is_sparse: bool) -> LayerShape:
+    """Return a layer with an MLP added, or experts, the router's correction and those that every token meets."""
+    if not is_sparse:
+        return add_weights(layer, count_mlp(settings))
+    experts = read_experts(settings)
+    shared = gated_mlp(experts.hidden, experts.inner * settings.count("n_shared_experts", default=1))
+    return experts.join(layer, shared + experts.num)
 
 
 def list_sparse(settings: ConfigReader, num_dense: int = 0) -> tuple[bool, ...]:
@@ -39,12 +42,7 @@ def list_sparse(settings: ConfigReader, num_dense: int = 0) -> tuple[bool, ...]:
 
 def read_experts(settings: ConfigReader) -> Experts:
     """Return the routed experts of a layer that has some."""
-    return Experts(
-        hidden=settings.count("hidden_size"),
-        inner=settings.count("moe_intermediate_size"),
-        num=settings.count("n_routed_experts", "num_local_experts"),
-        num_chosen=settings.count("num_experts_per_tok"),
-    )
+    return Experts.read(settings, "moe_intermediate_size", "n_routed_experts", "num_local_experts")
 
 
 def count_attention(settings: ConfigReader) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models import deepseek_v3
 from parallax_models.family import Family
+from parallax_models.weights import add_weights
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
@@ -21,10 +21,9 @@ def add_index(settings: ConfigReader, layer: LayerShape) -> LayerShape:
     hidden, rank = settings.count("hidden_size"), settings.count("q_lora_rank")
     num, width = settings.count("index_n_heads"), settings.count("index_head_dim")
     extra = rank * num * width + hidden * width + 2 * width + hidden * num
-    return replace(
+    return add_weights(
         layer,
-        weights=layer.weights + extra,
-        active_weights=layer.active_weights + extra,
+        extra,
         kv_width=layer.kv_width + width,
         context_flops=4 * settings.count("num_attention_heads") * layer.kv_width + 2 * num * width,
     )

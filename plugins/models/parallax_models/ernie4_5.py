@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.weights import Experts, Heads, gated_mlp
+from parallax_models.weights import Experts, Heads, add_weights, gated_mlp
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; those with experts may have one more that every token meets."""
     heads, bias = Heads.read(settings), settings.flag("use_bias", default=False)
     common = heads.layer(heads.projections(bias=bias, output_bias=bias) + 2 * heads.hidden)
-    dense = heads.layer(common.weights + gated_mlp(heads.hidden, settings.count("intermediate_size"), bias=bias))
+    dense = add_weights(common, gated_mlp(heads.hidden, settings.count("intermediate_size"), bias=bias))
     for index in range(settings.count("num_hidden_layers")):
         if experts := read_experts(settings, index):
             shared = experts.inner * settings.size("moe_num_shared_experts", 2)

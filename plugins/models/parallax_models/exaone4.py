@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from parallax_core.api import ConfigReader, LayerShape
+from parallax_core.api import ConfigReader
+from parallax_models.dense import Dense
 from parallax_models.family import Family
-from parallax_models.sliding import FULL, SLIDING, slide_layers
-from parallax_models.weights import Heads, gated_mlp
+from parallax_models.sliding import list_periodic
 
 
-def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers; every fourth has full attention, unless config.json differs."""
-    heads = Heads.read(settings)
-    mlp = gated_mlp(heads.hidden, settings.count("intermediate_size"))
-    layer = heads.layer(heads.projections() + 2 * heads.width + mlp + 2 * heads.hidden)
+def list_kinds(settings: ConfigReader) -> list[str]:
+    """Return the kind of each layer; every fourth has full attention, unless config.json differs."""
     period = settings.count("sliding_window_pattern", default=4) if settings.has("sliding_window") else 1
-    kinds = [SLIDING if (index + 1) % period else FULL for index in range(settings.count("num_hidden_layers"))]
-    yield from slide_layers(layer, settings, kinds)
+    return list_periodic(settings, period)
 
 
-ADAPTER = Family(read_layers)
+ADAPTER = Family(Dense(bias=None, head_norms="each", kinds=list_kinds))

@@ -45,6 +45,10 @@ class Family:
             is_tied=is_tied,
         )
 
+    def list_windows(self, settings: ConfigReader) -> list[int]:
+        """Return the number of tokens that a token of each layer sees, including itself; 0: all."""
+        return [layer.window for layer in self.read_layers(settings)]
+
     @staticmethod
     def find_part(tensor: str) -> Part:
         """Return where a tensor belongs; see `parallax_core.api.ModelAdapter`."""

@@ -1,22 +1,9 @@
-"""Gemma 2."""
+"""Gemma 2: sliding and full in turn, and norms before and after each part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from parallax_core.api import ConfigReader, LayerShape
+from parallax_models.dense import Dense
 from parallax_models.family import Family
-from parallax_models.sliding import FULL, SLIDING, slide_layers
-from parallax_models.weights import Heads, gated_mlp
+from parallax_models.sliding import list_periodic
 
-
-def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers: sliding and full in turn, unless config.json differs."""
-    heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
-    mlp = gated_mlp(heads.hidden, settings.count("intermediate_size"))
-    layer = heads.layer(heads.projections(bias=bias, output_bias=bias) + mlp + 4 * heads.hidden)
-    kinds = [FULL if index % 2 else SLIDING for index in range(settings.count("num_hidden_layers"))]
-    yield from slide_layers(layer, settings, kinds)
-
-
-ADAPTER = Family(read_layers, is_tied=True)
+ADAPTER = Family(Dense(norms=4, kinds=lambda settings: list_periodic(settings, 2)), is_tied=True)

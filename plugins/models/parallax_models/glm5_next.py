@@ -8,12 +8,13 @@ from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape, Plane, Unsupported
 from parallax_models import kimi_linear
-from parallax_models.deepseek_v3 import list_sparse
+from parallax_models.deepseek_v3 import add_mlp, list_sparse, read_latent
 from parallax_models.family import Family
 from parallax_models.glm_moe_dsa import CHOSEN, list_indexed
 from parallax_models.qwen3_next import LINEAR
-from parallax_models.sliding import FULL
+from parallax_models.sliding import FULL, list_periodic
 from parallax_models.streams import HIDDEN, count_factors, spread
+from parallax_models.weights import add_weights
 
 DEFAULTS: Mapping[str, Any] = {
     "hc_mult": 4,
@@ -50,9 +51,7 @@ def list_kinds(settings: ConfigReader) -> tuple[str, ...]:
     """
     if settings.size("qk_rope_head_dim"):
         raise Unsupported("'qk_rope_head_dim' in config.json is not 0", "fetch the model again")
-    count = settings.count("num_hidden_layers")
-    default = [LINEAR if (index + 1) % 4 else FULL for index in range(count)]
-    return settings.list_words("layer_types", (FULL, LINEAR), default)
+    return settings.list_words("layer_types", (FULL, LINEAR), list_periodic(settings, 4, LINEAR))
 
 
 def list_borrowing(settings: ConfigReader) -> tuple[bool, ...]:
@@ -78,12 +77,12 @@ def _read_parts(settings: ConfigReader) -> Iterator[LayerShape]:
     planes = Plane(HIDDEN, (settings.count("hidden_size"),)), Plane(CHOSEN, (chosen,), "int32")
     parts = zip(list_kinds(settings), list_sparse(settings, 3), borrowing, (*borrowing[1:], False), strict=True)
     for kind, is_sparse, borrows, lends in parts:
-        layer = kimi_linear.read_delta(settings) if kind == LINEAR else kimi_linear.read_latent(settings)
+        layer = kimi_linear.read_delta(settings) if kind == LINEAR else read_latent(settings)
         if kind == FULL and not borrows:
             layer = replace(add_index(settings, layer), gives=planes if lends else ())
         elif borrows:
             layer = replace(layer, takes=(HIDDEN, CHOSEN))
-        yield kimi_linear.add_mlp(settings, layer, is_sparse=is_sparse)
+        yield add_mlp(settings, layer, is_sparse=is_sparse)
 
 
 def add_index(settings: ConfigReader, layer: LayerShape) -> LayerShape:
@@ -93,8 +92,8 @@ def add_index(settings: ConfigReader, layer: LayerShape) -> LayerShape:
     if settings.count("index_topk") % block or not settings.flag("index_kpool_always_select_tail", default=True):
         message = f"'index_topk' in config.json is not of whole blocks of {block}, or their rest is left out"
         raise Unsupported(message, "fetch the model again")
-    weights = layer.weights + rank * num * width + hidden * (2 * width + num) + width * (block + 2)
-    return replace(layer, weights=weights, active_weights=weights, kv_width=layer.kv_width + 2 * width)
+    extra = rank * num * width + hidden * (2 * width + num) + width * (block + 2)
+    return add_weights(layer, extra, kv_width=layer.kv_width + 2 * width)
 
 
 ADAPTER = Family(read_layers, unify=unify)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.sliding import FULL, SLIDING, slide_layers
+from parallax_models.sliding import list_periodic, slide_layers
 from parallax_models.weights import Heads
 
 
@@ -18,16 +19,11 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     common = heads.projections(bias=bias, output_bias=bias) + num_sinks + 2 * heads.hidden + num * (heads.hidden + 1)
     expert = 3 * heads.hidden * inner + 2 * inner + heads.hidden
     num_active = settings.count("num_experts_per_tok", "experts_per_token")
-    layer = LayerShape(
-        kind="full",
-        weights=common + num * expert,
-        active_weights=common + num_active * expert,
-        kv_width=2 * heads.values,
-        num_experts=num,
-        num_active_experts=num_active,
+    active = common + num_active * expert
+    layer = replace(
+        heads.layer(common + num * expert), active_weights=active, num_experts=num, num_active_experts=num_active
     )
-    kinds = [FULL if index % 2 else SLIDING for index in range(settings.count("num_hidden_layers"))]
-    yield from slide_layers(layer, settings, kinds)
+    yield from slide_layers(layer, settings, list_periodic(settings, 2))
 
 
 ADAPTER = Family(read_layers)

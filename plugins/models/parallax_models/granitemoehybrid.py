@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from parallax_core.api import ConfigReader, LayerShape
+from parallax_models.dense import Dense
 from parallax_models.family import Family
 from parallax_models.mixtral import read_experts
-from parallax_models.weights import MAMBA_FLOPS, Heads, gated_mlp
+from parallax_models.weights import MambaWidths, add_weights, gated_mlp
 
 MAMBA, ATTENTION = ("mamba", "linear_attention"), ("attention", "full_attention")
 """The words for the kinds of layers, before transformers 5 and since."""
@@ -16,20 +16,11 @@ MAMBA, ATTENTION = ("mamba", "linear_attention"), ("attention", "full_attention"
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers."""
-    heads, hidden, bias = (
-        Heads.read(settings),
-        settings.count("hidden_size"),
-        settings.flag("attention_bias", default=False),
-    )
-    attention = heads.layer(heads.projections(bias=bias, output_bias=bias))
+    attention, hidden = Dense(norms=0).read_attention(settings), settings.count("hidden_size")
     shared = gated_mlp(hidden, settings.count("shared_intermediate_size")) + 2 * hidden
     for is_attention in read_kinds(settings):
-        layer = attention if is_attention else read_mamba(settings)
-        if settings.size("num_local_experts", 8):
-            yield read_experts(settings).join(layer, shared)
-        else:
-            weights = layer.weights + shared
-            yield replace(layer, weights=weights, active_weights=weights)
+        layer = add_weights(attention if is_attention else read_mamba(settings), shared)
+        yield read_experts(settings).join(layer) if settings.size("num_local_experts", 8) else layer
 
 
 def read_kinds(settings: ConfigReader) -> tuple[bool, ...]:
@@ -41,16 +32,17 @@ def read_kinds(settings: ConfigReader) -> tuple[bool, ...]:
 
 def read_mamba(settings: ConfigReader) -> LayerShape:
     """Return a layer with Mamba 2 without its MLP."""
-    hidden, num = settings.count("hidden_size"), settings.count("mamba_n_heads")
-    inner = settings.count("mamba_expand", default=2) * hidden
-    groups, state = settings.count("mamba_n_groups", default=1), settings.count("mamba_d_state", default=256)
-    kernel, channels = settings.count("mamba_d_conv", default=4), inner + 2 * groups * state
-    weights = hidden * (inner + channels + num) + channels * (kernel + settings.flag("mamba_conv_bias", default=True))
-    weights += 3 * num + inner + inner * hidden
-    weights += (inner + channels + num + hidden) * settings.flag("mamba_proj_bias", default=False)
-    width = channels * (kernel - 1) + inner * state
-    flops = MAMBA_FLOPS * inner * state
-    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=width, state_flops=flops)
+    hidden, state = settings.count("hidden_size"), settings.count("mamba_d_state", default=256)
+    widths = MambaWidths(
+        hidden=hidden,
+        num=settings.count("mamba_n_heads"),
+        inner=settings.count("mamba_expand", default=2) * hidden,
+        keys=settings.count("mamba_n_groups", default=1) * state,
+        state=state,
+        kernel=settings.count("mamba_d_conv", default=4),
+    )
+    conv_bias, bias = settings.flag("mamba_conv_bias", default=True), settings.flag("mamba_proj_bias", default=False)
+    return widths.layer(conv_bias=conv_bias, bias=bias)
 
 
 ADAPTER = Family(read_layers)

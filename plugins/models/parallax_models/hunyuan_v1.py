@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parallax_core.api import ConfigReader, LayerShape
+from parallax_models.dense import Dense
 from parallax_models.family import Family
-from parallax_models.weights import Experts, Heads, gated_mlp
+from parallax_models.weights import Experts, add_weights, count_mlp
+
+LAYERS = Dense(head_norms="each")
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; an MLP that every token meets is as wide as an expert."""
-    heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
-    attention = heads.projections(bias=bias, output_bias=bias) + 2 * heads.width + 2 * heads.hidden
-    mlp = gated_mlp(heads.hidden, settings.count("intermediate_size"))
+    layer, mlp = LAYERS.read_attention(settings), count_mlp(settings)
     for index in range(settings.count("num_hidden_layers")):
         experts = read_experts(settings, index)
-        yield experts.join(heads.layer(attention), mlp) if experts else heads.layer(attention + mlp)
+        yield experts.join(layer, mlp) if experts else add_weights(layer, mlp)
 
 
 def read_experts(settings: ConfigReader, index: int) -> Experts | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models import glm_moe_dsa
 from parallax_models.streams import StreamFamily, count_factors, spread
+from parallax_models.weights import add_weights
 
 DEFAULTS: Mapping[str, Any] = {"first_k_dense_replace": 1, "index_topk_freq": 4, "rms_norm_eps": 1e-5}
 """What config.json may leave out, under the names that DeepSeek and GLM have for it."""
@@ -29,7 +29,7 @@ def _read_parts(settings: ConfigReader) -> Iterator[LayerShape]:
     hidden, num = settings.count("hidden_size"), settings.count("num_attention_heads")
     extra = hidden * num * settings.count("v_head_dim") + num
     for layer in glm_moe_dsa.read_layers(settings):
-        yield replace(layer, weights=layer.weights + extra, active_weights=layer.active_weights + extra)
+        yield add_weights(layer, extra)
 
 
 ADAPTER = StreamFamily(read_layers, unify=unify)

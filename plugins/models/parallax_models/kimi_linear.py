@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape
-from parallax_models.deepseek_v3 import count_attention, list_sparse, read_experts
+from parallax_models.deepseek_v3 import add_mlp, list_sparse, read_latent
 from parallax_models.family import Family
 from parallax_models.qwen3_next import LINEAR
 from parallax_models.sliding import FULL
-from parallax_models.weights import gated_mlp
 
 NAMES = {
     "model_max_length": "max_position_embeddings",
@@ -66,27 +64,8 @@ def read_delta(settings: ConfigReader) -> LayerShape:
     inner = num * width
     weights = hidden * (4 * inner + 2 * width + num) + 2 * width * inner + inner * (3 * kernel + 1) + num + width
     state = 3 * inner * (kernel - 1) + inner * width
-    return LayerShape(
-        kind="state", weights=weights + 2 * hidden, active_weights=weights + 2 * hidden, state_width=state
-    )
-
-
-def read_latent(settings: ConfigReader) -> LayerShape:
-    """Return a layer with latent attention, without its MLP."""
-    weights = count_attention(settings) + 2 * settings.count("hidden_size")
-    width = settings.count("kv_lora_rank") + settings.size("qk_rope_head_dim")
-    return LayerShape(kind="latent", weights=weights, active_weights=weights, kv_width=width)
-
-
-def add_mlp(settings: ConfigReader, layer: LayerShape, *, is_sparse: bool) -> LayerShape:
-    """Return a layer with an MLP added, or experts beside those that every token meets."""
-    hidden = settings.count("hidden_size")
-    if not is_sparse:
-        weights = layer.weights + gated_mlp(hidden, settings.count("intermediate_size"))
-        return replace(layer, weights=weights, active_weights=weights)
-    experts = read_experts(settings)
-    shared = gated_mlp(hidden, experts.inner * settings.count("n_shared_experts", default=1))
-    return experts.join(layer, shared + experts.num)
+    weights += 2 * hidden
+    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=state)
 
 
 ADAPTER = Family(read_layers, unify=unify)

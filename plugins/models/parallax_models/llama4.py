@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from parallax_core.api import ConfigReader, LayerShape, Unsupported
+from parallax_models.dense import Dense
 from parallax_models.family import Family
 from parallax_models.sliding import FULL
-from parallax_models.weights import Experts, Heads, gated_mlp
+from parallax_models.weights import Experts, add_weights, gated_mlp
 
 CHUNKED = "chunked_attention"
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; those of chunks keep all tokens, of which a later one may see few."""
-    heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
-    layer = heads.layer(heads.projections(bias=bias, output_bias=bias) + 2 * heads.hidden)
-    experts, sparse = read_experts(settings), list_sparse(settings)
+    layer, sparse = Dense().read_attention(settings), list_sparse(settings)
+    experts = Experts.read(settings, "intermediate_size", "num_local_experts")
     list_kinds(settings)
     for index in range(settings.count("num_hidden_layers")):
         if index in sparse:
-            yield experts.join(layer, gated_mlp(heads.hidden, experts.inner))
+            yield experts.join(layer, gated_mlp(experts.hidden, experts.inner))
         else:
-            weights = layer.weights + gated_mlp(heads.hidden, settings.count("intermediate_size_mlp"))
-            yield replace(layer, weights=weights, active_weights=weights)
-
-
-def read_experts(settings: ConfigReader) -> Experts:
-    """Return the experts of a layer that has some."""
-    return Experts(
-        hidden=settings.count("hidden_size"),
-        inner=settings.count("intermediate_size"),
-        num=settings.count("num_local_experts"),
-        num_chosen=settings.count("num_experts_per_tok"),
-    )
+            yield add_weights(layer, gated_mlp(experts.hidden, settings.count("intermediate_size_mlp")))
 
 
 def list_sparse(settings: ConfigReader) -> tuple[int, ...]:

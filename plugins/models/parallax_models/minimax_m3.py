@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape
-from parallax_models.deepseek_v3 import DENSE, SPARSE
+from parallax_models.deepseek_v3 import DENSE, SPARSE, list_sparse
+from parallax_models.dense import Dense
 from parallax_models.family import Family
 from parallax_models.mixtral import read_experts
 from parallax_models.sliding import FULL
-from parallax_models.weights import Heads, gated_mlp
+from parallax_models.weights import Heads, add_weights, gated_mlp
 
 INDEXED = "minimax_m3_sparse"
 NAMES = {
@@ -41,37 +41,26 @@ def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; a token's cache has its key in the index, too, where there is one."""
-    heads, experts = Heads.read(settings), read_experts(settings)
-    plain = heads.layer(heads.projections() + 2 * heads.width + 2 * heads.hidden)
-    dense = gated_mlp(heads.hidden, settings.count("dense_intermediate_size"))
-    shared = gated_mlp(heads.hidden, settings.count("shared_intermediate_size")) + experts.num
+    plain, experts = Dense(bias=None, head_norms="each").read_attention(settings), read_experts(settings)
+    dense = gated_mlp(experts.hidden, settings.count("dense_intermediate_size"))
+    shared = gated_mlp(experts.hidden, settings.count("shared_intermediate_size")) + experts.num
     for has_index, is_sparse in zip(list_indexed(settings), list_sparse(settings), strict=True):
         layer = add_index(settings, plain) if has_index else plain
-        if is_sparse:
-            yield experts.join(layer, shared)
-        else:
-            yield replace(layer, weights=layer.weights + dense, active_weights=layer.weights + dense)
+        yield experts.join(layer, shared) if is_sparse else add_weights(layer, dense)
 
 
 def add_index(settings: ConfigReader, layer: LayerShape) -> LayerShape:
     """Return a layer with an index added."""
     num, width = settings.count("index_n_heads"), settings.count("index_head_dim")
-    weights = layer.weights + settings.count("hidden_size") * (num + 1) * width + 2 * width
+    extra = settings.count("hidden_size") * (num + 1) * width + 2 * width
     flops = 4 * Heads.read(settings).queries + 2 * num * width
-    kept = layer.kv_width + width
-    return replace(layer, weights=weights, active_weights=weights, kv_width=kept, context_flops=flops)
+    return add_weights(layer, extra, kv_width=layer.kv_width + width, context_flops=flops)
 
 
 def list_indexed(settings: ConfigReader) -> tuple[bool, ...]:
     """Return whether each layer has an index."""
     kinds = settings.list_words("layer_types", (FULL, INDEXED), [FULL] * settings.count("num_hidden_layers"))
     return tuple(kind == INDEXED for kind in kinds)
-
-
-def list_sparse(settings: ConfigReader) -> tuple[bool, ...]:
-    """Return whether each layer has experts."""
-    kinds = settings.list_words("mlp_layer_types", (DENSE, SPARSE), [SPARSE] * settings.count("num_hidden_layers"))
-    return tuple(kind == SPARSE for kind in kinds)
 
 
 ADAPTER = Family(read_layers, unify=unify)

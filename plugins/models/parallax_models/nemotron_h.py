@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from parallax_core.api import ConfigReader, LayerShape, Unsupported
 from parallax_models.family import Family
-from parallax_models.weights import MAMBA_FLOPS, Heads
+from parallax_models.weights import Heads, MambaWidths, add_weights
 
 MAMBA, ATTENTION, MLP, MOE = "linear_attention", "full_attention", "mlp", "moe"
 LETTERS = {"M": MAMBA, "*": ATTENTION, "-": MLP, "E": MOE}
@@ -20,8 +20,7 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; MLPs and experts keep nothing of a sequence."""
     hidden = settings.count("hidden_size")
     for kind in read_kinds(settings):
-        layer = read_layer(settings, kind)
-        yield replace(layer, weights=layer.weights + hidden, active_weights=layer.active_weights + hidden)
+        yield add_weights(read_layer(settings, kind), hidden)
 
 
 def read_layer(settings: ConfigReader, kind: str) -> LayerShape:
@@ -62,16 +61,17 @@ def count_mlp(settings: ConfigReader, width: int, inner: int) -> int:
 
 def read_mamba(settings: ConfigReader) -> LayerShape:
     """Return a layer with Mamba 2."""
-    hidden, num = settings.count("hidden_size"), settings.count("mamba_num_heads")
-    inner, state = num * settings.count("mamba_head_dim"), settings.count("ssm_state_size")
-    channels = inner + 2 * settings.count("n_groups") * state
-    kernel = settings.count("conv_kernel", default=4)
-    weights = hidden * (inner + channels + num) + channels * (kernel + settings.flag("use_conv_bias", default=True))
-    weights += 3 * num + inner + inner * hidden
-    weights += (inner + channels + num + hidden) * settings.flag("use_bias", default=False)
-    width = channels * (kernel - 1) + inner * state
-    flops = MAMBA_FLOPS * inner * state
-    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=width, state_flops=flops)
+    num = settings.count("mamba_num_heads")
+    widths = MambaWidths(
+        hidden=settings.count("hidden_size"),
+        num=num,
+        inner=num * settings.count("mamba_head_dim"),
+        keys=settings.count("n_groups") * settings.count("ssm_state_size"),
+        state=settings.count("ssm_state_size"),
+        kernel=settings.count("conv_kernel", default=4),
+    )
+    conv_bias, bias = settings.flag("use_conv_bias", default=True), settings.flag("use_bias", default=False)
+    return widths.layer(conv_bias=conv_bias, bias=bias)
 
 
 def read_experts(settings: ConfigReader) -> LayerShape:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.qwen2 import read_kinds
-from parallax_models.qwen3_moe import has_experts, read_experts
+from parallax_models.qwen2 import list_kinds
+from parallax_models.qwen3_moe import has_experts
 from parallax_models.sliding import slide_layers
-from parallax_models.weights import Heads, gated_mlp
+from parallax_models.weights import Heads, add_weights, count_mlp, share_experts
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers; from ``max_window_layers`` on, they have a sliding window if the model uses one."""
-    heads, hidden = Heads.read(settings), settings.count("hidden_size")
-    layer = heads.layer(heads.projections(bias=settings.flag("qkv_bias", default=True)) + 2 * hidden)
-    dense = gated_mlp(hidden, settings.count("intermediate_size"))
-    shared = gated_mlp(hidden, settings.count("shared_expert_intermediate_size")) + hidden  # and its gate
-    for index, each in enumerate(slide_layers(layer, settings, read_kinds(settings))):
-        if has_experts(index, settings):
-            yield read_experts(settings).join(each, shared)
-        else:
-            yield replace(each, weights=each.weights + dense, active_weights=each.weights + dense)
+    heads = Heads.read(settings)
+    bias = settings.flag("qkv_bias", default=True)
+    layer = heads.layer(heads.projections(bias=bias) + 2 * heads.hidden)
+    for index, each in enumerate(slide_layers(layer, settings, list_kinds(settings))):
+        is_sparse = has_experts(index, settings)
+        yield share_experts(settings, each) if is_sparse else add_weights(each, count_mlp(settings))
 
 
 ADAPTER = Family(read_layers)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.family import Family
-from parallax_models.qwen3_moe import has_experts, read_experts
-from parallax_models.sliding import FULL
-from parallax_models.weights import Heads, gated_mlp
+from parallax_models.qwen3 import LAYERS
+from parallax_models.qwen3_moe import has_experts
+from parallax_models.sliding import FULL, list_periodic
+from parallax_models.weights import Heads, add_weights, count_mlp, share_experts
 
 LINEAR = "linear_attention"
 DELTA_FLOPS = 7
@@ -17,35 +18,27 @@ DELTA_FLOPS = 7
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers."""
-    for index, kind in enumerate(read_kinds(settings)):
-        mixer = read_attention(settings) if kind == FULL else read_delta_net(settings)
-        weights, active = count_mlp(index, settings)
-        sparse = has_experts(index, settings)
-        yield LayerShape(
-            kind=mixer.kind,
-            weights=mixer.weights + weights,
-            active_weights=mixer.active_weights + active,
-            kv_width=mixer.kv_width,
-            state_width=mixer.state_width,
-            state_flops=mixer.state_flops,
-            num_experts=settings.count("num_experts", "num_local_experts") if sparse else 0,
-            num_active_experts=settings.count("num_experts_per_tok") if sparse else 0,
-        )
+    for index, layer in enumerate(read_mixers(settings)):
+        is_sparse = has_experts(index, settings)
+        yield share_experts(settings, layer) if is_sparse else add_weights(layer, count_mlp(settings))
+
+
+def read_mixers(settings: ConfigReader) -> Iterator[LayerShape]:
+    """Yield the layers without their MLPs."""
+    for kind in read_kinds(settings):
+        yield read_attention(settings) if kind == FULL else read_delta_net(settings)
 
 
 def read_kinds(settings: ConfigReader) -> tuple[str, ...]:
     """Return the kind of each layer; every fourth is attention, unless config.json differs."""
-    num_layers, period = settings.count("num_hidden_layers"), settings.count("full_attention_interval", default=4)
-    default = [LINEAR if (index + 1) % period else FULL for index in range(num_layers)]
-    return settings.list_words("layer_types", (FULL, LINEAR), default)
+    period = settings.count("full_attention_interval", default=4)
+    return settings.list_words("layer_types", (FULL, LINEAR), list_periodic(settings, period, LINEAR))
 
 
 def read_attention(settings: ConfigReader) -> LayerShape:
     """Return an attention layer without its MLP; the query projection also yields a gate of the same width."""
     heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
-    gate = (heads.hidden + bias) * heads.queries
-    weights = heads.projections(bias=bias, output_bias=bias) + gate + 2 * heads.width + 2 * heads.hidden
-    return LayerShape(kind="full", weights=weights, active_weights=weights, kv_width=2 * heads.values)
+    return add_weights(LAYERS.read_attention(settings), (heads.hidden + bias) * heads.queries)
 
 
 def read_delta_net(settings: ConfigReader) -> LayerShape:
@@ -68,17 +61,6 @@ def read_delta_net(settings: ConfigReader) -> LayerShape:
         state_width=channels * (kernel - 1) + matrices,
         state_flops=DELTA_FLOPS * matrices,
     )
-
-
-def count_mlp(index: int, settings: ConfigReader) -> tuple[int, int]:
-    """Return the parameters of the MLP of a layer: all, and those active for a token."""
-    hidden = settings.count("hidden_size")
-    if not has_experts(index, settings):
-        dense = gated_mlp(hidden, settings.count("intermediate_size"))
-        return dense, dense
-    experts = read_experts(settings)
-    shared = gated_mlp(hidden, settings.count("shared_expert_intermediate_size")) + hidden  # and its gate
-    return experts.all + shared, experts.active + shared
 
 
 ADAPTER = Family(read_layers)

@@ -11,9 +11,9 @@ from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape, ModelShape, Part, Plane, TokenUse, Unsupported
 from parallax_models.family import PREFIX, Family
-from parallax_models.qwen3_5 import count_experts
 from parallax_models.qwen3_next import read_attention, read_delta_net, read_kinds
 from parallax_models.sliding import FULL
+from parallax_models.weights import add_weights, share_experts
 
 INDEXED = "indexed_attention"
 """The name that transformers writes for layers of attention, which all have an index."""
@@ -36,16 +36,11 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     tables, kinds = list_tables(settings), read_kinds(settings)
     for index, kind in enumerate(kinds):
         layer = add_index(settings, read_attention(settings)) if kind == FULL else read_delta_net(settings)
-        layer = count_experts(settings, layer)
+        layer = share_experts(settings, layer)
         if index in tables:
             layer = add_ngrams(settings, layer, tables[index])
         extra = 2 * streams * hidden * (1 + 2 * rank + streams) - 2 * hidden  # in place of two norms
-        yield replace(
-            layer,
-            weights=layer.weights + extra,
-            active_weights=layer.active_weights + extra,
-            gives=(Plane("hidden", (streams, hidden)),) if index + 1 < len(kinds) else (),
-        )
+        yield add_weights(layer, extra, gives=(Plane("hidden", (streams, hidden)),) if index + 1 < len(kinds) else ())
 
 
 def read_streams(settings: ConfigReader) -> tuple[int, int, int]:
@@ -68,8 +63,8 @@ def add_index(settings: ConfigReader, layer: LayerShape) -> LayerShape:
         raise refuse(settings, "indexer_kv_heads", "an index has one head of keys")
     if settings.count("indexer_budget") % block:
         raise refuse(settings, "indexer_budget", f"an index chooses whole blocks of {block} tokens")
-    weights = layer.weights + settings.count("hidden_size") * (num + 1) * width + 2 * width
-    return replace(layer, weights=weights, active_weights=weights, kv_width=layer.kv_width + width)
+    extra = settings.count("hidden_size") * (num + 1) * width + 2 * width
+    return add_weights(layer, extra, kv_width=layer.kv_width + width)
 
 
 def list_tables(settings: ConfigReader) -> dict[int, tuple[int, ...]]:

@@ -11,6 +11,11 @@ FULL = "full_attention"
 SLIDING = "sliding_attention"
 
 
+def list_periodic(settings: ConfigReader, period: int, kind: str = SLIDING) -> list[str]:
+    """Return a kind for each layer, but full attention for every ``period``-th."""
+    return [kind if (index + 1) % period else FULL for index in range(settings.count("num_hidden_layers"))]
+
+
 def slide_layers(layer: LayerShape, settings: ConfigReader, default: Sequence[str]) -> Iterator[LayerShape]:
     """Yield one layer like ``layer`` for each layer of the model, with its window.
 

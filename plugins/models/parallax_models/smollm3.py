@@ -1,23 +1,11 @@
-"""SmolLM3: some layers do not know positions."""
+"""SmolLM3: some layers do not know positions, and may have a sliding window."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from parallax_core.api import ConfigReader, LayerShape
+from parallax_core.api import ConfigReader
+from parallax_models.dense import Dense
 from parallax_models.family import Family
-from parallax_models.sliding import FULL, SLIDING, slide_layers
-from parallax_models.weights import Heads, gated_mlp
-
-
-def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
-    """Yield the layers; those without positions may have a sliding window."""
-    heads, bias = Heads.read(settings), settings.flag("attention_bias", default=False)
-    mlp = gated_mlp(heads.hidden, settings.count("intermediate_size"), bias=settings.flag("mlp_bias", default=False))
-    layer = heads.layer(heads.projections(bias=bias, output_bias=bias) + mlp + 2 * heads.hidden)
-    slides = settings.flag("use_sliding_window", default=False) and settings.has("sliding_window")
-    kinds = [FULL if has_rope or not slides else SLIDING for has_rope in read_ropes(settings)]
-    yield from slide_layers(layer, settings, kinds)
+from parallax_models.sliding import FULL, SLIDING
 
 
 def read_ropes(settings: ConfigReader) -> tuple[bool, ...]:
@@ -28,4 +16,10 @@ def read_ropes(settings: ConfigReader) -> tuple[bool, ...]:
     return tuple(map(bool, given)) if len(given) == len(default) else tuple(default)
 
 
-ADAPTER = Family(read_layers, is_tied=True)
+def list_kinds(settings: ConfigReader) -> list[str]:
+    """Return the kind of each layer where config.json does not give it."""
+    slides = settings.flag("use_sliding_window", default=False) and settings.has("sliding_window")
+    return [FULL if has_rope or not slides else SLIDING for has_rope in read_ropes(settings)]
+
+
+ADAPTER = Family(Dense(kinds=list_kinds), is_tied=True)

@@ -10,7 +10,7 @@ from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.deepseek_v3 import list_sparse, read_experts
 from parallax_models.family import Family
 from parallax_models.sliding import FULL, SLIDING, slide_layers
-from parallax_models.weights import Heads, gated_mlp
+from parallax_models.weights import Heads, count_mlp, gated_mlp
 
 NAMES = {
     "moe_num_experts": "n_routed_experts",
@@ -54,7 +54,7 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers: sliding or full, with experts and one that every token meets, or with an MLP."""
     experts, hidden = read_experts(settings), settings.count("hidden_size")
     kinds = read_kinds(settings)
-    dense = gated_mlp(hidden, settings.count("intermediate_size"))
+    dense = count_mlp(settings)
     shared = gated_mlp(hidden, settings.count("share_expert_dim")) + experts.num
     windows = slide_layers(Heads.read(settings).layer(0), settings, kinds)
     for layer, kind, sparse in zip(windows, kinds, list_sparse(settings, DENSE_LAYERS), strict=True):

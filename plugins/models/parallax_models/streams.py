@@ -9,6 +9,7 @@ from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape, ModelShape, Part, Plane
 from parallax_models.family import PREFIX, Family
+from parallax_models.weights import add_weights
 
 HIDDEN = "hidden"
 HEAD = re.compile(rf"{PREFIX}(?:model\.)?(?:hc_pre\.)?hc_head[._]")
@@ -26,12 +27,7 @@ def spread(settings: ConfigReader, layers: Iterable[LayerShape], extra: int) -> 
     made = list(layers)
     for index, layer in enumerate(made):
         others = tuple(each for each in layer.gives if each.name != HIDDEN)
-        yield replace(
-            layer,
-            weights=layer.weights + extra,
-            active_weights=layer.active_weights + extra,
-            gives=() if index == len(made) - 1 else (plane, *others),
-        )
+        yield add_weights(layer, extra, gives=() if index == len(made) - 1 else (plane, *others))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape, PoolKind
 
@@ -39,9 +40,53 @@ class Heads:
         return weights + (self.queries + 2 * self.values) * bias + self.hidden * output_bias
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MambaWidths:
+    """The widths of Mamba 2 (arXiv 2405.21060)."""
+
+    hidden: int
+    num: int
+    """The number of heads."""
+    inner: int
+    """Heads times the width of their values."""
+    keys: int
+    """Groups of heads times the width of their keys."""
+    state: int
+    """The width of a key."""
+    kernel: int
+    """The number of tokens that the convolution sees."""
+
+    def layer(self, *, conv_bias: bool, bias: bool, has_norm: bool = True) -> LayerShape:
+        """Return a layer of Mamba 2 alone, whose state is the last inputs of the convolution, and matrices."""
+        channels = self.inner + 2 * self.keys
+        into = self.inner + channels + self.num
+        weights = (self.hidden + bias) * into + (self.inner + bias) * self.hidden
+        weights += channels * (self.kernel + conv_bias) + 3 * self.num + self.inner * has_norm
+        matrices = self.inner * self.state
+        return LayerShape(
+            kind="state",
+            weights=weights,
+            active_weights=weights,
+            state_width=channels * (self.kernel - 1) + matrices,
+            state_flops=MAMBA_FLOPS * matrices,
+        )
+
+
 def gated_mlp(hidden: int, inner: int, *, bias: bool = False) -> int:
     """Return the parameters of gate, up and down."""
     return 3 * hidden * inner + (2 * inner + hidden) * bias
+
+
+def add_weights(layer: LayerShape, weights: int, **changes: Any) -> LayerShape:  # noqa: ANN401 -- fields of any type
+    """Return a layer with ``weights`` parameters more, all of which a token meets, and other fields changed."""
+    total, active = layer.weights + weights, layer.active_weights + weights
+    return replace(layer, weights=total, active_weights=active, **changes)
+
+
+def count_mlp(settings: ConfigReader) -> int:
+    """Return the parameters of the MLP of a layer without experts."""
+    hidden, inner = settings.count("hidden_size"), settings.count("intermediate_size")
+    return gated_mlp(hidden, inner, bias=settings.flag("mlp_bias", default=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +97,16 @@ class Experts:
     inner: int
     num: int
     num_chosen: int
+
+    @classmethod
+    def read(cls, settings: ConfigReader, inner: str = "moe_intermediate_size", *num: str) -> Experts:
+        """Read the settings; ``inner`` and ``num`` are the names of the width of an expert, and of their number."""
+        return cls(
+            hidden=settings.count("hidden_size"),
+            inner=settings.count(inner),
+            num=settings.count(*(num or ("num_experts", "num_local_experts"))),
+            num_chosen=settings.count("num_experts_per_tok"),
+        )
 
     def join(self, layer: LayerShape, extra: int = 0) -> LayerShape:
         """Return a layer with these experts added, and ``extra`` parameters for what every token meets beside them."""
@@ -77,3 +132,9 @@ class Experts:
     def active(self) -> int:
         """Parameters active for a token."""
         return self.router + self.num_chosen * gated_mlp(self.hidden, self.inner)
+
+
+def share_experts(settings: ConfigReader, layer: LayerShape) -> LayerShape:
+    """Return a layer with experts added, and a shared one with its gate."""
+    hidden, inner = settings.count("hidden_size"), settings.count("shared_expert_intermediate_size")
+    return Experts.read(settings).join(layer, gated_mlp(hidden, inner) + hidden)

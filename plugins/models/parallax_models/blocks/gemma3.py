@@ -41,7 +41,7 @@ class Gemma2(Decoder):
         soft_cap, final_cap = (read_cap(config, *each) for each in zip(CAPS, self.caps, strict=True))
         scale = self.shape.hidden_size**0.5
         self.shape = replace(self.shape, norm_offset=1.0, embed_scale=scale, soft_cap=final_cap)
-        self.windows = [layer.window for layer in gemma2.read_layers(config)]
+        self.windows = gemma2.ADAPTER.list_windows(config)
         scale = config.count("query_pre_attn_scalar", default=256) ** -0.5
         self.look = replace(self.look, norm_offset=1.0, scale=scale, soft_cap=soft_cap)
 
@@ -58,7 +58,7 @@ class Gemma3(Gemma2):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = [layer.window for layer in gemma3.read_layers(config)]
+        self.windows = gemma3.ADAPTER.list_windows(config)
         self.ropes = make_ropes(config, self.heads.width)
 
     def find_look(self, index: int) -> Look:

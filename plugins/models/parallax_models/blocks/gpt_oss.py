@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from parallax_backend_torch.api import Config, Decoder, Experts, Packed, Weights, widen_blocks
-from parallax_models.gpt_oss import read_layers
+from parallax_models.gpt_oss import ADAPTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class GptOss(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = [layer.window for layer in read_layers(config)]
+        self.windows = ADAPTER.list_windows(config)
         self.num_chosen = config.count("num_experts_per_tok", "experts_per_token")
         self.clamps = config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)
 

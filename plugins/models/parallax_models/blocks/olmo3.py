@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parallax_backend_torch.api import FULL, SLIDING, Config, Decoder, Layer, Look, Weights, build_normed, make_rope
-from parallax_models.olmo3 import read_layers
+from parallax_models.olmo3 import ADAPTER
 
 NORMS = ("", "post_attention_layernorm", "", "post_feedforward_layernorm")
 
@@ -15,7 +15,7 @@ class Olmo3(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = [layer.window for layer in read_layers(config)]
+        self.windows = ADAPTER.list_windows(config)
         plain = config.fill(rope_scaling=None) if config.has("rope_scaling") else config
         self.ropes = {
             FULL: make_rope(config, self.heads.width, FULL),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parallax_backend_torch.api import Config, Decoder, Layer, Weights
-from parallax_models.phi3 import read_layers
+from parallax_models.phi3 import ADAPTER
 
 NAMES = dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj") | {"gate_proj": "gate_up_proj"}
 
@@ -13,7 +13,7 @@ class Phi3(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = [layer.window for layer in read_layers(config)]
+        self.windows = ADAPTER.list_windows(config)
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer."""

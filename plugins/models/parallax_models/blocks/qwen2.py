@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parallax_backend_torch.api import Config, Decoder
-from parallax_models.qwen2 import read_layers
+from parallax_models.qwen2 import ADAPTER
 
 
 class Qwen2(Decoder):
@@ -11,4 +11,4 @@ class Qwen2(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = [layer.window for layer in read_layers(config)]
+        self.windows = ADAPTER.list_windows(config)

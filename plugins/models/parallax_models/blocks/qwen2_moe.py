@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parallax_backend_torch.api import Config, Decoder, GatedMlp, Mixer, SoftmaxRoute, Weights
 from parallax_models.blocks.qwen3_next import build_shared
-from parallax_models.qwen2_moe import read_layers
+from parallax_models.qwen2_moe import ADAPTER
 from parallax_models.qwen3_moe import has_experts, read_experts
 
 
@@ -13,7 +13,7 @@ class Qwen2Moe(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = [layer.window for layer in read_layers(config)]
+        self.windows = ADAPTER.list_windows(config)
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts and a shared one, or in some layers an MLP."""

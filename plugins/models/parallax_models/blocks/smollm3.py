@@ -15,7 +15,7 @@ class SmolLM3(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, is_tied=True)
-        self.windows = [layer.window for layer in smollm3.read_layers(config)]
+        self.windows = smollm3.ADAPTER.list_windows(config)
         self.have_rope = smollm3.read_ropes(config)
 
     def find_look(self, index: int) -> Look:
@@ -29,7 +29,7 @@ class Exaone4(Decoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.windows = [layer.window for layer in exaone4.read_layers(config)]
+        self.windows = exaone4.ADAPTER.list_windows(config)
 
     def find_look(self, index: int) -> Look:
         """Return the options of attention in a layer: beside windows, those that see everything know no positions."""

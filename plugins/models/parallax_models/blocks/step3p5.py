@@ -77,7 +77,7 @@ class Step3p5(Decoder):
         super().__init__(config)
         self.shape = replace(self.shape, norm_offset=1.0)
         self.kinds = step3p5.read_kinds(config)
-        self.windows = [layer.window for layer in step3p5.read_layers(config)]
+        self.windows = step3p5.ADAPTER.list_windows(config)
         width = self.heads.width
         self.look = replace(
             self.look, norm_offset=1.0, scale=config.number("query_pre_attn_scalar", float(width)) ** -0.5
