@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
 from parallax_backend_torch.block_choice import choose_blocks
+from parallax_backend_torch.chosen_attention import ChosenAttention
 from parallax_backend_torch.compressed import (
     Compressor,
     CompressSizes,
@@ -21,15 +22,35 @@ from parallax_backend_torch.config import FULL, SLIDING, Config
 from parallax_backend_torch.decoder import Decoder
 from parallax_backend_torch.decoder_layer import NormedLayer, PlainLayer, WholeLayer, build_normed, build_plain
 from parallax_backend_torch.delta_net import DeltaNet, NetSizes
-from parallax_backend_torch.experts import Expert, Experts, GroupRoute, SoftmaxRoute, build_experts
-from parallax_backend_torch.heads import Attention, Heads, Look, read_heads
-from parallax_backend_torch.hyper import HyperConnection, HyperHead, HyperLayer, HyperPart, HyperRule
+from parallax_backend_torch.experts import (
+    NUMBERED,
+    Expert,
+    Experts,
+    GroupRoute,
+    SharedExpert,
+    SoftmaxRoute,
+    build_experts,
+    build_groups,
+    build_shared,
+)
+from parallax_backend_torch.heads import Attention, Heads, Look, Warmth, read_heads
+from parallax_backend_torch.hyper import (
+    HyperConnection,
+    HyperHead,
+    HyperLayer,
+    HyperPart,
+    HyperRule,
+    StreamPart,
+    build_connections,
+    build_parts,
+    name_factors,
+)
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kimi_delta import KimiDelta, KimiSizes
 from parallax_backend_torch.latent import LatentAttention, LatentInput, LatentSizes, multiply_heads
 from parallax_backend_torch.mamba import Mamba, MambaSizes
-from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer, SquaredMlp
+from parallax_backend_torch.mlp import Clamp, ClampedMlp, GatedMlp, Looker, Mixer, SquaredMlp, build_clamped
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
 from parallax_backend_torch.mxfp4 import widen_blocks
 from parallax_backend_torch.ngrams import NgramHashes, SplitTable
@@ -41,20 +62,35 @@ from parallax_backend_torch.sparse import (
     attend_chosen,
     find_longest,
     list_rows,
+    score_keys,
     split_tokens,
 )
 from parallax_backend_torch.step import Carried, LayerCache, SlotMapping, Slots, Step
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.stream_gate import StreamGate, StreamNorm
+from parallax_backend_torch.token_index import (
+    CHOSEN,
+    ChoosingLayer,
+    IndexedAttention,
+    IndexSizes,
+    TokenIndex,
+    keep_indexed,
+)
 from parallax_backend_torch.weights import MappedTable, Weights
 
 __all__ = [
+    "CHOSEN",
     "FULL",
+    "NUMBERED",
     "SLIDING",
     "Attention",
     "CacheSpec",
     "Carried",
     "Choice",
+    "ChoosingLayer",
+    "ChosenAttention",
+    "Clamp",
+    "ClampedMlp",
     "CompressSizes",
     "Compressor",
     "Config",
@@ -71,6 +107,8 @@ __all__ = [
     "HyperLayer",
     "HyperPart",
     "HyperRule",
+    "IndexSizes",
+    "IndexedAttention",
     "KimiDelta",
     "KimiSizes",
     "LatentAttention",
@@ -97,6 +135,7 @@ __all__ = [
     "Seen",
     "SeenRow",
     "Shape",
+    "SharedExpert",
     "ShortConv",
     "SlotMapping",
     "Slots",
@@ -106,21 +145,31 @@ __all__ = [
     "Step",
     "StreamGate",
     "StreamNorm",
+    "StreamPart",
+    "TokenIndex",
+    "Warmth",
     "Weights",
     "WholeLayer",
     "attend",
     "attend_both",
     "attend_chosen",
+    "build_clamped",
+    "build_connections",
     "build_experts",
+    "build_groups",
     "build_normed",
+    "build_parts",
     "build_plain",
+    "build_shared",
     "check_choice",
     "choose_blocks",
     "convolve",
     "find_longest",
+    "keep_indexed",
     "list_rows",
     "make_rope",
     "multiply_heads",
+    "name_factors",
     "read_heads",
     "read_kernel",
     "read_rope",
@@ -129,6 +178,7 @@ __all__ = [
     "rotate",
     "rotate_pairs",
     "scale_magnitude",
+    "score_keys",
     "see_window",
     "split_pairs",
     "split_tokens",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
@@ -15,6 +16,9 @@ from parallax_backend_torch.kernels import attention, parts
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.page_grid import Grid, Sight
 from parallax_backend_torch.step import SlotMapping
+
+if TYPE_CHECKING:
+    from parallax_backend_torch.weights import Weights
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -26,6 +30,16 @@ class Norm:
     eps: float
     offset: float = 0.0
     """1 if the weight is stored as its difference from 1, else 0."""
+
+    @classmethod
+    def read(cls, weights: Weights, name: str, eps: float, offset: float = 0.0) -> Norm:
+        """Read ``NAME.weight``."""
+        return cls(weights.read_vector(f"{name}.weight"), eps, offset)
+
+    @classmethod
+    def plain(cls, weights: Weights, width: int, eps: float) -> Norm:
+        """Return a norm without weights of its own, on the device of ``weights``."""
+        return cls(weights.factory.make_vector(torch.ones(width)), eps)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise, in float32."""

@@ -11,12 +11,11 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.rope import Rope
-from parallax_backend_torch.sparse import SeenRow, split_tokens, weigh
+from parallax_backend_torch.sparse import SeenRow, score_keys, split_tokens, weigh
 from parallax_backend_torch.step import Step
 from parallax_backend_torch.weights import Weights
 
@@ -165,10 +164,8 @@ class EntryIndex:
             is_seen: whether a token may see an entry, [tokens, entries].
         """
         found = []
-        for part in split_tokens(len(query), query.shape[1] * len(keys)):
-            scores = functional.relu(query[part] @ keys.float().T) * query.shape[2] ** -0.5
-            total = (shares[part, None] @ scores)[:, 0].masked_fill(~is_seen[part], -math.inf)
-            found.append(total.topk(self.num_chosen, dim=-1).indices)
+        for part, scores in score_keys(query, shares, keys):
+            found.append(scores.masked_fill(~is_seen[part], -math.inf).topk(self.num_chosen, dim=-1).indices)
         return torch.cat(found)
 
 

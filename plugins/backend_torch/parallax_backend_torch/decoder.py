@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from parallax_backend_torch.config import Config
+from parallax_backend_torch.config import FULL, SLIDING, Config
 from parallax_backend_torch.decoder_layer import build_plain
 from parallax_backend_torch.heads import Attention, Look, read_heads
 from parallax_backend_torch.mlp import GatedMlp, Looker, Mixer
 from parallax_backend_torch.model import Layer, check_choice, read_shape
-from parallax_backend_torch.rope import make_rope
+from parallax_backend_torch.rope import Rope, make_rope
 from parallax_backend_torch.store import CacheSpec
 from parallax_backend_torch.weights import Weights
 
@@ -39,13 +39,17 @@ class Decoder:
         self.windows: Sequence[int] = (0,) * self.shape.num_layers
         """The number of tokens that a token of each layer sees, including itself; 0: all."""
 
+        self.ropes: Mapping[str, Rope] = {}
+        """The rope of layers with `FULL` attention, and of those with `SLIDING`; empty: that of `look`."""
+
     def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values."""
         return self.heads.keep(self.windows[index])
 
     def find_look(self, index: int) -> Look:
         """Return the options of attention in a layer."""
-        return replace(self.look, window=self.windows[index])
+        window = self.windows[index]
+        return replace(self.look, window=window, rope=self.ropes.get(SLIDING if window else FULL, self.look.rope))
 
     def build_attention(self, index: int, weights: Weights) -> Looker:
         """Build what combines tokens, from the weights of the layer."""

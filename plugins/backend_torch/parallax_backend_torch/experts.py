@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from parallax_backend_torch.kernels.linear import Packed
+from parallax_backend_torch.config import Config
+from parallax_backend_torch.kernels.linear import Gate, Packed
+from parallax_backend_torch.mlp import Clamp, ClampedMlp, GatedMlp
 from parallax_backend_torch.weights import Weights
 
 Route = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -22,10 +24,23 @@ class Expert:
     into: Packed
     """The rows of gate, then those of up."""
     back: Packed
+    gate: Gate = "silu"
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output: [tokens, width]."""
-        return self.back.apply(self.into.apply_gated(x))
+        return self.back.apply(self.into.apply_gated(x, self.gate))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SharedExpert:
+    """The shared expert, which runs for every token, weighted by its gate."""
+
+    mlp: GatedMlp
+    gate: Packed
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output: [tokens, width]."""
+        return self.mlp(x) * self.gate.apply(x).sigmoid()
 
 
 class Experts:
@@ -70,46 +85,86 @@ class Experts:
         parts, start = [], 0
         for expert, count in zip(self._experts, counts, strict=True):
             if count:
-                parts.append(expert(sorted_x[start : start + count]))
+                part = slice(start, start + count)
+                parts.append(self.run_expert(expert, sorted_x[part], sorted_shares[part]))
                 start += count
         shared = torch.zeros_like(x) if self._shared is None else self._shared(x)
         out = shared if self._latent is None else torch.zeros_like(inputs)
-        out.index_add_(0, tokens, torch.cat(parts).mul_(sorted_shares))
+        out.index_add_(0, tokens, torch.cat(parts))
         if self._latent is not None:
             out = self._latent[1].apply(out, shared)
         return out if residual is None else out.add_(residual)
 
+    def run_expert(
+        self, expert: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, shares: torch.Tensor
+    ) -> torch.Tensor:
+        """Return what an expert adds for some tokens, [tokens, width]; ``shares`` are of shape [tokens, 1]."""
+        return expert(x).mul_(shares)
+
 
 STACKS = "experts.gate_up_proj", "experts.down_proj"
+NUMBERED = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+"""The names of the matrices of an expert, and those in files of Mixtral and many others; see `Weights.rename`."""
 
 
-def build_experts(weights: Weights, num: int, stacks: tuple[str, str] = STACKS) -> list[Expert]:
+def build_experts(
+    weights: Weights, num: int, stacks: tuple[str, str] = STACKS, clamp: Clamp | None = None
+) -> list[Expert | ClampedMlp]:
     """Return the experts of a layer.
 
     Args:
         weights: with tensors for each, ``experts.0.gate_proj.weight`` and so on, or two for all.
         num: the number of experts.
         stacks: the names of those for all, of shape [experts, 2 * inner, width] and [experts, width, inner].
+        clamp: limits gate and up; None: no limits.
     """
     if weights.has(stacks[0]):
-        both = (weights.read_plain(name) for name in stacks)
-        return [Expert(*(weights.keep_linear(each, None) for each in pair)) for pair in zip(*both, strict=True)]
-    parts = [weights.within(f"experts.{number}") for number in range(num)]
-    return [Expert(part.make_linear("gate_proj", "up_proj"), part.make_linear("down_proj")) for part in parts]
+        both = zip(*(weights.read_plain(name) for name in stacks), strict=True)
+        pairs = [(weights.keep_linear(into, None), weights.keep_linear(back, None)) for into, back in both]
+    else:
+        parts = (weights.within(f"experts.{number}") for number in range(num))
+        pairs = [(part.make_linear("gate_proj", "up_proj"), part.make_linear("down_proj")) for part in parts]
+    return [ClampedMlp(into, back, clamp) if clamp else Expert(into, back) for into, back in pairs]
 
 
-@dataclass(frozen=True, slots=True)
+def build_shared(weights: Weights, num: int, route: Route) -> Experts:
+    """Return experts beside a shared one with a gate, ``shared_expert``, from the weights of a layer's MLP."""
+    gate = weights.make_linear("shared_expert_gate", purpose="router")
+    shared = SharedExpert(GatedMlp(weights.within("shared_expert")), gate)
+    return Experts(weights.make_linear("gate", purpose="router"), build_experts(weights, num), route, shared)
+
+
+def build_groups(
+    config: Config, weights: Weights, route: Route, experts: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
+) -> Experts:
+    """Return experts as DeepSeek has them, beside ``shared_experts``, from the weights of a layer's MLP.
+
+    Args:
+        config: the settings of the model, with the number of experts.
+        weights: those of the MLP.
+        route: chooses the experts.
+        experts: the routed experts; empty: gate, up and down.
+    """
+    made = experts or build_experts(weights, config.count("n_routed_experts", "num_local_experts"))
+    router = weights.make_linear("gate", purpose="router")
+    return Experts(router, made, route, GatedMlp(weights.within("shared_experts")))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class SoftmaxRoute:
     """Chooses the most probable experts, by a softmax over all."""
 
     num_chosen: int
     is_normalised: bool
     """Whether the shares of the chosen experts are scaled to sum to 1."""
+    scales: torch.Tensor | None = None
+    """Factors of the shares of each expert, float32 of shape [experts]; None: 1."""
 
     def __call__(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose."""
         shares, chosen = scores.softmax(-1).topk(self.num_chosen, dim=-1)
-        return chosen, shares / shares.sum(-1, keepdim=True) if self.is_normalised else shares
+        shares = shares / shares.sum(-1, keepdim=True) if self.is_normalised else shares
+        return chosen, shares if self.scales is None else shares * self.scales[chosen]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -130,6 +185,18 @@ class GroupRoute:
     """The number of experts in a group whose scores, added, are the score of the group."""
     eps: float = 1e-20
     """Added to the sum by which shares are divided."""
+
+    @classmethod
+    def read(cls, config: Config, weights: Weights) -> GroupRoute:
+        """Read it as DeepSeek-V3 has it, with the correction ``gate.e_score_correction_bias`` of a layer's MLP."""
+        return cls(
+            correction=weights.read_vector("gate.e_score_correction_bias"),
+            num_chosen=config.count("num_experts_per_tok"),
+            num_groups=config.count("n_group", default=1),
+            num_chosen_groups=config.count("topk_group", default=1),
+            is_normalised=config.flag("norm_topk_prob", default=True),
+            scale=config.number("routed_scaling_factor", 1.0),
+        )
 
     def __call__(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose."""

@@ -40,6 +40,21 @@ def read_heads(config: Config) -> Heads:
     return Heads(num, config.count("num_key_value_heads", default=num), width)
 
 
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """The factor of queries, which grows by the logarithm of the position; see `Look.warm`."""
+
+    scale: float
+    unit: float
+    """The number of tokens for which it stays the same."""
+    first: float = 0.0
+    """The number of the first token."""
+
+    def __call__(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return the factor at each position."""
+        return 1 + self.scale * torch.log1p(torch.floor((positions + self.first) / self.unit))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
     """The options of attention in which families differ."""

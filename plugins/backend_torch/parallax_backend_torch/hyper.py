@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Protocol
 
 import torch
 from torch.nn import functional
 
 from parallax_backend_torch.arithmetic import Norm
+from parallax_backend_torch.config import Config
+from parallax_backend_torch.mlp import Looker, Mixer
 from parallax_backend_torch.step import Carried, LayerCache, Step
 from parallax_backend_torch.weights import Weights
 
@@ -34,6 +36,16 @@ class HyperRule:
     """Added to the factors of a part's result."""
     rounds: int = 0
     """The rounds that make rows and columns of the matrix between streams sum to 1; 0: no stream meets another."""
+
+    @classmethod
+    def read(cls, config: Config, norm_eps: float) -> HyperRule:
+        """Read the rule of families whose streams meet each other."""
+        return cls(
+            num=config.count("hc_mult"),
+            norm_eps=norm_eps,
+            eps=config.number("hc_eps", 1e-6),
+            rounds=config.count("hc_sinkhorn_iters", default=20),
+        )
 
 
 class HyperFactors:
@@ -82,6 +94,16 @@ class HyperConnection:
         return (shares[..., None] * found.float()[:, None] + kept).to(streams.dtype)
 
 
+def build_connections(weights: Weights, rule: HyperRule) -> list[HyperConnection]:
+    """Return the connections of attention and mixer, whose factors are ``hc_attn_fn``, ``hc_ffn_base`` and so on."""
+    return [HyperConnection(name_factors(weights, f"hc_{part}"), rule) for part in ("attn", "ffn")]
+
+
+def name_factors(weights: Weights, prefix: str) -> Weights:
+    """Return the weights of `HyperFactors`, whose names in files begin with ``prefix``."""
+    return weights.rename(**{short: f"{prefix}_{short}" for short in ("fn", "base", "scale")})
+
+
 class HyperHead:
     """The mix after the last layer.
 
@@ -98,25 +120,48 @@ class HyperHead:
         return mix_streams(streams, self._factors(streams)[0].sigmoid() + self._eps)
 
 
+class StreamPart(Protocol):
+    """A part of a layer on streams."""
+
+    def __call__(self, streams: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
+        """Return the streams after the part: [tokens, streams, width]."""
+
+
+class Connection(Protocol):
+    """The mixes before and after a part that works on one stream."""
+
+    def __call__(self, streams: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Return the streams after a part, [tokens, streams, width], which is given the mix: [tokens, width]."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class HyperPart:
-    """A part of a layer, with what is before and after it."""
+    """A part that works on a mix of the streams; see `StreamPart`."""
 
-    connection: HyperConnection
-    norm: Norm
+    connection: Connection
+    norm: Norm | None
+    """Of the mix; None: the mix itself is the input."""
     run: Callable[[torch.Tensor, Step, LayerCache], torch.Tensor]
     """Returns the result of the part: [tokens, width]."""
 
-    def apply(self, x: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the result for the mix of the streams, both [tokens, width]."""
-        return self.run(self.norm(x), step, cache)
+    def __call__(self, streams: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
+        """Return the streams after the part: [tokens, streams, width]."""
+        return self.connection(streams, lambda x: self.run(self.norm(x) if self.norm else x, step, cache))
+
+
+def build_parts(
+    connections: Sequence[Connection], norms: Sequence[Norm | None], attention: Looker, mixer: Mixer
+) -> list[HyperPart]:
+    """Return attention and a mixer as parts on streams, each with its connection and its norm."""
+    runs = (lambda x, step, cache: attention(x, None, step, cache)), (lambda x, *_: mixer(x, None))
+    return [HyperPart(*each) for each in zip(connections, norms, runs, strict=True)]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HyperLayer:
     """A layer of parts between streams."""
 
-    parts: Sequence[HyperPart]
+    parts: Sequence[StreamPart]
     num_new: int = 0
     """In the first layer of the model, the number of streams, which all begin as the embedding."""
     head: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -128,7 +173,7 @@ class HyperLayer:
         if self.num_new:
             streams = streams[:, None].expand(-1, self.num_new, -1)
         for part in self.parts:
-            streams = part.connection(streams, partial(part.apply, step=step, cache=cache))
+            streams = part(streams, step, cache)
         return carried.replace(self.head(streams) if self.head else streams)
 
 

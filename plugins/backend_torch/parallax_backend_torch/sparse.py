@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from parallax_backend_torch.kernels.attention import Pool, Rule
 from parallax_backend_torch.kernels.paging import find_slots
@@ -63,6 +64,24 @@ def split_tokens(count: int, numbers_each: int) -> Iterator[slice]:
     """Yield parts of ``count`` tokens, as many at once as ``numbers_each`` numbers per token allow."""
     size = max(1, MOST_NUMBERS // max(1, numbers_each))
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def score_keys(
+    query: torch.Tensor, shares: torch.Tensor | None, keys: torch.Tensor
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield parts of the tokens of a row, each with its scores of all keys, float32 of shape [tokens, keys].
+
+    A score is the sum over the heads of what is positive of query times key (DeepSeek-V3.2-Exp, section 2.1).
+
+    Args:
+        query: [tokens, heads, width].
+        shares: the factor of each head, [tokens, heads]; None: 1.
+        keys: one head for all, [keys, width].
+    """
+    query, keys = query.float(), keys.float()
+    for part in split_tokens(len(query), query.shape[1] * len(keys)):
+        scores = functional.relu(query[part] @ keys.T * query.shape[2] ** -0.5)
+        yield part, scores.sum(1) if shares is None else (shares[part, None] @ scores)[:, 0]
 
 
 def attend_chosen(query: torch.Tensor, pool: Pool, choices: Sequence[Choice], rule: Rule) -> torch.Tensor:

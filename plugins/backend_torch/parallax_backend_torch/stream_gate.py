@@ -49,7 +49,7 @@ class StreamGate:
         """Return the mix of [tokens, streams, width]: [tokens, width]."""
         return self._mix(streams, self._norm(streams))
 
-    def run(self, streams: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def __call__(self, streams: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Return the streams with the results of a part of a layer added, both [tokens, streams, width]."""
         assert self._shares is not None, "it is in a layer"
         normed = self._norm(streams)

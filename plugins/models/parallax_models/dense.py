@@ -16,9 +16,9 @@ class Dense:
     """Yields the layers of a model, by the fields that differ from Llama."""
 
     bias: bool | None = False
-    """Whether queries, keys and values have biases unless ``attention_bias`` says; None: they have none."""
+    """Whether queries, keys and values have biases unless ``attention_bias`` says; None: never."""
     output_bias: str = "attention_bias"
-    """The setting by which the output of attention has a bias; empty: it has none."""
+    """The setting by which the output of attention has a bias; empty: never."""
     norms: int = 2
     """The number of norms of the width of the model."""
     head_norms: Literal["", "each", "all"] = ""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import torch
-
 from parallax_backend_torch.api import (
     CacheSpec,
     Config,
     Decoder,
-    Experts,
     GatedMlp,
     GroupRoute,
     LatentAttention,
@@ -18,13 +13,13 @@ from parallax_backend_torch.api import (
     Looker,
     Mixer,
     Weights,
-    build_experts,
+    build_groups,
     make_rope,
     read_rope,
     scale_magnitude,
 )
 from parallax_core.api import Unsupported
-from parallax_models.deepseek_v3 import list_sparse, read_experts
+from parallax_models.deepseek_v3 import list_sparse
 
 
 class DeepseekV3(Decoder):
@@ -61,39 +56,7 @@ class DeepseekV3(Decoder):
 
     def make_route(self, weights: Weights) -> GroupRoute:
         """Return what chooses experts."""
-        return read_route(self.config, weights)
-
-
-def read_route(config: Config, weights: Weights) -> GroupRoute:
-    """Return what chooses experts in groups, by sigmoids with a correction, from the weights of a layer's MLP."""
-    return GroupRoute(
-        correction=weights.read_vector("gate.e_score_correction_bias"),
-        num_chosen=config.count("num_experts_per_tok"),
-        num_groups=config.count("n_group", default=1),
-        num_chosen_groups=config.count("topk_group", default=1),
-        is_normalised=config.flag("norm_topk_prob", default=True),
-        scale=config.number("routed_scaling_factor", 1.0),
-    )
-
-
-def build_groups(
-    config: Config,
-    weights: Weights,
-    route: GroupRoute,
-    experts: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (),
-) -> Experts:
-    """Return routed experts, and those that every token meets, from the weights of a layer's MLP.
-
-    Args:
-        config: the settings of the model.
-        weights: those of the MLP.
-        route: chooses the experts.
-        experts: the routed experts; empty: gate, up and down.
-    """
-    shared = GatedMlp(weights.within("shared_experts"))
-    router = weights.make_linear("gate", purpose="router")
-    made = experts or build_experts(weights, read_experts(config).num)
-    return Experts(router, made, route, lambda x: shared(x, None))
+        return GroupRoute.read(self.config, weights)
 
 
 def find_scale(config: Config, sizes: LatentSizes) -> float:

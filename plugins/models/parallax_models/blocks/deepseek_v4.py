@@ -9,7 +9,9 @@ import torch
 from torch.nn import functional
 
 from parallax_backend_torch.api import (
+    NUMBERED,
     CacheSpec,
+    Clamp,
     Compressor,
     CompressSizes,
     Config,
@@ -17,10 +19,8 @@ from parallax_backend_torch.api import (
     EntryIndex,
     Experts,
     GroupRoute,
-    HyperConnection,
     HyperHead,
     HyperLayer,
-    HyperPart,
     HyperRule,
     LayerCache,
     Norm,
@@ -31,14 +31,18 @@ from parallax_backend_torch.api import (
     Step,
     Weights,
     attend_both,
+    build_clamped,
+    build_connections,
+    build_experts,
+    build_parts,
     list_rows,
     make_rope,
     multiply_heads,
+    name_factors,
     rotate_pairs,
     see_window,
 )
 from parallax_models import deepseek_v4
-from parallax_models.blocks.clamped import ClampedMlp, clamp_experts
 from parallax_models.deepseek_v4 import SPARSE
 from parallax_models.sliding import SLIDING
 
@@ -59,7 +63,6 @@ ATTENTION = {
     "o_b_proj": "wo_b",
     "sinks": "attn_sink",
 }
-MLP = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 """The names of the parts here, and in files."""
 
 
@@ -100,19 +103,16 @@ class CompressedAttention:
     def __init__(self, weights: Weights, sizes: AttentionSizes, rope: Rope, entries: Entries | None) -> None:
         self._sizes, self._rope, self._entries = sizes, rope, entries
         self._narrow, self._query = weights.make_linear("q_a_proj"), weights.make_linear("q_b_proj")
-        self._narrow_norm = Norm(weights.read_vector("q_a_norm.weight"), sizes.eps)
-        self._head_norm = Norm(weights.factory.make_vector(torch.ones(sizes.width)), sizes.eps)
-        self._key, self._key_norm = (
-            weights.make_linear("kv_proj"),
-            Norm(weights.read_vector("kv_norm.weight"), sizes.eps),
-        )
+        self._narrow_norm = Norm.read(weights, "q_a_norm", sizes.eps)
+        self._head_norm = Norm.plain(weights, sizes.width, sizes.eps)
+        self._key, self._key_norm = weights.make_linear("kv_proj"), Norm.read(weights, "kv_norm", sizes.eps)
         self._sinks = weights.read_vector("sinks")
         groups = weights.read_plain("o_a_proj.weight").unflatten(0, (sizes.num_groups, -1))
         self._groups = weights.keep_stack(groups.transpose(1, 2))
         self._back = weights.make_linear("o_b_proj")
 
-    def __call__(self, x: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the output: [tokens, width of the model]."""
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:
+        """Return the output plus ``residual``: [tokens, width of the model]."""
         sizes, angles, places = self._sizes, step.find_angles(self._rope), cache.places
         assert isinstance(places, SlotMapping)
         narrow = self._narrow_norm(self._narrow.apply(x))
@@ -127,7 +127,7 @@ class CompressedAttention:
             found[row.part] = attend_both(query[row.part], seen, far, sizes.width**-0.5, self._sinks).to(query.dtype)
         rotate_pairs(found, angles, -1)
         grouped = multiply_heads(found.flatten(1).unflatten(1, (sizes.num_groups, -1)), self._groups)
-        return self._back.apply(grouped.flatten(1))
+        return self._back.apply(grouped.flatten(1), residual)
 
     def _list_seen(
         self, x: torch.Tensor, narrow: torch.Tensor, step: Step, cache: LayerCache
@@ -163,7 +163,7 @@ class CompressedAttention:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class HashedExperts:
+class HashedPart:
     """Experts that are chosen by token id; their shares are those of the router."""
 
     experts: Experts
@@ -171,7 +171,7 @@ class HashedExperts:
     table: torch.Tensor
     """The experts of each token id, int64 of shape [vocab size, chosen]."""
 
-    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:  # noqa: ARG002 -- of attention
         """Return the output: [tokens, width]."""
         chosen = self.table[step.tokens]
         return self.experts.run(x, None, chosen, self.route.share(self.route.score(self.experts.score(x)), chosen))
@@ -187,12 +187,7 @@ class DeepseekV4(Decoder):
         self.kinds, self.hashed = deepseek_v4.list_kinds(config), deepseek_v4.list_hashed(config)
         self.ropes = {kind: make_kind_rope(config, kind) for kind in ("main", "compress")}
         self.score = SCORES[config.choose(tuple(SCORES), "scoring_func", default="sqrtsoftplus")]
-        self.rule = HyperRule(
-            num=config.count("hc_mult"),
-            norm_eps=self.shape.eps,
-            eps=config.number("hc_eps", 1e-6),
-            rounds=config.count("hc_sinkhorn_iters", default=20),
-        )
+        self.rule = HyperRule.read(config, self.shape.eps)
         self.sizes = AttentionSizes(
             num_heads=config.count("num_attention_heads"),
             width=config.count("head_dim"),
@@ -213,25 +208,25 @@ class DeepseekV4(Decoder):
         """Return the cache of a layer: a key, the raw numbers of entries; and entries."""
         kind = self.kinds[index]
         entries = self.list_entries(kind)
-        far = (
-            CacheSpec("latent", tuple((1, each.width) for each in entries), stride=entries[0].stride)
-            if entries
-            else None
-        )
+        widths = tuple((1, each.width) for each in entries)
+        far = CacheSpec("latent", widths, stride=entries[0].stride) if entries else None
         shapes = (1, self.sizes.width), *((1, each.raw) for each in entries)
         return CacheSpec("window", shapes, deepseek_v4.find_window(self.config, kind), beside=far)
 
     def build_layer(self, index: int, weights: Weights) -> HyperLayer:
         """Build a layer between streams."""
-        attention, mixer = self.build_compressed(index, weights), self.build_experts(index, weights)
-        parts = []
-        for name, run in (("attn", attention), ("ffn", lambda x, step, _: mixer(x, step))):
-            named = weights.rename(**{short: f"hc_{name}_{short}" for short in ("fn", "base", "scale")})
-            norm = Norm(weights.read_vector(f"{name}_norm.weight"), self.shape.eps)
-            parts.append(HyperPart(HyperConnection(named, self.rule), norm, run))
-        head = weights.top().within("hc_head").rename(fn="hc_fn", base="hc_base", scale="hc_scale")
+        experts, route = self.build_experts(index, weights)
+        norms = [Norm.read(weights, f"{name}_norm", self.shape.eps) for name in ("attn", "ffn")]
+        connections = build_connections(weights, self.rule)
+        before, after = build_parts(connections, norms, self.build_compressed(index, weights), experts)
+        if self.hashed[index]:
+            table = weights.read_plain("ffn.gate.tid2eid").to(weights.factory.device)
+            after = replace(after, run=HashedPart(experts, route, table))
+        head = name_factors(weights.top().within("hc_head"), "hc")
         is_last = index == self.shape.num_layers - 1
-        return HyperLayer(parts, 0 if index else self.rule.num, HyperHead(head, self.rule) if is_last else None)
+        return HyperLayer(
+            (before, after), 0 if index else self.rule.num, HyperHead(head, self.rule) if is_last else None
+        )
 
     def build_compressed(self, index: int, weights: Weights) -> CompressedAttention:
         """Build attention, with what makes entries if the layer has some."""
@@ -250,24 +245,20 @@ class DeepseekV4(Decoder):
             weights, compressor, config.count("index_n_heads"), config.count("index_topk", default=512), rope
         )
 
-    def build_experts(self, index: int, weights: Weights) -> Callable[[torch.Tensor, Step], torch.Tensor]:
-        """Build experts, and one that every token meets."""
-        weights, config, is_hashed = weights.within("ffn").rename(**MLP), self.config, self.hashed[index]
-        part, limit = weights.within("shared_experts"), config.number("swiglu_limit", 10.0)
-        into, back = part.make_linear("gate_proj", "up_proj"), part.make_linear("down_proj")
+    def build_experts(self, index: int, weights: Weights) -> tuple[Experts, GroupRoute]:
+        """Build experts with one that every token meets, and what chooses them unless token ids do."""
+        weights, config = weights.within("ffn").rename(**NUMBERED), self.config
+        clamp, num = Clamp(config.number("swiglu_limit", 10.0)), config.count("n_routed_experts")
         route = GroupRoute(
             num_chosen=config.count("num_experts_per_tok"),
-            correction=None if is_hashed else weights.read_vector("gate.bias"),
+            correction=None if self.hashed[index] else weights.read_vector("gate.bias"),
             score=self.score,
             scale=config.number("routed_scaling_factor", 1.5),
         )
         # Not with ``gate.bias``, which corrects the choice alone.
         router = weights.keep_linear(weights.read_plain("gate.weight"), None, purpose="router")
-        experts = Experts(router, clamp_experts(config, weights), route, ClampedMlp(into, back, limit or torch.inf))
-        if not is_hashed:
-            return lambda x, _: experts(x, None)
-        table = weights.read_plain("gate.tid2eid").to(weights.factory.device)
-        return HashedExperts(experts, route, table)
+        shared = build_clamped(weights.within("shared_experts"), clamp)
+        return Experts(router, build_experts(weights, num, clamp=clamp), route, shared), route
 
 
 def make_kind_rope(config: Config, kind: str) -> Rope:

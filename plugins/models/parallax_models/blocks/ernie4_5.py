@@ -29,7 +29,5 @@ class Ernie45(Decoder):
             score=lambda scores: torch.softmax(scores, dim=-1),
         )
         router, made = weights.make_linear("gate", purpose="router"), build_experts(weights, experts.num)
-        if not weights.has("shared_experts.gate_proj.weight"):
-            return Experts(router, made, route)
-        shared = GatedMlp(weights.within("shared_experts"))
-        return Experts(router, made, route, lambda x: shared(x, None))
+        has_shared = weights.has("shared_experts.gate_proj.weight")
+        return Experts(router, made, route, GatedMlp(weights.within("shared_experts")) if has_shared else None)

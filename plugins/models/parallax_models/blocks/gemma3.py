@@ -12,7 +12,6 @@ from parallax_backend_torch.api import (
     Decoder,
     GatedMlp,
     Layer,
-    Look,
     Rope,
     Weights,
     build_normed,
@@ -60,11 +59,6 @@ class Gemma3(Gemma2):
         super().__init__(config)
         self.windows = gemma3.ADAPTER.list_windows(config)
         self.ropes = make_ropes(config, self.heads.width)
-
-    def find_look(self, index: int) -> Look:
-        """Return the options of attention in a layer, with the rope of its kind."""
-        window = self.windows[index]
-        return replace(self.look, window=window, rope=self.ropes[SLIDING if window else FULL])
 
 
 def read_cap(config: Config, name: str, default: float) -> float:

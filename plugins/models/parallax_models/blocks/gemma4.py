@@ -14,6 +14,7 @@ from parallax_backend_torch.api import (
     Carried,
     Config,
     Decoder,
+    Expert,
     Experts,
     GatedMlp,
     Heads,
@@ -151,31 +152,6 @@ class ExpertPart:
         return after_mlp(found) + after(self.experts(self.plain_norm(hidden), None))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class GeluExpert:
-    """An expert: gate, up and down."""
-
-    into: Packed
-    back: Packed
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the output: [tokens, width]."""
-        return self.back.apply(self.into.apply_gated(x, "gelu_tanh"))
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ScaledRoute:
-    """Chooses the most probable experts, and scales the share of each by a factor of its own."""
-
-    inner: SoftmaxRoute
-    scale: torch.Tensor
-
-    def __call__(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose."""
-        chosen, shares = self.inner(scores)
-        return chosen, shares * self.scale[chosen]
-
-
 class Gemma4(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
@@ -210,7 +186,7 @@ class Gemma4(Decoder):
         return SharingLayer(
             attention=self._build_shared(plan, weights.within("self_attn")),
             mixer=GatedMlp(weights.within("mlp"), "gelu_tanh"),
-            norms=tuple(self._read_norm(weights, name) for name in NORMS),
+            norms=tuple(Norm.read(weights, name, self.shape.eps) for name in NORMS),
             experts=self._build_experts(weights) if self.config.flag("enable_moe_block", default=False) else None,
             token_input=self._build_input(index, weights) if self.width else None,
             scalar=weights.read_vector("layer_scalar"),
@@ -221,12 +197,6 @@ class Gemma4(Decoder):
 
     def _find_window(self, plan: LayerPlan) -> int:
         return self.config.count("sliding_window", default=512) if plan.kind == SLIDING else 0
-
-    def _read_norm(self, weights: Weights, name: str) -> Norm:
-        return Norm(weights.read_vector(f"{name}.weight"), self.shape.eps)
-
-    def _make_plain_norm(self, weights: Weights, width: int) -> Norm:
-        return Norm(weights.factory.make_vector(torch.ones(width)), self.shape.eps)
 
     def _build_shared(self, plan: LayerPlan, weights: Weights) -> SharedAttention:
         has_keys = plan.source is None
@@ -239,9 +209,9 @@ class Gemma4(Decoder):
             rule=Rule(1.0, self._find_window(plan), narrow=weights.factory.narrow),
             into=weights.make_linear("q_proj", *(own if has_keys else ())),
             back=weights.make_linear("o_proj"),
-            query_norm=self._read_norm(weights, "q_norm"),
-            key_norm=self._read_norm(weights, "k_norm") if has_keys else None,
-            value_norm=self._make_plain_norm(weights, plan.width),
+            query_norm=Norm.read(weights, "q_norm", self.shape.eps),
+            key_norm=Norm.read(weights, "k_norm", self.shape.eps) if has_keys else None,
+            value_norm=Norm.plain(weights, plan.width, self.shape.eps),
         )
 
     def _build_input(self, index: int, weights: Weights) -> TokenInput:
@@ -252,10 +222,10 @@ class Gemma4(Decoder):
             table=top.map_table("embed_tokens_per_layer"),
             columns=columns,
             projection=weights.keep_linear(rows, None),
-            projection_norm=Norm(top.read_vector("per_layer_projection_norm.weight"), self.shape.eps),
+            projection_norm=Norm.read(top, "per_layer_projection_norm", self.shape.eps),
             gate=weights.make_linear("per_layer_input_gate"),
             back=weights.make_linear("per_layer_projection"),
-            norm=self._read_norm(weights, "post_per_layer_input_norm"),
+            norm=Norm.read(weights, "post_per_layer_input_norm", self.shape.eps),
         )
 
     def _build_experts(self, weights: Weights) -> ExpertPart:
@@ -265,19 +235,17 @@ class Gemma4(Decoder):
         router = weights.read_plain("router.proj.weight").float()
         scale = weights.read_plain("router.scale").float() * hidden**-0.5
         made = [
-            GeluExpert(weights.keep_linear(each * norm, None), weights.keep_linear(other, None))
+            Expert(weights.keep_linear(each * norm, None), weights.keep_linear(other, None), "gelu_tanh")
             for each, other in zip(into, back, strict=True)
         ]
-        route = ScaledRoute(
-            SoftmaxRoute(config.count("top_k_experts"), is_normalised=True),
-            weights.read_vector("router.per_expert_scale"),
-        )
+        scales = weights.read_vector("router.per_expert_scale")
+        route = SoftmaxRoute(config.count("top_k_experts"), is_normalised=True, scales=scales)
         return ExpertPart(
             experts=Experts(weights.keep_linear(router * scale, None, purpose="router"), made, route),
-            plain_norm=self._make_plain_norm(weights, hidden),
+            plain_norm=Norm.plain(weights, hidden, self.shape.eps),
             norms=(
-                self._read_norm(weights, "post_feedforward_layernorm_1"),
-                self._read_norm(weights, "post_feedforward_layernorm_2"),
+                Norm.read(weights, "post_feedforward_layernorm_1", self.shape.eps),
+                Norm.read(weights, "post_feedforward_layernorm_2", self.shape.eps),
             ),
         )
 

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parallax_backend_torch.api import Config, Decoder, GatedMlp, Layer, Mixer, Weights, build_normed
-from parallax_models.blocks.deepseek_v3 import build_groups, read_route
+from parallax_backend_torch.api import (
+    Config,
+    Decoder,
+    GatedMlp,
+    GroupRoute,
+    Layer,
+    Mixer,
+    Weights,
+    build_groups,
+    build_normed,
+)
 from parallax_models.deepseek_v3 import list_sparse
 
 NORMS = ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
@@ -35,4 +44,4 @@ class Glm4Moe(Decoder):
         weights = weights.within("mlp")
         if not list_sparse(self.config, 1)[index]:
             return GatedMlp(weights)
-        return build_groups(self.config, weights, read_route(self.config, weights))
+        return build_groups(self.config, weights, GroupRoute.read(self.config, weights))

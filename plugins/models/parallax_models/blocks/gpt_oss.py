@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 
-from parallax_backend_torch.api import Config, Decoder, Experts, Packed, Weights, widen_blocks
+from parallax_backend_torch.api import (
+    Clamp,
+    ClampedMlp,
+    Config,
+    Decoder,
+    Experts,
+    Weights,
+    widen_blocks,
+)
 from parallax_models.gpt_oss import ADAPTER
-
-
-@dataclass(frozen=True, slots=True)
-class GptOssExpert:
-    """Gate, up and down; both halves are clamped, and the gate is an approximate GELU."""
-
-    into: Packed
-    """The rows of gate, then those of up."""
-    back: Packed
-    limit: float
-    alpha: float
-
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the output plus ``residual``: [tokens, width]."""
-        gate, up = self.into.apply(x).chunk(2, dim=1)
-        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return self.back.apply((up + 1) * gate * torch.sigmoid(gate * self.alpha), residual)
 
 
 class GptOss(Decoder):
@@ -35,7 +25,7 @@ class GptOss(Decoder):
         super().__init__(config)
         self.windows = ADAPTER.list_windows(config)
         self.num_chosen = config.count("num_experts_per_tok", "experts_per_token")
-        self.clamps = config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)
+        self.clamp = read_clamp(config)
 
     def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
         """Build experts."""
@@ -46,13 +36,18 @@ class GptOss(Decoder):
         for (into, into_bias), (back, back_bias) in parts:
             halves = torch.cat([into[0::2], into[1::2]]), torch.cat([into_bias[0::2], into_bias[1::2]])
             made = weights.keep_linear(*halves), weights.keep_linear(back, back_bias)
-            experts.append(GptOssExpert(*made, *self.clamps))
+            experts.append(ClampedMlp(*made, self.clamp))
         return Experts(router, experts, self._route)
 
     def _route(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose the best experts; their shares are a softmax over these only."""
         best, chosen = scores.topk(self.num_chosen, dim=-1)
         return chosen, best.softmax(-1)
+
+
+def read_clamp(config: Config) -> Clamp:
+    """Return the limits of experts, whose gate is an approximate GELU."""
+    return Clamp(config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702), shift=1.0)
 
 
 def read_matrices(weights: Weights, name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -83,4 +83,4 @@ class GraniteHybrid(Granite):
         experts, weights = read_experts(self.config), weights.within("block_sparse_moe")
         made = build_experts(weights, experts.num, STACKS)
         route = SoftmaxRoute(experts.num_chosen, is_normalised=True)
-        return Experts(weights.make_linear("router.layer", purpose="router"), made, route, lambda x: shared(x, None))
+        return Experts(weights.make_linear("router.layer", purpose="router"), made, route, shared)

@@ -39,7 +39,7 @@ class HunyuanV1(Decoder):
             return GatedMlp(weights)
         shared = GatedMlp(weights.within("shared_mlp"))
         router, made = weights.make_linear("gate.wg", purpose="router"), build_experts(weights, experts.num)
-        return Experts(router, made, SoftmaxRoute(experts.num_chosen, is_normalised=True), lambda x: shared(x, None))
+        return Experts(router, made, SoftmaxRoute(experts.num_chosen, is_normalised=True), shared)
 
 
 def stretch_base(config: Config) -> Config:

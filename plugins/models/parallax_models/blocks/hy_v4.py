@@ -9,23 +9,27 @@ from typing import ClassVar
 import torch
 
 from parallax_backend_torch.api import (
+    ChoosingLayer,
+    Clamp,
     Config,
     GatedMlp,
     HyperConnection,
     HyperHead,
     HyperLayer,
-    HyperPart,
     HyperRule,
+    IndexedAttention,
     Layer,
     Mixer,
     Norm,
     Weights,
+    build_experts,
+    build_groups,
+    build_parts,
+    name_factors,
 )
 from parallax_models import hy_v4
-from parallax_models.blocks.clamped import clamp_experts
-from parallax_models.blocks.deepseek_v3 import build_groups
-from parallax_models.blocks.deepseek_v32 import ChoosingLayer, GlmMoeDsa, IndexedAttention
-from parallax_models.deepseek_v3 import list_sparse
+from parallax_models.blocks.deepseek_v32 import GlmMoeDsa
+from parallax_models.deepseek_v3 import list_sparse, read_experts
 
 CONNECTIONS = "hc_pre.hc_{}_layer", "hc_{}_layer.hc_pre", "hc_{}_layer"
 HEADS = "hc_pre.hc_head", "hc_head.hc_pre", "hc_head"
@@ -63,7 +67,8 @@ class HyV4(GlmMoeDsa):
         weights = find_gate(weights.within("mlp"))
         if not list_sparse(self.config)[index]:
             return GatedMlp(weights)
-        return build_groups(self.config, weights, self.make_route(weights), clamp_experts(self.config, weights))
+        clamp, num = Clamp(self.config.number("swiglu_limit", 10.0)), read_experts(self.config).num
+        return build_groups(self.config, weights, self.make_route(weights), build_experts(weights, num, clamp=clamp))
 
     def build_attention(self, index: int, weights: Weights) -> IndexedAttention:
         """Build attention, with an index if the layer has one."""
@@ -72,14 +77,11 @@ class HyV4(GlmMoeDsa):
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer between streams."""
         attention, mixer, top = self.build_attention(index, weights), self.build_mixer(index, weights), weights.top()
-        norms = [Norm(weights.read_vector(f"{name}.weight"), self.shape.eps) for name in NORMS]
+        norms = [Norm.read(weights, name, self.shape.eps) for name in NORMS]
         mixes = [HyperConnection(find_factors(weights, CONNECTIONS, name, "hc"), self.rule) for name in ("attn", "mlp")]
         is_last = index == self.shape.num_layers - 1
         layer = HyperLayer(
-            parts=(
-                HyperPart(mixes[0], norms[0], lambda x, step, cache: attention(x, None, step, cache)),
-                HyperPart(mixes[1], norms[1], lambda x, *_: mixer(x, None)),
-            ),
+            parts=build_parts(mixes, norms, attention, mixer),
             num_new=0 if index else self.rule.num,
             head=HyperHead(find_factors(top, HEADS, "", "hc_head"), self.rule) if is_last else None,
         )
@@ -99,5 +101,4 @@ def find_gate(weights: Weights, part: str = "") -> Weights:
 def find_factors(weights: Weights, places: Sequence[str], name: str, prefix: str) -> Weights:
     """Return the weights of `HyperFactors`, from the first place where a checkpoint has them."""
     found = next((place for place in places if weights.has(f"{place.format(name)}.{prefix}_fn")), places[-1])
-    names = {short: f"{prefix}_{short}" for short in ("fn", "base", "scale")}
-    return weights.within(found.format(name)).rename(**names)
+    return name_factors(weights.within(found.format(name)), prefix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from parallax_backend_torch.api import (
     FULL,
+    NUMBERED,
     CacheSpec,
     Config,
     GatedMlp,
@@ -14,14 +15,14 @@ from parallax_backend_torch.api import (
     Mixer,
     Weights,
     build_experts,
+    build_groups,
 )
 from parallax_models import kimi_linear
-from parallax_models.blocks.deepseek_v3 import DeepseekV3, build_groups, read_route
+from parallax_models.blocks.deepseek_v3 import DeepseekV3
 from parallax_models.deepseek_v3 import list_sparse, read_experts
 
 EPS = 1e-6
 """The eps of the norms of latents."""
-EXPERT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 PLACES = "block_sparse_moe", "mlp"
 """Where checkpoints have the MLP of a layer, and its experts."""
 
@@ -52,8 +53,8 @@ class KimiLinear(DeepseekV3):
         weights = weights.within(next((each for each in PLACES if weights.has(f"{each}.{name}.weight")), PLACES[0]))
         if not is_sparse:
             return GatedMlp(weights)
-        experts = build_experts(weights.rename(**EXPERT), read_experts(self.config).num)
-        return build_groups(self.config, weights, read_route(self.config, weights), experts)
+        experts = build_experts(weights.rename(**NUMBERED), read_experts(self.config).num)
+        return build_groups(self.config, weights, self.make_route(weights), experts)
 
 
 def read_delta(config: Config) -> KimiSizes:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from parallax_backend_torch.api import (
     FULL,
+    NUMBERED,
     CacheSpec,
     Config,
     Decoder,
@@ -48,7 +49,7 @@ class Lfm2(Decoder):
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer."""
-        return super().build_layer(index, weights.rename(**LAYER, gate_proj="w1", up_proj="w3", down_proj="w2"))
+        return super().build_layer(index, weights.rename(**LAYER, **NUMBERED))
 
 
 class Lfm2Moe(Lfm2):

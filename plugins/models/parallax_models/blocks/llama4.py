@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from parallax_backend_torch.api import (
-    Attention,
     Choice,
+    ChosenAttention,
     Config,
     Decoder,
     Expert,
+    Experts,
     GatedMlp,
-    Heads,
     LayerCache,
     Look,
     Mixer,
     Norm,
-    Packed,
     SeenRow,
     SlotMapping,
     Step,
+    Warmth,
     Weights,
     find_longest,
     list_rows,
@@ -31,69 +31,35 @@ from parallax_models import llama4
 
 
 @dataclass(frozen=True, slots=True)
-class Temperature:
-    """The factor of queries without positions, which grows by the logarithm of the position."""
+class Chunks:
+    """Chooses the tokens of a token's own chunk; see `ChosenAttention`."""
 
-    scale: float
-    floor: float
+    size: int
+    """The number of tokens in a chunk; 0: all."""
 
-    def __call__(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the factor at each position."""
-        return 1 + self.scale * torch.log1p(torch.floor((positions + 1) / self.floor))
-
-
-class ChunkAttention(Attention):
-    """Attention to the tokens of a token's own chunk; see `Attention`.
-
-    Args:
-        weights: as in `Attention`.
-        heads: the numbers of heads.
-        look: the other options.
-        chunk: the number of tokens in a chunk; 0: all.
-    """
-
-    is_steady = False
-
-    def __init__(self, weights: Weights, heads: Heads, look: Look, chunk: int) -> None:
-        super().__init__(weights, heads, look)
-        self.is_plain, self._chunk = False, chunk
-        if look.norms_last:
-            self.norms = [Norm(weights.factory.make_vector(torch.ones(heads.width)), look.eps)] * 2
-
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the output plus ``residual``: [tokens, width of the model]."""
-        places, choices = cache.places, None
-        assert isinstance(places, SlotMapping)
-        if 0 < self._chunk < find_longest(places):
-            choices = [self._choose(row) for row in list_rows(places, x.device)]
-        return self.back.apply(self.look(self.into.apply(x), step, cache, choices), residual)
+    def __call__(self, x: torch.Tensor, step: Step, cache: LayerCache) -> list[Choice] | None:  # noqa: ARG002 -- of an index
+        """Return the tokens that those of a step attend to."""
+        assert isinstance(cache.places, SlotMapping)
+        if not 0 < self.size < find_longest(cache.places):
+            return None
+        return [self._choose(row) for row in list_rows(cache.places, x.device)]
 
     def _choose(self, row: SeenRow) -> Choice:
-        within = torch.arange(min(self._chunk, len(row.slots)), device=row.slots.device)
+        within = torch.arange(min(self.size, len(row.slots)), device=row.slots.device)
         positions = row.positions[:, None]
-        chosen = positions // self._chunk * self._chunk + within
-        return Choice(
-            row.part, row.slots[chosen.clamp(max=len(row.slots) - 1)][:, None], (chosen <= positions)[:, None]
-        )
+        chosen = positions // self.size * self.size + within
+        slots = row.slots[chosen.clamp(max=len(row.slots) - 1)]
+        return Choice(row.part, slots[:, None], (chosen <= positions)[:, None])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ScaledExperts:
-    """Experts whose inputs, not outputs, are scaled by their shares, and one that every token meets."""
+class ScaledExperts(Experts):
+    """Experts whose inputs, not outputs, are scaled by their shares."""
 
-    router: Packed
-    experts: Sequence[Expert]
-    num_chosen: int
-    shared: GatedMlp
-
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """Return the sum of the experts' outputs plus ``residual``: [tokens, width]."""
-        best, chosen = self.router.apply(x).float().topk(self.num_chosen, dim=-1)
-        out, shares = self.shared(x, residual), best.sigmoid().to(x.dtype)
-        for number in chosen.unique().tolist():
-            tokens, places = (chosen == number).nonzero(as_tuple=True)
-            out.index_add_(0, tokens, self.experts[number](x[tokens] * shares[tokens, places, None]))
-        return out
+    def run_expert(
+        self, expert: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, shares: torch.Tensor
+    ) -> torch.Tensor:
+        """Return what an expert adds for some tokens."""
+        return expert(x * shares)
 
 
 class Llama4(Decoder):
@@ -110,13 +76,17 @@ class Llama4(Decoder):
         if self.rotated[index]:
             return replace(self.look, is_paired=True, norms_last=self.config.flag("use_qk_norm", default=True))
         is_warm = bool(self.config.raw.get("attn_temperature_tuning", True))  # older files have a number
-        warm = Temperature(self.config.number("attn_scale", 0.1), self.config.number("floor_scale", 8192))
+        warm = Warmth(self.config.number("attn_scale", 0.1), self.config.number("floor_scale", 8192), first=1)
         return replace(self.look, rope=None, warm=warm if is_warm else None)
 
-    def build_attention(self, index: int, weights: Weights) -> ChunkAttention:
+    def build_attention(self, index: int, weights: Weights) -> ChosenAttention:
         """Build attention, to the chunk of a token or to all tokens."""
         chunk = self.config.count("attention_chunk_size", default=8192) if self.kinds[index] == llama4.CHUNKED else 0
-        return ChunkAttention(weights.within("self_attn"), self.heads, self.find_look(index), chunk)
+        weights, look = weights.within("self_attn"), self.find_look(index)
+        made = ChosenAttention(weights, self.heads, look, Chunks(chunk))
+        if look.norms_last:
+            made.norms = [Norm.plain(weights, self.heads.width, look.eps)] * 2
+        return made
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts and one that every token meets, or an MLP."""
@@ -127,9 +97,14 @@ class Llama4(Decoder):
         return ScaledExperts(
             router=weights.make_linear("router", purpose="router"),
             experts=[
-                Expert(*(weights.keep_linear(each.T.contiguous(), None) for each in pair))
-                for pair in zip(*stacks, strict=True)
+                Expert(weights.keep_linear(into.T.contiguous(), None), weights.keep_linear(back.T.contiguous(), None))
+                for into, back in zip(*stacks, strict=True)
             ],
-            num_chosen=self.config.count("num_experts_per_tok"),
+            route=self._route,
             shared=GatedMlp(weights.within("shared_expert")),
         )
+
+    def _route(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose the best experts; the share of each is a sigmoid."""
+        best, chosen = scores.topk(self.config.count("num_experts_per_tok"), dim=-1)
+        return chosen, best.sigmoid()

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import Config, Decoder, Experts, GroupRoute, Weights, build_experts
+from parallax_backend_torch.api import (
+    NUMBERED,
+    Config,
+    Decoder,
+    Experts,
+    GroupRoute,
+    Weights,
+    build_experts,
+)
 from parallax_models.mixtral import read_experts
 
 
@@ -17,6 +25,6 @@ class MiniMaxM2(Decoder):
     def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
         """Build experts."""
         experts = read_experts(self.config)
-        weights = weights.within("block_sparse_moe").rename(gate_proj="w1", up_proj="w3", down_proj="w2")
+        weights = weights.within("block_sparse_moe").rename(**NUMBERED)
         route = GroupRoute(num_chosen=experts.num_chosen, correction=weights.read_vector("e_score_correction_bias"))
         return Experts(weights.make_linear("gate", purpose="router"), build_experts(weights, experts.num), route)

@@ -8,16 +8,16 @@ import torch
 from torch.nn import functional
 
 from parallax_backend_torch.api import (
+    NUMBERED,
     Attention,
     CacheSpec,
     Choice,
+    ChosenAttention,
     Config,
     Decoder,
     Experts,
     GroupRoute,
-    Heads,
     LayerCache,
-    Look,
     Mixer,
     Norm,
     Rope,
@@ -25,17 +25,19 @@ from parallax_backend_torch.api import (
     SlotMapping,
     Step,
     Weights,
+    build_clamped,
+    build_experts,
     find_longest,
     list_rows,
     rotate,
     split_tokens,
 )
 from parallax_models import minimax_m3
-from parallax_models.blocks.gpt_oss import GptOssExpert
+from parallax_models.blocks.gpt_oss import read_clamp
+from parallax_models.deepseek_v3 import list_sparse
 from parallax_models.mixtral import read_experts
 
 INDEX = {"q_proj": "index_q_proj", "k_proj": "index_k_proj", "q_norm": "index_q_norm", "k_norm": "index_k_norm"}
-EXPERT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +68,18 @@ class BlockIndex:
     def __init__(self, weights: Weights, sizes: BlockSizes, rope: Rope, eps: float) -> None:
         self.sizes, self._rope = sizes, rope
         self._query, self._key = weights.make_linear("q_proj"), weights.make_linear("k_proj")
-        norms = (Norm(weights.read_vector(f"{name}_norm.weight"), eps, 1.0) for name in ("q", "k"))
-        self._query_norm, self._key_norm = norms
+        self._query_norm, self._key_norm = (Norm.read(weights, f"{name}_norm", eps, 1.0) for name in ("q", "k"))
 
-    def store(self, x: torch.Tensor, step: Step, kept: torch.Tensor, places: SlotMapping) -> None:
-        """Write the keys of the new tokens to their slots."""
+    def __call__(self, x: torch.Tensor, step: Step, cache: LayerCache) -> list[Choice] | None:
+        """Keep the keys of the new tokens, and return the tokens of the best blocks for each; None: all are chosen."""
+        sizes, places, kept = self.sizes, cache.places, cache.kept[-1]
+        assert isinstance(places, SlotMapping)
         key = self._key_norm(self._key.apply(x)[:, None])
         rotate(key, step.find_angles(self._rope))
         kept[places.slots] = key.to(kept.dtype)
-
-    def choose(self, x: torch.Tensor, step: Step, kept: torch.Tensor, places: SlotMapping) -> list[Choice]:
-        """Return the tokens of the best blocks for each token, from stored keys."""
-        query = self._query_norm(self._query.apply(x).unflatten(1, (self.sizes.num_heads, -1)))
+        if find_longest(places) <= sizes.num_chosen * sizes.block:
+            return None
+        query = self._query_norm(self._query.apply(x).unflatten(1, (sizes.num_heads, -1)))
         rotate(query, step.find_angles(self._rope))
         return [self._choose_row(query[row.part].float(), row, kept) for row in list_rows(places, x.device)]
 
@@ -106,37 +108,6 @@ class BlockIndex:
         return ranks.scatter(-1, local.expand(-1, sizes.num_heads, -1), torch.inf)
 
 
-class BlockAttention(Attention):
-    """Attention to the tokens of chosen blocks; see `Attention`.
-
-    Args:
-        weights: with those of the index beside those of attention.
-        heads: the numbers of heads.
-        look: the other options.
-        sizes: the sizes of the index.
-    """
-
-    is_steady = False
-
-    def __init__(self, weights: Weights, heads: Heads, look: Look, sizes: BlockSizes) -> None:
-        super().__init__(weights, heads, look)
-        assert look.rope, "every layer knows positions"
-        self.is_plain = False
-        self._index = BlockIndex(weights.rename(**INDEX), sizes, look.rope, look.eps)
-
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the output plus ``residual``: [tokens, width of the model]."""
-        *kept, keys = cache.kept
-        places, sizes = cache.places, self._index.sizes
-        assert isinstance(places, SlotMapping)
-        self._index.store(x, step, keys, places)
-        choices = None
-        if find_longest(places) > sizes.num_chosen * sizes.block:
-            choices = self._index.choose(x, step, keys, places)
-        found = self.look(self.into.apply(x), step, LayerCache(kept, places), choices)
-        return self.back.apply(found, residual)
-
-
 class MiniMaxM3(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
@@ -148,8 +119,8 @@ class MiniMaxM3(Decoder):
         self.shape = replace(self.shape, norm_offset=1.0)
         self.look = replace(self.look, norm_offset=1.0)
         self.have_index = minimax_m3.list_indexed(config)
-        self.have_experts = minimax_m3.list_sparse(config)
-        self.clamps = config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)
+        self.have_experts = list_sparse(config)
+        self.clamp = read_clamp(config)
         self.sizes = BlockSizes(
             num_heads=config.count("index_n_heads", default=4),
             width=config.count("index_head_dim", default=128),
@@ -166,25 +137,21 @@ class MiniMaxM3(Decoder):
     def build_attention(self, index: int, weights: Weights) -> Attention:
         """Build attention, to chosen blocks or to all tokens."""
         weights = weights.within("self_attn")
-        if self.have_index[index]:
-            return BlockAttention(weights, self.heads, self.look, self.sizes)
-        return Attention(weights, self.heads, self.look)
+        if not self.have_index[index] or self.look.rope is None:
+            return Attention(weights, self.heads, self.look)
+        chosen = BlockIndex(weights.rename(**INDEX), self.sizes, self.look.rope, self.look.eps)
+        return ChosenAttention(weights, self.heads, self.look, chosen)
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts and one that every token meets, or an MLP."""
         if not self.have_experts[index]:
-            return self.build_mlp(weights.within("mlp"))
-        num, weights = read_experts(self.config).num, weights.within("block_sparse_moe")
+            return build_clamped(weights.within("mlp"), self.clamp)
+        experts, weights = read_experts(self.config), weights.within("block_sparse_moe")
         route = GroupRoute(
-            num_chosen=read_experts(self.config).num_chosen,
+            num_chosen=experts.num_chosen,
             correction=weights.read_vector("e_score_correction_bias"),
             scale=self.config.number("routed_scaling_factor", 2.0),
         )
-        experts = [self.build_mlp(weights.within(f"experts.{number}").rename(**EXPERT)) for number in range(num)]
-        router = weights.make_linear("gate", purpose="router")
-        return Experts(router, experts, route, self.build_mlp(weights.within("shared_experts")))
-
-    def build_mlp(self, weights: Weights) -> GptOssExpert:
-        """Build gate, up and down."""
-        into, back = weights.make_linear("gate_proj", "up_proj"), weights.make_linear("down_proj")
-        return GptOssExpert(into, back, *self.clamps)
+        router, shared = weights.make_linear("gate", purpose="router"), weights.within("shared_experts")
+        made = build_experts(weights.rename(**NUMBERED), experts.num, clamp=self.clamp)
+        return Experts(router, made, route, build_clamped(shared, self.clamp))

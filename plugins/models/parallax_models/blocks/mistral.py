@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import torch
+from dataclasses import replace
 
 from parallax_backend_torch.api import (
+    NUMBERED,
     Config,
     Decoder,
     Experts,
     SoftmaxRoute,
+    Warmth,
     Weights,
     build_experts,
     read_rope,
 )
 from parallax_models.mistral import read_window
 from parallax_models.mixtral import read_experts
-
-
-@dataclass(frozen=True, slots=True)
-class Warmth:
-    """The factor of queries, which grows by the logarithm of the position in units of the trained context."""
-
-    beta: float
-    trained: float
-
-    def __call__(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the factor at each position."""
-        return 1 + self.beta * torch.log1p(torch.floor(positions / self.trained))
 
 
 class Mistral(Decoder):
@@ -53,7 +41,7 @@ class Mixtral(Decoder):
     def build_mixer(self, index: int, weights: Weights) -> Experts:  # noqa: ARG002 -- every layer is alike
         """Build experts."""
         experts = read_experts(self.config)
-        weights = weights.within("block_sparse_moe").rename(gate_proj="w1", up_proj="w3", down_proj="w2")
+        weights = weights.within("block_sparse_moe").rename(**NUMBERED)
         router = weights.make_linear("gate", purpose="router")
         return Experts(
             router, build_experts(weights, experts.num), SoftmaxRoute(experts.num_chosen, is_normalised=True)

@@ -10,6 +10,7 @@ from parallax_backend_torch.api import (
     Config,
     Decoder,
     Experts,
+    GroupRoute,
     Layer,
     LayerCache,
     Looker,
@@ -22,7 +23,6 @@ from parallax_backend_torch.api import (
     Weights,
     check_choice,
 )
-from parallax_models.blocks.deepseek_v3 import read_route
 from parallax_models.nemotron_h import ATTENTION, MAMBA, MLP, read_kinds
 
 
@@ -100,14 +100,14 @@ class NemotronH(Decoder):
         return Experts(
             weights.make_linear("gate", purpose="router"),
             [SquaredMlp(weights.within(f"experts.{number}")) for number in range(num)],
-            read_route(self.config, weights),
+            GroupRoute.read(self.config, weights),
             SquaredMlp(weights.within("shared_experts")),
             latent,
         )
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer of one part."""
-        norm = Norm(weights.read_vector("norm.weight"), self.shape.eps)
+        norm = Norm.read(weights, "norm", self.shape.eps)
         if self.kinds[index] in (MAMBA, ATTENTION):
             return LookerLayer(norm, self.build_attention(index, weights))
         return MixerLayer(norm, self.build_mixer(index, weights))

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from parallax_backend_torch.api import FULL, SLIDING, Config, Decoder, Layer, Look, Weights, build_normed, make_rope
+from parallax_backend_torch.api import (
+    FULL,
+    SLIDING,
+    Config,
+    Decoder,
+    Layer,
+    Weights,
+    build_normed,
+    make_rope,
+)
 from parallax_models.olmo3 import ADAPTER
 
 NORMS = ("", "post_attention_layernorm", "", "post_feedforward_layernorm")
@@ -21,11 +28,6 @@ class Olmo3(Decoder):
             FULL: make_rope(config, self.heads.width, FULL),
             SLIDING: make_rope(plain, self.heads.width, SLIDING),
         }
-
-    def find_look(self, index: int) -> Look:
-        """Return the options of attention in a layer, with the rope of its kind."""
-        window = self.windows[index]
-        return replace(self.look, window=window, rope=self.ropes[SLIDING if window else FULL])
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer."""

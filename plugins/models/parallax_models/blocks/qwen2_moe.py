@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import Config, Decoder, GatedMlp, Mixer, SoftmaxRoute, Weights
-from parallax_models.blocks.qwen3_next import build_shared
+from parallax_backend_torch.api import (
+    Config,
+    Decoder,
+    GatedMlp,
+    Mixer,
+    SoftmaxRoute,
+    Weights,
+    build_shared,
+)
 from parallax_models.qwen2_moe import ADAPTER
 from parallax_models.qwen3_moe import has_experts, read_experts
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import torch
+from dataclasses import replace
 
 from parallax_backend_torch.api import (
     FULL,
@@ -13,29 +11,15 @@ from parallax_backend_torch.api import (
     Config,
     Decoder,
     DeltaNet,
-    Experts,
     GatedMlp,
     Mixer,
     NetSizes,
-    Packed,
     SoftmaxRoute,
     Weights,
-    build_experts,
+    build_shared,
 )
 from parallax_models.qwen3_moe import has_experts, read_experts
 from parallax_models.qwen3_next import read_kinds
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class SharedExpert:
-    """The shared expert, which runs for every token, weighted by its gate."""
-
-    mlp: GatedMlp
-    gate: Packed
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the output: [tokens, width]."""
-        return self.mlp(x, None) * self.gate.apply(x).sigmoid()
 
 
 class Qwen3Next(Decoder):
@@ -72,10 +56,3 @@ class Qwen3Next(Decoder):
         experts = read_experts(self.config)
         route = SoftmaxRoute(experts.num_chosen, self.config.flag("norm_topk_prob", default=True))
         return build_shared(weights, experts.num, route)
-
-
-def build_shared(weights: Weights, num: int, route: SoftmaxRoute) -> Experts:
-    """Return experts beside a shared one with a gate, from the weights of a layer's MLP."""
-    gate = weights.make_linear("shared_expert_gate", purpose="router")
-    shared = SharedExpert(GatedMlp(weights.within("shared_expert")), gate)
-    return Experts(weights.make_linear("gate", purpose="router"), build_experts(weights, num), route, shared)

@@ -12,15 +12,13 @@ from parallax_backend_torch.api import (
     FULL,
     Attention,
     CacheSpec,
-    Carried,
     Choice,
+    ChosenAttention,
     Config,
     DeltaNet,
-    Heads,
+    HyperLayer,
     Layer,
     LayerCache,
-    Look,
-    Looker,
     Mixer,
     NgramHashes,
     Norm,
@@ -33,17 +31,20 @@ from parallax_backend_torch.api import (
     Step,
     StreamGate,
     StreamNorm,
+    StreamPart,
     Weights,
+    build_parts,
+    build_shared,
     choose_blocks,
     convolve,
     find_longest,
     list_rows,
     read_kernel,
     rotate,
-    split_tokens,
+    score_keys,
 )
 from parallax_models import qwen4_exp
-from parallax_models.blocks.qwen3_next import Qwen3Next, build_shared
+from parallax_models.blocks.qwen3_next import Qwen3Next
 from parallax_models.qwen3_moe import read_experts
 
 MIXER = "hyper_connection_mixer"
@@ -70,7 +71,7 @@ class Ngrams:
         self._kernel = read_kernel(weights.within("conv1d"), len(hashes.multipliers))
 
     def __call__(self, streams: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return what is added to ``streams``, both [tokens, streams, width]."""
+        """Return the streams with what is added to them, both [tokens, streams, width]."""
         *_, inputs, ids = cache.kept
         assert isinstance(cache.places, Slots)
         key_norm, query_norm, conv_norm = self._norms
@@ -80,7 +81,7 @@ class Ngrams:
         gates = (scores.abs().clamp(min=LEAST).sqrt() * scores.sign()).sigmoid()
         values = gates * self._value.apply(rows).float()[:, None]
         mixed = convolve(conv_norm(values).flatten(1), self._kernel, cache.places, inputs)
-        return (values + functional.silu(mixed).view_as(values)).to(streams.dtype)
+        return streams + (values + functional.silu(mixed).view_as(values)).to(streams.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,12 @@ class BlockIndex:
     def __init__(self, weights: Weights, sizes: BlockSizes, rope: Rope, eps: float) -> None:
         self.sizes, self._rope = sizes, rope
         self._into = weights.make_linear("index_qk_proj")
-        norms = (Norm(weights.read_vector(f"{name}_layernorm.weight"), eps, 1.0) for name in ("q", "k"))
-        self._query_norm, self._key_norm = norms
+        self._query_norm, self._key_norm = (Norm.read(weights, f"{name}_layernorm", eps, 1.0) for name in ("q", "k"))
 
-    def choose(self, x: torch.Tensor, step: Step, kept: torch.Tensor, places: SlotMapping) -> list[Choice] | None:
+    def __call__(self, x: torch.Tensor, step: Step, cache: LayerCache) -> list[Choice] | None:
         """Keep the keys of the new tokens, and return the tokens of the best blocks for each; None: all are chosen."""
-        sizes = self.sizes
+        sizes, places, kept = self.sizes, cache.places, cache.kept[-1]
+        assert isinstance(places, SlotMapping)
         mixed = self._into.apply(x).unflatten(1, (-1, sizes.width))
         kept[places.slots] = mixed[:, sizes.num_heads :].to(kept.dtype)
         if find_longest(places) // sizes.block <= sizes.num_chosen:
@@ -127,61 +128,10 @@ class BlockIndex:
         raw = kept[row.slots[: count * sizes.block], 0].float().unflatten(0, (count, sizes.block))
         keys = self._key_norm(raw.mean(1).to(kept.dtype)[:, None])
         rotate(keys, self._rope.find_angles(torch.arange(count, device=query.device) * sizes.block))
-        found = []
-        for part in split_tokens(len(query), sizes.num_heads * count):
-            scores = functional.relu(query[part] @ keys[:, 0].float().T).sum(1)
-            found.append(choose_blocks(scores, row.positions[part], sizes.block, sizes.num_chosen))
+        parts = score_keys(query, None, keys[:, 0])
+        found = [choose_blocks(each, row.positions[part], sizes.block, sizes.num_chosen) for part, each in parts]
         chosen = torch.cat(found)[:, None]
         return Choice(row.part, row.slots[chosen.clamp(min=0)], chosen >= 0)
-
-
-class BlockAttention(Attention):
-    """Attention to the tokens of chosen blocks; see `Attention`.
-
-    Args:
-        weights: with those of the index under ``indexer``.
-        heads: the numbers of heads.
-        look: the other options.
-        sizes: the sizes of the index.
-    """
-
-    is_steady = False
-
-    def __init__(self, weights: Weights, heads: Heads, look: Look, sizes: BlockSizes) -> None:
-        super().__init__(weights, heads, look)
-        assert look.rope, "every layer knows positions"
-        self._index = BlockIndex(weights.within("indexer"), sizes, look.rope, look.eps)
-
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the output plus ``residual``: [tokens, width of the model]."""
-        *kept, keys = cache.kept
-        assert isinstance(cache.places, SlotMapping)
-        choices = self._index.choose(x, step, keys, cache.places)
-        found = self.look(self.into.apply(x), step, LayerCache(kept, cache.places), choices)
-        return self.back.apply(found, residual)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class StreamLayer:
-    """A layer on several streams: the first of a model makes them of the embedding, and the last mixes them."""
-
-    num: int
-    ngrams: Ngrams | None
-    looker: tuple[StreamGate, Looker]
-    mixer: tuple[StreamGate, Mixer]
-    end: StreamGate | None
-
-    def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
-        """Return the planes after the layer."""
-        streams = carried.hidden
-        if streams.ndim == len(("tokens", "width")):
-            streams = streams[:, None].expand(-1, self.num, -1)
-        if self.ngrams is not None:
-            streams = streams + self.ngrams(streams, step, cache)
-        (before, looker), (between, mixer) = self.looker, self.mixer
-        streams = before.run(streams, lambda x: looker(x, None, step, cache))
-        streams = between.run(streams, lambda x: mixer(x, None))
-        return carried.replace(self.end.mix(streams) if self.end is not None else streams)
 
 
 class Qwen4Exp(Qwen3Next):
@@ -214,8 +164,10 @@ class Qwen4Exp(Qwen3Next):
 
     def build_attention(self, index: int, weights: Weights) -> Attention | DeltaNet:
         """Build attention to chosen blocks, or a delta net."""
-        if self.kinds[index] == FULL:
-            return BlockAttention(weights.within("self_attn"), self.heads, self.look, self.index)
+        if self.kinds[index] == FULL and self.look.rope is not None:
+            weights = weights.within("self_attn")
+            chosen = BlockIndex(weights.within("indexer"), self.index, self.look.rope, self.shape.eps)
+            return ChosenAttention(weights, self.heads, self.look, chosen)
         return DeltaNet(weights.within("linear_attn"), self.sizes, self.shape.eps, self.gate)
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:  # noqa: ARG002 -- every layer is alike
@@ -226,14 +178,14 @@ class Qwen4Exp(Qwen3Next):
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer."""
+        gates = [self._build_gate(weights, f"{name}_hyper_connection") for name in ("attn", "mlp")]
+        attention, mixer = self.build_attention(index, weights), self.build_mixer(index, weights)
+        parts: list[StreamPart] = [*build_parts(gates, (None, None), attention, mixer)]
+        if index in self.tables:
+            parts.insert(0, self._build_ngrams(index, weights.within("ple")))
         is_last = index + 1 == self.shape.num_layers
-        return StreamLayer(
-            num=self.num_streams,
-            ngrams=self._build_ngrams(index, weights.within("ple")) if index in self.tables else None,
-            looker=(self._build_gate(weights, "attn_hyper_connection"), self.build_attention(index, weights)),
-            mixer=(self._build_gate(weights, "mlp_hyper_connection"), self.build_mixer(index, weights)),
-            end=self._build_gate(weights.top(), MIXER) if is_last else None,
-        )
+        end = self._build_gate(weights.top(), MIXER).mix if is_last else None
+        return HyperLayer(parts, 0 if index else self.num_streams, end)
 
     def _build_gate(self, weights: Weights, name: str) -> StreamGate:
         return StreamGate(weights.within(name), self.num_streams, self.shape.eps)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from torch.nn import functional
 
 from parallax_backend_torch.api import (
     FULL,
     SLIDING,
     Attention,
     CacheSpec,
+    Clamp,
+    ClampedMlp,
     Config,
     Decoder,
     Experts,
@@ -22,9 +22,9 @@ from parallax_backend_torch.api import (
     LayerCache,
     Look,
     Mixer,
-    Packed,
     Step,
     Weights,
+    build_clamped,
     make_rope,
 )
 from parallax_models import step3p5
@@ -52,23 +52,6 @@ class GatedHeads:
         return inner.back.apply((found * self._gate.apply(x).sigmoid()[..., None]).flatten(1), residual)
 
 
-@dataclass(frozen=True, slots=True)
-class ClampedMlp:
-    """Gate, up and down; the gate is clamped after its activation, from above, and up from both sides."""
-
-    into: Packed
-    """The rows of gate, then those of up."""
-    back: Packed
-    limit: float
-    """Infinite: no limit."""
-
-    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the output plus ``residual``: [tokens, width]."""
-        gate, up = self.into.apply(x).chunk(2, dim=1)
-        gate, up = functional.silu(gate).clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return self.back.apply(gate * up, residual)
-
-
 class Step3p5(Decoder):
     """See `parallax_backend_torch.api.Model`."""
 
@@ -93,10 +76,6 @@ class Step3p5(Decoder):
         found = step3p5.read_heads(self.config, self.kinds[index])
         return replace(self.heads, queries=found.queries // found.width)
 
-    def find_look(self, index: int) -> Look:
-        """Return the options of attention in a layer, with the rope of its kind."""
-        return replace(super().find_look(index), rope=self.ropes[self.kinds[index]])
-
     def build_attention(self, index: int, weights: Weights) -> GatedHeads:
         """Build attention with gates."""
         return GatedHeads(weights.within("self_attn"), self.find_heads(index), self.find_look(index))
@@ -105,32 +84,30 @@ class Step3p5(Decoder):
         """Build experts and one that every token meets, or an MLP."""
         shared_limit = find_limit(self.config, "swiglu_limits_shared", index)
         if not list_sparse(self.config, step3p5.DENSE_LAYERS)[index]:
-            return build_clamped(weights.within("mlp"), shared_limit)
-        shared = build_clamped(weights.within("share_expert"), shared_limit)
+            return build_mlp(weights.within("mlp"), shared_limit)
+        shared = build_mlp(weights.within("share_expert"), shared_limit)
         weights = weights.within("moe")
         route = GroupRoute(
             num_chosen=read_experts(self.config).num_chosen,
             correction=weights.read_vector("router_bias"),
             scale=self.config.number("moe_router_scaling_factor", 1.0),
         )
-        limit = find_limit(self.config, "swiglu_limits", index)
+        clamp = Clamp(find_limit(self.config, "swiglu_limits", index), is_late=True)
         stacks = (weights.read_plain(f"{name}_proj.weight") for name in ("gate", "up", "down"))
-        experts: list[Callable[[torch.Tensor], torch.Tensor]] = [
-            ClampedMlp(weights.keep_linear(torch.cat([gate, up]), None), weights.keep_linear(down, None), limit)
+        experts = [
+            ClampedMlp(weights.keep_linear(torch.cat([gate, up]), None), weights.keep_linear(down, None), clamp)
             for gate, up, down in zip(*stacks, strict=True)
         ]
         router = weights.make_linear("gate", purpose="router")
-        return Experts(router, experts, route, lambda x: shared(x, None))
+        return Experts(router, experts, route, shared)
 
 
 def find_limit(config: Config, name: str, index: int) -> float:
     """Return the limit of a layer's MLP; 0 in config.json means none."""
     limits = config.raw.get(name) or []
-    return float(limits[index] or torch.inf) if index < len(limits) else torch.inf
+    return float(limits[index] or 0) if index < len(limits) else 0.0
 
 
-def build_clamped(weights: Weights, limit: float) -> Mixer:
+def build_mlp(weights: Weights, limit: float) -> GatedMlp | ClampedMlp:
     """Return an MLP with a limit, or without."""
-    if limit == torch.inf:
-        return GatedMlp(weights)
-    return ClampedMlp(weights.make_linear("gate_proj", "up_proj"), weights.make_linear("down_proj"), limit)
+    return build_clamped(weights, Clamp(limit, is_late=True)) if limit else GatedMlp(weights)
