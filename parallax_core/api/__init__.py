@@ -33,14 +33,12 @@ from parallax_core.base.ids import (
     name_machine,
 )
 from parallax_core.base.json_scan import JsonScan
-from parallax_core.base.lark import write_pattern
 from parallax_core.base.machine import Machine
 from parallax_core.base.offline import is_offline
 from parallax_core.base.printable import make_printable
 from parallax_core.base.private_folder import make_private_folder
 from parallax_core.base.processes import ChildProcess
 from parallax_core.base.refs import Ref
-from parallax_core.base.schema_refs import JsonSchema, follow_references, localize_references, move_references
 from parallax_core.checkpoint.config_reader import ConfigReader, count_layers
 from parallax_core.checkpoint.reader import find_missing, read_config, read_tensors
 from parallax_core.checkpoint.weights_version import identify_weights
@@ -265,15 +263,12 @@ __all__ = [  # noqa: RUF022 -- in groups
     "bare_environment",
     "cache_folder",
     "engine_environment",
-    "follow_references",
     "format_bytes",
     "hookimpl",
     "is_offline",
     "keys_folder",
-    "localize_references",
     "make_private_folder",
     "models_folder",
-    "move_references",
     "read_object",
     "silent",
     "state_folder",
@@ -495,13 +490,11 @@ __all__ = [  # noqa: RUF022 -- in groups
     "GrammarWriter",
     "Informed",
     "JsonScan",
-    "JsonSchema",
     "Parser",
     "ParserSpec",
     "Piece",
     "Reasoning",
     "ToolCall",
-    "write_pattern",
     # API dialects; `parallax_core.api.dialect` has the rest
     "BodySpec",
     "Dialect",

@@ -41,6 +41,7 @@ ENGINE = (
 PLUGINS = (
     "backend_*",
     "engines",
+    "grammar_tools",
     "models",
     "netcheck",
     "sampling_*",

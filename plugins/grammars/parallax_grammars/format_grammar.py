@@ -8,8 +8,10 @@ from typing import Protocol
 
 import msgspec
 
-from parallax_core.api import AllowedAnswers, GrammarWriter, InvalidRequest, write_pattern
-from parallax_core.api.grammars import AskedAnswer, Grammar, JsonSchema
+from parallax_core.api import AllowedAnswers, GrammarWriter, InvalidRequest
+from parallax_core.api.grammars import AskedAnswer, Grammar
+from parallax_grammar_tools.lark import write_pattern
+from parallax_grammar_tools.schema_refs import JsonSchema
 from parallax_grammars.call_forms import CallFormWriter
 from parallax_grammars.json_calls import MAX_CALLS, write_json_rule
 

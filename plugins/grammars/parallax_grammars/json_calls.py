@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from parallax_core.api import localize_references, move_references
-from parallax_core.api.grammars import Grammar, JsonSchema
+from parallax_core.api.grammars import Grammar
+from parallax_grammar_tools.schema_refs import JsonSchema, localize_references, move_references
 
 MAX_CALLS = 16
 """The most calls of an answer."""

@@ -15,14 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from parallax_core.api import BackendFailed, InvalidRequest, ParallaxError
-from parallax_core.api.grammars import (
-    AskedAnswer,
-    Grammar,
-    JsonSchema,
-    WrittenGrammar,
-    localize_references,
-    read_object,
-)
+from parallax_core.api.grammars import AskedAnswer, Grammar, WrittenGrammar, read_object
+from parallax_grammar_tools.schema_refs import JsonSchema, localize_references
 from parallax_grammars.answer_grammar import write_answer
 from parallax_grammars.schema_keywords import drop_neutral, rewrite_schema
 from parallax_grammars.source import translate_whole, unforce

@@ -9,7 +9,7 @@ import json
 from itertools import combinations
 from typing import Any
 
-from parallax_core.api.grammars import JsonSchema, follow_references
+from parallax_grammar_tools.schema_refs import JsonSchema, follow_references
 
 
 def join_choices(part: JsonSchema, root: JsonSchema) -> JsonSchema:

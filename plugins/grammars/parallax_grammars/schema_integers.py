@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parallax_core.api.grammars import VALUES, JsonSchema
+from parallax_grammar_tools.schema_refs import VALUES, JsonSchema
 from parallax_grammars.schema_keywords import NOTES, rewrite_schema
 
 SMALLEST, LARGEST = -(2**63) + 1024, 2**63 - 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parallax_core.api.grammars import IN_OBJECT, VALUES, JsonSchema
+from parallax_grammar_tools.schema_refs import IN_OBJECT, VALUES, JsonSchema
 
 FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"}

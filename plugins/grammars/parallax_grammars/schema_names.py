@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from parallax_core.api import InvalidRequest
-from parallax_core.api.grammars import JsonSchema
+from parallax_grammar_tools.schema_refs import JsonSchema
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

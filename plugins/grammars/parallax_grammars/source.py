@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from parallax_core.api import InvalidRequest
-from parallax_core.api.grammars import Grammar, JsonSchema, localize_references
+from parallax_core.api.grammars import Grammar
+from parallax_grammar_tools.schema_refs import JsonSchema, localize_references
 from parallax_grammars.schema_choices import join_choices
 from parallax_grammars.schema_integers import bound_integers, share_integers
 from parallax_grammars.schema_keywords import drop_neutral, rewrite_schema

@@ -47,6 +47,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
             "chat",
             "cluster",
             "engines",
+            "grammar_tools",
             "grammars",
             "manage",
             "models",

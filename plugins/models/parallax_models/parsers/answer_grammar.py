@@ -10,7 +10,8 @@ import json
 import re
 from collections.abc import Iterable
 
-from parallax_core.api import AllowedAnswers, write_pattern
+from parallax_core.api import AllowedAnswers
+from parallax_grammar_tools.lark import write_pattern
 
 ANY = r"/(.|\n)*/"
 """Any text."""

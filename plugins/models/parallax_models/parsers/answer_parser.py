@@ -6,17 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from parallax_core.api import (
-    AllowedAnswers,
-    AnswerInfo,
-    Content,
-    JsonSchema,
-    Piece,
-    Reasoning,
-    ToolCall,
-    localize_references,
-    write_pattern,
-)
+from parallax_core.api import AllowedAnswers, AnswerInfo, Content, Piece, Reasoning, ToolCall
+from parallax_grammar_tools.lark import write_pattern
+from parallax_grammar_tools.schema_refs import JsonSchema, localize_references
 from parallax_models.parsers.answer_grammar import (
     ANY,
     SPACE,

@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parallax_core.api import InvalidRequest, localize_references
+from parallax_core.api import InvalidRequest
+from parallax_grammar_tools.schema_refs import localize_references
 from parallax_models.parsers.answer_grammar import AnswerGrammar, quote, without
 from parallax_models.parsers.marks import Marks
 from parallax_models.parsers.text_reader import Reading

@@ -6,7 +6,7 @@ import json
 import re
 from typing import ClassVar
 
-from parallax_core.api import move_references
+from parallax_grammar_tools.schema_refs import move_references
 from parallax_models.parsers.answer_grammar import AnswerGrammar, not_after_space, quote
 from parallax_models.parsers.answer_parser import AnswerParser
 from parallax_models.parsers.text_reader import Reading, drop

@@ -6,7 +6,8 @@ import json
 import re
 from typing import ClassVar
 
-from parallax_core.api import InvalidRequest, localize_references
+from parallax_core.api import InvalidRequest
+from parallax_grammar_tools.schema_refs import localize_references
 from parallax_models.parsers.answer_grammar import AnswerGrammar, not_after_space, quote, without
 from parallax_models.parsers.answer_parser import AnswerParser
 from parallax_models.parsers.marks import Marks

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
-from parallax_core.api import InvalidRequest, JsonSchema, follow_references
+from parallax_core.api import InvalidRequest
+from parallax_grammar_tools.schema_refs import JsonSchema, follow_references
 from parallax_models.parsers.xml_values import MOST_DEPTH, list_kinds
 
 NUMERIC = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"})

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from parallax_core.api import InvalidRequest, JsonSchema, follow_references, move_references, write_pattern
+from parallax_core.api import InvalidRequest
+from parallax_grammar_tools.lark import write_pattern
+from parallax_grammar_tools.schema_refs import JsonSchema, follow_references, move_references
 from parallax_models.parsers.answer_grammar import AnswerGrammar, quote, without
 from parallax_models.parsers.schema_leaves import ASSERTING, CHOSEN, TYPED, list_leaves
 from parallax_models.parsers.text_patterns import FORMATS, match_whole

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from parallax_core.api import JsonScan, JsonSchema, follow_references
+from parallax_core.api import JsonScan
+from parallax_grammar_tools.schema_refs import JsonSchema, follow_references
 
 LITERALS = {"True": True, "False": False, "None": None}
 """Python's spelling of JSON's literals, which some models write."""

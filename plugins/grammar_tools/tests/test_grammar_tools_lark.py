@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from llguidance import LLMatcher
 
-from parallax_core.base.lark import write_pattern
+from parallax_grammar_tools.lark import write_pattern
 
 
 @pytest.mark.parametrize(

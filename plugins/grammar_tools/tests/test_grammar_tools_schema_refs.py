@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.base.schema_refs import follow_references, localize_references, move_references
+from parallax_grammar_tools.schema_refs import follow_references, localize_references, move_references
 
 ONE = {"enum": ["a"]}
 HOME = "https://example.org/s.json"

@@ -1,0 +1,1 @@
+"""Helps to write grammars of answers, by schemas and patterns: a library, not a plugin."""
