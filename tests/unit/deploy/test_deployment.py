@@ -5,31 +5,56 @@ import json
 import logging
 import math
 import types
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from parallax_core.api import BackendSpec, ModelFolder, Ref, Request, RequestId, Sampling, Stage, StagePlan, Stream
+from parallax_core.api import (
+    BackendSpec,
+    ModelFolder,
+    Ref,
+    Request,
+    RequestId,
+    Sampling,
+    Stage,
+    StagePlan,
+    Stream,
+    TransportPlan,
+)
+from parallax_core.base.ids import lease_node
+from parallax_core.builtin.inprocess import InProcessTransport
 from parallax_core.cli.serve import _log_limits
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.progress import silent
-from parallax_core.deploy.deployment import Deployment
-from parallax_core.deploy.executors import LocalStages
+from parallax_core.deploy.deployment import Deployment, find_max_length
+from parallax_core.deploy.executors import LocalStages, RemoteStages
 from parallax_core.deploy.fixed import plan_stages, read_limits, read_plan, read_target
 from parallax_core.engine.limits import Limits
+from parallax_core.node.executor.local import LocalExecutor
+from parallax_core.node.membership.registry import NodeRegistry
+from parallax_core.node.membership.spares import SparePool
+from parallax_core.node.pipeline.engine import PipelineEngine
 from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
+from parallax_core.testing.fault import Fault, FaultStage
 from parallax_core.testing.toy import Toy
 from parallax_policies.routing import RoundRobin
+from tests.support.node_services import equip
+from tests.unit.node.cluster import MODEL, Node, joined, make_roles, until
 from tests.unit.tinymodel import write_model
 
 TOY = Toy(layers=("full", "full", "window"))
+BROKEN = "broken"
+"""The device on which the first step fails."""
 
 
 class ToyBackend:
@@ -39,7 +64,8 @@ class ToyBackend:
 
     def open_stage(self, plan: StagePlan) -> Stage:
         self.plans.append(plan)
-        return TOY.open(plan.layers, num_pages=40)
+        stage = TOY.open(plan.layers, num_pages=40)
+        return FaultStage(stage, Fault("die")) if plan.device == BROKEN else stage
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -156,3 +182,115 @@ def test_deployment_is_what_its_plan_asks_for(model: Path, tmp_path: Path) -> No
     assert found.pipeline.grammars is found.text.grammars
     assert (found.routing, found.listening) == (plan.routing, None)
     assert found.text.encode("a") == (ord("a") - ord("!"),)
+
+
+async def test_longest_sequence_is_one_that_every_replica_can_serve_that_was_ready() -> None:
+    openers = [partial(TOY.open, num_pages=40, context=context) for context in (64, 32, 48)]
+    engines = [PipelineEngine(LocalExecutor([opener]), decode) for opener in openers]
+    assert (find_max_length([]), find_max_length(engines)) == (0, 0)
+    for engine in (engines[0], engines[2]):
+        await engine.start()
+    assert find_max_length(engines) == 48
+    for engine in engines:
+        await engine.stop()
+
+
+async def test_loss_is_told_with_the_rank_of_its_replica(tmp_path: Path) -> None:
+    told: list[tuple[int, str]] = []
+    deployment = make_deployment(tmp_path, ParallelConfig(data_parallel=2, devices=("sound", BROKEN)))
+    engines = deployment.make_engines(lambda rank, reason: told.append((rank, reason)))
+    request = Request(id=RequestId("1"), prompt=(1,), max_tokens=2, sampling=Sampling(temperature=0))
+    for engine, expected in zip(engines, (TOY.continuation((1,), 2), []), strict=True):
+        await engine.start()
+        assert await collect(engine.submit(request)) == expected
+        await engine.stop()
+    assert [rank for rank, _ in told] == [1]
+
+
+@asynccontextmanager
+async def open_remote(
+    folder: Path, num_spares: int = 0, *, starts: bool = True, **given: Any
+) -> AsyncIterator[Deployment]:
+    """Yield a deployment whose stages are on nodes that join; its registry is started unless ``starts`` is false."""
+    registry = equip(NodeRegistry(InProcessTransport(TransportPlan(node="head", listen="inprocess://")), "head"))
+    if starts:
+        await registry.start()
+    try:
+        stages = RemoteStages(
+            model=MODEL,
+            backends=("",),
+            plan=StagePlan(model=folder),
+            registry=registry,
+            supervisor=None,
+            heartbeat_s=0.05,
+            spares=SparePool(num_spares, registry) if num_spares else None,
+        )
+        yield replace(make_deployment(folder, ParallelConfig()), stages=stages, **given)
+    finally:
+        await registry.stop()
+
+
+async def test_nodes_without_a_stage_wait_and_those_of_spares_say_what_they_have(tmp_path: Path) -> None:
+    async with open_remote(tmp_path, num_spares=1) as deployment:
+        registry = deployment.registry
+        assert registry is not None
+        assert (deployment.list_nodes(), deployment.list_waiting()) == ([], [])
+        names = ("attic", "cellar")
+        nodes = [Node(name) for name in (*names, lease_node("attic", 1))]
+        async with joined(registry, *nodes):
+            assert [each.name for each in deployment.list_nodes()] == list(names)
+            assert [(each.name, each.stage) for each in deployment.list_waiting()] == [(name, None) for name in names]
+            [role] = make_roles(1)
+            spares = deployment._spares
+            assert spares is not None
+            spares.cover("a pipeline", {role: 1})
+            await until(lambda: all(spare.is_loaded for spare in spares.spares))
+            assert [each.name for each in deployment.list_nodes()] == list(names)
+            spare, other = deployment.list_waiting()
+            assert {spare.name, other.name} == set(names)
+            assert (spare.stage, spare.layers, spare.is_loaded) == (0, role.layers, True)
+            assert (other.stage, other.is_loaded) == (None, False)
+            await spares.stop()
+
+
+async def test_services_of_the_head_get_the_connections_of_clients(tmp_path: Path) -> None:
+    clients: Any = object()
+    make_deployment(tmp_path, ParallelConfig()).share_api(clients)
+    async with open_remote(tmp_path) as deployment:
+        assert deployment.registry is not None
+        deployment.share_api(clients)
+        assert deployment.registry.clients is clients
+
+
+async def test_nodes_join_within_the_context_and_the_spares_stop_with_it(tmp_path: Path) -> None:
+    heads: list[NodeRegistry] = []
+    listening: Any = object()
+
+    @asynccontextmanager
+    async def listen(registry: NodeRegistry) -> AsyncIterator[Any]:
+        heads.append(registry)
+        yield listening
+        assert registry.joined  # it is stopped later
+
+    async with make_deployment(tmp_path, ParallelConfig()).nodes_joining() as found:
+        assert found is None
+    async with open_remote(tmp_path, num_spares=1, starts=False, listening=listen) as deployment:
+        registry, spares = deployment.registry, deployment._spares
+        assert registry is not None
+        assert spares is not None
+        node = Node("attic")
+        async with deployment.nodes_joining() as found:
+            assert (found, heads) == (listening, [registry])
+            await node.join(registry.address)
+            await until(lambda: bool(registry.joined))
+            spares.cover("a pipeline", dict.fromkeys(make_roles(1), 1))
+            await until(lambda: all(spare.is_loaded for spare in spares.spares))
+        assert (spares.spares, list(registry.joined)) == ((), [])
+        await node.kill()
+
+
+async def test_replica_lets_go_of_requests_only_where_another_takes_them(tmp_path: Path) -> None:
+    for number in (1, 2):
+        [engine, *_] = make_deployment(tmp_path, ParallelConfig(data_parallel=number)).make_engines()
+        assert isinstance(engine, PipelineEngine)
+        assert engine._options.releases_requests() is (number > 1)
