@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,34 @@ def test_copy_of_a_folder_or_a_machine_is_told_apart(tmp_path: Path, monkeypatch
     monkeypatch.setattr("socket.gethostname", lambda: "clone")
     assert machine.identify(tmp_path / "keys") != found[0]
     assert Machine(boot=tmp_path / "none").identify(tmp_path / "keys") != found[0]
+
+
+def test_driver_is_there_if_its_file_is(tmp_path: Path) -> None:
+    machine = Machine(nvidia_driver=tmp_path / "version")
+    assert not machine.has_nvidia_driver()
+    (tmp_path / "version").write_text("580\n")
+    assert machine.has_nvidia_driver()
+
+
+CYCLE = """
+import gc, weakref
+from parallax_core.base.machine import return_memory
+
+class Link:
+    def __init__(self):
+        self.own = self
+
+link = Link()
+gone = weakref.ref(link)
+gc.freeze()
+del link
+gc.collect()
+assert gone() is not None
+return_memory()
+assert gone() is None
+assert gc.get_freeze_count() > 0
+"""
+
+
+def test_memory_is_returned_also_of_cycles_that_were_frozen() -> None:
+    subprocess.run([sys.executable, "-c", CYCLE], check=True)  # elsewhere, since tests of this process do not freeze

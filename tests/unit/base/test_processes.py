@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from parallax_core.base.processes import kill_process
+from parallax_core.base.processes import ChildProcess, kill_process
 from tests.unit.node.cluster import until
 
 NUM_TRIES = 30
@@ -89,3 +91,80 @@ def test_process_that_leads_no_group_kills_no_other() -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(10) == 0
+
+
+async def start(code: str, **given: Any) -> ChildProcess:
+    return await ChildProcess.start([sys.executable, "-S", "-c", code], os.environ, **given)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise SystemExit(0)", "its process ended with exit code 0"),
+        ("raise SystemExit(3)", "its process ended with exit code 3"),
+        ("import os; os.kill(os.getpid(), 15)", "its process was ended by SIGTERM"),
+        ("import os; os.kill(os.getpid(), 40)", "its process was ended by signal 40"),
+    ],
+)
+async def test_end_of_a_process_is_explained(code: str, reason: str) -> None:
+    child = await start(f"import sys; sys.stdin.read(); {code}")
+    assert (child.is_running, child.explain()) == (True, None)
+    child.stdin.close()
+    await child.wait()
+    assert (child.is_running, child.explain()) == (False, reason)
+
+
+async def test_process_is_told_to_end_before_it_is_killed() -> None:
+    child = await start("import sys; sys.stdin.read(); sys.exit(5)")
+    assert await child.end(10, 10)
+    assert child.explain() == "its process ended with exit code 5"
+    deaf = await start("print('up', flush=True); import signal; signal.pause()", reads=True)
+    assert await deaf.stdout.readline() == b"up\n"
+    assert await deaf.end(0.01, 10)
+    assert deaf.explain() == "its process was ended by SIGKILL"
+    assert await deaf.kill(0.01), "it has ended already"
+
+
+async def test_process_is_killed_with_its_child_processes_also_when_it_has_ended(tmp_path: Path) -> None:
+    for number, rest in enumerate(("import time; time.sleep(60)", "sys.exit(0)")):
+        note = tmp_path / str(number)
+        command = [sys.executable, "-c", FAMILY + rest, str(note)]
+        child = await ChildProcess.start(command, os.environ)
+        await until(note.exists)
+        if number:
+            await child.wait()
+        assert await child.kill(10)
+        await until(lambda note=note: has_ended(int(note.read_text())))  # type: ignore[misc]
+
+
+async def test_errors_of_a_process_have_its_name_and_what_it_prints_is_read_or_dropped(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for reads in (True, False):
+        child = await start("import sys; print('said'); print('wrong', file=sys.stderr)", reads=reads, name="mini")
+        said = await child.stdout.read() if reads else b"said\n"
+        await child.wait()
+        assert said == b"said\n"
+        assert await child.end(10, 10)
+        captured = capfd.readouterr()
+        assert (captured.out, captured.err) == ("", "[mini] wrong\n")
+
+
+async def test_line_up_to_the_limit_is_read() -> None:
+    child = await start("print('x' * 99); print('x' * 200)", reads=True, line_bytes=100)
+    assert len(await child.stdout.readline()) == 100
+    with pytest.raises(ValueError, match="limit"):
+        await child.stdout.readline()
+    assert await child.end(10, 10)
+
+
+def count_open() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("name", [None, "mini"])
+async def test_program_that_is_not_there_leaves_nothing_open(name: str | None) -> None:
+    before = count_open()
+    with pytest.raises(FileNotFoundError):
+        await ChildProcess.start(["/none/such"], os.environ, name=name)
+    await until(lambda: count_open() <= before)
