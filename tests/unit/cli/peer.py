@@ -15,6 +15,10 @@ class Peer:
         self.status, self.body = 200, b""
         self.models = self.asked = b""
         """The answer to the question for models, if it is another one; and the body of the last question."""
+        self.headers: dict[str, str] = {}
+        """Those that the prepared answer has besides its length."""
+        self.requests: list[tuple[str, str, str | None]] = []
+        """The method, the path and the authorization of each request."""
         self.stream = b""
         """The beginning of an endless answer to every question, if there is one."""
         self.is_chunked = False
@@ -23,6 +27,7 @@ class Peer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                peer.requests.append((self.command, self.path, self.headers["Authorization"]))
                 if self.command == "POST":
                     peer.asked = self.rfile.read(int(self.headers["Content-Length"]))
                     if peer.stream:
@@ -36,6 +41,8 @@ class Peer:
                 self.send_response(peer.status)
                 body = peer.models if self.command == "GET" and peer.models else peer.body
                 self.send_header("Content-Length", str(len(body)))
+                for name, value in peer.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -46,7 +53,7 @@ class Peer:
 
         self._server = HTTPServer(("127.0.0.1", 0), Handler)
         self.client = Client(self.url)
-        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))  # looks at its end so often
         self._thread.start()
 
     @property
