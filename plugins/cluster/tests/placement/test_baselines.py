@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise, permutations
 
 import pytest
@@ -13,9 +14,11 @@ from parallax_cluster.placement.baselines import (
     fill_water,
     group_greedily,
     group_optimally,
+    measure_room,
 )
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_core.contracts.placement import ClusterProfile, DeviceProfile, NodeProfile, PlacementProblem
+from plugins.cluster.tests.placement.golden_groups import GOLDEN, SEEDS, draw_room, group_room
 from tests.support.clusters import make_model, make_node
 
 GIB = 2**30
@@ -107,3 +110,42 @@ def test_nodes_of_one_room_are_taken_where_the_largest_do_not_reach_each_other(
     placement = policy.place(problem, estimator)
     assert placement.pipelines
     assert estimator.estimate(placement).tokens_per_s > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_and_their_layers_are_the_golden_ones(seed: int) -> None:
+    assert group_room(seed) == json.loads(GOLDEN.read_text(encoding="utf-8"))[seed]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_pipeline_has_all_layers_and_no_node_more_than_it_holds(seed: int) -> None:
+    room = draw_room(seed)
+    for groups in (group_greedily(room), group_optimally(room, 10_000)):
+        taken = [node for nodes in groups for node in nodes]
+        assert len(taken) == len(set(taken))
+        for nodes in groups:
+            counts = fill_water(room, nodes)
+            last = len(nodes) - 1
+            most = [room.count(node, is_first=rank == 0, is_last=rank == last) for rank, node in enumerate(nodes)]
+            assert sum(counts) == room.num_layers
+            assert all(count <= each for count, each in zip(counts, most, strict=True))
+
+
+def test_nodes_that_cannot_hold_all_layers_get_none() -> None:
+    room = make_room(14, "a80")
+    assert (fill_water(room, [0]), group_greedily(room), group_optimally(room, 10)) == ([], [], [])
+    assert fill_water(make_room(12, "a80"), [0]) == [12]
+
+
+def test_room_is_measured_by_the_mean_layer_and_the_ends_beyond_it() -> None:
+    problem = PlacementProblem(
+        cluster=ClusterProfile(nodes=(make_node("a", 7),)), model=make_model(4, 2.0, head_gb=0.5)
+    )
+    room = measure_room(problem, 0.5)
+    assert (room.num_layers, room.layer_bytes, room.share) == (4, 2e9, 0.5)
+    assert (room.first_bytes, room.last_bytes) == (0.5e9, 0.5e9)
+    assert (room.count(0), room.count(0, is_first=True, is_last=True)) == (1, 1)
+    lone = measure_room(PlacementProblem(cluster=problem.cluster, model=make_model(1, 2.0)), 0.5)
+    assert (lone.num_layers, lone.layer_bytes, lone.first_bytes, lone.last_bytes) == (1, 2e9, 0, 0)
+    pair = measure_room(PlacementProblem(cluster=problem.cluster, model=make_model(2, 2.0, head_gb=1)), 0.5)
+    assert (pair.layer_bytes, pair.first_bytes, pair.last_bytes) == (3e9, 0, 0)

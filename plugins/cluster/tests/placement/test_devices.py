@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import hashlib
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_cluster.placement.devices import DEVICES, find_device, recognise_product
+from parallax_cluster.placement.devices import DEVICES, FREE_SHARE, GB, find_device, recognise_product
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,24 @@ def test_every_device_is_found_by_its_name(name: str) -> None:
     assert device
     assert device.name == name
     assert recognise_product(name) == device
+
+
+def test_figures_are_those_that_were_read_from_the_data_sheets() -> None:
+    """Whoever changes a figure, on purpose, writes down the new digest."""
+    digest = hashlib.sha256(json.dumps(DEVICES).encode()).hexdigest()
+    assert digest == "94abf4b1a444e13d29d5d9670ad40dea11cd160f3edfefeca6399ea772c5bbcf"
+
+
+def test_profile_has_the_figures_in_bytes_and_operations_and_leaves_some_memory() -> None:
+    device = find_device("h200")
+    assert device is not None
+    assert (device.flops, device.bandwidth, device.memory) == (989e12, 4800e9, int(141 * FREE_SHARE * GB))
+    assert 0.9 < device.memory / (141 * GB) < 1
+    assert find_device("H200 NVL") is None
+    assert recognise_product("H200 NVL") == device
+
+
+def test_size_after_the_model_is_needed_where_there_are_several() -> None:
+    assert recognise_product("NVIDIA A100-SXM4-80GB MIG") == find_device("A100-80GB")
+    assert recognise_product("NVIDIA A100") is None
+    assert recognise_product("NVIDIA GeForce RTX 5090 Mobile") is None

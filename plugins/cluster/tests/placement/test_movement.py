@@ -1,10 +1,28 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+
+import pytest
 
 from parallax_cluster.placement.estimate import PlacementEstimator
-from parallax_cluster.placement.movement import Movement, is_worth_moving, measure_movement
-from parallax_core.contracts.placement import ClusterProfile, PlacedStage, Placement, PlacementProblem
+from parallax_cluster.placement.movement import (
+    HORIZON_S,
+    LEAST_GAIN,
+    PAUSE_S,
+    Movement,
+    find_loads,
+    is_worth_moving,
+    measure_movement,
+)
+from parallax_core.contracts.placement import (
+    ClusterProfile,
+    Estimate,
+    PlacedStage,
+    Placement,
+    PlacementProblem,
+    ServingGoal,
+)
 from parallax_core.contracts.stage import LayerRange
 from tests.support.clusters import GB, make_model, make_node
 
@@ -58,3 +76,73 @@ def test_what_both_ends_share_is_loaded_once() -> None:
     assert measure_movement(problem, Placement(), whole).load_bytes == 10 * GB
     assert measure_movement(problem, split(6), whole).load_bytes == 2 * GB
     assert measure_movement(problem, Placement(), split(4)).load_bytes == 12 * GB
+
+
+def predict(
+    tokens_per_s: float = 64.0, response_s: float = 8.0, num_requests: int = 0, num_pipelines: int = 2
+) -> Estimate:
+    """Return a prediction with figures that binary fractions hold exactly."""
+    [pipeline] = PlacementEstimator(PROBLEM).estimate(split(4)).pipelines
+    return Estimate(
+        pipelines=(pipeline,) * num_pipelines,
+        num_requests=num_requests,
+        tokens_per_s=tokens_per_s,
+        ttft_s=1.0,
+        token_s=1.0,
+        request_s=response_s,
+        response_s=response_s,
+    )
+
+
+def moves(num_moved: int = 1, load_s: float = 0.0) -> Movement:
+    return Movement(load_bytes=1, load_s=load_s, num_moved=num_moved)
+
+
+def test_gain_of_exactly_the_least_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = predict(num_requests=1)
+    for factor, is_worth in ((1 + LEAST_GAIN + 1e-9, True), (1 + LEAST_GAIN - 1e-9, False)):
+        assert is_worth_moving(PROBLEM, old, predict(64 * factor, num_requests=1), moves()) is is_worth
+    monkeypatch.setattr("parallax_cluster.placement.movement.LEAST_GAIN", 0.125)  # which floats hold exactly
+    assert is_worth_moving(PROBLEM, old, predict(72.0, num_requests=1), moves())
+
+
+def test_change_that_costs_as_much_as_it_gains_is_not_worth_it() -> None:
+    goal = ServingGoal(prompt_tokens=100, output_tokens=28, concurrency=1)
+    problem = dataclasses.replace(PROBLEM, goal=goal)
+    old, new = predict(num_requests=8), predict(96.0, num_requests=8)
+    gained = 0.5 * 64 * HORIZON_S
+    for num_moved, share in ((1, 0.5), (2, 1.0), (3, 1.0)):
+        load_s = (gained / share - 8 * 128 / 2) / 64 - PAUSE_S
+        assert not is_worth_moving(problem, old, new, moves(num_moved, load_s))
+        assert is_worth_moving(problem, old, new, moves(num_moved, math.nextafter(load_s, 0) - 1e-6))
+
+
+def test_gain_is_in_the_time_of_a_response_where_that_is_the_aim() -> None:
+    goal = dataclasses.replace(PROBLEM.goal, objective="latency")
+    problem = dataclasses.replace(PROBLEM, goal=goal)
+    old, faster = predict(num_requests=1), predict(32.0, response_s=4.0, num_requests=1)
+    assert is_worth_moving(problem, old, faster, moves())
+    assert not is_worth_moving(PROBLEM, old, faster, moves())
+    assert not is_worth_moving(problem, old, predict(128.0, response_s=16.0, num_requests=1), moves())
+    assert not is_worth_moving(problem, old, predict(response_s=0.0), moves(num_moved=0))
+
+
+def test_without_requests_before_any_served_one_is_worth_it() -> None:
+    assert is_worth_moving(PROBLEM, predict(), predict(num_requests=1), moves(load_s=1e9))
+    assert not is_worth_moving(PROBLEM, predict(), predict(), moves())
+
+
+def test_layers_to_load_are_told_by_node_and_layer() -> None:
+    sizes = [layer.weights for layer in PROBLEM.model.layers]
+    assert find_loads(PROBLEM, split(6), split(6)) == {}
+    assert find_loads(PROBLEM, split(6), split(4)) == {"b": {4: sizes[4], 5: sizes[5]}}
+    assert find_loads(PROBLEM, split(4), split(6)) == {"a": {4: sizes[4], 5: sizes[5]}}
+    assert find_loads(PROBLEM, Placement(), split(7)) == {"a": dict(enumerate(sizes[:7])), "b": {7: sizes[7]}}
+
+
+def test_node_loads_from_its_disk_only_what_is_there() -> None:
+    quick = dataclasses.replace(NODES[1], disk_bandwidth=2e9, download_bandwidth=0.5e9)
+    problem = dataclasses.replace(PROBLEM, cluster=ClusterProfile(nodes=(NODES[0], quick)))
+    for start, seconds in ((7, 2), (6, 4), (5, 4.5), (4, 5), (3, 7)):
+        new = Placement(((PlacedStage("b", LayerRange(start, 8)),),))
+        assert measure_movement(problem, Placement(), new).load_s == seconds
