@@ -325,3 +325,19 @@ def test_decodes_are_shared_out_among_the_stages() -> None:
 def test_result_without_a_step_means_a_lost_stage() -> None:
     with pytest.raises(StageLost, match="no step is in flight"):
         Replica().head.absorb(StageResult(), 0.0)
+
+
+def test_head_is_settled_while_the_stages_hold_what_it_says() -> None:
+    replica = Replica(TOY.open(num_pages=40))
+    assert replica.head.is_settled
+    replica.ask([1, 2, 3], 2)
+    step = replica.head.plan(0.0)
+    assert step is not None
+    assert not replica.head.is_settled, "a step is on its way"
+    replica.head.absorb(replica.compute(step), 0.0)
+    replica.run()
+    assert replica.head.is_settled
+    replica.cache.evict(NOBODY)
+    assert not replica.head.is_settled, "a sequence is to be dropped"
+    replica.step()
+    assert replica.head.is_settled
