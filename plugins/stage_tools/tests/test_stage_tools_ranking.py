@@ -30,3 +30,12 @@ def test_nothing_is_ranked_that_nobody_asked_for() -> None:
         raise AssertionError("nothing is asked")
 
     assert make_answers(OUTPUTS[3:], [8], rank) == (Drawn((8,), (), ()), State(0))
+
+
+def test_draw_may_ask_for_its_own_tokens_only_and_several_tokens_for_nothing() -> None:
+    def rank(inquiries: Sequence[Inquiry]) -> list[Ranking]:
+        assert list(inquiries) == [Inquiry(0, (5,), 0), Inquiry(2, (9,), 0)]
+        return [Ranking((-0.1,), ()), Ranking((-0.4,), ())]
+
+    outputs = (Draw(0, top=0), Draw(0, count=2), Score(0, token=9))
+    assert make_answers(outputs, [5, 6, 7], rank) == (Drawn((5,), (-0.1,)), Drawn((6, 7)), Scored(-0.4))

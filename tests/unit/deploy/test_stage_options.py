@@ -177,5 +177,5 @@ def test_advice_is_that_of_each_backend_once(home: Path) -> None:
 
 
 def test_backend_is_chosen_by_the_model_only_where_the_user_names_none(home: Path) -> None:
-    assert [offer.spec.name for offer in read(stages=2).choose_offers(CONFIG)] == ["abacus"] * 2
+    assert [offer and offer.spec.name for offer in read(stages=2).choose_offers(CONFIG)] == ["abacus"] * 2
     assert read(listen=LISTEN).choose_offers(CONFIG) == (None,)

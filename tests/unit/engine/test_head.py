@@ -327,17 +327,21 @@ def test_result_without_a_step_means_a_lost_stage() -> None:
         Replica().head.absorb(StageResult(), 0.0)
 
 
+def is_settled(replica: Replica) -> bool:
+    return replica.head.is_settled
+
+
 def test_head_is_settled_while_the_stages_hold_what_it_says() -> None:
     replica = Replica(TOY.open(num_pages=40))
-    assert replica.head.is_settled
+    assert is_settled(replica)
     replica.ask([1, 2, 3], 2)
     step = replica.head.plan(0.0)
     assert step is not None
-    assert not replica.head.is_settled, "a step is on its way"
+    assert not is_settled(replica), "a step is on its way"
     replica.head.absorb(replica.compute(step), 0.0)
     replica.run()
-    assert replica.head.is_settled
+    assert is_settled(replica)
     replica.cache.evict(NOBODY)
-    assert not replica.head.is_settled, "a sequence is to be dropped"
+    assert not is_settled(replica), "a sequence is to be dropped"
     replica.step()
-    assert replica.head.is_settled
+    assert is_settled(replica)

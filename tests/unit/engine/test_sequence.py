@@ -111,7 +111,8 @@ def test_cached_tokens_are_those_of_the_first_time_and_of_the_prompt() -> None:
     sequence.restart()
     assert (sequence.seq, sequence.planned, sequence.is_waiting) == (None, 0, True)
     sequence.begin(SeqId(4), 3)
-    assert (sequence.seq, sequence.planned, sequence.num_cached) == (4, 3, 0)
+    found: tuple[SeqId | None, int, int | None] = (sequence.seq, sequence.planned, sequence.num_cached)
+    assert found == (SeqId(4), 3, 0)
     resumed = make()
     add(resumed, 97, 98)
     resumed.begin(HANDLE, 5)
@@ -161,22 +162,26 @@ def test_embedding_is_asked_for_beside_the_draw() -> None:
     assert sequence.make_row(1).outputs == (Hidden(0, 1), Draw(0))
 
 
+def awaits_slow_mask(sequence: Sequence) -> bool:
+    return sequence.awaits_slow_mask
+
+
 def test_answer_under_a_grammar_waits_for_its_mask() -> None:
     sequence = make(grammar=GRAMMAR)
     sequence.begin(HANDLE, 0)
     assert sequence.context.is_held
-    assert (sequence.can_draw, sequence.is_ready, sequence.awaits_slow_mask) == (False, False, True)
+    assert (sequence.can_draw, sequence.is_ready, awaits_slow_mask(sequence)) == (False, False, True)
     sequence.context.masks.note(0.0001, 1)
-    assert not sequence.awaits_slow_mask
+    assert not awaits_slow_mask(sequence)
     sequence.context.masks.note(0.04, 1)
-    assert sequence.awaits_slow_mask
+    assert awaits_slow_mask(sequence)
     sequence.mask = b"\xff"
-    assert (sequence.can_draw, sequence.is_ready, sequence.awaits_slow_mask) == (True, True, False)
+    assert (sequence.can_draw, sequence.is_ready, awaits_slow_mask(sequence)) == (True, True, False)
     assert sequence.make_row(4).outputs == (Draw(3, 1, -1, True),)
     sequence.mask = None
-    assert not sequence.awaits_slow_mask, "it is drawing"
+    assert not awaits_slow_mask(sequence), "it is drawing"
     add(sequence, 97)
-    assert (sequence.mask, sequence.can_draw, sequence.awaits_slow_mask) == (None, False, True)
+    assert (sequence.mask, sequence.can_draw, awaits_slow_mask(sequence)) == (None, False, True)
 
 
 def test_answer_without_a_grammar_waits_for_none() -> None:

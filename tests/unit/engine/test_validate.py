@@ -84,6 +84,47 @@ def test_default_length_holds_only_where_a_request_states_none_and_as_far_as_the
     assert make_validator().check(request) == expected
 
 
+@pytest.mark.parametrize(
+    ("most", "delivered", "ended"),
+    [
+        (3, ((5, 0, 96), (5,)), ()),
+        (None, ((5,) * 13, (5,) * 12), (0,)),
+        (3, ((5,) * 4, (5,) * 3), (0,)),
+    ],
+)
+def test_answers_go_on_after_what_was_delivered_as_long_as_there_is_room(
+    most: int | None, delivered: tuple[tuple[int, ...], ...], ended: tuple[int, ...]
+) -> None:
+    request = make_request([1, 2, 3], most, n=2, delivered=delivered, ended=frozenset(ended))
+    assert make_validator().check(request) == (most or 13)
+
+
+@pytest.mark.parametrize(
+    ("most", "delivered", "message"),
+    [
+        (3, ((5,),), r"delivered has answers of \[1\] tokens; each of the 2 answers needs at least one"),
+        (3, ((5,), (5,), (5,)), r"answers of \[1, 1, 1\] tokens"),
+        (3, ((5,), ()), r"answers of \[1, 0\] tokens"),
+        (3, ((5,) * 4, (5,)), "an answer of 4 tokens, which has not ended; it can have only 3"),
+        (None, ((5,) * 13, (5,)), "an answer of 13 tokens, which has not ended; it can have only 13"),
+        (3, ((97,), (5,)), "delivered has tokens outside of 0 to 96"),
+        (3, ((5,), (5, -1)), "delivered has tokens outside of 0 to 96"),
+    ],
+)
+def test_validator_refuses_what_cannot_have_been_delivered(
+    most: int | None, delivered: tuple[tuple[int, ...], ...], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        make_validator().check(make_request([1, 2, 3], most, n=2, delivered=delivered))
+    assert caught.value.param == "delivered"
+
+
+def test_validator_takes_every_limit_itself() -> None:
+    check = make_validator("logprobs").check
+    assert check(make_request([0, 96], 14, n=128, logprobs=97, prompt_logprobs=0)) == 14
+    assert check(make_request(range(15), 1)) == 1
+
+
 def test_head_asks_the_gate_before_anything_else() -> None:
     replica = Replica(TOY.open(num_pages=4, page_size=4))
     with pytest.raises(InvalidRequest, match="16 in all"):
