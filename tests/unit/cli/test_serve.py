@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -22,7 +21,7 @@ from parallax_core.base.offline import HUB_VARIABLE, OFFLINE_VARIABLE, is_offlin
 from parallax_core.base.refs import Ref
 from parallax_core.cli.contacts import Contacts
 from parallax_core.cli.progress import Lines
-from parallax_core.cli.serve import ServeContext, ServeDisplay, _announce, _shown, _url, run_service
+from parallax_core.cli.serve import ServeDisplay, run_service
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
@@ -39,7 +38,6 @@ from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
-from parallax_core.server.options import ServerOptions
 from parallax_core.testing.toy import Toy
 from parallax_policies.routing import RoundRobin
 from tests.unit.plugins.site import Site
@@ -81,13 +79,14 @@ class ToyPlan:
     model: str = "toy"
     place: str = "with wood"
     address: tuple[str, int] = ("127.0.0.1", 0)
+    num_replicas: int = 1
     prepared: list[Path] = field(default_factory=list)
 
     def prepare(self, private: Path, progress: Progress) -> Deployment:
         assert not list(private.iterdir())
         self.prepared.append(private)
         progress("preparing", 1, 1)
-        return make_deployment(self.folder)
+        return make_deployment(self.folder, self.num_replicas)
 
     def form(self, deployment: Deployment, maker: ServiceMaker) -> FixedReplicas:
         replicas = FixedReplicas(deployment, maker)
@@ -152,11 +151,10 @@ def serve_and_ask(plan: ToyPlan, settings: ServeSettings, display: Noted, *paths
         if line.startswith("ready "):
             threading.Thread(target=ask, args=(line.split()[1],)).start()
 
-    display.on_told = notice
-
     def read(_: PluginHost) -> ServePlan:
         return plan
 
+    display.on_told = notice
     with restored_log():
         run_service(settings, Config(), read, Contacts(fetches=False), ServeDisplay(lambda: display))
     return answers
@@ -178,18 +176,36 @@ def test_server_serves_its_plan_until_a_signal_and_leaves_nothing(
     assert talk.startswith("talk to it: ")
     assert f"chat --url {ready.split()[1]}" in talk
     assert hint.startswith("hint: ")
-    assert [stream is sys.stderr for _, stream in display.told] == [
-        True,
-        *[False] * 3,
-        True,
-        *[True] * len(notes),
-        True,
-    ]
+    streams = [stream is sys.stderr for _, stream in display.told]
+    assert streams == [True, *[False] * 3, True, *[True] * len(notes), True]
     assert [private.exists() for private in plan.prepared] == [False]
     assert "preparing: 0.0 of 0.0 MB" in capfd.readouterr().err
     port = int(ready.split("/v1")[0].rpartition(":")[2])
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_what_is_ready_is_logged_with_its_limits(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(folder, "generation_config.json", temperature=0.5, top_k=40)
+    plan, display = ToyPlan(folder, address=("::1", 0), num_replicas=2), Noted()
+    with caplog.at_level(logging.DEBUG, "parallax_core.cli.serve"):
+        serve_and_ask(plan, ServeSettings(host="::1", drain=0), display)
+    [ready] = [line for line, _ in display.told if line.startswith("ready ")]
+    assert ready.startswith("ready http://[::1]:")
+    info = TOY.open(None, num_pages=40).info
+    room = info.pools[0].num_pages * info.pools[0].page_size
+    defaults, *stages, limits = [
+        record.getMessage() for record in caplog.records if record.name == "parallax_core.cli.serve"
+    ]
+    assert defaults == "default sampling temperature=0.5 top_k=40 (OpenAI's: --set generation_config=off)"
+    stage = (
+        f"stage ready layers=0-2 device={info.device!r} dtype={info.dtype} weights={info.weight_bytes / MB:.0f}MB "
+        f"kv_room={room} tokens, of which a request may hold {min(room, info.context_length)}"
+    )
+    assert stages == [stage] * 2
+    assert limits == (
+        "limits of a replica max_running=4 max_waiting=256 max_batch_tokens=8, of a stage memory_fraction=0.5"
+    )
 
 
 def refuse(_: PluginHost) -> ServePlan:
@@ -231,52 +247,3 @@ def test_strict_server_refuses_a_plugin_that_cannot_be_loaded_before_the_plan(si
         run_service(ServeSettings(), Config(), read, Contacts())
     with restored_log(), pytest.raises(BrokenPlugin, match="'bad'"):
         run_service(ServeSettings(strict_plugins=True), Config(), read, Contacts())
-
-
-def make_context(display: Noted, output: TextIO) -> ServeContext:
-    return ServeContext(ServerOptions(), PluginHost([]), output, display, None)
-
-
-async def test_what_is_ready_is_logged_with_its_limits(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(folder, "generation_config.json", temperature=0.5, top_k=40)
-    deployment, display, output = make_deployment(folder, num_replicas=2), Noted(), io.StringIO()
-    engines = deployment.make_engines()
-    for engine in engines:
-        await engine.start()
-    with caplog.at_level(logging.DEBUG, "parallax_core.cli.serve"):
-        _announce(deployment, make_context(display, output), "http://h:1/v1", engines, lambda url: [f"note of {url}"])
-    for engine in engines:
-        await engine.stop()
-    info = TOY.open(None, num_pages=40).info
-    room = info.pools[0].num_pages * info.pools[0].page_size
-    defaults, *stages, limits = caplog.messages
-    assert defaults == "default sampling temperature=0.5 top_k=40 (OpenAI's: --set generation_config=off)"
-    stage = (
-        f"stage ready layers=0-2 device={info.device!r} dtype={info.dtype} weights={info.weight_bytes / MB:.0f}MB "
-        f"kv_room={room} tokens, of which a request may hold {min(room, info.context_length)}"
-    )
-    assert stages == [stage] * 2
-    assert limits.startswith("limits of a replica max_running=4 ")
-    assert [line for line, stream in display.told if stream is output] == ["ready http://h:1/v1 model=toy"]
-    assert [line for line, stream in display.told if stream is sys.stderr][1] == "note of http://h:1/v1"
-
-
-@pytest.mark.parametrize(
-    ("family", "host", "options", "form"),
-    [
-        (socket.AF_INET, "127.0.0.1", ServerOptions(), "http://127.0.0.1:{}/v1"),
-        (socket.AF_INET6, "::1", ServerOptions(), "http://[::1]:{}/v1"),
-        (socket.AF_INET, "127.0.0.1", ServerOptions(tls_cert=Path("chain")), "https://127.0.0.1:{}/v1"),
-    ],
-)
-def test_url_is_that_of_the_socket(family: int, host: str, options: ServerOptions, form: str) -> None:
-    with socket.socket(family) as sock:
-        sock.bind((host, 0))
-        assert _url(sock, options) == form.format(sock.getsockname()[1])
-
-
-async def test_command_without_a_view_shows_nothing() -> None:
-    display = Noted()
-    async with _shown(make_context(display, io.StringIO()), None):  # type: ignore[arg-type]  # nothing is asked of it
-        pass
-    assert not display.told

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 import types
 from collections.abc import AsyncIterator, Sequence
@@ -28,11 +27,11 @@ from parallax_core.api import (
 )
 from parallax_core.base.ids import lease_node
 from parallax_core.builtin.inprocess import InProcessTransport
-from parallax_core.cli.serve import _log_limits
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.progress import silent
+from parallax_core.contracts.status import ReplicaLimits
 from parallax_core.deploy.deployment import Deployment, find_max_length
 from parallax_core.deploy.executors import LocalStages, RemoteStages
 from parallax_core.deploy.fixed import plan_stages, read_limits, read_plan, read_target
@@ -143,19 +142,13 @@ def test_limits_are_left_to_the_stages_where_a_user_says_none(tmp_path: Path) ->
     assert plan_stages(settings, ModelFolder(path=tmp_path, ref=""), silent) == StagePlan(model=tmp_path)
 
 
-async def test_limits_are_told_once_the_stages_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_limits_are_told_once_the_stages_are_there(tmp_path: Path) -> None:
     [engine] = make_deployment(tmp_path, ParallelConfig()).make_engines()
     before = engine.limits
     await engine.start()
     limits = engine.limits
     await engine.stop()
-    assert before is None
-    assert limits is not None
-    with caplog.at_level(logging.DEBUG):
-        _log_limits(limits, StagePlan(model=tmp_path, memory_fraction=0.25))
-    assert caplog.messages == [
-        "limits of a replica max_running=4 max_waiting=256 max_batch_tokens=8, of a stage memory_fraction=0.25"
-    ]
+    assert (before, limits) == (None, ReplicaLimits(max_running=4, max_waiting=256, max_batch_tokens=8))
 
 
 @pytest.fixture
@@ -230,6 +223,12 @@ async def open_remote(
         await registry.stop()
 
 
+def get_spares(deployment: Deployment) -> SparePool:
+    assert isinstance(deployment.stages, RemoteStages)
+    assert deployment.stages.spares is not None
+    return deployment.stages.spares
+
+
 async def test_nodes_without_a_stage_wait_and_those_of_spares_say_what_they_have(tmp_path: Path) -> None:
     async with open_remote(tmp_path, num_spares=1) as deployment:
         registry = deployment.registry
@@ -241,8 +240,7 @@ async def test_nodes_without_a_stage_wait_and_those_of_spares_say_what_they_have
             assert [each.name for each in deployment.list_nodes()] == list(names)
             assert [(each.name, each.stage) for each in deployment.list_waiting()] == [(name, None) for name in names]
             [role] = make_roles(1)
-            spares = deployment._spares
-            assert spares is not None
+            spares = get_spares(deployment)
             spares.cover("a pipeline", {role: 1})
             await until(lambda: all(spare.is_loaded for spare in spares.spares))
             assert [each.name for each in deployment.list_nodes()] == list(names)
@@ -275,9 +273,8 @@ async def test_nodes_join_within_the_context_and_the_spares_stop_with_it(tmp_pat
     async with make_deployment(tmp_path, ParallelConfig()).nodes_joining() as found:
         assert found is None
     async with open_remote(tmp_path, num_spares=1, starts=False, listening=listen) as deployment:
-        registry, spares = deployment.registry, deployment._spares
+        registry, spares = deployment.registry, get_spares(deployment)
         assert registry is not None
-        assert spares is not None
         node = Node("attic")
         async with deployment.nodes_joining() as found:
             assert (found, heads) == (listening, [registry])
@@ -287,10 +284,3 @@ async def test_nodes_join_within_the_context_and_the_spares_stop_with_it(tmp_pat
             await until(lambda: all(spare.is_loaded for spare in spares.spares))
         assert (spares.spares, list(registry.joined)) == ((), [])
         await node.kill()
-
-
-async def test_replica_lets_go_of_requests_only_where_another_takes_them(tmp_path: Path) -> None:
-    for number in (1, 2):
-        [engine, *_] = make_deployment(tmp_path, ParallelConfig(data_parallel=number)).make_engines()
-        assert isinstance(engine, PipelineEngine)
-        assert engine._options.releases_requests() is (number > 1)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,16 +154,24 @@ async def test_stage_beats_at_least_twice_before_it_counts_as_lost(
 
 async def test_worker_of_another_environment_reads_no_section_of_this_one(home: Path) -> None:
     async with open_registry() as registry:
-        options = read(stages=2, backend_option=("beads=3",))
-        launcher = options._make_launcher(registry, home, options.backends)
-        assert (launcher.forwarded, launcher.options) == (frozenset(), {"abacus": {"beads": "3"}})
-        assert (launcher.transport, launcher.peer_timeout, launcher.verbose) == ("zmq", 2.5, False)
-        assert not (home / "empty.toml").exists()
-        elsewhere = replace(options, pythons={"abacus": sys.executable})
-        launcher = elsewhere._make_launcher(registry, home, options.backends)
-        assert (launcher.forwarded, launcher.options) == (frozenset({"abacus"}), {"abacus": {"beads": "3"}})
-        assert launcher.empty_config is not None
-        assert launcher.empty_config.read_text() == ""
+
+        def command(options: StageOptions) -> list[str]:
+            stages = options.make_stages(StagePlan(model=home), options.choose_offers(CONFIG), home, registry=registry)
+            assert isinstance(stages, RemoteStages)
+            assert stages.supervisor is not None
+            return list(stages.supervisor.command("worker/0/0"))
+
+        options, empty = read(stages=2, backend_option=("beads=3",)), home / "empty.toml"
+        here = command(options)
+        assert here[here.index("--transport") + 1 :][:1] == ["zmq"]
+        assert here[here.index("--peer-timeout") + 1] == "2.5"
+        assert here[here.index("--backend-option") + 1] == "beads=3"
+        assert ("--config" in here, empty.exists()) == (False, False)
+        elsewhere = command(replace(options, pythons={"abacus": "/other/python"}))
+        assert elsewhere[0] == "/other/python"
+        assert elsewhere[elsewhere.index("--backend-option") + 1] == "beads=3"
+        assert elsewhere[elsewhere.index("--config") + 1] == str(empty)
+        assert empty.read_text() == ""
 
 
 def test_advice_is_that_of_each_backend_once(home: Path) -> None:

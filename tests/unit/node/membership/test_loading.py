@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from parallax_core.base.errors import ParallaxError, PeerLost
-from parallax_core.base.ids import Epoch, LeaseId
+from parallax_core.base.ids import Epoch
 from parallax_core.contracts.progress import Unit
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.node.channel import Channel
-from parallax_core.node.executor.base import LEASE
 from parallax_core.node.executor.weights_check import DifferentWeights, WeightsCheck
 from parallax_core.node.membership.assignment import StageAssignment
 from parallax_core.node.membership.joined_node import HeldLayers, JoinedNode
@@ -34,7 +33,7 @@ STAGE = 1
 LAYERS = LayerRange(1, 3)
 ROLE = StageAssignment(stage=STAGE, layers=LAYERS, model=MODEL)
 INFO = TOY.open(LAYERS, num_pages=8).info
-READY = Ready(LEASE, ATTEMPT, STAGE, INFO)
+READY = Ready(ATTEMPT, STAGE, INFO)
 
 
 async def load(node: JoinedNode, channel: Channel, messages: Sequence[Any], **given: Any) -> tuple[Any, list[Any]]:
@@ -53,7 +52,7 @@ async def load(node: JoinedNode, channel: Channel, messages: Sequence[Any], **gi
 
 
 async def test_stage_is_loaded_with_reports_of_its_progress() -> None:
-    steps = [Loading(LEASE, ATTEMPT, STAGE, "weights", 3, 9), Loading(LEASE, ATTEMPT, STAGE, "warm", 1, -1, "items")]
+    steps = [Loading(ATTEMPT, STAGE, "weights", 3, 9), Loading(ATTEMPT, STAGE, "warm", 1, -1, "items")]
     async with taken_node() as (node, channel):
         node.loaded = HeldLayers("another", LayerRange(0, 1))
         info, reports = await load(node, channel, [*steps, READY])
@@ -65,14 +64,13 @@ async def test_stage_is_loaded_with_reports_of_its_progress() -> None:
 @pytest.mark.parametrize(
     "late",
     [
-        Ready(LEASE, Epoch(ATTEMPT - 1), STAGE, INFO),
-        Ready(LEASE, ATTEMPT, STAGE + 1, INFO),
-        Ready(LeaseId(LEASE + 1), ATTEMPT, STAGE, INFO),
-        Refusal(LEASE, Epoch(ATTEMPT - 1), STAGE, "no"),
-        Heartbeat(LEASE, ATTEMPT, -1, STAGE),
-        Result(LEASE, ATTEMPT, 0, STAGE),
-        Failure(LEASE, ATTEMPT, 0, STAGE, "no"),
-        Leave(LEASE, ATTEMPT),
+        Ready(Epoch(ATTEMPT - 1), STAGE, INFO),
+        Ready(ATTEMPT, STAGE + 1, INFO),
+        Refusal(Epoch(ATTEMPT - 1), STAGE, "no"),
+        Heartbeat(ATTEMPT, -1, STAGE),
+        Result(ATTEMPT, 0, STAGE),
+        Failure(ATTEMPT, 0, STAGE, "no"),
+        Leave(ATTEMPT),
     ],
 )
 async def test_message_of_what_it_did_before_is_passed_over(late: Any) -> None:
@@ -82,10 +80,10 @@ async def test_message_of_what_it_did_before_is_passed_over(late: Any) -> None:
 
 @pytest.mark.parametrize("lacks_leases", [False, True])
 async def test_refusal_is_told_with_the_stage_and_the_node(lacks_leases: bool) -> None:
-    refusal = Refusal(LEASE, ATTEMPT, STAGE, "too large", "take less", lacks_leases=lacks_leases)
+    refusal = Refusal(ATTEMPT, STAGE, "too large", "take less", lacks_leases=lacks_leases)
     async with taken_node() as (node, channel):
         with pytest.raises(NodeRefused, match="stage 1 on node 'attic': too large") as caught:
-            await load(node, channel, [Loading(LEASE, ATTEMPT, STAGE, "weights", 3, 9), refusal])
+            await load(node, channel, [Loading(ATTEMPT, STAGE, "weights", 3, 9), refusal])
         error = caught.value
         assert (error.node, error.hint, error.lacks_leases) == ("attic", "take less", lacks_leases)
         assert (node.loading, node.loaded) == (None, None)
@@ -107,7 +105,7 @@ async def test_node_that_says_what_nobody_asked_for_is_lost() -> None:
 
 
 async def test_answer_of_a_link_is_a_reply() -> None:
-    linked = Linked(LEASE, ATTEMPT, STAGE, "relay")
+    linked = Linked(ATTEMPT, STAGE, "relay")
     async with taken_node() as (node, channel):
         await channel.send(linked)
         assert await soon(receive_reply(node, ROLE, ATTEMPT)) == linked
@@ -121,7 +119,7 @@ async def test_node_with_other_weights_is_told_and_turned_away() -> None:
             await check_weights(node, ROLE, replace(INFO, weights_parts={"model.layers.1": "b"}), ATTEMPT, weights)
         assert caught.value.node == "attic"
         refusal = await soon(channel.receive())
-        assert refusal == Refusal(LEASE, ATTEMPT, STAGE, caught.value.message, caught.value.hint)
+        assert refusal == Refusal(ATTEMPT, STAGE, caught.value.message, caught.value.hint)
         with pytest.raises(PeerLost):
             await soon(channel.receive())
 
@@ -130,7 +128,7 @@ async def test_failed_link_is_the_one_that_was_not_reached() -> None:
     async with taken_node("b") as (node, _), taken_node("a") as (before, _), taken_node("c") as (after, _):
 
         def find(unreached: str, one: JoinedNode | None, other: JoinedNode | None) -> ParallaxError:
-            refusal = Refusal(LEASE, ATTEMPT, STAGE, "no way", "try another", unreached=unreached)
+            refusal = Refusal(ATTEMPT, STAGE, "no way", "try another", unreached=unreached)
             error = LinkFailed.find(node, one, other, refusal)
             assert (error.message, error.hint) == ("no way", "try another")
             return error
