@@ -13,6 +13,7 @@ SUBJECTS = {
     *(
         "rebalancing/timeline",
         "cli/start",
+        "contracts/defaults",
         "cli/units",
     ),
     *("engine/admission", "engine/traffic", "node/failover", "node/pipeline/losses", "node/replicas", "node/roles"),

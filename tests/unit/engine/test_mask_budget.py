@@ -43,3 +43,10 @@ def test_one_slow_mask_among_quick_ones_is_forgiven_and_several_are_not() -> Non
     assert budget.is_quick
     budget.note(5 * QUICK_S, 1)
     assert not budget.is_quick
+
+
+def test_mask_after_several_tokens_may_take_as_long_as_theirs_together() -> None:
+    for num_tokens, is_quick in ((10, True), (9, False), (0, False)):
+        budget = MaskBudget()
+        assert budget.note(10 * QUICK_S, num_tokens) == ""
+        assert budget.is_quick is is_quick

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from parallax_core.api import Unavailable
+from parallax_core.api import Grammar, Unavailable
 from parallax_core.engine.limits import Limits
+from parallax_core.engine.request import find_last
 from parallax_core.testing.toy import Toy
-from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, expect_logprobs, open_stages
+from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, expect_logprobs, make_request, open_stages
 
 
 def test_request_may_have_several_answers_each_with_its_own_draws() -> None:
@@ -129,3 +130,22 @@ def test_tokens_come_with_their_logprobs_if_asked_for(num_stages: int, top: int)
     for index in range(2):
         tokens = [1, 2, 3, *replica.tokens(request_id, index)]
         assert replica.logprobs(request_id, index) == expect_logprobs(TOY, tokens, 3, top)
+
+
+def test_last_request_is_the_newest_on_the_stages_and_without_one_the_newest_that_could_be() -> None:
+    replica = Replica(TOY.open(num_pages=40))
+    assert find_last(replica.states.values()) is None
+    first = replica.ask([1, 2, 3], 9)
+    replica.now = 1.0
+    second = replica.ask([4, 5, 6], 9)
+    held = replica.submit(make_request([7], grammar=Grammar(kind="json_object"), stop_ids=frozenset({2})), is_held=True)
+    states = replica.states
+    assert find_last(states.values()) is states[second]
+    assert find_last([states[held]]) is None
+    replica.step()
+    assert find_last(states.values()) is states[second]
+    replica.now = 2.0
+    waiting = replica.ask([8, 9], 9)
+    assert find_last(states.values()) is states[second]
+    assert find_last([states[first], states[waiting]]) is states[first]
+    assert find_last([states[waiting], states[held]]) is states[waiting]
