@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from random import Random
 from statistics import median
 
@@ -14,6 +15,7 @@ from parallax_cluster.placement.stage_step import StageStep, count_groups
 from parallax_core.contracts.placement import ClusterProfile, LinkProfile, ModelDemand, PlacementProblem, ServingGoal
 from parallax_core.engine.pacing import RATIO
 from parallax_simulate.pipeline import ExactPipeline, PipelineModel
+from plugins.cluster.tests.placement.golden_turns import GOLDEN, SEEDS, predict_turns
 from tests.support.clusters import GB, make_model, make_node
 from tests.support.users import Measured, measure_users
 
@@ -136,3 +138,9 @@ def test_as_many_requests_as_stages_and_one_more_are_predicted(num_stages: int, 
     cuts = tuple(range(0, 7, 6 // num_stages))
     predicted, measured = run_users(costs, tuple(range(num_stages)), cuts, num_users)
     assert predicted.tokens_per_s == pytest.approx(measured.tokens_per_s, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_times_are_the_golden_ones(seed: int) -> None:
+    """They change only where somebody means them to."""
+    assert predict_turns(seed) == json.loads(GOLDEN.read_text(encoding="utf-8"))[seed]
