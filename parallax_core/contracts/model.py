@@ -53,7 +53,7 @@ class LayerShape:
     context_flops: int | None = None
     """FLOPs for each token that a token attends to; None: those of the model's heads, or 0 without a cache."""
     state_flops: int = 0
-    """FLOPs of a token for the state, beside those of weights."""
+    """FLOPs of a token beside those of weights: for the state, and between streams."""
     kv_width: int = 0
     """Elements cached per token: keys and values of all heads, or a latent; 0 for a state.
 

@@ -10,7 +10,7 @@ from typing import Any
 from parallax_core.api import ConfigReader, LayerShape, Part, TokenUse
 from parallax_models.deepseek_v3 import read_experts
 from parallax_models.sliding import SLIDING
-from parallax_models.streams import StreamFamily, count_factors, spread
+from parallax_models.streams import StreamFamily, spread
 from parallax_models.weights import gated_mlp
 
 SPARSE, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
@@ -66,8 +66,7 @@ def find_window(settings: ConfigReader, kind: str) -> int:
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers."""
-    num = settings.count("hc_mult")
-    return spread(settings, _read_parts(settings), 2 * count_factors(settings, (2 + num) * num, 3))
+    return spread(settings, _read_parts(settings), num_scales=3)
 
 
 def _read_parts(settings: ConfigReader) -> Iterator[LayerShape]:

@@ -13,7 +13,7 @@ from parallax_models.family import Family
 from parallax_models.glm_moe_dsa import CHOSEN, list_indexed
 from parallax_models.qwen3_next import LINEAR
 from parallax_models.sliding import FULL, list_periodic
-from parallax_models.streams import HIDDEN, count_factors, spread
+from parallax_models.streams import HIDDEN, spread
 from parallax_models.weights import add_weights
 
 DEFAULTS: Mapping[str, Any] = {
@@ -39,8 +39,7 @@ def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers."""
-    num = settings.count("hc_mult")
-    return spread(settings, _read_parts(settings), 2 * count_factors(settings, num * (num + 2), 3))
+    return spread(settings, _read_parts(settings), num_scales=3)
 
 
 def list_kinds(settings: ConfigReader) -> tuple[str, ...]:
@@ -93,7 +92,8 @@ def add_index(settings: ConfigReader, layer: LayerShape) -> LayerShape:
         message = f"'index_topk' in config.json is not of whole blocks of {block}, or their rest is left out"
         raise Unsupported(message, "fetch the model again")
     extra = rank * num * width + hidden * (2 * width + num) + width * (block + 2)
-    return add_weights(layer, extra, kv_width=layer.kv_width + 2 * width)
+    flops = 4 * settings.count("num_attention_heads") * layer.kv_width + 2 * num * width // block
+    return add_weights(layer, extra, kv_width=layer.kv_width + 2 * width, context_flops=flops)
 
 
 ADAPTER = Family(read_layers, unify=unify)

@@ -7,7 +7,7 @@ from typing import Any
 
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models import glm_moe_dsa
-from parallax_models.streams import StreamFamily, count_factors, spread
+from parallax_models.streams import StreamFamily, spread
 from parallax_models.weights import add_weights
 
 DEFAULTS: Mapping[str, Any] = {"first_k_dense_replace": 1, "index_topk_freq": 4, "rms_norm_eps": 1e-5}
@@ -21,7 +21,7 @@ def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers."""
-    return spread(settings, _read_parts(settings), 2 * count_factors(settings, 2 * settings.count("hc_mult"), 2))
+    return spread(settings, _read_parts(settings), num_scales=2)
 
 
 def _read_parts(settings: ConfigReader) -> Iterator[LayerShape]:

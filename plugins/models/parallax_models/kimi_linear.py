@@ -8,7 +8,7 @@ from typing import Any
 from parallax_core.api import ConfigReader, LayerShape
 from parallax_models.deepseek_v3 import add_mlp, list_sparse, read_latent
 from parallax_models.family import Family
-from parallax_models.qwen3_next import LINEAR
+from parallax_models.qwen3_next import DELTA_FLOPS, LINEAR
 from parallax_models.sliding import FULL
 
 NAMES = {
@@ -65,7 +65,8 @@ def read_delta(settings: ConfigReader) -> LayerShape:
     weights = hidden * (4 * inner + 2 * width + num) + 2 * width * inner + inner * (3 * kernel + 1) + num + width
     state = 3 * inner * (kernel - 1) + inner * width
     weights += 2 * hidden
-    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=state)
+    flops = DELTA_FLOPS * inner * width
+    return LayerShape(kind="state", weights=weights, active_weights=weights, state_width=state, state_flops=flops)
 
 
 ADAPTER = Family(read_layers, unify=unify)

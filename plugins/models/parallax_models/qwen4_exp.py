@@ -13,7 +13,7 @@ from parallax_core.api import ConfigReader, LayerShape, ModelShape, Part, Plane,
 from parallax_models.family import PREFIX, Family
 from parallax_models.qwen3_next import read_attention, read_delta_net, read_kinds
 from parallax_models.sliding import FULL
-from parallax_models.weights import add_weights, share_experts
+from parallax_models.weights import Heads, add_weights, share_experts
 
 INDEXED = "indexed_attention"
 """The name that transformers writes for layers of attention, which all have an index."""
@@ -64,7 +64,8 @@ def add_index(settings: ConfigReader, layer: LayerShape) -> LayerShape:
     if settings.count("indexer_budget") % block:
         raise refuse(settings, "indexer_budget", f"an index chooses whole blocks of {block} tokens")
     extra = settings.count("hidden_size") * (num + 1) * width + 2 * width
-    return add_weights(layer, extra, kv_width=layer.kv_width + width)
+    flops = 4 * Heads.read(settings).queries + 2 * num * width // block
+    return add_weights(layer, extra, kv_width=layer.kv_width + width, context_flops=flops)
 
 
 def list_tables(settings: ConfigReader) -> dict[int, tuple[int, ...]]:

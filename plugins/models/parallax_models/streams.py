@@ -12,6 +12,8 @@ from parallax_models.family import PREFIX, Family
 from parallax_models.weights import add_weights
 
 HIDDEN = "hidden"
+BETWEEN = 3
+"""Scales of the factors before a part, after it, and between the streams."""
 HEAD = re.compile(rf"{PREFIX}(?:model\.)?(?:hc_pre\.)?hc_head[._]")
 """Matches the names of the tensors of what makes one stream of all, after the layers."""
 
@@ -21,13 +23,22 @@ def count_factors(settings: ConfigReader, num: int, num_scales: int) -> int:
     return num * settings.count("hc_mult") * settings.count("hidden_size") + num + num_scales
 
 
-def spread(settings: ConfigReader, layers: Iterable[LayerShape], extra: int) -> Iterator[LayerShape]:
-    """Yield layers that give streams, the last one the sum of them, each with ``extra`` parameters for its mixes."""
-    plane = Plane(HIDDEN, (settings.count("hc_mult"), settings.count("hidden_size")))
-    made = list(layers)
+def spread(settings: ConfigReader, layers: Iterable[LayerShape], *, num_scales: int) -> Iterator[LayerShape]:
+    """Yield layers that give streams, the last one the sum of them, with the factors of the mixes of two parts.
+
+    Args:
+        settings: the model's settings.
+        layers: the layers on one stream.
+        num_scales: 2; or 3, where a matrix mixes the streams with each other.
+    """
+    num, hidden, made = settings.count("hc_mult"), settings.count("hidden_size"), list(layers)
+    between = num**2 if num_scales == BETWEEN else 0
+    extra = 2 * count_factors(settings, 2 * num + between, num_scales)
+    plane = Plane(HIDDEN, (num, hidden))
     for index, layer in enumerate(made):
         others = tuple(each for each in layer.gives if each.name != HIDDEN)
-        yield add_weights(layer, extra, gives=() if index == len(made) - 1 else (plane, *others))
+        gives = () if index == len(made) - 1 else (plane, *others)
+        yield add_weights(layer, extra, gives=gives, state_flops=layer.state_flops + 4 * between * hidden)
 
 
 @dataclass(frozen=True, slots=True)
