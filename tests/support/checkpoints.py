@@ -555,7 +555,12 @@ REGULAR: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"), PERIOD),
 }
 """Changes to families whose irregular settings have no counterpart in the model files of mlx-lm."""
-OTHERS: dict[str, dict[str, Any]] = {"olmo2": {}, "cohere": {"logit_scale": 0.25}, "olmo": {"clip_qkv": 1.5}}
+OTHERS: dict[str, dict[str, Any]] = {
+    "cohere": {"logit_scale": 0.25},
+    "olmo": {"clip_qkv": 1.5},
+    "olmo2": {},
+    "starcoder2": {"head_dim": None, "hidden_act": "gelu_pytorch_tanh", "sliding_window": None, "use_bias": True},
+}
 """Models of families without an adapter."""
 
 

@@ -9,11 +9,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from parallax_backend_mlx.runtime import Embedding, Module, YarnRoPE, mx
+from parallax_backend_mlx.runtime import Embedding, Module, YarnRoPE, gelu_approx, mx
 
 ROTATIONS = {"beta_fast": 32.0, "beta_slow": 1.0}
 """The rotations at which YaRN begins and ends to blend, unless config.json gives others."""
 SMALLEST_RANGE = 0.001
+TANH_GELU = "gelu_pytorch_tanh"
+"""The activation of StarCoder2, as config.json names it; mlx-lm computes the exact GELU instead."""
 
 
 class ScaledEmbedding(Embedding):
@@ -28,6 +30,19 @@ class ScaledEmbedding(Embedding):
         """Return the rows of ``tokens``, shape [..., width]."""
         rows: mx.array = super().__call__(tokens)  # type: ignore[no-untyped-call]
         return rows * self._factor
+
+
+class TanhMlp(Module):
+    """An MLP without a gate, whose GELU is approximated by a tanh (arXiv 1606.08415, section 2)."""
+
+    def __init__(self, plain: Any) -> None:  # noqa: ANN401  # a class of mlx-lm
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.c_fc, self.c_proj = plain.c_fc, plain.c_proj
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Return the output, shape [..., width]."""
+        found: mx.array = self.c_proj(gelu_approx(self.c_fc(x)))
+        return found
 
 
 def correct_model(model: Module, config: Mapping[str, Any]) -> None:
@@ -45,6 +60,8 @@ def correct_model(model: Module, config: Mapping[str, Any]) -> None:
             module._freqs = find_frequencies(module.dims, float(config["rope_theta"]), scaling)  # noqa: SLF001  # its only state
         elif type(module).__name__ == "Gemma3Model":
             _correct_scale(module)
+        elif type(module).__name__ == "Starcoder2Model" and config.get("hidden_act", TANH_GELU) == TANH_GELU:
+            _correct_activation(module)
 
 
 def find_frequencies(dims: int, base: float, scaling: Mapping[str, Any]) -> mx.array:
@@ -72,3 +89,9 @@ def _correct_scale(body: Any) -> None:  # noqa: ANN401  # a class of mlx-lm
     if type(plain) is Embedding and plain.weight.dtype == mx.float32:
         rounded: Any = mx.array(exact, mx.bfloat16).item()
         body.embed_tokens = ScaledEmbedding(plain, exact / rounded)
+
+
+def _correct_activation(body: Any) -> None:  # noqa: ANN401  # a class of mlx-lm
+    """Compute the activation that config.json names; that of mlx-lm moves log-probabilities by 2e-4."""
+    for layer in body.layers:
+        layer.mlp = TanhMlp(layer.mlp)

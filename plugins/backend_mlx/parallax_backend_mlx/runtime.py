@@ -17,6 +17,7 @@ BLAS = activate()
 
 # MLX binds to its BLAS when it is imported, so the lines above must come first.
 import mlx.core as mx  # noqa: E402
+from mlx.nn.layers.activations import gelu_approx  # noqa: E402
 from mlx.nn.layers.base import Module  # noqa: E402
 from mlx.nn.layers.embedding import Embedding  # noqa: E402
 from mlx.nn.layers.linear import Linear  # noqa: E402
@@ -71,6 +72,7 @@ __all__ = [
     "YarnRoPE",
     "dequantize_model",
     "flatten_tree",
+    "gelu_approx",
     "load_model",
     "make_prompt_cache",
     "mx",

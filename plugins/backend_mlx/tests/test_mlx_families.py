@@ -80,7 +80,7 @@ def test_family_runs_its_rows_together(family: Make, kind: str, caplog: pytest.L
     assert "rows run together: they give the same results as alone" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["gemma3_text", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["gemma3_text", "gpt_oss", "starcoder2"])
 def test_comparison_sees_what_mlx_lm_computes_otherwise(
     family: Make, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
