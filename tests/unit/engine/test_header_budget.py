@@ -190,3 +190,52 @@ def test_budget_leaves_room_to_drop_whoever_runs() -> None:
     few, many = (HeaderBudget([INFO], LIMIT, max_running) for max_running in (1, 101))
     assert few.most_in_step - many.most_in_step == 100 * 19
     assert replace(Limits(), max_running=1).header_bytes == LIMIT
+
+
+def test_row_that_does_not_fit_gets_no_token_and_one_that_fits_exactly_gets_all() -> None:
+    budget = HeaderBudget([INFO], 2000, max_running=3)
+    step, result = budget.most_in_step, budget.most_in_result
+    for draw, scored, wanted, most in (
+        (0, 0, 5, 5),
+        (result, 0, 1, 1),
+        (result + 1, 0, 1, 0),
+        (result - 30, 30, 1, 1),
+        (result - 29, 30, 1, 0),
+        (result - 95, 30, 9, 3),
+    ):
+        cost = RowCost(begin=0, token=10, scored=scored, first_draw=draw, next_draw=draw)
+        assert budget.limit_row(cost, draw, wanted) == most
+    for room, most in ((FIXED + 10, 1), (FIXED + 9, 0), (FIXED + 29, 2), (FIXED + 30, 3)):
+        budget.reset()
+        budget.take(step - room)
+        cost = RowCost(begin=0, token=10, scored=0, first_draw=0, next_draw=0)
+        assert budget.limit_row(cost, 0, 9) == most
+        assert budget.fits(room)
+        assert not budget.fits(room + 1)
+
+
+def test_states_of_a_step_are_no_more_than_a_result_carries() -> None:
+    budget = HeaderBudget([INFO], LIMIT, max_running=3)
+    cost = weigh_rows(make_request([1], pooling="mean"))
+    for _ in range(FrameLimits().buffers):
+        assert budget.limit_row(cost, 0, 1) == 1
+        budget.take_row(cost, 0, 1)
+    assert budget.limit_row(cost, 0, 1) == 0
+    assert budget.limit_row(weigh_rows(make_request([1])), 0, 1) == 1
+    budget.reset()
+    assert budget.limit_row(cost, 0, 1) == 1
+
+
+def test_request_costs_what_it_asks_for() -> None:
+    plain, scored, pooled, several, named = (
+        weigh_rows(make_request([1], **given))
+        for given in ({}, {"prompt_logprobs": 0}, {"pooling": "last"}, {"n": 3}, {"logprobs": 2, "n": 3})
+    )
+    assert (plain.scored, plain.num_states, pooled.num_states) == (0, 0, 1)
+    assert plain.first_draw == plain.next_draw
+    assert scored.token > plain.token
+    assert scored.scored > 0
+    assert pooled.first_draw > pooled.next_draw == plain.next_draw
+    assert several.first_draw > several.next_draw == plain.next_draw
+    assert named.first_draw > several.first_draw
+    assert named.next_draw > plain.next_draw
