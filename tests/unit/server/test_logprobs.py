@@ -20,7 +20,7 @@ def tokenizer(tmp_path: Path) -> Tokenizer:
 
 @pytest.mark.parametrize("num_top", [0, 1, 3])
 def test_entry_has_the_token_and_the_best_ones_in_openais_form(tokenizer: Tokenizer, num_top: int) -> None:
-    first, *others = (tokenizer.token_to_id(each) for each in ('"', "b", "\u00c3", "\u0120"))
+    first, *others = (tokenizer.token_to_id(each) or 0 for each in ('"', "b", "\u00c3", "\u0120"))
     top = tuple((token, -0.25 * number) for number, token in enumerate(others[:num_top], 1))
     writer = TokenWriter(Vocabulary(tokenizer))
     shown = [("b", [98]), ("bytes:\\xc3", [0xC3]), (" ", [32])]

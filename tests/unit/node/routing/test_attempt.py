@@ -44,7 +44,7 @@ def test_request_moves_with_the_time_it_has_waited_and_the_tokens_it_has() -> No
     give(attempt, 7, 8)
     give(attempt, 9, index=1, ended="stop")
     moved = attempt.make_request(ARRIVED + 3)
-    assert (moved.delivered, moved.ended) == (((7, 8), (9,)), {1})
+    assert (moved.delivered, moved.ended) == (((7, 8), (9,)), frozenset({1}))
     assert moved.prompt == (1, 2, 3)
 
 
