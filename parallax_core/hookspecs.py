@@ -34,6 +34,7 @@ from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import ModelSpec
 from parallax_core.contracts.node_service import NodeServiceSpec
+from parallax_core.contracts.page import PageServer
 from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.policy import PolicySpec
 from parallax_core.contracts.replica import ReplicaSpec
@@ -193,6 +194,15 @@ def parallax_extend_server(server: HttpSurface) -> None:
     """Add routes to the HTTP server; the same API keys apply as to all others.
 
     Called once by ``parallax serve``, before the model is loaded.
+    """
+
+
+@hookspec(firstresult=True)
+def parallax_serve_pages() -> PageServer | None:
+    """Serve the pages that plugins add by `HttpSurface.add_page`.
+
+    Called once for each server, before plugins extend it; the first answer other than None counts. Test it with its
+    kit, `parallax_core.testing.page_server.PageServerConformance`.
     """
 
 

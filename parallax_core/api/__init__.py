@@ -111,6 +111,7 @@ from parallax_core.contracts.node_service import (
     ServiceContext,
     Takers,
 )
+from parallax_core.contracts.page import PageServer
 from parallax_core.contracts.parser import (
     AllowedAnswers,
     AnswerInfo,
@@ -211,7 +212,14 @@ from parallax_core.contracts.status import (
     ServerStatus,
     StageStatus,
 )
-from parallax_core.contracts.surface import ForwardedAnswer, HttpSurface, needs_role
+from parallax_core.contracts.surface import (
+    Authenticator,
+    ForwardedAnswer,
+    HttpSurface,
+    KnownClient,
+    RouteRole,
+    needs_role,
+)
 from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor, TensorSpec
 from parallax_core.contracts.token_engine import (
     EngineBackend,
@@ -511,12 +519,15 @@ __all__ = [  # noqa: RUF022 -- in groups
     # Kinds of replicas; `parallax_core.api.replica` has the rest
     "ReplicaSpec",
     # Events, and routes of the HTTP server
+    "Authenticator",
     "EngineReady",
     "Event",
     "Finish",
     "ForwardedAnswer",
     "HttpSurface",
+    "KnownClient",
     "NodeStatus",
+    "PageServer",
     "Pause",
     "PlanStatus",
     "Reason",
@@ -524,6 +535,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "RequestBegan",
     "RequestEnded",
     "RequestId",
+    "RouteRole",
     "ServedModel",
     "ServerStatus",
     "StageLoss",

@@ -9,6 +9,7 @@ from parallax_core.models.output_parser import OutputParser
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server.answer_parsing import AnswerParsing, continues, make_call_id, read_text
 from parallax_core.server.error_body import TYPES as ERROR_TYPES
+from parallax_core.server.error_body import error_body
 from parallax_core.server.error_forms import find_request_id
 from parallax_core.server.errors import error_response
 from parallax_core.server.floats import read_floats
@@ -70,6 +71,7 @@ __all__ = [
     "describe_model",
     "describe_named_events",
     "describe_server",
+    "error_body",
     "error_response",
     "explain",
     "find_request_id",

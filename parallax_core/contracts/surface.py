@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Engine
@@ -34,6 +35,31 @@ def needs_role(role: RouteRole | None, *, shows_guests: bool = False) -> Callabl
         return answer
 
     return state
+
+
+@dataclass(frozen=True, slots=True)
+class KnownClient:
+    """A client that is known by something else than an API key."""
+
+    id: str
+    """Tells it apart from others that the same authenticator knows, such as for limits."""
+    role: RouteRole
+    """Its rights, as those of an API key."""
+
+
+@runtime_checkable
+class Authenticator(Protocol):
+    """Knows clients that send no API key, such as browsers with a session; see `HttpSurface.authenticate_by`."""
+
+    def authenticate(self, scope: Mapping[str, Any]) -> KnownClient | None:
+        """Return the client that sent a request; None: it is unknown.
+
+        It is asked only on a server with API keys, where a request has none and its route needs a role. It answers from
+        memory, since it holds up all clients meanwhile. If it raises, that is logged, and the client is unknown.
+
+        Args:
+            scope: the head of the request, as ASGI has it: ``method``, ``path``, ``headers``, ``scheme``, ``client``.
+        """
 
 
 class ForwardedAnswer(Protocol):
@@ -82,7 +108,8 @@ class HttpSurface(Protocol):
     def add_page(self, path: str, folder: Path) -> None:
         """Serve the files of a folder below a path to everyone, ``index.html`` at the path itself.
 
-        Who opens the address of the server in a browser is led to the first page.
+        The plugin that implements `parallax_serve_pages` does so, such as ``parallax-web``. Who opens the address of
+        the server in a browser is led to the first page.
 
         They are sent with a Content-Security-Policy that allows scripts, styles, images, fonts and requests of this
         server alone, and nothing inline. A page uses the API by what it fetches: if the server has API keys, the
@@ -95,8 +122,12 @@ class HttpSurface(Protocol):
             folder: has ``index.html``; what begins with a dot is not served.
 
         Raises:
-            ValueError: if there is no such file, the path has several segments, or something is there already.
+            ValueError: if there is no such file, the path has several segments, something is there already, or no
+                plugin serves pages.
         """
+
+    def authenticate_by(self, authenticator: Authenticator) -> None:
+        """Know clients without an API key by a plugin, on a server with keys; that of an earlier plugin goes first."""
 
     def status(self) -> ServerStatus:
         """Return the models, the nodes and the plan of the server, from memory, in any state.

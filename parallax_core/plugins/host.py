@@ -23,6 +23,7 @@ from parallax_core.contracts.event import Event
 from parallax_core.contracts.finding import Finding
 from parallax_core.contracts.model import ModelSpec
 from parallax_core.contracts.node_service import NodeServiceSpec
+from parallax_core.contracts.page import PageServer
 from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.contracts.replica import ReplicaSpec
@@ -42,7 +43,13 @@ H = TypeVar("H", bound=HttpSurface)
 
 OpenDialect = Callable[[Any, Any], Dialect]
 
-EXTENDING = ("parallax_select_backend", "parallax_find_python", "parallax_extend_server", "parallax_observe")
+EXTENDING = (
+    "parallax_select_backend",
+    "parallax_find_python",
+    "parallax_serve_pages",
+    "parallax_extend_server",
+    "parallax_observe",
+)
 DIAGNOSE_S = 60.0
 """The most seconds a plugin may take for ``parallax doctor``."""
 
@@ -205,10 +212,18 @@ class PluginHost:
 
     def find_python(self, backend: BackendSpec) -> BackendPython | None:
         """Return the Python that a plugin names for the workers of a backend; None: no plugin knows one."""
-        for key, answer in self._answers("parallax_find_python", {"backend": backend}):
-            if isinstance(answer, BackendPython):
+        return self._find_first("parallax_find_python", BackendPython, {"backend": backend})
+
+    def find_page_server(self) -> PageServer | None:
+        """Return what serves the pages of plugins; None: no plugin does."""
+        return self._find_first("parallax_serve_pages", PageServer, {})
+
+    def _find_first(self, hook: str, kind: type[T], given: Mapping[str, object]) -> T | None:
+        """Return the first answer of a kind; a plugin that gives another is broken."""
+        for key, answer in self._answers(hook, given):
+            if isinstance(answer, kind):
                 return answer
-            self._refuse(key, f"parallax_find_python returned {answer!r}, which is not a BackendPython")
+            self._refuse(key, f"{hook} returned {answer!r}, which is not a {kind.__name__}")
         return None
 
     def _answers(self, hook: str, given: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -34,7 +34,6 @@ from parallax_core.server.read_timeout import ReadTimeout
 from parallax_core.server.response_models import HealthReply, VersionReply
 from parallax_core.server.route_roles import RouteRoles
 from parallax_core.server.served_models import ModelReleases, ServedModels
-from parallax_core.server.sessions import Sessions
 from parallax_core.server.unused_query import note_unused
 
 
@@ -56,7 +55,7 @@ def make_app(models: ServedModels, options: ServerOptions, drain: Drain, plugins
         raise UsageError("otlp_endpoint is set, and no plugin sends traces", "pip install 'parallax-observe[otel]'")
     forms = ErrorForms(each.errors for each in dialects.opened if each.errors is not None)
     app.state.dialects, app.state.error_forms, app.state.roles, app.state.rewriters = dialects, forms, RouteRoles(), {}
-    app.state.sessions, app.state.pages, app.state.has_keys = Sessions(), [], options.keys.are_needed
+    app.state.authenticators, app.state.pages, app.state.has_keys = [], [], options.keys.are_needed
     add_handlers(app)
     for router in dialects.routers:
         app.state.roles.add_plugins(router)
@@ -81,7 +80,7 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
     app.add_middleware(DrainMiddleware, drain=drain)
     if options.max_concurrent or options.max_per_minute:
         app.add_middleware(RateLimit, options=options)
-    app.add_middleware(KeyCheck, keys=options.keys, roles=app.state.roles, sessions=app.state.sessions)
+    app.add_middleware(KeyCheck, keys=options.keys, roles=app.state.roles, authenticators=app.state.authenticators)
     app.add_middleware(OriginCheck, origins=options.cors_origins)
     if options.cors_origins:
         app.add_middleware(

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parallax_core.contracts.node_service import JoinedMachine
+from parallax_core.contracts.surface import Authenticator, KnownClient
 from parallax_core.server.api_keys import ApiKeys, Role
-from parallax_core.server.client_id import SESSION, find_joined_machine, read_key
+from parallax_core.server.client_id import CALLER, find_joined_machine, read_key
 from parallax_core.server.error_body import error_body
 from parallax_core.server.route_roles import RouteRoles
-from parallax_core.server.sessions import Sessions
+
+logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 """The paths that need no key, for supervisors and load balancers."""
 
 
 class KeyCheck:
-    """Middleware that requires a key, or the session of a browser, whose role allows the route; see `read_key`.
+    """Middleware that requires a key, or a client that an authenticator knows, whose role allows the route.
 
     A missing or unknown key gets a 401; a role that does not allow the route gets a 403. Routes find the role in the
     state of the request, as ``role``. Without keys, clients of this machine are administrators, and so are those of a
@@ -27,9 +31,9 @@ class KeyCheck:
     and the models.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, roles: RouteRoles, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, roles: RouteRoles, authenticators: Iterable[Authenticator]) -> None:
         self._app = app
-        self._sessions = sessions
+        self._authenticators = authenticators
         self._roles = roles
         self._keys = keys
 
@@ -56,14 +60,23 @@ class KeyCheck:
             await self._app(scope, receive, send)
 
     def _find_role(self, scope: Scope) -> Role | None:
-        """Return the role of a key, or, without a key, of a session."""
+        """Return the role of a key, or, without a key, of a client that an authenticator knows."""
         if (key := read_key(scope)) or not self._keys.are_needed:
             return self._keys.find_role(key)
-        if (found := self._sessions.find(scope)) is None:
-            return None
-        session_id, session = found
-        scope.setdefault("state", {})[SESSION] = session_id
-        return session.role
+        for number, authenticator in enumerate(self._authenticators):
+            if (caller := _ask(authenticator, scope)) is not None:
+                scope.setdefault("state", {})[CALLER] = f"{number}:{caller.id}"
+                return caller.role
+        return None
+
+
+def _ask(authenticator: Authenticator, scope: Scope) -> KnownClient | None:
+    """Return the client that an authenticator knows; one of a plugin may raise anything, and lets no one in by that."""
+    try:
+        return authenticator.authenticate(scope)
+    except Exception:
+        logger.exception("an authenticator failed")
+        return None
 
 
 def _refuse(needed: Role, role: Role, guest: JoinedMachine | None) -> dict[str, Any]:

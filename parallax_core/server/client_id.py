@@ -10,10 +10,8 @@ from parallax_core.server.api_keys import digest_key
 
 JOINED_MACHINE = "joined_machine"
 """The name of a request's machine in its state, if it came over the link of a machine that has joined."""
-
-
-SESSION = "session"
-"""The name of the id of a browser's session in the state of its request."""
+CALLER = "caller"
+"""The name in that state of the id of a client without an API key, which an authenticator knows."""
 
 
 def read_key(scope: Scope) -> str:
@@ -30,14 +28,14 @@ def find_joined_machine(scope: Scope) -> JoinedMachine | None:
 
 
 def identify(scope: Scope, *, by_key: bool) -> bytes:
-    """Return an id of the client: its key or its session if keys are checked, else its address.
+    """Return an id of the client: its key, or what an authenticator knows, if keys are checked, else its address.
 
     Any client could make up a key that is not checked. Without keys, the clients of a machine that has joined count as
     one. The id begins with its kind: a machine may be called ``127.0.0.1``.
     """
     if by_key:
-        session: bytes | None = scope.get("state", {}).get(SESSION)
-        return b"session:" + session if session else b"key:" + digest_key(read_key(scope))
+        caller: str = scope.get("state", {}).get(CALLER, "")
+        return b"caller:" + caller.encode() if caller else b"key:" + digest_key(read_key(scope))
     if machine := find_joined_machine(scope):
         return b"machine:" + machine.name.encode()
     client = scope.get("client")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +15,10 @@ from fastapi import APIRouter, FastAPI
 
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.engine import Engine
+from parallax_core.contracts.page import PageServer
 from parallax_core.contracts.status import ServerStatus
-from parallax_core.contracts.surface import ForwardedAnswer
+from parallax_core.contracts.surface import Authenticator, ForwardedAnswer
 from parallax_core.plugins.host import PluginHost
-from parallax_core.server import front_page, pages, sessions
 from parallax_core.server.body_messages import BodyRequest, DirectAnswer, RefusedBody
 from parallax_core.server.dialects import ServedDialects, check_router
 from parallax_core.server.error_forms import ErrorForms
@@ -28,17 +30,21 @@ from parallax_core.server.served_models import ServedModels
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 CHAT = "/v1/chat/completions"
 
 
 class PluginRoutes:
     """The routes that one plugin adds; see `parallax_core.contracts.surface.HttpSurface`."""
 
-    def __init__(self, app: FastAPI, models: ServedModels) -> None:
+    def __init__(self, app: FastAPI, models: ServedModels, page_server: PageServer | None) -> None:
         self._app = app
         self._models = models
+        self._page_server = page_server
         self.routers: list[APIRouter] = []
         self.pages: list[str] = []
+        self.authenticators: list[Authenticator] = []
         forms: ErrorForms = app.state.error_forms
         self.forms = forms.copy()
         self.rewriters: dict[str, str] = dict(app.state.rewriters)
@@ -61,8 +67,14 @@ class PluginRoutes:
 
     def add_page(self, path: str, folder: Path) -> None:
         """Serve a page; see `HttpSurface.add_page`."""
-        self.add_router(pages.make_router(path, folder))
+        if self._page_server is None:
+            raise ValueError("no plugin serves pages: install parallax-web, such as by pip install parallax-web")
+        self.add_router(self._page_server.open_page(path, folder))
         self.pages.append(path)
+
+    def authenticate_by(self, authenticator: Authenticator) -> None:
+        """Know clients by a plugin; see `HttpSurface.authenticate_by`."""
+        self.authenticators.append(authenticator)
 
     def status(self) -> ServerStatus:
         """Return the status of the server; see `HttpSurface.status`."""
@@ -101,38 +113,50 @@ class PluginRoutes:
 def extend_app(app: FastAPI, models: ServedModels, plugins: PluginHost) -> Callable[[str], Iterator[str]]:
     """Let plugins add routes, after the server's own and behind the same middleware.
 
-    The front page comes last, so that a plugin can bring another. Returns what `list_notes` yields for an address.
+    The routes beside pages come last, so that a plugin can bring another front page. Returns what `list_notes` yields
+    for an address.
     """
-    roles: RouteRoles = app.state.roles
     forms: ErrorForms = app.state.error_forms
-    for _, surface in plugins.extend_server(lambda: PluginRoutes(app, models)):
+    page_server = plugins.find_page_server()
+    if page_server is not None:
+        app.state.authenticators.append(page_server)
+    for _, surface in plugins.extend_server(lambda: PluginRoutes(app, models, page_server)):
         forms.take(surface.forms)
         app.state.rewriters.update(surface.rewriters)
-        for router in surface.routers:
-            roles.add_plugins(router)
-            app.include_router(router)
+        _add_routers(app, surface.routers)
         app.state.pages += surface.pages
-    own = [front_page.make_router(app.state.pages)]
-    if app.state.pages:
-        own.append(sessions.make_router(app.state.sessions, app.state.pages))
-    for router in own:
-        roles.add_own(router)
+        app.state.authenticators += surface.authenticators
+    if page_server is not None:
+        with _surviving("the routes beside pages"):
+            _add_routers(app, page_server.open_routes(app.state.pages))
+    return partial(list_notes, app, page_server)
+
+
+def _add_routers(app: FastAPI, routers: Iterable[APIRouter]) -> None:
+    roles: RouteRoles = app.state.roles
+    for router in routers:
+        roles.add_plugins(router)
         app.include_router(router)
-    return partial(list_notes, app)
 
 
-def list_notes(app: FastAPI, api: str) -> Iterator[str]:
-    """Yield a line for each page: its address, or a link that opens a session of the operator's browser.
+@contextmanager
+def _surviving(part: str) -> Iterator[None]:
+    """Log an error of the server of pages, whatever it is, and go on without a part of it."""
+    try:
+        yield
+    except Exception:
+        logger.exception("%s are left out, since what serves pages failed", part)
+
+
+def list_notes(app: FastAPI, page_server: PageServer | None, api: str) -> Iterator[str]:
+    """Yield the lines that say where pages are, by the address of the API.
 
     A last line says what to install if nothing serves chats, which most clients ask for.
     """
-    url = api.removesuffix("/v1")
-    for path in app.state.pages:
-        if app.state.has_keys:
-            link = app.state.sessions.invite("admin", path)
-            yield f"page {path}, by a link that works once, for 15 minutes: {url}{link}"
-        else:
-            yield f"page {url}{path}/"
+    if page_server is not None:
+        with _surviving("the addresses of pages"):
+            url, pages = api.removesuffix("/v1"), app.state.pages
+            yield from page_server.list_notes(url, pages, needs_key=app.state.has_keys)
     dialects: ServedDialects = app.state.dialects
     if CHAT not in dialects.paths:
         yield f"hint: {explain_absence(CHAT)}"

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urljoin
 
+from parallax_core.config.config import Config
+from parallax_core.contracts.page import PageServer
 from parallax_core.contracts.surface import ROLE, HttpSurface
 from parallax_core.hookspecs import hookimpl
 from parallax_core.plugins.discovery import PluginRecord
@@ -19,7 +22,6 @@ from parallax_core.plugins.host import PluginHost
 from parallax_core.server.app import make_app
 from parallax_core.server.drain import Drain
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.pages import OTHER
 from parallax_core.server.plugin_routes import PluginRoutes, extend_app
 from parallax_core.server.served_models import ServedModels
 from parallax_core.testing.asgi import AsgiAnswer, send_request
@@ -30,6 +32,8 @@ ROLES = "Each states the role that it needs by `needs_role`"
 FOLDER = "has ``index.html``; what begins with a dot is not served"
 ALLOWED = "allows scripts, styles, images, fonts and requests of this server alone, and nothing inline"
 FOUND = 200
+OTHER = "application/octet-stream"
+"""The content type of a file whose type the server does not know."""
 READING = frozenset({"GET", "HEAD"})
 INLINE = re.compile(
     r"<script(?![^>]*\ssrc=)[^>]*>|<style\b|<[a-z][^>]*\s(?:on[a-z]+|style)=|javascript:", re.IGNORECASE
@@ -48,8 +52,10 @@ class SurfaceConformance:
     def make_app(self) -> Any:  # noqa: ANN401 -- core names no HTTP library outside its server
         """Return a server that was extended."""
         record = PluginRecord(name="kit", distribution="kit", version="0", module="kit", state="loaded")
-        hook = hookimpl(lambda server: self.extend(server))  # noqa: PLW0108 -- a method takes no mark
-        plugins = PluginHost([(record, SimpleNamespace(parallax_extend_server=hook))])
+        extend = hookimpl(lambda server: self.extend(server))  # noqa: PLW0108 -- a method takes no mark
+        serve = hookimpl(lambda: find_page_server())  # noqa: PLW0108 -- what is cached takes no mark
+        hooks = SimpleNamespace(parallax_extend_server=extend, parallax_serve_pages=serve)
+        plugins = PluginHost([(record, hooks)])
         app, models = make_bare_app()
         extend_app(app, models, plugins)
         [found] = plugins.records
@@ -59,7 +65,7 @@ class SurfaceConformance:
     def list_added(self) -> tuple[list[Any], list[str]]:
         """Return the routes that are added, and the paths of pages."""
         self.make_app()
-        surface = PluginRoutes(*make_bare_app())
+        surface = PluginRoutes(*make_bare_app(), find_page_server())
         self.extend(surface)
         routes = [route for router in surface.routers for route in router.routes]
         return routes, surface.pages
@@ -103,10 +109,16 @@ class SurfaceConformance:
                     assert is_known, broken(f"{path} loads {link}, whose type browsers do not know", ALLOWED)
 
 
-def make_bare_app() -> tuple[Any, ServedModels]:
+def make_bare_app(options: ServerOptions | None = None) -> tuple[Any, ServedModels]:
     """Return a server without models and plugins."""
     models = ServedModels()
-    return make_app(models, ServerOptions(), Drain(), PluginHost(())), models
+    return make_app(models, options or ServerOptions(), Drain(), PluginHost(())), models
+
+
+@cache
+def find_page_server() -> PageServer | None:
+    """Return what serves pages in this environment: the kit loads pages as its servers do."""
+    return PluginHost.discover(Config()).find_page_server()
 
 
 def get(app: Any, path: str) -> AsgiAnswer:  # noqa: ANN401 -- as above

@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "parallax_core": 40_780,
-    "parallax_core/testing": 10_850,
+    "parallax_core": 40_320,
+    "parallax_core/testing": 11_130,
     "tests": 80_000,
     "docs/examples": 1_600,
     "benchmarks": 8_010,
@@ -51,7 +51,7 @@ BUDGETS = {
     "plugins/tokenizers": 1_420,
     "plugins/transport_lattica": 3_100,
     "plugins/transport_zmq": 8_000,
-    "plugins/web": 200,
+    "plugins/web": 1_230,
 }
 """Lines of Python by folder; a folder within another counts apart."""
 

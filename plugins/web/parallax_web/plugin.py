@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from parallax_core.api import HttpSurface, Ref, Settings, SettingsSpec, hookimpl
+from parallax_core.api import HttpSurface, PageServer, Ref, Settings, SettingsSpec, hookimpl
 from parallax_web.settings import WebSettings
 
 PATH = "/app"
@@ -28,6 +28,14 @@ def parallax_configure(config: Settings) -> None:
     """Keep the settings for the server."""
     global chosen  # noqa: PLW0603 -- hooks are functions of a module
     chosen = config.section(WebSettings)
+
+
+@hookimpl
+def parallax_serve_pages() -> PageServer:
+    """Serve the pages of plugins, the front page, and the sessions of browsers."""
+    from parallax_web.page_server import WebPages
+
+    return WebPages()
 
 
 @hookimpl

@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from parallax_core.api import HttpSurface
+from parallax_core.api import HttpSurface, PageServer
+from parallax_core.testing.page_server import PageServerConformance
 from parallax_core.testing.surface import SurfaceConformance
 from parallax_web import plugin
 from parallax_web.settings import WebSettings
@@ -25,6 +26,11 @@ class Config:
 class TestWeb(SurfaceConformance):
     def extend(self, server: HttpSurface) -> None:
         plugin.parallax_extend_server(server)
+
+
+class TestPageServer(PageServerConformance):
+    def make(self) -> PageServer:
+        return plugin.parallax_serve_pages()
 
 
 class Surface:

@@ -150,6 +150,9 @@ class Surface:
     def add_page(self, path: str, folder: Any) -> None:
         raise NotImplementedError
 
+    def authenticate_by(self, authenticator: Any) -> None:
+        raise NotImplementedError
+
     def status(self) -> Any:
         raise NotImplementedError
 

@@ -199,5 +199,5 @@ def test_path_of_a_dialect_that_is_not_installed_names_its_distribution(
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
         assert f"pip install {distribution}" in answer.json()["error"]["message"]
         app: Any = client.app
-        [hint] = list_notes(app, "http://testserver/v1")
+        [hint] = list_notes(app, None, "http://testserver/v1")
         assert hint.startswith("hint: /v1/chat/completions is not served here: it comes with parallax-api-openai")

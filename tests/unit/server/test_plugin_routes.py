@@ -37,7 +37,7 @@ def make_router(path: str = "/x/status", **options: Any) -> APIRouter:
 
 
 def extend(site: Any, **plugins: Callable[[HttpSurface], None]) -> dict[str, str]:
-    """Let plugins add to a server, and return what became of each."""
+    """Let plugins add to a server on which nothing serves pages, and return what became of each."""
     host = PluginHost(
         (
             PluginRecord(name=name, distribution=name, version="1", module=name, state="loaded"),

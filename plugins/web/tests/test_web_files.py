@@ -9,9 +9,9 @@ from starlette.testclient import TestClient
 from parallax_core.api import HttpSurface
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.pages import POLICY, make_router
+from parallax_web.page_files import POLICY, make_router
+from plugins.web.tests.web_site import extend
 from tests.unit.server.letters import Site, error_of
-from tests.unit.server.test_plugin_routes import extend
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(folder: Path) -> Iterator[TestClient]:
     with Site(ServerOptions(keys=ApiKeys({"k": "user"}))) as site:
-        assert extend(site, one=lambda server: server.add_page("/chat", folder)) == {"one": ""}
+        assert extend(site, one=lambda server: server.add_page("/chat", folder))[0] == {"one": ""}
         yield site.client
 
 
@@ -115,7 +115,7 @@ def test_page_hides_no_route_and_needs_an_index(folder: Path) -> None:
         server.add_page("/chat", folder)
 
     with Site(ServerOptions()) as site:
-        found = extend(
+        found, _ = extend(
             site,
             health=lambda server: server.add_page("/health", folder),
             none=lambda server: server.add_page("/page", folder / "assets"),

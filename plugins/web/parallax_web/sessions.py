@@ -7,24 +7,22 @@ cookies to all ports of a host, so that another server there sees it, too.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import fastapi
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.types import Scope
 
-from parallax_core.contracts.surface import RouteRole, needs_role
-from parallax_core.server.api_keys import digest_key
-from parallax_core.server.error_body import error_body
-from parallax_core.server.front_page import find_address
-from parallax_core.server.origin_check import is_own_origin
+from parallax_core.api import KnownClient, RouteRole, needs_role
+from parallax_core.api.dialect import error_body
+from parallax_web.front_page import find_address
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -69,18 +67,18 @@ class Sessions:
     def invite(self, role: RouteRole, page: str) -> str:
         """Return the path of a link that opens one session of a role, and leads to a page."""
         code = secrets.token_urlsafe(32)
-        _keep(self._links, digest_key(code), Pass(role, self._clock() + LINK_S, page), MOST_LINKS)
+        _keep(self._links, _digest(code), Pass(role, self._clock() + LINK_S, page), MOST_LINKS)
         return f"{PATH}?code={code}"
 
     def redeem(self, code: str, address: str, host: str = "") -> tuple[str, Pass] | None:
         """Return the token of a new session and its link, or None for a code that is wrong, old or used."""
-        link = self._links.pop(digest_key(code), None)
+        link = self._links.pop(_digest(code), None)
         if link is None or link.until <= self._clock():
             times = self._wrong.pop(address, [])
             _keep(self._wrong, address, [*times, self._clock()][-MOST_WRONG:], MOST_CALLERS)
             return None
         token = secrets.token_urlsafe(32)
-        _keep(self._open, digest_key(token), Pass(link.role, self._clock() + SESSION_S, host=host), MOST_SESSIONS)
+        _keep(self._open, _digest(token), Pass(link.role, self._clock() + SESSION_S, host=host), MOST_SESSIONS)
         return token, link
 
     def find_wait_s(self, address: str) -> float:
@@ -88,24 +86,39 @@ class Sessions:
         times = self._wrong.get(address, [])
         return max(0.0, times[0] + WRONG_S - self._clock()) if len(times) >= MOST_WRONG else 0.0
 
-    def find(self, scope: Scope) -> tuple[bytes, Pass] | None:
+    def find(self, scope: Mapping[str, Any]) -> tuple[bytes, Pass] | None:
         """Return the session of a request with its id, or None; requests of other origins have no session."""
         if not self._open or not is_own_request(scope):
             return None
         for token in read_cookies(scope):
-            found = self._open.get(key := digest_key(token))
-            if found and found.until > self._clock() and found.host == Headers(scope=scope).get("host", ""):
+            found = self._open.get(key := _digest(token))
+            if found and found.until > self._clock() and found.host == read_headers(scope).get("host", ""):
                 return key, found
         return None
+
+    def authenticate(self, scope: Mapping[str, Any]) -> KnownClient | None:
+        """Return the browser that sent a request; see `Authenticator.authenticate`."""
+        found = self.find(scope)
+        return None if found is None else KnownClient(found[0].hex(), found[1].role)
 
     def find_left_s(self, session: Pass) -> float:
         """Return the seconds for which a session is still valid."""
         return max(0.0, session.until - self._clock())
 
-    def close(self, scope: Scope) -> None:
+    def close(self, scope: Mapping[str, Any]) -> None:
         """Close all sessions whose cookies a request has."""
         for token in read_cookies(scope):
-            self._open.pop(digest_key(token), None)
+            self._open.pop(_digest(token), None)
+
+
+def _digest(secret: str) -> bytes:
+    """Return what is kept of a code or a token, so that nothing keeps the secret itself."""
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).digest()
+
+
+def read_headers(scope: Mapping[str, Any]) -> Headers:
+    """Return the headers of a request."""
+    return Headers(raw=scope["headers"])
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
@@ -114,28 +127,30 @@ def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
         kept.popitem(last=False)
 
 
-def is_own_request(scope: Scope) -> bool:
+def is_own_request(scope: Mapping[str, Any]) -> bool:
     """Return whether a request comes from a page of this server, or from no page if it only reads.
 
     A page of another port of the same host is of another origin, but of the same site: ``SameSite`` lets it through.
     """
-    headers = Headers(scope=scope)
+    headers = read_headers(scope)
     site = headers.get("sec-fetch-site")
     if scope["method"] in READING:
         return site in SAFE_SITES
-    return is_own_origin(headers) if "origin" in headers else site == "same-origin"
+    if "origin" not in headers:
+        return site == "same-origin"
+    return headers["origin"] in {f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")}
 
 
-def name_cookie(scope: Scope) -> str:
+def name_cookie(scope: Mapping[str, Any]) -> str:
     """Return the name of the cookie, which tells apart the servers of a host."""
     port = (scope.get("server") or ("", 0))[1]
     return f"{'__Host-' if scope['scheme'] == 'https' else ''}parallax-{port}"
 
 
-def read_cookies(scope: Scope) -> Iterator[str]:
+def read_cookies(scope: Mapping[str, Any]) -> Iterator[str]:
     """Yield the values of the cookie; another server of the host may have set one of that name."""
     wanted = name_cookie(scope)
-    for header in Headers(scope=scope).getlist("cookie"):
+    for header in read_headers(scope).getlist("cookie"):
         for part in header.split(";"):
             name, _, value = part.strip().partition("=")
             if name == wanted:
@@ -205,7 +220,7 @@ def _show(sessions: Sessions, http: fastapi.Request) -> Response:
     return JSONResponse({"role": role, "expires_in": int(left_s)}, headers=UNCACHED)
 
 
-def _set_cookie(answer: Response, scope: Scope, token: str, age_s: int) -> None:
+def _set_cookie(answer: Response, scope: Mapping[str, Any], token: str, age_s: int) -> None:
     answer.set_cookie(
         name_cookie(scope), token, age_s, path="/", secure=scope["scheme"] == "https", httponly=True, samesite="strict"
     )

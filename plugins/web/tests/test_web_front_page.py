@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import pytest
 from fastapi import APIRouter
 
 from parallax_core.server.api_keys import ApiKeys
-from parallax_core.server.front_page import PAGE, write_policy
 from parallax_core.server.options import ServerOptions
+from parallax_web.front_page import PAGE, write_policy
+from plugins.web.tests.web_site import extend
 from tests.unit.server.letters import Site, error_of
-from tests.unit.server.test_plugin_routes import extend
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        yield site
 
 
 @pytest.fixture

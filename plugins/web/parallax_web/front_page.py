@@ -11,7 +11,7 @@ from pathlib import Path
 import fastapi
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from parallax_core.contracts.surface import needs_role
+from parallax_core.api import needs_role
 
 PAGE = Path(__file__).with_suffix(".html")
 EXAMPLE = "http://127.0.0.1:8000"

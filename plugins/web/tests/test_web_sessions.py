@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ import pytest
 from fastapi import APIRouter, Request
 from starlette.testclient import TestClient
 
-from parallax_core.api import HttpSurface, needs_role
+from parallax_core.api import Authenticator, HttpSurface, RouteRole, needs_role
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
-from parallax_core.server.plugin_routes import list_notes
-from parallax_core.server.sessions import LINK_S, MOST_LINKS, MOST_SESSIONS, MOST_WRONG, SESSION_S, WRONG_S, Sessions
+from parallax_core.testing.authenticator import AuthenticatorConformance
+from parallax_web.page_server import WebPages
+from parallax_web.sessions import LINK_S, MOST_LINKS, MOST_SESSIONS, MOST_WRONG, SESSION_S, WRONG_S, Sessions
+from plugins.web.tests.web_site import extend
 from tests.unit.server.letters import Site, error_of
-from tests.unit.server.test_plugin_routes import extend
 
 COOKIE = re.compile(r"(parallax-\d+)=([\w-]{43}); HttpOnly; Max-Age=43200; Path=/; SameSite=strict")
 OWN = {"Origin": "http://testserver"}
@@ -41,9 +41,7 @@ class PagedSite(Site):
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.clock = Clock()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("parallax_core.server.app.Sessions", partial(Sessions, self.clock))
-            super().__init__(ServerOptions(keys=ApiKeys({"boss": "admin", "k": "user"}), **options))
+        super().__init__(ServerOptions(keys=ApiKeys({"boss": "admin", "k": "user"}), **options))
         (folder / "index.html").write_text("a page")
 
         def add(server: HttpSurface) -> None:
@@ -62,7 +60,8 @@ class PagedSite(Site):
             server.add_page("/chat", folder)
             server.add_router(router)
 
-        assert extend(self, one=add) == {"one": ""}
+        became, self.list_notes = extend(self, WebPages(Sessions(self.clock)), one=add)
+        assert became == {"one": ""}
 
     def make_link(self, role: str = "user", **headers: str) -> Any:
         """Ask for a link, with the key of an administrator."""
@@ -83,7 +82,7 @@ def site(tmp_path: Path) -> Iterator[PagedSite]:
 
 
 def test_link_opens_a_session_whose_cookie_is_for_this_server_alone(site: PagedSite) -> None:
-    [line] = list_notes(site.app, "http://testserver/v1")
+    [line] = site.list_notes("http://testserver/v1")
     opened = site.client.get(line.partition("minutes: http://testserver")[2], follow_redirects=False)
     assert COOKIE.fullmatch(opened.headers["set-cookie"]), opened.headers["set-cookie"]
     assert opened.headers["cache-control"] == "no-store"
@@ -245,16 +244,16 @@ def test_sessions_are_clients_of_their_own(tmp_path: Path) -> None:
 
 def test_server_without_pages_has_no_sessions() -> None:
     with Site(ServerOptions(keys=ApiKeys({"boss": "admin"}))) as site:
-        extend(site)
+        _, list_notes = extend(site)
         error_of(site.client.get("/session", headers=ADMIN), 404)
-        assert list(list_notes(site.app, "http://testserver/v1")) == []
+        assert list(list_notes("http://testserver/v1")) == []
 
 
 def test_server_without_keys_names_its_pages(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("a page")
     with Site(ServerOptions()) as site:
-        extend(site, one=lambda server: server.add_page("/chat", tmp_path))
-        assert list(list_notes(site.app, "http://testserver/v1")) == ["page http://testserver/chat/"]
+        _, list_notes = extend(site, one=lambda server: server.add_page("/chat", tmp_path))
+        assert list(list_notes("http://testserver/v1")) == ["page http://testserver/chat/"]
 
 
 def test_links_and_sessions_are_kept_up_to_a_number() -> None:
@@ -267,9 +266,9 @@ def test_links_and_sessions_are_kept_up_to_a_number() -> None:
     assert found == [False, True, True]
 
 
-def open_one(sessions: Sessions) -> str:
+def open_one(sessions: Sessions, role: RouteRole = "user", host: str = "") -> str:
     """Open a session, and return its token."""
-    opened = sessions.redeem(sessions.invite("user", "/chat").partition("code=")[2], "")
+    opened = sessions.redeem(sessions.invite(role, "/chat").partition("code=")[2], "", host)
     assert opened is not None
     return opened[0]
 
@@ -278,3 +277,19 @@ def make_scope(token: str) -> dict[str, Any]:
     """Return a request with the cookie of a session."""
     cookie = (b"cookie", f"other=1; parallax-80={token}".encode())
     return {"type": "http", "method": "GET", "scheme": "http", "server": ("here", 80), "headers": [cookie]}
+
+
+class TestSessions(AuthenticatorConformance):
+    """Sessions are a way to know clients."""
+
+    def make(self) -> Sessions:
+        return Sessions(Clock())
+
+    def list_known(self, authenticator: Authenticator) -> list[tuple[dict[str, str], RouteRole]]:
+        assert isinstance(authenticator, Sessions)
+        roles: tuple[RouteRole, ...] = ("user", "admin", "user")
+        return [({"cookie": f"parallax-80={open_one(authenticator, role, 'toy')}"}, role) for role in roles]
+
+    def list_unknown(self) -> list[dict[str, str]]:
+        token = open_one(Sessions(Clock()), host="toy")
+        return [{"cookie": f"parallax-80={token}"}, {"cookie": "parallax-80=a"}, {"authorization": f"Bearer {token}"}]

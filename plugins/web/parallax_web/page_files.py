@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
-from parallax_core.contracts.surface import needs_role
+from parallax_core.api import needs_role
 
 PAGE_PATH = re.compile(r"/[a-z0-9][a-z0-9-]*")
 RESERVED = frozenset({"/v1", "/session"})
