@@ -38,6 +38,18 @@ tflops = 0.05
 bandwidth_gb_s = 10
 """
 
+LARGE = """
+[[nodes]]
+name = "rack"
+memory_gb = 4000
+tflops = 1000
+bandwidth_gb_s = 8000
+"""
+"""A node on which every published model fits."""
+MODELS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[4] / "benchmarks/data/published-models.json").read_text(encoding="utf-8")
+)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -154,3 +166,12 @@ def test_unknown_architecture_and_missing_file_are_clear_errors(folder: Path) ->
     done = run_plan(folder)
     assert "no installed plugin knows the architecture" in done.stderr
     assert "Abacus" in done.stderr
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
+def test_plan_weighs_a_published_model_as_its_authors_do(model: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(model["config"]))
+    (tmp_path / "nodes.toml").write_text(LARGE)
+    [plan] = read_plans(tmp_path, "--weight-bits", "16", "--concurrency", "1")
+    weights = sum(stage["weights_bytes"] for pipeline in plan["pipelines"] for stage in pipeline["stages"])
+    assert weights / 2 == pytest.approx(float(model["total"].removesuffix("B")) * 1e9, rel=0.01)
