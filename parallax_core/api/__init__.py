@@ -165,7 +165,7 @@ from parallax_core.contracts.relay import Relayable
 from parallax_core.contracts.replica import ReplicaSpec
 from parallax_core.contracts.sample import Sampling
 from parallax_core.contracts.service_message import ServiceMessage, service_tag
-from parallax_core.contracts.setting import Settings, SettingsSpec
+from parallax_core.contracts.setting import Settings, SettingsSpec, ShownSetting
 from parallax_core.contracts.source import (
     ModelFolder,
     ModelSource,
@@ -264,6 +264,7 @@ __all__ = [  # noqa: RUF022 -- in groups
     "Ref",
     "Settings",
     "SettingsSpec",
+    "ShownSetting",
     "Unit",
     "UnknownName",
     "Unsupported",

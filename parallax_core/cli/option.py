@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.metadata import entry_points
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -19,6 +20,9 @@ from parallax_core.config.source import SettingOrigin, WrittenSetting
 
 T = TypeVar("T")
 
+SWITCHES = "parallax.switches"
+"""The entry-point group of what plugins have commands switch off; the name of the command's section follows."""
+
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="The configuration; see `parallax config`.", metavar="FILE"),
@@ -32,19 +36,22 @@ def from_section(section: str, schema: type[T]) -> Callable[[Callable[[T, Config
     not listed: ``--set KEY=VALUE`` gives it, and the option of its name still works, with a hint.
     """
     keys = list_keys(schema)
+    switches = list_switches(section, keys)
 
     def decorate(run: Callable[[T, Config], None]) -> Callable[..., None]:
         def command(ctx: typer.Context, config: Path | None, settings: list[str], **given: Any) -> None:  # noqa: ANN401 -- of any type
-            loaded = Config.load(config).override({section: read_settings(settings)})
+            switched = read_switches(switches, {name: given.pop(name) for name in switches})
+            loaded = Config.load(config).override(read_settings(section, settings)).override(switched)
             flags = {name: _take(keys[name], value) for name, value in given.items() if _is_given(ctx, name)}
             found = loaded.read(section, schema, flags)
             choose_format(getattr(found, "log_format", None))
             _announce([key for name, key in keys.items() if name in flags and key.is_advanced])
-            run(found, loaded)
+            run(found, loaded.override({section: {name: _write(keys[name], value) for name, value in flags.items()}}))
 
         parameters = [
             Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context),
             *(_make_parameter(key) for key in keys.values()),
+            *(_make_switch(name) for name in switches),
             Parameter("settings", Parameter.KEYWORD_ONLY, annotation=_make_set(section), default=[]),
             Parameter("config", Parameter.KEYWORD_ONLY, annotation=ConfigFile, default=None),
         ]
@@ -56,19 +63,40 @@ def from_section(section: str, schema: type[T]) -> Callable[[Callable[[T, Config
     return decorate
 
 
-def read_settings(given: Sequence[str]) -> Mapping[str, WrittenSetting]:
-    """Return the settings in texts ``KEY=VALUE``, by key; of a key that is given twice, the last.
+def read_settings(section: str, given: Sequence[str]) -> dict[str, dict[str, WrittenSetting]]:
+    """Return the settings in texts ``KEY=VALUE``, of ``section``, or ``SECTION.KEY=VALUE``; the last of each counts.
 
     Raises:
         UsageError: if a text has another form.
     """
-    found = {}
+    found: dict[str, dict[str, WrittenSetting]] = {section: {}}
     for text in given:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {text} is not KEY=VALUE", "such as --set max_waiting=100")
-        name = key.strip().replace("-", "_")
-        found[name] = WrittenSetting(value, SettingOrigin("flag", f"--set {name}"))
+        *other, name = key.strip().replace("-", "_").split(".", 1)
+        place = "".join(f"{each}." for each in other)
+        written = WrittenSetting(value, SettingOrigin("flag", f"--set {place}{name}"))
+        found.setdefault(other[0] if other else section, {})[name] = written
+    return found
+
+
+def list_switches(section: str, keys: Collection[str]) -> list[str]:
+    """Return the sections of plugins that a command switches off as a whole, other than what it has options for.
+
+    A distribution names them as entry points: ``web`` in the group ``parallax.switches.serve`` has ``--no-web`` set
+    ``enabled`` of ``[web]`` to false. Nothing is imported for that.
+    """
+    return sorted({point.name for point in entry_points(group=f"{SWITCHES}.{section}")} - set(keys))
+
+
+def read_switches(names: Iterable[str], given: Mapping[str, bool | None]) -> dict[str, dict[str, WrittenSetting]]:
+    """Return the sections in which switches that are given set ``enabled``."""
+    found = {}
+    for name in names:
+        if (is_on := given[name]) is not None:
+            flag = f"--{'' if is_on else 'no-'}{name.replace('_', '-')}"
+            found[name] = {"enabled": WrittenSetting(is_on, SettingOrigin("flag", flag))}
     return found
 
 
@@ -79,7 +107,9 @@ def _announce(keys: Sequence[Key]) -> None:
 
 
 def _make_set(section: str) -> Any:  # noqa: ANN401 -- an annotation
-    text = f"Set another key of [{section}], as `parallax config {section}` lists them; may be repeated."
+    text = (
+        f"Set another key of [{section}], as `parallax config {section}` lists them, or SECTION.KEY of another section."
+    )
     return Annotated[list[str], typer.Option("--set", help=text, metavar="KEY=VALUE", show_default=False)]
 
 
@@ -90,6 +120,18 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
 
 def _take(key: Key, value: Any) -> Any:  # noqa: ANN401 -- of any type
     return tuple(value) if is_sequence(strip_type(key.type)) else value
+
+
+def _make_switch(name: str) -> Parameter:
+    flag = name.replace("_", "-")
+    option = typer.Option(f"--{flag}/--no-{flag}", hidden=True)
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[bool | None, option], default=None)
+
+
+def _write(key: Key, value: Any) -> WrittenSetting:  # noqa: ANN401 -- of any type
+    """Return the value of an option as a setting that a file could have."""
+    plain = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+    return WrittenSetting(plain, SettingOrigin("flag", _name_flag(key)))
 
 
 def _make_parameter(key: Key) -> Parameter:

@@ -27,7 +27,7 @@ from parallax_core.contracts.page import PageServer
 from parallax_core.contracts.parser import ParserSpec
 from parallax_core.contracts.policy import PolicyKind, PolicySpec
 from parallax_core.contracts.replica import ReplicaSpec
-from parallax_core.contracts.setting import Settings, SettingsSpec
+from parallax_core.contracts.setting import Settings, SettingsSpec, ShownSetting
 from parallax_core.contracts.source import SourceSpec
 from parallax_core.contracts.surface import HttpSurface
 from parallax_core.contracts.transport import TransportSpec
@@ -180,6 +180,10 @@ class PluginHost:
             ParallaxError: if no plugin declares it, or a value in it is invalid.
         """
         return self._read_settings().section(schema)
+
+    def explain_settings(self, section: str | None = None) -> list[ShownSetting]:
+        """Return every setting of a section, or of all sections, core's first; see `Settings.explain`."""
+        return self._read_settings().explain(section)
 
     def find_section(self, offer: Offer[BackendSpec]) -> str:
         """Return the section of the configuration that holds the options of a backend; empty for one without any.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from parallax_core.base.errors import UnknownName, UsageError
 from parallax_core.config.config import Config
 from parallax_core.config.source import WrittenSetting
-from parallax_core.contracts.setting import SettingsSpec
+from parallax_core.contracts.setting import SettingsSpec, ShownSetting
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.registry import Registry
 from parallax_core.plugins.remedy import normalize
@@ -36,6 +36,27 @@ class PluginConfig:
     def section(self, schema: type[T]) -> T:
         """Return the section declared with this dataclass; see `Settings`."""
         return self._config.read(find_section(self._registry, schema), schema)
+
+    def explain(self, section: str | None = None) -> list[ShownSetting]:
+        """Return every setting of a section, or of all; see `Settings`."""
+        names = [offer.spec.name for offer in self._registry.offers] if section is None else [section]
+        return [setting for name in names for setting in self._explain(name)]
+
+    def _explain(self, name: str) -> list[ShownSetting]:
+        offer = self._registry.get(name)
+        return [
+            ShownSetting(
+                section=each.section,
+                key=each.key.name,
+                value=each.shown,
+                origin=each.origin.kind,
+                place=each.origin.name,
+                expected=each.key.expected,
+                description=each.key.description,
+                is_secret=each.key.is_secret,
+            )
+            for each in self._config.explain(name, offer.load(offer.spec.schema))
+        ]
 
 
 def find_section(registry: Registry[SettingsSpec], schema: type[Any]) -> str:

@@ -53,7 +53,7 @@ class KeyFile:
         Raises:
             UsageError: if it cannot be read, other users can read or write it, it has no key in it, or an invalid line.
         """
-        self._path = path
+        self.path = path
         self._looked = time.monotonic()
         self._seen = self._read = _stamp(path)
         self._roles = parse_keys(_read(path), str(path))
@@ -76,20 +76,20 @@ class KeyFile:
         return self._roles.get(digest)
 
     def _look(self) -> None:
-        stamp, before = _stamp(self._path), self._seen
+        stamp, before = _stamp(self.path), self._seen
         self._seen = stamp
         if stamp == self._read or (stamp != before and time.time() - stamp.changed_s < SETTLE_S):
             return
         self._read = stamp
         try:
-            roles = parse_keys(_read(self._path), str(self._path))
-            check_rights(self._path)
+            roles = parse_keys(_read(self.path), str(self.path))
+            check_rights(self.path)
         except UsageError as error:
             logger.warning("API keys stay as they were: %s; %s", error.message, error.hint)
             return
         self._roles = roles
         logger.info("API keys read again: %s", self)
-        if (fault := find_readers(self._path)) is not None:  # to keep a key that was taken out would be worse
+        if (fault := find_readers(self.path)) is not None:  # to keep a key that was taken out would be worse
             logger.warning("%s; %s", fault.message, fault.hint)
 
 
@@ -100,6 +100,11 @@ class ApiKeys:
         """Accept ``keys``, and those of ``file``."""
         self._roles = {digest_key(key): role for key, role in (keys or {}).items()}
         self._file = file
+
+    @property
+    def file(self) -> Path | None:
+        """The file of keys, or None."""
+        return self._file.path if self._file else None
 
     @property
     def are_needed(self) -> bool:

@@ -16,7 +16,7 @@ class ModelNotLoaded(Unavailable):
 
 
 class ChangeRefused(ParallaxError):
-    """A change of the models contradicts their present state."""
+    """A change, such as one of the models, contradicts the present state."""
 
 
 def explain(error: ParallaxError) -> str:

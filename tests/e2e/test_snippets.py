@@ -58,6 +58,7 @@ INSTALLED = {
     "parallax-netcheck",
     "parallax-observe",
     "parallax-openapi",
+    "parallax-operate",
     "parallax-policies",
     "parallax-scaffold",
     "parallax-simulate",

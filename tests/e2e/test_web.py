@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
@@ -221,7 +222,7 @@ def test_pages_are_accessible(server: Server, open_page: OpenPage, theme: str) -
     page = open_page(server.url, "/app/", color_scheme=theme, bypass_csp=True)
     set_model = page.get_by_text(f"It answers with {MODEL}.")
     expect(set_model).to_be_visible()
-    for name in ("Home", "Cluster", "Models", "Requests", "Log", "Chat"):
+    for name in ("Home", "Cluster", "Models", "Requests", "Log", "Settings", "Chat"):
         page.get_by_role("navigation").get_by_role("link", name=name).click()
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         found = Axe().run(page).response["violations"]
@@ -232,11 +233,31 @@ def test_pages_are_accessible(server: Server, open_page: OpenPage, theme: str) -
 def test_page_speaks_chinese_on_a_phone(server: Server, open_page: OpenPage) -> None:
     page = open_page(server.url, "/app/", locale="zh-CN", viewport={"width": 360, "height": 740})
     expect(page.get_by_text(re.compile(f"当前模型.{MODEL}"))).to_be_visible()
-    for name in ("首页", "对话", "集群", "模型", "请求", "日志"):
+    for name in ("首页", "对话", "集群", "模型", "请求", "日志", "设置"):
         page.get_by_role("navigation").get_by_role("link", name=name).click()
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         assert page.evaluate(FIND_WIDE) == [], name
     assert page.locator("html").get_attribute("lang") == "zh"
+
+
+def make_key_and_revoke_it(page: Page, server: Server) -> None:
+    page.get_by_role("link", name="Settings").click()
+    expect(page.get_by_role("row", name="api_key_file")).to_contain_text("--api-key-file")
+    page.get_by_label("Whose it is").fill("Eve")
+    page.get_by_role("button", name="Make a key").click()
+    key = page.locator(".command code").inner_text()
+    wait_for_status(server, key, 200)
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("row", name="Eve").get_by_role("button", name="Revoke").click()
+    expect(page.get_by_role("row", name="Eve")).to_have_count(0)
+    wait_for_status(server, key, 401)
+
+
+def wait_for_status(server: Server, key: str, status: int) -> None:
+    until = time.monotonic() + 5
+    while (found := httpx2.get(f"{server.url}/models", headers={"X-Api-Key": key}).status_code) != status:
+        assert time.monotonic() < until, found
+        time.sleep(0.1)
 
 
 def test_page_needs_a_link_on_a_server_with_keys(
@@ -255,6 +276,7 @@ def test_page_needs_a_link_on_a_server_with_keys(
         expect(page.get_by_text("It answers with")).to_be_visible()
         expect(page.get_by_text("Signed in as admin")).to_be_visible()
         assert stranger.request.get(link).status == 403
+        make_key_and_revoke_it(page, server)
         page.get_by_text("Signed in as admin").click()
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

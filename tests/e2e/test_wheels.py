@@ -93,6 +93,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-netcheck",
         "parallax-observe",
         "parallax-openapi",
+        "parallax-operate",
         "parallax-policies",
         "parallax-scaffold",
         "parallax-server-ollama",

@@ -39,6 +39,7 @@ BUDGETS = {
     "plugins/netcheck": 1_000,
     "plugins/observe": 1_500,
     "plugins/openapi": 550,
+    "plugins/operate": 900,
     "plugins/policies": 800,
     "plugins/sampling_torch": 1_500,
     "plugins/scaffold": 400,

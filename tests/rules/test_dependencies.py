@@ -40,6 +40,7 @@ NOT_IMPORTED = {
     "parallax-netcheck": "has the command that checks a network",
     "parallax-observe": "measures the server",
     "parallax-openapi": "describes the API of the server",
+    "parallax-operate": "shows and changes the server to its operator",
     "parallax-policies": "has the policies beside the defaults",
     "parallax-scaffold": "has the command that writes new plugins",
     "parallax-simulate": "has the command that simulates a cluster",

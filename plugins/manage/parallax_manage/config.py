@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from parallax_core.api import ShownSetting
 from parallax_core.api.cli import Config, ConfigFile, PluginHost, new_app, print_table
-from parallax_core.api.installation import Setting
 
 app = new_app()
 
@@ -28,7 +28,7 @@ def config(
     PARALLAX_SECTION__KEY in the environment comes before a file, and an option before both.
     """
     loaded = Config.load(file)
-    settings = list_settings(loaded, PluginHost.prepare(loaded), section)
+    settings = PluginHost.prepare(loaded).explain_settings(section)
     if as_json:
         path = str(loaded.file) if loaded.file else None
         print(json.dumps({"file": path, "settings": [describe_setting(each) for each in settings]}, indent=2))
@@ -37,44 +37,30 @@ def config(
     if section is not None:
         print("\n\n".join(map(explain_setting, settings)))
         return
-    rows = [(f"[{each.section}] {each.key.name}", json.dumps(each.shown), _name_origin(each)) for each in settings]
+    rows = [(f"[{each.section}] {each.key}", json.dumps(each.value), _name_origin(each)) for each in settings]
     print_table(("SETTING", "VALUE", "FROM"), rows)
 
 
-def list_settings(loaded: Config, host: PluginHost, section: str | None = None) -> list[Setting]:
-    """Return the settings of ``section``, or of all sections that core and loaded plugins declare, core's first.
-
-    Raises:
-        UnknownName: if no plugin declares ``section``.
-    """
-    registry = host.settings()
-    return [
-        setting
-        for offer in (registry.offers if section is None else [registry.get(section)])
-        for setting in loaded.explain(offer.spec.name, registry.get(offer.spec.name).load(offer.spec.schema))
-    ]
-
-
-def describe_setting(setting: Setting) -> dict[str, object]:
+def describe_setting(setting: ShownSetting) -> dict[str, object]:
     """Return a setting as a JSON object."""
     return {
         "section": setting.section,
-        "key": setting.key.name,
-        "value": setting.shown,
-        "origin": setting.origin.kind,
-        "place": setting.origin.name or None,
-        "expected": setting.key.expected,
-        "description": setting.key.description,
-        "secret": setting.key.is_secret,
+        "key": setting.key,
+        "value": setting.value,
+        "origin": setting.origin,
+        "place": setting.place or None,
+        "expected": setting.expected,
+        "description": setting.description,
+        "secret": setting.is_secret,
     }
 
 
-def explain_setting(setting: Setting) -> str:
+def explain_setting(setting: ShownSetting) -> str:
     """Return a paragraph on a setting: its value, origin, allowed values and meaning."""
-    lines = [f"[{setting.section}] {setting.key.name} = {json.dumps(setting.shown)} (from: {_name_origin(setting)})"]
-    lines += [f"  {text}" for text in (setting.key.expected, setting.key.description) if text]
+    lines = [f"[{setting.section}] {setting.key} = {json.dumps(setting.value)} (from: {_name_origin(setting)})"]
+    lines += [f"  {text}" for text in (setting.expected, setting.description) if text]
     return "\n".join(lines)
 
 
-def _name_origin(setting: Setting) -> str:
-    return setting.origin.name or setting.origin.kind
+def _name_origin(setting: ShownSetting) -> str:
+    return setting.place or setting.origin

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from parallax_core.api import HttpSurface, PageServer
+from parallax_core.api import HttpSurface, PageServer, Settings
 from parallax_core.testing.page_server import PageServerConformance
 from parallax_core.testing.surface import SurfaceConformance
 from parallax_web import plugin
@@ -47,13 +47,13 @@ class Surface:
 @pytest.fixture
 def restored() -> Iterator[None]:
     yield
-    plugin.parallax_configure(Config(enabled=True))
+    plugin.parallax_configure(cast("Settings", Config(enabled=True)))
 
 
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize(("enabled", "paths"), [(True, ["/app"]), (False, [])])
 def test_setting_decides_whether_there_is_a_page(enabled: bool, paths: list[str]) -> None:
-    plugin.parallax_configure(Config(enabled=enabled))
+    plugin.parallax_configure(cast("Settings", Config(enabled=enabled)))
     surface = Surface()
     plugin.parallax_extend_server(cast("Any", surface))
     assert surface.paths == paths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from parallax_core.base.errors import UsageError
 from parallax_core.base.log import writes_json
 from parallax_core.cli.command import new_app
 from parallax_core.cli.exposure import make_options
-from parallax_core.cli.option import from_section
+from parallax_core.cli.option import from_section, list_switches
 from parallax_core.cli.serve import app
 from parallax_core.config.config import Config
 from parallax_core.config.schema import list_keys
@@ -144,7 +145,8 @@ def test_every_setting_is_tried() -> None:
 
 def test_options_of_serve_are_its_settings_with_their_defaults() -> None:
     command = typer.main.get_command(app)
-    options = {each.name: each.default for each in command.params if each.name not in {"config", "help", "settings"}}
+    others = {"config", "help", "settings", *list_switches("serve", ())}
+    options = {each.name: each.default for each in command.params if each.name not in others}
     assert set(options) == set(VALUES)
     defaults = {name: key.default for name, key in list_keys(ServeSettings).items()}
     assert {name: value or None for name, value in options.items()} == {n: v or None for n, v in defaults.items()}
@@ -232,6 +234,63 @@ def test_setting_that_is_none_is_refused(text: str, message: str) -> None:
     error = run_all("--set", text).exception
     assert isinstance(error, UsageError)
     assert error.message == message
+
+
+def load(*arguments: str) -> Config:
+    """Return the configuration that a command with the options of serve gets."""
+    seen: list[Config] = []
+    command = typer.Typer()
+
+    @command.command()
+    @from_section("serve", ServeSettings)
+    def serve(settings: ServeSettings, config: Config) -> None:
+        seen.append(config)
+
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    return seen[0]
+
+
+def test_configuration_says_which_option_gave_a_setting() -> None:
+    flags = [word for name, value in VALUES.items() for word in as_flags(name, value)]
+    found = {each.key.name: (each.value, each.origin.name) for each in load(*flags).explain("serve", ServeSettings)}
+    assert found == {name: (as_value(name), f"--{name.replace('_', '-')}") for name in VALUES}
+
+
+def test_key_of_another_section_is_set_by_its_name() -> None:
+    config = load("--set", "web.enabled=false", "--set", "max_waiting=3", "--set", "web.enabled=true")
+    assert {name: (each.value, each.origin.name) for name, each in config.sections["web"].items()} == {
+        "enabled": ("true", "--set web.enabled")
+    }
+    assert config.sections["serve"]["max_waiting"].value == "3"
+
+
+def offer_switches(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    points = [EntryPoint(name, "nothing:here", "parallax.switches.serve") for name in names]
+    monkeypatch.setattr("parallax_core.cli.option.entry_points", lambda group: EntryPoints(points).select(group=group))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ((), None),
+        (("--no-my-page",), (False, "--no-my-page")),
+        (("--my-page", "--set", "my_page.enabled=false"), (True, "--my-page")),
+    ],
+)
+def test_plugin_is_switched_off_by_an_option_that_it_names(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], found: tuple[bool, str] | None
+) -> None:
+    offer_switches(monkeypatch, "my_page")
+    written = load(*arguments).sections.get("my_page", {}).get("enabled")
+    assert (written and (written.value, written.origin.name)) == found
+    assert "my-page" not in run_all("--help").stdout
+
+
+def test_switch_of_a_plugin_takes_no_option_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer_switches(monkeypatch, "lenient")
+    assert list_switches("serve", list_keys(ServeSettings)) == []
+    assert run("--lenient").lenient
 
 
 def test_help_has_options_below_headings() -> None:

@@ -54,6 +54,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
             "netcheck",
             "observe",
             "openapi",
+            "operate",
             "policies",
             "scaffold",
             "simulate",

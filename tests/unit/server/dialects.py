@@ -13,6 +13,7 @@ import parallax_api_tokenize.plugin
 import parallax_cluster.plugin
 import parallax_observe.plugin
 import parallax_openapi.plugin
+import parallax_operate.plugin
 from parallax_core.builtin import plugin
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -30,6 +31,7 @@ def make_plugins(**others: object) -> PluginHost:
         observe=parallax_observe.plugin,
         openai=parallax_api_openai.plugin,
         openapi=parallax_openapi.plugin,
+        operate=parallax_operate.plugin,
         responses=parallax_api_responses.plugin,
         tokenize=parallax_api_tokenize.plugin,
         **others,

@@ -1,0 +1,1 @@
+"""The settings and API keys of a server over HTTP, and its cluster live in the terminal."""
