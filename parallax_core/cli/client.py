@@ -61,7 +61,7 @@ class Client:
         Raises:
             ParallaxError: if no server answers there, or it is not a Parallax server.
         """
-        return self._fetch_own("/cluster", "cluster")
+        return self.read("/cluster", "cluster")
 
     def history(self, since_s: float) -> list[dict[str, Any]]:
         """Return the events of the last seconds, of ``GET /v1/cluster/history``.
@@ -69,8 +69,27 @@ class Client:
         Raises:
             ParallaxError: if no server answers there, or it is not a Parallax server.
         """
-        found: list[dict[str, Any]] = self._fetch_own(f"/cluster/history?since={since_s:g}", "list")["data"]
+        found: list[dict[str, Any]] = self.read(f"/cluster/history?since={since_s:g}", "list")["data"]
         return found
+
+    def read(self, path: str, kind: str) -> dict[str, Any]:
+        """Return the answer of a path below ``/v1`` that only Parallax servers have; ``kind`` is its ``object``.
+
+        Raises:
+            ParallaxError: if no server answers there, it refuses, or it is not a Parallax server.
+        """
+        try:
+            found = self._fetch(path, "admin")
+        except ParallaxError as error:
+            cause = error.__cause__
+            if isinstance(cause, urllib.error.HTTPError) and cause.code == HTTPStatus.NOT_FOUND:
+                raise self._wrong_server("a Parallax") from error
+            raise
+        except ValueError as error:
+            raise self._wrong_server("a Parallax") from error
+        if isinstance(found, dict) and found.get("object") == kind:
+            return found
+        raise self._wrong_server("a Parallax")
 
     def known_models(self) -> dict[str, Any]:
         """Return the answer of ``GET /v1/cluster/models``.
@@ -78,7 +97,7 @@ class Client:
         Raises:
             ParallaxError: if no server answers there, it refuses, or it is not a Parallax server.
         """
-        return self._fetch_own("/cluster/models", "cluster.models")
+        return self.read("/cluster/models", "cluster.models")
 
     def change_models(self, body: dict[str, Any]) -> str:
         """Ask the server to change its models; return the id of the change.
@@ -143,21 +162,6 @@ class Client:
                 return json.load(response)
             except (OSError, HTTPException) as error:
                 raise self._absent(error) from error
-
-    def _fetch_own(self, path: str, kind: str) -> dict[str, Any]:
-        """Return the answer of a path that only Parallax servers have; ``kind`` is its ``object``."""
-        try:
-            found = self._fetch(path, "admin")
-        except ParallaxError as error:
-            cause = error.__cause__
-            if isinstance(cause, urllib.error.HTTPError) and cause.code == HTTPStatus.NOT_FOUND:
-                raise self._wrong_server("a Parallax") from error
-            raise
-        except ValueError as error:
-            raise self._wrong_server("a Parallax") from error
-        if isinstance(found, dict) and found.get("object") == kind:
-            return found
-        raise self._wrong_server("a Parallax")
 
     def _open(self, path: str, body: dict[str, Any] | None = None, role: str = "user") -> Any:  # noqa: ANN401 -- what urlopen returns
         try:

@@ -28,6 +28,7 @@ def make_options(settings: ServeSettings) -> ServerOptions:
     keys = read_keys(settings.api_key_file)
     return ServerOptions(
         keys=keys,
+        is_exposed=not keys.are_needed and not is_loopback(settings.host),
         hosts=choose_hosts(settings, keys),
         max_concurrent=settings.max_concurrent,
         max_per_minute=settings.max_per_minute,

@@ -81,7 +81,7 @@ def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
     if options.max_concurrent or options.max_per_minute:
         app.add_middleware(RateLimit, options=options)
     app.add_middleware(KeyCheck, keys=options.keys, roles=app.state.roles, authenticators=app.state.authenticators)
-    app.add_middleware(OriginCheck, origins=options.cors_origins)
+    app.add_middleware(OriginCheck, options=options, roles=app.state.roles)
     if options.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -20,6 +20,8 @@ class ServerOptions:
 
     keys: ApiKeys = field(default_factory=ApiKeys)
     """Without any, every client may do everything."""
+    is_exposed: bool = False
+    """Whether others than users of this machine reach the server without a key."""
     hosts: Collection[str] = ()
     """The names of the server, one of which a request's ``Host`` has to be; empty: any."""
     max_concurrent: int = 0

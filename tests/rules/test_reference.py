@@ -33,6 +33,7 @@ ON_PAGE = {
     "parallax-engines",
     "parallax-manage",
     "parallax-netcheck",
+    "parallax-operate",
     "parallax-scaffold",
     "parallax-simulate",
 }

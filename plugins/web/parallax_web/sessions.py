@@ -217,7 +217,8 @@ def _open(sessions: Sessions, http: fastapi.Request, code: str) -> Response:
 def _show(sessions: Sessions, http: fastapi.Request) -> Response:
     found = sessions.find(http.scope)
     role, left_s = (None, 0.0) if found is None else (found[1].role, sessions.find_left_s(found[1]))
-    return JSONResponse({"role": role, "expires_in": int(left_s)}, headers=UNCACHED)
+    is_read_only = bool(getattr(http.state, "is_read_only", False))
+    return JSONResponse({"role": role, "expires_in": int(left_s), "read_only": is_read_only}, headers=UNCACHED)
 
 
 def _set_cookie(answer: Response, scope: Mapping[str, Any], token: str, age_s: int) -> None:

@@ -88,7 +88,7 @@ def test_link_opens_a_session_whose_cookie_is_for_this_server_alone(site: PagedS
     assert opened.headers["cache-control"] == "no-store"
     assert opened.headers["referrer-policy"] == "no-referrer"
     assert "code" not in opened.headers["location"]
-    assert site.client.get("/session").json() == {"role": "admin", "expires_in": int(SESSION_S)}
+    assert site.client.get("/session").json() == {"role": "admin", "expires_in": int(SESSION_S), "read_only": False}
 
 
 def test_session_counts_as_a_key_of_its_role(site: PagedSite) -> None:
@@ -136,7 +136,7 @@ def test_link_and_session_expire(site: PagedSite) -> None:
     site.sign_in()
     site.clock.now += SESSION_S
     error_of(site.client.get("/v1/models"), 401)
-    assert site.client.get("/session").json() == {"role": None, "expires_in": 0}
+    assert site.client.get("/session").json() == {"role": None, "expires_in": 0, "read_only": False}
 
 
 def test_closed_session_is_over_also_for_who_has_copied_its_cookie(site: PagedSite) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.base.errors import UsageError
-from parallax_core.cli.exposure import check_exposure, check_tls, choose_hosts, is_loopback, read_keys
+from parallax_core.cli.exposure import check_exposure, check_tls, choose_hosts, is_loopback, make_options, read_keys
 from parallax_core.config.serve import ServeSettings
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
@@ -38,6 +38,16 @@ def test_exposure_needs_a_key_or_an_explicit_word(caplog: pytest.LogCaptureFixtu
     check_exposure("192.0.2.1", ApiKeys(), insecure=True)
     for power in ("INSECURE", "192.0.2.1", "administrator", "drain", "unload", "fetch"):
         assert power in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "is_exposed"), [("::1", "", False), ("192.0.2.1", "", True), ("192.0.2.1", "k", False)]
+)
+def test_server_knows_whether_others_reach_it_without_a_key(
+    host: str, key: str, is_exposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARALLAX_API_KEY", key)
+    assert make_options(ServeSettings(host=host)).is_exposed is is_exposed
 
 
 def test_keys_come_from_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

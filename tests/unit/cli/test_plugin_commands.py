@@ -45,7 +45,7 @@ def test_command_of_a_plugin_is_listed_among_the_first_ones_after_serve(site: Si
     shown = site.run("--help").stdout
     assert shown.count("Commands:\n") == 1
     names = [line.split()[0] for line in shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()]
-    assert names == ["serve", "chat", "config", "doctor", "hello", "models", "plugins"]
+    assert names == ["serve", "chat", "config", "doctor", "hello", "models", "plugins", "top"]
 
 
 def test_plugin_adds_a_sub_command_to_parallax_plugins(site: Site) -> None:

@@ -20,6 +20,8 @@ export const en = {
   "common.delete": "Delete",
   "common.retry": "Try again",
   "offline.text": "Disconnected: the server does not answer. Trying again. What is shown may be old.",
+  "readonly.text":
+    "Only to look at: others reach this server without a key, so pages change nothing of it. Start it with --api-key-file to change that.",
   "signin.title": "Sign in",
   "signin.text":
     "This server has API keys. Open the link that it printed when it was started: it works once, for 15 minutes. An administrator who is signed in makes another here.",

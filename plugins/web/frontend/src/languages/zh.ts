@@ -20,6 +20,8 @@ export const zh: Record<Word, string> = {
   "common.delete": "删除",
   "common.retry": "重试",
   "offline.text": "连接已断开：服务器没有响应，正在重试。显示的内容可能已过时。",
+  "readonly.text":
+    "只读：其他人无需密钥即可访问此服务器，因此页面不能更改它。使用 --api-key-file 启动即可更改。",
   "signin.title": "登录",
   "signin.text": "此服务器设有 API 密钥。请打开服务器启动时打印的链接：链接只能使用一次，15 分钟内有效。已登录的管理员可以在这里生成新链接。",
   "signin.as": "已登录，角色：{role}",

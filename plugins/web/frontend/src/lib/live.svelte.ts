@@ -11,6 +11,8 @@ const UNSHOWN_S = 10;
 
 interface Session {
   role: "user" | "admin" | "metrics" | null;
+  /** Whether pages may change nothing of the cluster: others reach the server without a key. */
+  read_only?: boolean;
 }
 
 export interface ServedModel {
