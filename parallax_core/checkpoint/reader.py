@@ -18,7 +18,7 @@ from parallax_core.base.errors import ParallaxError, Unsupported
 from parallax_core.base.files import read_object
 from parallax_core.checkpoint.partial import read_present
 from parallax_core.contracts.progress import Progress
-from parallax_core.contracts.tensor import ITEM_BYTES, Tensor
+from parallax_core.contracts.tensor import STORED_BYTES, Tensor
 
 DTYPES = {
     "F32": "float32",
@@ -28,6 +28,10 @@ DTYPES = {
     "I32": "int32",
     "U32": "uint32",
     "I64": "int64",
+    "I8": "int8",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
 }
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
@@ -190,7 +194,7 @@ def _read_location(name: str, entry: Mapping[str, Any], start: int) -> TensorLoc
     """Return the location of a tensor; raise ValueError if its number of bytes does not match its shape."""
     kind, shape = entry["dtype"], tuple(map(int, entry["shape"]))
     first, last = map(int, entry["data_offsets"])
-    size = math.prod(shape) * ITEM_BYTES[DTYPES[kind]] if kind in DTYPES else last - first
+    size = math.prod(shape) * STORED_BYTES[DTYPES[kind]] if kind in DTYPES else last - first
     if first < 0 or size < 0 or last - first != size:
         raise ValueError(f"{name} of shape {shape} is not {last - first} bytes of {kind}")
     return TensorLocation(name, kind, shape, start + first, start + last)

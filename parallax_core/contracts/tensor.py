@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8}
-"""The supported dtypes, and the size of one element in bytes."""
+"""The dtypes of tensors that pass between stages, and the size of one element in bytes."""
+
+STORED_BYTES = {**ITEM_BYTES, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e8m0fnu": 1, "int8": 1}
+"""The same, with dtypes that only the weights in files have."""
 
 FLOATS = frozenset({"float32", "float16", "bfloat16"})
 """The possible dtypes of hidden states."""
@@ -50,13 +53,13 @@ class Tensor:
     """
 
     dtype: str
-    """One of `ITEM_BYTES`."""
+    """One of `STORED_BYTES`."""
     shape: tuple[int, ...]
     data: Data
     """C-contiguous; must not be modified afterwards."""
 
     def __post_init__(self) -> None:
-        size = ITEM_BYTES.get(self.dtype, 0) * math.prod(self.shape)
-        if self.dtype not in ITEM_BYTES or min(self.shape, default=0) < 0 or memoryview(self.data).nbytes != size:
+        size = STORED_BYTES.get(self.dtype, 0) * math.prod(self.shape)
+        if self.dtype not in STORED_BYTES or min(self.shape, default=0) < 0 or memoryview(self.data).nbytes != size:
             message = f"{self.dtype} of shape {self.shape} is not {memoryview(self.data).nbytes} bytes"
             raise ValueError(message)

@@ -14,7 +14,7 @@ from typing import get_args
 import msgspec
 
 from parallax_core.contracts.service_message import RESERVED, TAGS_OF_ONE, ServiceMessage, service_tag
-from parallax_core.contracts.tensor import Data, Tensor
+from parallax_core.contracts.tensor import ITEM_BYTES, Data, Tensor
 from parallax_core.contracts.transport import Frame, FrameLimits
 from parallax_core.wire.bounds import check_message
 from parallax_core.wire.errors import BadFrame, UnknownMessage, WireVersionMismatch
@@ -203,6 +203,8 @@ def unpack_entries(entries: tuple[TensorEntry, ...], buffers: tuple[Data, ...]) 
     """Return the tensors of ``entries``, each a view of its buffer."""
     if sorted([entry.buffer for entry in entries]) != list(range(len(buffers))):
         raise BadFrame(f"its {len(entries)} tensors do not use each of its {len(buffers)} buffers once")
+    if strange := sorted({entry.dtype for entry in entries} - ITEM_BYTES.keys()):
+        raise BadFrame(f"a tensor is {strange[0]}, which does not pass between stages")
     try:
         return tuple(Tensor(entry.dtype, entry.shape, view_bytes(buffers[entry.buffer])) for entry in entries)
     except ValueError as error:

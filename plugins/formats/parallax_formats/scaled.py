@@ -1,0 +1,93 @@
+"""Weights of 8 bits with scales: FP8 as a whole, by rows or in blocks, and int8 by rows or groups.
+
+Sources: the checkpoints of DeepSeek-V3 (blocks of 128 x 128, ``weight_scale_inv``), and compressed-tensors
+(``float-quantized``, ``int-quantized``, ``naive-quantized``). Both scales multiply the codes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parallax_formats.matrix import Matrix, Parts
+from parallax_formats.numbers import E8M0, Array, Floats, view_array, widen
+
+CODES = ("float8_e4m3fn", "float8_e5m2", "int8")
+MATRIX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled(Matrix):
+    r"""Codes ``weight`` [\*, out, in], and a scale for all, for each row, or for each block of them."""
+
+    scale: str = "weight_scale"
+    """The word of the scales: of one number, of shape [out], or [\\*, rows of blocks, columns of blocks]."""
+    block: tuple[int, int] = (0, 0)
+    """Rows and columns of a block; 0: found from the number of scales, which then must divide the size."""
+    zeros: str = "weight_zero_point"
+    """The word of what is taken from codes of int8 first, of the shape of the scales; it may be absent."""
+    _size: tuple[int, int] = field(init=False, default=(0, 0))
+
+    def __post_init__(self) -> None:
+        codes, shape = self.parts.tensors["weight"], self.parts.shape("weight")
+        self.parts.require(codes.dtype in CODES and len(shape) >= MATRIX, "codes of 8 bits with a scale")
+        object.__setattr__(self, "shape", shape)
+        scales = self._shape_scales()
+        fits = len(scales) == MATRIX and all(
+            0 < count <= size and (-(-size // step) == count if step else size % count == 0)
+            for size, count, step in zip(shape[-2:], scales, self._steps(scales), strict=True)
+        )
+        self.parts.require(fits, "codes of 8 bits with a scale for each block")
+
+    def _shape_scales(self) -> tuple[int, ...]:
+        """Return the rows and columns of scales of one matrix."""
+        shape, rows = self.parts.shape(self.scale), self.shape[-2]
+        if int(np.prod(shape)) == 1:
+            return 1, 1
+        if shape == (rows,):
+            return rows, 1
+        return shape[-2:] if shape[:-2] == self.shape[:-2] else ()
+
+    def _steps(self, scales: tuple[int, ...]) -> tuple[int, int]:
+        """Return the rows and columns of a block; 0: whatever divides the size."""
+        has_blocks = self.block[0] > 0 and scales == tuple(
+            -(-size // step) for size, step in zip(self.shape[-2:], self.block, strict=True)
+        )
+        return self.block if has_blocks else (0, 0)
+
+    def read(self, start: int, stop: int) -> Floats:
+        """See `Matrix.read`."""
+        codes, made = self.parts.tensors["weight"], []
+        for place, low, high in self._split(start, stop):
+            values = widen(codes.dtype, view_array(codes)[place][low:high])
+            if self.zeros in self.parts.tensors:
+                values = values - self._spread(self.parts.widen(self.zeros), place, low, high)
+            made.append(values * self._spread(self._read_scales(), place, low, high))
+        return np.concatenate(made) if len(made) != 1 else made[0]
+
+    def _read_scales(self) -> Floats:
+        """Return the scales; bytes are exponents, as MXFP8 has them."""
+        is_exponent = self.parts.tensors[self.scale].dtype == "uint8"
+        return E8M0[self.parts.view(self.scale)] if is_exponent else self.parts.widen(self.scale)
+
+    def _spread(self, scales: Array, place: tuple[int, ...], low: int, high: int) -> Floats:
+        """Return the scale of each number of some rows; of one column if there is one for a row."""
+        counts = self._shape_scales()
+        one: Floats = (scales if scales.size == 1 else scales[place]).reshape(counts)
+        rows, columns = (
+            step or size // count
+            for step, size, count in zip(self._steps(counts), self.shape[-2:], counts, strict=True)
+        )
+        found = one[np.arange(low, high) // rows]
+        return found if counts[1] == 1 else np.repeat(found, columns, axis=1)[:, : self.shape[-1]]
+
+
+def read_scaled(parts: Parts, block: tuple[int, int] = (0, 0)) -> Scaled:
+    """Return a weight of 8 bits.
+
+    Raises:
+        ParallaxError: if its tensors do not fit each other.
+    """
+    scale = "weight_scale_inv" if "weight_scale_inv" in parts.tensors else "weight_scale"
+    return Scaled(parts, scale, block)
