@@ -8,33 +8,20 @@ from typing import Any
 
 from parallax_backend_torch.config import GGUF, Config
 from parallax_backend_torch.probe import probe_machine
+from parallax_formats import FORMATS
 
 QUANTIZED = {("GptOssForCausalLM", "mxfp4")}
-"""The architectures and quantisation methods that are read, in addition to the blocks of GGUF files."""
+"""The architectures and quantisation methods that their blocks read."""
 
 
 def reads_weights(config: Config) -> bool:
     """Return whether this backend reads the form in which weights are stored."""
-    method = name_method(config)
-    return not config.quantization or method == GGUF or (config.architecture, method) in QUANTIZED
-
-
-def name_method(config: Config) -> str:
-    """Return the quantisation method in config.json; empty: unquantised, or not given."""
-    return str((config.quantization or {}).get("quant_method", ""))
-
-
-def name_form(config: Config) -> str:
-    """Return the form in which quantised weights are stored, for a message."""
-    if method := name_method(config):
-        return method
-    bits = (config.quantization or {}).get("bits")
-    return f"{bits} bits of mlx-lm" if bits else "a quantization that config.json does not name"
+    return config.method in {"", GGUF, *FORMATS} or (config.architecture, config.method) in QUANTIZED
 
 
 def advise(config: Config) -> str:
     """Return the hint for weights in a form that this backend does not read: the backends that do."""
-    able = "--backend vllm or --backend sglang" if name_method(config) else "--backend mlx"
+    able = "--backend mlx" if config.method == "unknown" else "--backend vllm or --backend sglang"
     return f"choose {able}, or the model in full precision"
 
 
@@ -55,7 +42,7 @@ def choose_backend(
     others = [name for name in available if name != "torch"]
     if "torch" not in available or not others:
         return None
-    if name_method(config) == GGUF:
+    if config.method == GGUF:
         return "torch"
     if "torch" in with_blocks and reads_weights(config):
         return None

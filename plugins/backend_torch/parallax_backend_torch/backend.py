@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
 
-from parallax_backend_torch.architectures import advise, name_form, reads_weights
+from parallax_backend_torch.architectures import advise, reads_weights
 from parallax_backend_torch.config import Config
-from parallax_backend_torch.devices import choose_factory, claim_device, estimate_bytes, find_room, free_memory
+from parallax_backend_torch.devices import (
+    choose_factory,
+    claim_device,
+    describe_device,
+    estimate_bytes,
+    find_room,
+    free_memory,
+)
 from parallax_backend_torch.gpu_claim import GpuClaim
 from parallax_backend_torch.loaded import LoadedLayers
 from parallax_backend_torch.malloc import load_leanly
@@ -31,6 +39,8 @@ from parallax_core.api import (
     identify_weights,
     read_config,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class TorchBackend:
@@ -85,7 +95,7 @@ def _find_model(plan: StagePlan, config: Config) -> Model | None:
             that its blocks do not support.
     """
     if not reads_weights(config):
-        message = f"this backend does not read the form of the weights: {name_form(config)}"
+        message = f"this backend does not read the form of the weights: {config.method}"
         raise Unsupported(message, advise(config))
     if plan.blocks is None or _read_options(plan).generic == "always":
         return None
@@ -147,11 +157,13 @@ def _open_weights(plan: StagePlan, shape: Shape) -> Loading:
     if plan.shape is not None:
         check_cuts(plan.shape, selection.layers)
     file = open_file(plan.model, selection, plan.progress)
-    factory = choose_factory(plan, _read_options(plan), file.tensors.values())
+    factory = choose_factory(plan, _read_options(plan), file.tensors.values(), has_codes=bool(file.coded))
     needed, room = estimate_bytes(file, factory), find_room(factory.device)
     if needed > room:
         message = f"the weights of {plan.model.name} take {format_bytes(needed)}, and {format_bytes(room)} are free"
         raise ParallaxError(message, "close other programs, choose a smaller model, or PARALLAX_TORCH__WEIGHTS=int8")
+    if file.coded:
+        logger.info("weights dequantised model=%s to=%s", plan.model.name, describe_device(factory))
     return Loading(plan, shape, selection, Weights(file, factory))
 
 

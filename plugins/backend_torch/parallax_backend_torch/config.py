@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parallax_core.api import ConfigReader, Unsupported
+from parallax_formats import find_settings, name_method
 
 HINT = "fetch the model again, or choose another backend"
 GGUF = "gguf"
@@ -21,9 +22,9 @@ class Config(ConfigReader):
         names = config.get("architectures")
         self.architecture = str(names[0]) if isinstance(names, list) and names else ""
         """The architecture in config.json, such as ``LlamaForCausalLM``."""
-        self.quantization: Mapping[str, Any] | None = config.get("quantization_config") or self.raw.get(
-            "quantization_config"
-        )
+        self.method = name_method(config)
+        """How its weights are quantised, such as ``awq``; empty: not."""
+        self._quantization = find_settings(config)
 
     def fill(self, **defaults: object) -> Config:
         """Return these settings, with defaults of a family for those that are missing."""
@@ -31,8 +32,7 @@ class Config(ConfigReader):
 
     def list_forms(self) -> Mapping[str, str]:
         """Return the types of the tensors that are blocks of a GGUF file, by their names in the checkpoint."""
-        found = self.quantization or {}
-        forms = found.get("types") if found.get("quant_method") == GGUF else {}
+        forms = self._quantization.get("types") if self.method == GGUF else {}
         if not isinstance(forms, Mapping) or any(type(form) is not str for form in forms.values()):
             raise Unsupported(f"'types' in config.json is {forms!r}, not a table of strings", HINT)
         return forms

@@ -58,13 +58,16 @@ def claim_device(plan: StagePlan) -> GpuClaim:
     return GpuClaim(str(device))
 
 
-def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[Tensor]) -> LayerFactory:
+def choose_factory(
+    plan: StagePlan, settings: TorchSettings, tensors: Iterable[Tensor], *, has_codes: bool = False
+) -> LayerFactory:
     """Return the device and the dtypes of a stage; on a CPU, set the number of threads too.
 
     Args:
         plan: the plan of the stage.
         settings: the options of this backend.
         tensors: the tensors of the checkpoint to load.
+        has_codes: whether some of its weights are quantised, and so are exact in float32 alone.
 
     Raises:
         Unsupported: see `choose_device`; or if the device cannot keep keys and values in int8.
@@ -80,7 +83,7 @@ def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[T
         return LayerFactory(
             device,
             torch.float32,
-            _choose_kind(plan, settings, stored),
+            _choose_kind(plan, settings, stored, has_codes=has_codes),
             _choose_kept(settings, narrow=narrow),
             keeps_blocks=settings.weights == "auto",
             narrow=narrow,
@@ -92,7 +95,7 @@ def choose_factory(plan: StagePlan, settings: TorchSettings, tensors: Iterable[T
 
 def estimate_bytes(file: TensorFile, factory: LayerFactory) -> int:
     """Return the approximate bytes of tensors after loading."""
-    loaded = [name for name in file.tensors if name not in file.left_out]
+    loaded = file.names - file.left_out
     return int(sum(math.prod(file.read_shape(name)) * _choose_bytes(file, name, factory) for name in loaded))
 
 
@@ -163,11 +166,12 @@ def _choose_kept(settings: TorchSettings, *, narrow: bool) -> torch.dtype:
     return torch.bfloat16 if narrow else torch.float32
 
 
-def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype) -> WeightKind:
+def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype, *, has_codes: bool) -> WeightKind:
     """Return the form of matrices in memory. Weights stored in bfloat16 stay so: that is exact, and is read faster."""
     if settings.weights != "auto":
         return settings.weights
-    is_short = stored == torch.bfloat16 and find_library() is not None
+    is_exact = stored == torch.bfloat16 and not (has_codes and plan.dtype == "float32")
+    is_short = is_exact and find_library() is not None
     return "bfloat16" if plan.dtype == "bfloat16" or is_short else "float32"
 
 

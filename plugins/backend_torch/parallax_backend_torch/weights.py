@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.ggml import FORMS, LAYOUTS, Form, find_layout, read_blocks
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.kernels.quantize import Quantized, join_rows
-from parallax_backend_torch.kernels.rows import Rows, TensorRows, WeightKind
+from parallax_backend_torch.kernels.rows import BlockRows, Rows, TensorRows, WeightKind
 from parallax_backend_torch.layer_factory import LayerFactory, Purpose
 from parallax_core.api import (
     LayerRange,
@@ -27,6 +27,7 @@ from parallax_core.api import (
     read_tensors,
     silent,
 )
+from parallax_formats import Matrix, group_tensors
 from parallax_sampling_torch.tensors import read_tensor
 
 NAME = re.compile(r"(?:model\.|backbone\.)?(?:language_model\.)?(?:model\.)?((?:layers\.(\d+)|\w+)\..*)")
@@ -42,6 +43,7 @@ MATRIX = 2
 ATTENTION = re.compile(r"\b(self_attn|linear_attn)\.")
 """Matches the names of the part of a layer that combines tokens."""
 MISFIT = "the files may be incomplete, or of another model: fetch the model again"
+CODED_HINT = "choose another backend, or the model in full precision"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +119,23 @@ class TensorSizes:
         return ReadTensors(sum(size[0] for size in sizes), sum(size[1] for size in sizes), forms)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTensors:
+    """The tensors of a stage as its files have them, by name, as `NAME` shortens it."""
+
+    plain: Mapping[str, Tensor]
+    """Those that are a tensor of the file."""
+    forms: Mapping[str, Form]
+    """The types of those among them that are blocks of a GGUF file."""
+    coded: Mapping[str, Matrix]
+    """Those that are several tensors of the file."""
+
+
 class TensorFile:
     """The tensors of a stage, mapped into memory, and the progress of loading them.
 
     Args:
-        tensors: the tensors by name, as `NAME` shortens it.
-        forms: the types of the tensors that are blocks of a GGUF file.
+        stored: the tensors.
         task: the name of the task in progress reports.
         progress: called with the bytes read so far.
         left_out: the names of tensors that stay in their files.
@@ -130,18 +143,21 @@ class TensorFile:
 
     def __init__(
         self,
-        tensors: Mapping[str, Tensor],
-        forms: Mapping[str, Form],
+        stored: StoredTensors,
         task: str,
         progress: Progress,
         left_out: frozenset[str] = frozenset(),
     ) -> None:
-        self.tensors, self.forms, self.left_out = tensors, forms, left_out
-        self.left = set(tensors)
+        self.tensors, self.forms, self.coded, self.left_out = stored.plain, stored.forms, stored.coded, left_out
+        self.names = frozenset(stored.plain) | frozenset(stored.coded)
+        """The names of all tensors."""
+        self.left = set(self.names)
         """The names of tensors that were not requested yet."""
-        self.total = sum(memoryview(each.data).nbytes for name, each in tensors.items() if name not in left_out)
+        self.total = sum(
+            memoryview(part.data).nbytes for name in self.names - left_out for part in self._list_parts(name)
+        )
         self.done = 0
-        self.sizes = TensorSizes(forms)
+        self.sizes = TensorSizes(stored.forms)
         """The memory of the tensors that were read."""
         self._task, self._progress = task, progress
 
@@ -151,13 +167,34 @@ class TensorFile:
         Raises:
             ParallaxError: if there is no tensor of this name.
         """
-        if name not in self.tensors:
-            raise ParallaxError(f"the checkpoint has no tensor {name}", MISFIT)
-        self.left.discard(name)
+        self._request(name)
+        if name in self.coded:
+            raise Unsupported(f"the table {name} is quantised, and rows of it are not read from its file", CODED_HINT)
         return read_tensor(self.tensors[name])
 
+    def open_rows(self, name: str) -> Rows:
+        """Return the rows of a matrix, over the memory of its file; raises as `view` does."""
+        self._request(name)
+        if name in self.coded:
+            return CodedRows(self.coded[name])
+        view, form = read_tensor(self.tensors[name]), self.forms.get(name)
+        return BlockRows(view, form, self.read_shape(name)[1]) if form else TensorRows(view)
+
+    def read_whole(self, name: str) -> torch.Tensor:
+        """Return a copy of a tensor on the CPU, as it is stored, or in float32; raises as `view` does."""
+        self._request(name)
+        if name in self.coded:
+            own = CodedRows(self.coded[name]).read(0, self.coded[name].num_rows).reshape(self.coded[name].shape)
+        else:
+            view, form = read_tensor(self.tensors[name]), self.forms.get(name)
+            own = read_blocks(view, form).to_dense() if form else view.clone()
+        self.release(name)
+        return own
+
     def read_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of an existing tensor; for blocks, the shape of the weights in them."""
+        """Return the shape of an existing tensor; for codes and blocks, the shape of the weights in them."""
+        if name in self.coded:
+            return self.coded[name].shape
         shape = self.tensors[name].shape
         if name not in self.forms:
             return shape
@@ -166,9 +203,13 @@ class TensorFile:
 
     def release(self, name: str) -> None:
         """Return the memory of a tensor after reading it, and report progress."""
-        found = self.tensors[name]
-        give_back(found)
-        self.tell(memoryview(found.data).nbytes)
+        self.give_back(name)
+        self.tell(sum(memoryview(part.data).nbytes for part in self._list_parts(name)))
+
+    def give_back(self, name: str) -> None:
+        """Tell the system that the file of a tensor is not needed in memory for now; see `give_back`."""
+        for part in self._list_parts(name):
+            give_back(part)
 
     def tell(self, num_bytes: int) -> None:
         """Report more loaded bytes."""
@@ -188,16 +229,40 @@ class TensorFile:
         if left:
             raise ParallaxError(f"the tensor {left[0]} is not used, one of {len(left)}", MISFIT)
 
+    def _request(self, name: str) -> None:
+        if name not in self.names:
+            raise ParallaxError(f"the checkpoint has no tensor {name}", MISFIT)
+        self.left.discard(name)
+
+    def _list_parts(self, name: str) -> Iterator[Tensor]:
+        yield from self.coded[name].parts.tensors.values() if name in self.coded else (self.tensors[name],)
+
+
+@dataclass(frozen=True, slots=True)
+class CodedRows:
+    """`Rows` of a weight that is stored as several tensors, in float32."""
+
+    matrix: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return self.matrix.num_rows, self.matrix.shape[-1]
+
+    def read(self, start: int, stop: int) -> torch.Tensor:
+        """Return some of the rows."""
+        return torch.from_numpy(self.matrix.read(start, stop))
+
 
 class FileRows:
     """`Rows` of the matrices of these names, stacked by rows; returns the memory of the file while reading."""
 
     def __init__(self, file: TensorFile, names: Sequence[str]) -> None:
         self._file, self._names = file, names
-        self._views = [file.view(name) for name in names]
-        heights = [len(view) for view in self._views]
+        self._rows = [file.open_rows(name) for name in names]
+        heights = [rows.shape[0] for rows in self._rows]
         self._starts = [sum(heights[:index]) for index in range(len(heights))]
-        self.shape = (sum(heights), file.read_shape(names[0])[1])
+        self.shape = (sum(heights), self._rows[0].shape[1])
 
     @property
     def stored(self) -> WeightKind | None:
@@ -210,11 +275,11 @@ class FileRows:
     def read(self, start: int, stop: int) -> torch.Tensor | Quantized:
         """Return rows ``start`` to ``stop``."""
         parts = []
-        for name, view, first in zip(self._names, self._views, self._starts, strict=True):
-            low, high = max(start - first, 0), min(stop - first, len(view))
+        for name, rows, first in zip(self._names, self._rows, self._starts, strict=True):
+            low, high = max(start - first, 0), min(stop - first, rows.shape[0])
             if low < high:
-                parts.append(self._read_part(name, view[low:high]))
-                give_back(self._file.tensors[name])
+                parts.append(rows.read(low, high))
+                self._file.give_back(name)
         if len(parts) == 1:
             return parts[0]
         coded = [part for part in parts if isinstance(part, Quantized)]
@@ -226,10 +291,6 @@ class FileRows:
         """Return the remaining memory."""
         for name in self._names:
             self._file.release(name)
-
-    def _read_part(self, name: str, rows: torch.Tensor) -> torch.Tensor | Quantized:
-        form = self._file.forms.get(name)
-        return read_blocks(rows, form) if form else rows
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -274,7 +335,7 @@ class Weights:
 
     def has(self, name: str) -> bool:
         """Whether the tensor exists."""
-        return self._spell(name) in self.file.tensors
+        return self._spell(name) in self.file.names
 
     def read_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an existing tensor; see `TensorFile.read_shape`."""
@@ -282,7 +343,7 @@ class Weights:
 
     def read_plain(self, name: str) -> torch.Tensor:
         """Return a copy of a tensor as it is stored, blocks in float32, on the CPU; see `TensorFile.view`."""
-        return self._read_whole(self._spell(name))
+        return self.file.read_whole(self._spell(name))
 
     def read_vector(self, name: str) -> torch.Tensor:
         """Return a small tensor in float32 on the device; see `TensorFile.view`."""
@@ -329,14 +390,7 @@ class Weights:
         if not any(self.has(f"{name}.bias") for name in names):
             return None
         stored = dict.fromkeys(self._spell(f"{name}.bias") for name in names)
-        return torch.cat([self._read_whole(name).float() for name in stored])
-
-    def _read_whole(self, name: str) -> torch.Tensor:
-        form = self.file.forms.get(name)
-        view = self.file.view(name)
-        own = read_blocks(view, form).to_dense() if form else view.clone()
-        self.file.release(name)
-        return own
+        return torch.cat([self.file.read_whole(name).float() for name in stored])
 
     def _spell(self, name: str) -> str:
         """Return the name of a tensor or part in the checkpoint."""
@@ -362,21 +416,27 @@ def open_file(folder: Path, selection: Selection, progress: Progress) -> TensorF
 
     Raises:
         ParallaxError: if there are no weights, or a file is damaged.
-        Unsupported: if this backend does not read the GGUF type of a tensor.
+        Unsupported: if this backend does not read the GGUF type of a tensor, or the form of a quantised weight.
     """
-    stored = Config(read_config(folder)).list_forms()
-    tensors: dict[str, Tensor] = {}
-    forms: dict[str, Form] = {}
-    for name, tensor in read_tensors(folder, selection.wants, silent):
-        found = match_name(name)
-        assert found, "it was wanted"
-        tensors[found[1]] = tensor
-        if name in stored:
-            forms[found[1]] = check_blocks(name, tensor, stored[name])
+    config = read_config(folder)
+    stored = dict(read_tensors(folder, selection.wants, silent))
+    coded = group_tensors(config, stored)
+    parts = {name for matrix in coded.values() for name in matrix.names}
+    types = Config(config).list_forms()
+    forms = {shorten(name): check_blocks(name, stored[name], types[name]) for name in stored.keys() & types.keys()}
+    tensors = {shorten(name): tensor for name, tensor in stored.items() if name not in parts}
     left_out = frozenset(name for name in tensors if selection.leaves(name))
-    file = TensorFile(tensors, forms, f"load {folder.name}", progress, left_out)
+    matrices = {shorten(name): matrix for name, matrix in coded.items()}
+    file = TensorFile(StoredTensors(tensors, forms, matrices), f"load {folder.name}", progress, left_out)
     file.tell(0)
     return file
+
+
+def shorten(name: str) -> str:
+    """Return the name of a tensor without its prefix; see `NAME`."""
+    found = match_name(name)
+    assert found, "it was wanted"
+    return found[1]
 
 
 def check_blocks(name: str, tensor: Tensor, form: str) -> Form:

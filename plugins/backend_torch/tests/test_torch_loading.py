@@ -167,6 +167,6 @@ def test_tensors_nobody_uses_are_refused(tmp_path: Path) -> None:
 def test_quantised_checkpoints_are_refused_by_name(tmp_path: Path) -> None:
     save_family("llama", tmp_path)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "gptq"}}))
-    with pytest.raises(Unsupported, match="does not read the form of the weights: gptq"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "exl3"}}))
+    with pytest.raises(Unsupported, match="does not read the form of the weights: exl3"):
         TorchBackend().open_stage(StagePlan(model=tmp_path))
