@@ -51,6 +51,7 @@ INSTALLED = {
     "parallax-cluster",
     "parallax-core",
     "parallax-engines",
+    "parallax-formats",
     "parallax-grammar-tools",
     "parallax-grammars",
     "parallax-manage",

@@ -88,6 +88,7 @@ def test_installed_plugins_are_loaded(run: Run) -> None:
         "parallax-chat",
         "parallax-cluster",
         "parallax-engines",
+        "parallax-formats",
         "parallax-manage",
         "parallax-models",
         "parallax-netcheck",

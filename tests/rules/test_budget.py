@@ -32,6 +32,7 @@ BUDGETS = {
     "plugins/chat": 700,
     "plugins/cluster": 38_600,
     "plugins/engines": 3_310,
+    "plugins/formats": 1_150,
     "plugins/grammar_tools": 300,
     "plugins/grammars": 3_030,
     "plugins/manage": 1_100,

@@ -41,6 +41,7 @@ ENGINE = (
 PLUGINS = (
     "backend_*",
     "engines",
+    "formats",
     "grammar_tools",
     "models",
     "netcheck",

@@ -35,8 +35,8 @@ def test_plugin_offers_the_backend_and_its_section() -> None:
 
 
 LLAMA, STRANGER = {"architectures": ["LlamaForCausalLM"]}, {"architectures": ["StrangerForCausalLM"]}
-PACKED = {"quantization_config": {"group_size": 64, "bits": 4}}
-"""As mlx-lm writes it."""
+PACKED = {"quantization_config": {"quant_method": "exl3"}}
+"""In a form that this backend does not read."""
 
 
 def test_plugin_takes_what_only_it_reads() -> None:
@@ -49,6 +49,8 @@ def test_plugin_leaves_what_it_has_blocks_for_to_the_ranks() -> None:
     assert parallax_select_backend(LLAMA, ["torch", "mlx"], ["torch"]) is None
     mxfp4 = {"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}
     assert parallax_select_backend(mxfp4, ["torch", "mlx"], ["torch"]) is None
+    packed = {**LLAMA, "quantization": {"group_size": 64, "bits": 4}}
+    assert parallax_select_backend(packed, ["torch", "mlx"], ["torch"]) is None
 
 
 @pytest.mark.parametrize("config", [STRANGER, {}, {**LLAMA, **PACKED}])
