@@ -26,7 +26,8 @@ from parallax_backend_torch.model import Model, Shape
 from parallax_backend_torch.network import Runner, build_network
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.store import CacheSpec, keep_as
-from parallax_backend_torch.weights import Selection, Weights, open_file
+from parallax_backend_torch.tensor_file import Selection, open_file
+from parallax_backend_torch.weights import Weights
 from parallax_core.api import (
     LeasedStage,
     ParallaxError,

@@ -16,7 +16,7 @@ from parallax_backend_torch.kernels.library import choose_kernels, describe_kern
 from parallax_backend_torch.kernels.rows import WeightKind
 from parallax_backend_torch.layer_factory import KIND_BYTES, LayerFactory
 from parallax_backend_torch.settings import TorchSettings
-from parallax_backend_torch.weights import TensorFile
+from parallax_backend_torch.tensor_file import TensorFile
 from parallax_core.api import Machine, StagePlan, Tensor, Unsupported, check_device
 from parallax_sampling_torch.tensors import DTYPES
 

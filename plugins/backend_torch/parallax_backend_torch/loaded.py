@@ -15,7 +15,7 @@ from parallax_backend_torch.network import Runner
 from parallax_backend_torch.settings import TorchSettings
 from parallax_backend_torch.stage import StageParts, TorchStage
 from parallax_backend_torch.store import CacheSpec, Store, list_sizes
-from parallax_backend_torch.weights import Selection, TensorSizes
+from parallax_backend_torch.tensor_file import Selection, TensorSizes
 from parallax_core.api import (
     LayerRange,
     Machine,

@@ -17,8 +17,9 @@ import torch
 from parallax_backend_torch.attention_hook import NAME, register_attention
 from parallax_backend_torch.config import HINT
 from parallax_backend_torch.kernels.linear import Packed
-from parallax_backend_torch.weights import NAME as TENSOR
-from parallax_backend_torch.weights import Selection, Weights
+from parallax_backend_torch.tensor_file import NAME as TENSOR
+from parallax_backend_torch.tensor_file import Selection
+from parallax_backend_torch.weights import Weights
 from parallax_core.api import LayerRange, ParallaxError, Unsupported
 
 

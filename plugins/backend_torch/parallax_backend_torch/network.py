@@ -14,7 +14,8 @@ from parallax_backend_torch.device_layers import DeviceLayers
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
 from parallax_backend_torch.step import Carried, Step
-from parallax_backend_torch.weights import Selection, Weights
+from parallax_backend_torch.tensor_file import Selection
+from parallax_backend_torch.weights import Weights
 from parallax_sampling_torch.outputs import Picks
 
 SPARE = (".inv_freq", ".masked_bias")

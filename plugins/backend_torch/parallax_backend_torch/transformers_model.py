@@ -22,7 +22,8 @@ from parallax_backend_torch.model_slice import Output, Product, Section, StopAft
 from parallax_backend_torch.network import RunResult
 from parallax_backend_torch.step import Carried, SlotMapping, Step
 from parallax_backend_torch.store import CacheSpec
-from parallax_backend_torch.weights import Selection, Weights
+from parallax_backend_torch.tensor_file import Selection
+from parallax_backend_torch.weights import Weights
 from parallax_core.api import Unsupported
 from parallax_sampling_torch.outputs import Picks
 

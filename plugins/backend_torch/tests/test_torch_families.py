@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parallax_backend_torch.weights import Selection
+from parallax_backend_torch.tensor_file import Selection
 from parallax_core.api import BackendFailed, LayerRange, Leasing, StagePlan, Unsupported
 from parallax_core.testing.checks.chain import Chain
 from parallax_core.testing.model import read_checkpoint

@@ -1,4 +1,4 @@
-"""Weights of AWQ and GPTQ: stored [in, out], with a scale and a zero for each group of inputs and each output.
+"""Weights of AWQ and GPTQ: stored [in, out], with scales and zeros for groups of inputs.
 
 Sources: AutoAWQ (``WQLinear_GEMM``) and AutoGPTQ (``QuantLinear``), whose layouts other tools write as well.
 """

@@ -1,4 +1,4 @@
-"""Weights of few bits, stored [out, in] with scales for groups: those of mlx-lm, compressed-tensors and ModelOpt."""
+"""Weights of few bits, stored [out, in] with scales for groups of inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 
 @dataclass(frozen=True, slots=True)
 class Affine(Matrix):
-    r"""Words ``weight`` [\*, out, in * bits / 32], ``scales`` and ``biases`` [\*, out, groups], as mlx-lm writes them.
+    r"""Words ``weight`` [\*, out, in * bits / 32], ``scales`` and ``biases`` [\*, out, groups], of mlx-lm.
 
     A weight is scale * code + bias (mlx.core.quantize). The bits follow from the shapes and the size of a group.
     """
@@ -39,7 +39,7 @@ class Affine(Matrix):
     def read(self, start: int, stop: int) -> Floats:
         """See `Matrix.read`."""
         words, scales, biases = (self._rows(word, start, stop) for word in ("weight", "scales", "biases"))
-        codes = unpack(words, self.bits, self.shape[-1]).reshape(len(words), -1, self.group)
+        codes = unpack(words, self.bits, self.shape[-1]).astype(np.float32).reshape(len(words), -1, self.group)
         return (codes * scales[..., None] + biases[..., None]).reshape(len(words), -1)
 
     def _rows(self, word: str, start: int, stop: int) -> Array:
@@ -151,7 +151,7 @@ class PackedFloats(Matrix):
 
     def _size_all(self, sizes: Floats) -> Floats:
         if "weight_scale_2" in self.parts.tensors:
-            return sizes * self.parts.widen("weight_scale_2").reshape(-1)[0]
+            return np.multiply(sizes, self.parts.widen("weight_scale_2").reshape(-1)[:1])
         if "weight_global_scale" in self.parts.tensors:
-            return sizes / self.parts.widen("weight_global_scale").reshape(-1)[0]
+            return np.divide(sizes, self.parts.widen("weight_global_scale").reshape(-1)[:1])
         return sizes
