@@ -61,5 +61,4 @@ class Tensor:
     def __post_init__(self) -> None:
         size = STORED_BYTES.get(self.dtype, 0) * math.prod(self.shape)
         if self.dtype not in STORED_BYTES or min(self.shape, default=0) < 0 or memoryview(self.data).nbytes != size:
-            message = f"{self.dtype} of shape {self.shape} is not {memoryview(self.data).nbytes} bytes"
-            raise ValueError(message)
+            raise ValueError(f"{self.dtype} of shape {self.shape} is not {memoryview(self.data).nbytes} bytes")

@@ -180,11 +180,11 @@ class StageLoop:
     async def _tell_loss(self, error: Exception) -> None:
         if self._has_told:
             return
-        message = error.message if isinstance(error, ParallaxError) else f"{type(error).__name__}: {error}"
+        runtime, name = self._runtime, type(error).__name__
+        message = error.message if isinstance(error, ParallaxError) else f"{name}: {error}"
         if not isinstance(error, PeerLost):
-            logger.error("stage ends stage=%d: %s", self._runtime.number, message, exc_info=error)
-        epoch, step = Epoch(max(0, self._runtime.epoch)), self._runtime.step
-        failure = Failure(epoch, step, self._runtime.number, message, lost=True)
+            logger.error("stage ends stage=%d: %s", runtime.number, message, exc_info=error)
+        failure = Failure(Epoch(max(0, runtime.epoch)), runtime.step, runtime.number, message, lost=True)
         if isinstance(error, PeerLost):
             failure = msgspec.structs.replace(failure, at_fault=False, cause=error.cause, peer=error.peer)
         with contextlib.suppress(PeerLost):
