@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from parallax_cluster.config.home import cluster_file
-from parallax_cluster.deploy.join_codes import note_listening, try_code_of
+from parallax_cluster.deploy.join_codes import make_code, make_code_of, note_listening, try_code_of
+from parallax_cluster.membership.join_code import JoinCode, read_code
 from parallax_cluster.node.membership.code_store import CodeStore
+from parallax_core.base.errors import ParallaxError
 from parallax_core.config.config import Config
 from parallax_core.contracts.joining import ListeningHead
 from parallax_core.plugins.host import PluginHost
@@ -43,3 +45,20 @@ def test_server_goes_on_without_codes_that_cannot_be_kept(
     assert listening is not None
     assert listening.transport == "zmq"
     assert "`parallax cluster codes new` may make codes for an earlier server" in caplog.text
+
+
+def test_code_is_made_for_the_head_that_listened_last(plugins: PluginHost) -> None:
+    with pytest.raises(ParallaxError, match="no server of this machine has listened for nodes yet"):
+        make_code(plugins, 60.0, 3)
+    store = CodeStore(cluster_file())
+    for head in (ListeningHead("zmq", b"an earlier one"), HEAD):
+        store.note_head(head)
+    text, record = make_code(plugins, 60.0, 3)
+    [kept] = store.list_codes()
+    assert (kept, record.expires - record.created, record.most_uses) == (record, 60.0, 3)
+    code = read_code(text)
+    assert (code.transport, code.head) == ("zmq", HEAD.head)
+    other, _ = make_code_of(HEAD, plugins, 60.0, 0)
+    assert read_code(other) != code
+    assert len(store.list_codes()) == 2
+    assert isinstance(code, JoinCode)

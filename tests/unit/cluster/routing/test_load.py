@@ -34,6 +34,21 @@ def test_speeds_are_measured_from_the_tokens() -> None:
     assert (view.rank, view.cached_tokens, view.is_suspected) == (0, 7, True)
 
 
+@pytest.mark.parametrize(("cached", "ahead"), [(0, 10), (4, 6), (9, 1), (10, 1), (12, 1)])
+def test_prompt_that_is_cached_takes_the_time_of_the_rest_and_of_a_token_at_least(cached: int, ahead: int) -> None:
+    load = ReplicaLoad(0)
+    RequestLoad(load, arrival(), 1, now=0.0, cached=cached).note(0, 1, 3.0)
+    assert load.speed.prompt_token_s == pytest.approx(3.0 / ahead)
+
+
+def test_prompts_before_it_count_too() -> None:
+    load = ReplicaLoad(0)
+    RequestLoad(load, arrival(7), 1, now=0.0)
+    RequestLoad(load, arrival(), 1, now=0.0, cached=4).note(0, 1, 26.0)
+    assert load.speed.prompt_token_s == pytest.approx(2.0)
+    assert (load.pending_tokens, load.pending_prompt, load.num_requests) == (27 + 19, 7, 2)
+
+
 @pytest.mark.parametrize(("num_answers", "num_tokens"), [(1, 0), (2, 4), (2, 0)])
 def test_speed_of_answers_is_that_of_one_that_goes_on(num_answers: int, num_tokens: int) -> None:
     """The times of several answers to one prompt are mixed up, and a note without tokens says nothing."""

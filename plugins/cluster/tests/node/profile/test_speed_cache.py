@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
-from parallax_cluster.node.profile.speed_cache import FOLDER, MeasuredSpeed, find_speed, keep_speed
+from parallax_cluster.node.profile.speed_cache import FOLDER, MeasuredSpeed, find_speed, keep_speed, measuring_alone
 from parallax_core.contracts.device import DeviceSpeed
 
 KEY = ["machine", "torch", "1.0"]
@@ -39,3 +40,16 @@ def test_file_of_another_key_does_not_count(home: Path) -> None:
     (file,) = home.iterdir()
     file.write_text(file.read_text().replace("torch", "mlx"))
     assert find_speed(KEY) is None
+
+
+def test_only_one_process_measures_at_a_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    other = FileLock(home / "measuring.lock")
+    with measuring_alone(), pytest.raises(Timeout):
+        other.acquire(timeout=0)
+    monkeypatch.setattr("parallax_cluster.node.profile.speed_cache.ALONE_S", 0.01)
+    with other:  # one that hangs is not waited for for ever
+        with measuring_alone():
+            pass
+        with pytest.raises(Timeout):
+            FileLock(home / "measuring.lock", timeout=0).acquire()
