@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heapify, heapreplace
+from heapq import heapreplace
 from itertools import pairwise
 
 from parallax_cluster.placement.cost_model import CostModel
@@ -98,8 +98,7 @@ def _deal(costs: CostModel, nodes: Sequence[int], number: int) -> Layout:
     This is the longest-processing-time rule (Graham, "Bounds on multiprocessing timing anomalies", 1969).
     """
     hands: list[list[int]] = [[] for _ in range(number)]
-    loads = [(0.0, rank) for rank in range(number)]
-    heapify(loads)
+    loads = [(0.0, rank) for rank in range(number)]  # a heap, since they ascend
     for node in sorted(nodes, key=lambda node: (-costs.speeds[node].memory, node)):
         load, rank = loads[0]
         hands[rank].append(node)

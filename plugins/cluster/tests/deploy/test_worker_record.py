@@ -42,7 +42,7 @@ def test_worker_is_found_while_it_runs() -> None:
     process = start()
     [found] = find_workers()
     assert (found.node, found.pid, found.connect) == ("mini/7", process.pid, "tcp://10.0.0.5:9000")
-    assert not found.wait_end(0)
+    assert found.wait_end(0) is False
     process.communicate("")
     assert found.wait_end(10)
     assert find_workers() == []
