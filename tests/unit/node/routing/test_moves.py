@@ -61,3 +61,31 @@ async def test_request_whose_reader_is_gone_is_not_tried_again() -> None:
     placing.cancel()
     await asyncio.gather(placing, return_exceptions=True)
     assert not queue.needs_room
+
+
+async def test_error_of_one_request_ends_it_and_the_others_are_placed(caplog: pytest.LogCaptureFixture) -> None:
+    queue, num_asked = MoveQueue(), 0
+
+    def fail() -> Any:
+        raise ZeroDivisionError("why")
+
+    def attempt() -> Any:
+        nonlocal num_asked
+        num_asked += 1
+        return END if num_asked > 1 else "replica"
+
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(queue.place((0.0, 1), fail), queue.place((1.0, 1), attempt)) == [None, END]
+    assert caplog.messages == ["request cannot be moved"]
+
+
+async def test_end_of_the_task_ends_the_requests_that_wait_and_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    queue = MoveQueue()
+
+    def end() -> Any:
+        raise asyncio.CancelledError
+
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(queue.place((0.0, 1), end), queue.place((1.0, 1), lambda: END)) == [None, None]
+    assert caplog.messages == []
+    assert await queue.place(RANK, lambda: END) is END
