@@ -19,6 +19,8 @@ class Peer:
         """Those that the prepared answer has besides its length."""
         self.requests: list[tuple[str, str, str | None]] = []
         """The method, the path and the authorization of each request."""
+        self.missing_bytes = 0
+        """How many bytes more than it has the answer says it has."""
         self.stream = b""
         """The beginning of an endless answer to every question, if there is one."""
         self.is_chunked = False
@@ -40,7 +42,7 @@ class Peer:
                         return
                 self.send_response(peer.status)
                 body = peer.models if self.command == "GET" and peer.models else peer.body
-                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Length", str(len(body) + peer.missing_bytes))
                 for name, value in peer.headers.items():
                     self.send_header(name, value)
                 self.end_headers()

@@ -191,3 +191,11 @@ def test_example_of_an_address_is_the_one_that_was_probably_meant(peer: Peer) ->
         with pytest.raises(ParallaxError) as caught:
             Client(url).model()
         assert caught.value.hint == f"give its address with --url, such as {example}"
+
+
+@pytest.mark.parametrize("call", CALLS[:2])
+def test_answer_that_is_cut_off_is_told(peer: Peer, call: Callable[[Client], Any]) -> None:
+    peer.headers, peer.body = {"Connection": "close"}, b'{"data": ['
+    peer.missing_bytes = 10
+    with pytest.raises(ParallaxError, match="no server answers at"):
+        call(peer.client)

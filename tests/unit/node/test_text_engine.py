@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -162,6 +163,10 @@ async def test_status_is_the_engines_own_with_what_core_counts() -> None:
     assert (status.poolings, status.takes_grammars, status.limits) == ((), True, engine.limits)
     stream.close()
     await engine.stop()
+    inner.info = dataclasses.replace(inner.info, max_running=LEAST_WAITING)
+    await engine.start()
+    assert engine.limits is not None
+    assert engine.limits.max_waiting == 2 * LEAST_WAITING
     plain = TextEngine(Engine(), decode)
     assert plain.stats() == ()
     assert plain.describe()[0].stats == EngineStats()
@@ -194,3 +199,20 @@ async def test_text_that_cannot_be_made_ends_the_request() -> None:
     assert delta.finish.message.startswith("the model's tokenizer fails on this answer: ZeroDivisionError: no text for")
     assert engine.describe()[0].num_requests == 0
     await engine.stop()
+
+
+async def test_time_that_a_request_has_waited_is_taken_off_its_timeout() -> None:
+    inner = Engine()
+    inner.gate = asyncio.Event()
+    async with started(inner) as engine:
+        stream = engine.submit(ask(timeout_s=0.03))
+        inner.gate.set()
+        deltas = await read(stream)
+        finish = deltas[-1].finish
+        assert finish is not None
+        assert finish.reason == "stop"
+        inner.gate.clear()
+        begun = asyncio.get_running_loop().time()
+        [late] = await soon(read(engine.submit(ask(timeout_s=30.0, waited_s=29.99))))
+        assert asyncio.get_running_loop().time() - begun < 15
+        assert late.finish is not None

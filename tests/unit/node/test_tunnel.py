@@ -196,3 +196,28 @@ async def test_frames_damaged_at_random_end_the_tunnel_or_are_data() -> None:
             assert ends.tunnel.fault is not None
             outcomes["cut off" if "is cut off" in ends.tunnel.fault.message else "taken"] += 1
     assert min(outcomes.values()) > 0, outcomes
+
+
+async def test_stream_is_closed_after_what_was_written_or_at_once_where_that_takes_too_long() -> None:
+    for num_bytes, close_s in ((4, 10.0), (2**22, 0.01)):
+        ours, theirs = socket.socketpair()
+        _, writer = await asyncio.open_connection(sock=ours)
+        writer.write(bytes(num_bytes))
+        await soon(end_stream(writer, close_s))
+        assert writer.transport.is_closing()
+        assert writer.transport.get_write_buffer_size() == 0
+        assert theirs.recv(2**23, socket.MSG_WAITALL if num_bytes == 4 else 0)
+        theirs.close()
+
+
+async def test_stream_is_closed_at_once_if_nobody_waits_for_that() -> None:
+    ours, theirs = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=ours)
+    writer.write(bytes(2**22))
+    ending = asyncio.create_task(end_stream(writer))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert writer.transport.get_write_buffer_size() == 0
+    theirs.close()

@@ -45,12 +45,16 @@ def make_client(error: Exception | None = None, *, writes_own: bool = False) -> 
 @pytest.mark.parametrize(
     ("error", "status", "shown"),
     [
-        (InvalidRequest("bad", "n", "less"), 400, {"param": "n", "message": "bad; less"}),
-        (UnknownModel("which?"), 404, {"param": "model", "code": "model_not_found"}),
+        (
+            InvalidRequest("bad", "n", "less"),
+            400,
+            {"param": "n", "message": "bad; less", "type": "invalid_request_error"},
+        ),
+        (UnknownModel("which?"), 404, {"param": "model", "code": "model_not_found", "type": "not_found_error"}),
         (UnknownPart("which?"), 404, {"param": "input", "code": "not_found"}),
         (UnknownName("which?"), 404, {"param": None, "code": "not_found"}),
-        (RequestTimeout("late"), 408, {"param": "timeout", "code": "timeout"}),
-        (ChangeRefused("not now"), 409, {"param": None, "code": "conflict"}),
+        (RequestTimeout("late"), 408, {"param": "timeout", "code": "timeout", "type": "timeout_error"}),
+        (ChangeRefused("not now"), 409, {"param": None, "code": "conflict", "type": "conflict_error"}),
         (Overloaded("full"), 429, {"code": "overloaded", "type": "rate_limit_error"}),
         (ModelNotLoaded("asleep"), 503, {"param": "model", "code": "model_not_loaded"}),
         (Unavailable("starting", "wait"), 503, {"code": None, "message": "starting; wait"}),
@@ -118,3 +122,32 @@ def test_error_has_the_form_of_the_api_below_whose_path_it_happens(path: str) ->
     status, message = client.get(path).json()["wrong"]
     expected = (500, "internal error") if path == "/own/echo" else (404, "there is nothing at /api/own/echo, but at")
     assert (status, message[: len(expected[1])]) == expected
+
+
+def test_parameter_that_is_wrong_is_named_without_where_it_was() -> None:
+    app = FastAPI()
+    add_handlers(app)
+    app.state.error_forms = ErrorForms()
+
+    @app.get("/v1/count")
+    async def count(since: int) -> int:
+        return since
+
+    client = TestClient(app)
+    assert client.get("/v1/count?since=3").json() == 3
+    answer = client.get("/v1/count?since=soon")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "since")
+
+
+def test_method_that_the_root_lacks_says_where_the_api_is() -> None:
+    app = FastAPI()
+    add_handlers(app)
+    app.state.error_forms = ErrorForms()
+
+    @app.get("/")
+    async def front() -> str:
+        return "front"
+
+    message = TestClient(app).post("/").json()["error"]["message"]
+    assert message.startswith("POST is not served at /: send ")
+    assert message.endswith("; the API is below /v1, such as /v1/chat/completions")

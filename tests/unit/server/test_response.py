@@ -5,7 +5,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import fastapi
 import pytest
+from fastapi.responses import PlainTextResponse, Response
+from starlette.types import Message, Receive, Scope
 
 from parallax_core.base.errors import BackendFailed, InvalidRequest, RequestTimeout, Unavailable
 from parallax_core.base.ids import RequestId
@@ -13,9 +16,20 @@ from parallax_core.contracts.engine import Delta, Finish, Reason, Request, Strea
 from parallax_core.contracts.sample import Sampling
 from parallax_core.node.pipeline.unread import DELTA_BYTES, UnreadOutput
 from parallax_core.server.body_messages import ResponseForm
+from parallax_core.server.errors import ClientGone
 from parallax_core.server.merged_streams import StreamClosed
 from parallax_core.server.meters import Meters, RequestMeters
-from parallax_core.server.response import CACHE_BLOCK, DEFAULT_TIMEOUT, ResponseFlow, StreamProgress, TokenCounts
+from parallax_core.server.response import (
+    AS_IT_COMES,
+    CACHE_BLOCK,
+    DEFAULT_TIMEOUT,
+    ResponseFlow,
+    SseResponse,
+    StreamProgress,
+    TokenCounts,
+    answer_whole,
+    while_connected,
+)
 from tests.unit.node.cluster import soon
 
 STOP = 7
@@ -238,3 +252,128 @@ def test_progress_knows_which_answers_are_open() -> None:
     assert progress.finish() == Finish(reason="stop", prompt_tokens=3, output_tokens=4)
     progress.note(Delta(finish=finish()))
     assert progress.open == set()
+
+
+SCOPE: Scope = {"type": "http", "method": "POST", "headers": [], "asgi": {"spec_version": "2.4"}}
+
+
+class Source:
+    """Counts how often it is closed."""
+
+    def __init__(self) -> None:
+        self.num_closed = 0
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+class Receiver:
+    """A client that stays until it leaves, and keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.gone = asyncio.Event()
+        self._received: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive(self) -> Message:
+        if self._received:
+            return self._received.pop()
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+async def test_events_are_sent_as_they_come_and_their_source_is_closed() -> None:
+    async def write() -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n"
+        assert source.num_closed == 0
+        yield b"data: 2\n\n"
+
+    source, client = Source(), Receiver()
+    await SseResponse(write(), source)(SCOPE, client.receive, client.send)
+    headers = dict(client.sent[0]["headers"])
+    assert headers[b"content-type"].startswith(b"text/event-stream")
+    assert {name: headers[name.lower().encode()].decode() for name in AS_IT_COMES} == AS_IT_COMES
+    assert client.body == b"data: 1\n\ndata: 2\n\n"
+    assert source.num_closed == 1
+
+
+async def test_events_without_a_source_are_sent_all_the_same() -> None:
+    async def write() -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n"
+
+    client = Receiver()
+    await SseResponse(write())(SCOPE, client.receive, client.send)
+    assert client.body == b"data: 1\n\n"
+
+
+async def test_whole_answer_is_sent_before_its_source_is_closed() -> None:
+    class Answer(PlainTextResponse):
+        async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
+            assert source.num_closed == 0
+            await super().__call__(scope, receive, send)
+
+    async def collect() -> Response:
+        return Answer("all of it")
+
+    source, client = Source(), Receiver()
+    http = fastapi.Request(SCOPE, client.receive)
+    whole = await soon(answer_whole(http, collect(), source))
+    assert source.num_closed == 0
+    await whole(SCOPE, client.receive, client.send)
+    assert (client.body, source.num_closed) == (b"all of it", 1)
+
+
+async def test_work_ends_with_its_client_and_its_error_is_raised() -> None:
+    ended: list[str] = []
+
+    async def work_for_ever() -> Response:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+        raise AssertionError("it never ends")
+
+    async def fail() -> Response:
+        raise Unavailable("not now")
+
+    source, client = Source(), Receiver()
+    http = fastapi.Request(SCOPE, client.receive)
+    with pytest.raises(Unavailable, match="not now"):
+        await soon(answer_whole(http, fail(), source))
+    assert source.num_closed == 1
+    assert await soon(while_connected(http, asyncio.sleep(0, "done"))) == "done"
+    waiting = asyncio.create_task(answer_whole(http, work_for_ever(), source))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    client.gone.set()
+    with pytest.raises(ClientGone):
+        await soon(waiting)
+    await asyncio.sleep(0)
+    assert (ended, source.num_closed) == (["cancelled"], 2)
+
+
+async def test_error_that_ends_a_stream_is_counted_once() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.kinds: list[str] = []
+
+        def count_error(self, kind: str) -> None:
+            self.kinds.append(kind)
+
+        def begin(self, arrived: float, parent: str) -> None:
+            return None
+
+    meters, counter = Meters(), Counter()
+    meters.all.append(counter)  # type: ignore[arg-type]  # it measures no requests
+    engine: Any = GivenEngine(answer(4), answer(5))
+    flow = await ResponseFlow.submit(engine, [ask(), ask()], lambda: meters.begin(0.0, "", lambda: None))
+    flow.count_error(408)
+    assert counter.kinds == ["timeout_error"]
+    flow.close()
