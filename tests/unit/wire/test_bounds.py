@@ -29,6 +29,7 @@ from parallax_core.contracts.stage import (
 )
 from parallax_core.contracts.tensor import Tensor
 from parallax_core.contracts.transport import Frame
+from parallax_core.contracts.value import LARGEST
 from parallax_core.wire.codec import VERSION_BYTE, encode
 from parallax_core.wire.errors import BadFrame
 from parallax_core.wire.membership import Ready
@@ -262,3 +263,31 @@ def test_field_nobody_knows_is_refused(name: str) -> None:
     header = [*msgspec.msgpack.decode(frame.header[1:]), 0]
     with pytest.raises(BadFrame, match="at most length"):
         decode_any(Frame(VERSION_BYTE + msgspec.msgpack.encode(header), frame.buffers))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_sound"),
+    [
+        ({"page_size": 1, "num_pages": 1, "window": 0, "rewind": 0, "checkpoint_every": 0}, True),
+        ({"num_pages": 0}, False),
+        ({"page_size": 0}, False),
+        ({"page_size": LARGEST}, True),
+        ({"page_size": LARGEST + 1}, False),
+        ({"window": -1}, False),
+        ({"window": LARGEST}, True),
+        ({"rewind": -1}, False),
+        ({"rewind": LARGEST + 1}, False),
+        ({"checkpoint_every": -1}, False),
+        ({"checkpoint_every": LARGEST}, True),
+    ],
+)
+def test_numbers_of_a_pool_are_within_their_bounds(given: dict[str, int], is_sound: bool) -> None:
+    ready = SAMPLES["ready"]
+    assert isinstance(ready, Ready)
+    pools = (dataclasses.replace(ready.info.pools[0], **given),)  # type: ignore[arg-type]  # all are numbers
+    changed = replace(ready, info=dataclasses.replace(ready.info, pools=pools))
+    if is_sound:
+        assert decode_any(encode(changed)) == changed
+        return
+    with pytest.raises(BadFrame, match=r"of a pool|a pool has"):
+        decode_any(encode(changed))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -44,3 +46,36 @@ def test_impossible_settings_are_refused(change: dict[str, object]) -> None:
     raw["settings"] |= change
     with pytest.raises(ValueError, match=r"settings"):
         read_state(msgspec.msgpack.encode(raw))
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "make"),
+    [
+        ("other_models", 1000, lambda count: ["org/other"] * count),
+        ("drained", 10_000, lambda count: ["desk"] * count),
+        ("machines", 10_000, lambda count: {str(number): b"k" for number in range(count)}),
+        ("servers", 10_000, lambda count: {str(number): b"k" for number in range(count)}),
+        ("removed", 10_000, lambda count: {str(number).encode(): "desk" for number in range(count)}),
+        ("predecessor", 256, bytes),
+    ],
+)
+def test_state_has_bounds(name: str, most: int, make: Callable[[int], Any]) -> None:
+    largest = msgspec.structs.replace(STATE, **{name: make(most)})
+    assert read_state(write_state(largest)) == largest
+    with pytest.raises(ValueError, match=name):
+        read_state(write_state(msgspec.structs.replace(STATE, **{name: make(most + 1)})))
+
+
+@pytest.mark.parametrize("name", ["concurrency", "prompt_tokens", "output_tokens"])
+def test_numbers_of_the_settings_are_1_to_ten_millions(name: str) -> None:
+    def read(number: int) -> StandbyState:
+        settings = msgspec.structs.replace(STATE.settings, **{name: number})
+        return read_state(write_state(msgspec.structs.replace(STATE, settings=settings)))
+
+    assert getattr(read(1).settings, name) == 1
+    assert getattr(read(10_000_000).settings, name) == 10_000_000
+    for number in (0, 10_000_001):
+        with pytest.raises(ValueError, match=name):
+            read(number)
+    usual = ClusterSettings()
+    assert (usual.concurrency, usual.prompt_tokens, usual.output_tokens) == (8, 512, 256)

@@ -75,7 +75,8 @@ async def test_error_of_one_request_ends_it_and_the_others_are_placed(caplog: py
         return END if num_asked > 1 else "replica"
 
     async with asyncio.timeout(5):
-        assert await asyncio.gather(queue.place((0.0, 1), fail), queue.place((1.0, 1), attempt)) == [None, END]
+        failed, placed = await asyncio.gather(queue.place((0.0, 1), fail), queue.place((1.0, 1), attempt))
+    assert (failed, placed) == (None, END)
     assert caplog.messages == ["request cannot be moved"]
 
 
@@ -86,6 +87,7 @@ async def test_end_of_the_task_ends_the_requests_that_wait_and_is_no_error(caplo
         raise asyncio.CancelledError
 
     async with asyncio.timeout(5):
-        assert await asyncio.gather(queue.place((0.0, 1), end), queue.place((1.0, 1), lambda: END)) == [None, None]
+        ended, other = await asyncio.gather(queue.place((0.0, 1), end), queue.place((1.0, 1), lambda: END))
+    assert (ended, other) == (None, None)
     assert caplog.messages == []
     assert await queue.place(RANK, lambda: END) is END
