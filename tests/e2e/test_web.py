@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.e2e.conftest import MODEL, Server, start_server
 from tests.e2e.test_answer import ANSWER
 from tests.support.browser import Watch, open_browser
+from tests.support.web import wait_for_link
 
 QUESTION = "What is the capital of France?"
 LONG = "Tell me a long story about a dragon and a knight."
@@ -98,14 +99,6 @@ def answer_of_server(page: Page, server: Server, text: str, most: int) -> str:
     body = {"model": MODEL, "input": [{"role": "user", "content": text}], "temperature": 0, "max_output_tokens": most}
     reply = page.request.post(f"{server.url}/responses", data=body).json()
     return str(reply["output"][0]["content"][0]["text"])
-
-
-def wait_for_link(log: Path) -> str:
-    until = time.monotonic() + 10
-    while not (found := re.findall(r"http\S+/session\?code=\S+(?=\n)", log.read_text())):
-        assert time.monotonic() < until, log.read_text()
-        time.sleep(0.05)
-    return str(found[0])
 
 
 def test_address_of_the_server_leads_to_a_chat(server: Server, open_page: OpenPage) -> None:

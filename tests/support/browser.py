@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +12,8 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+
+from tests.support.debian import unpack, write_program
 
 FOLDER = Path(__file__).parents[2] / "build" / "chromium"
 
@@ -29,34 +29,10 @@ def find_chromium() -> Path:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with FileLock(FOLDER / "lock"):
         if not (FOLDER / "made").exists():
-            _unpack(FOLDER)
+            unpack(FOLDER, "chromium", "fonts-dejavu-core")
+            write_program(FOLDER, "chromium", "usr/lib/chromium/chromium")
             (FOLDER / "made").touch()
     return FOLDER / "chromium"
-
-
-def _unpack(folder: Path) -> None:
-    """Fetch Chromium and what it needs beside the packages that are installed, and unpack them, without being root."""
-    for each in ("lists/partial", "archives/partial", "root"):
-        (folder / each).mkdir(parents=True, exist_ok=True)
-    apt = [
-        "/usr/bin/apt-get",
-        "--quiet",
-        "--yes",
-        "-o",
-        "Debug::NoLocking=1",
-        "-o",
-        f"Dir::State::lists={folder}/lists",
-    ]
-    apt += ["-o", f"Dir::Cache::archives={folder}/archives", "-o", "APT::Sandbox::User=root"]
-    subprocess.run([*apt, "update"], check=True, stdout=sys.stderr)
-    wanted = ["--no-install-recommends", "--download-only", "install", "chromium", "fonts-dejavu-core"]
-    subprocess.run([*apt, *wanted], check=True, stdout=sys.stderr)
-    for package in (folder / "archives").glob("*.deb"):
-        subprocess.run(["/usr/bin/dpkg-deb", "--extract", str(package), str(folder / "root")], check=True)
-    libraries = ":".join(str(path) for path in sorted({each.parent for each in folder.glob("root/usr/lib/**/*.so*")}))
-    program = f'#!/bin/sh\nLD_LIBRARY_PATH="{libraries}" exec "{folder}/root/usr/lib/chromium/chromium" "$@"\n'
-    (folder / "chromium").write_text(program, encoding="utf-8")
-    (folder / "chromium").chmod(0o755)
 
 
 @contextmanager

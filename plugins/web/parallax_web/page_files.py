@@ -98,7 +98,7 @@ def make_router(path: str, folder: Path) -> fastapi.APIRouter:
     @needs_role(None)
     async def show_page(http: fastapi.Request) -> Response:
         if not http.scope.get("raw_path", b"").endswith(b"/"):  # so that the page's own links are relative to it
-            return RedirectResponse(f"{path}/", 308)
+            return RedirectResponse(f".{path}/", 308)  # relative: a proxy may serve it below a prefix
         return await files.find("index.html", http.scope)
 
     @needs_role(None)

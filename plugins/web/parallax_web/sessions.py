@@ -209,7 +209,7 @@ def _open(sessions: Sessions, http: fastapi.Request, code: str) -> Response:
         return JSONResponse(error_body(403, message, code="invalid_link"), 403, UNCACHED)
     sessions.close(http.scope)  # what the browser had before
     token, link = opened
-    answer = RedirectResponse(f"{link.page}/", 303, UNCACHED)
+    answer = RedirectResponse(f".{link.page}/", 303, UNCACHED)
     _set_cookie(answer, http.scope, token, int(SESSION_S))
     return answer
 

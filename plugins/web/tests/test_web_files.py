@@ -43,7 +43,7 @@ def test_address_of_the_server_leads_to_the_first_page(client: TestClient) -> No
 
 def test_page_is_at_its_path_with_a_slash(client: TestClient) -> None:
     moved = client.get("/chat", follow_redirects=False)
-    assert (moved.status_code, moved.headers["location"]) == (308, "/chat/")
+    assert (moved.status_code, moved.headers["location"]) == (308, "./chat/")
     page = client.get("/chat/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "app.js" in page.text

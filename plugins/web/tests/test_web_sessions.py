@@ -71,7 +71,7 @@ class PagedSite(Site):
         """Open a session with a new link, and return the link."""
         link: str = self.make_link(role).json()["url"].removeprefix("http://testserver")
         opened = self.client.get(link, follow_redirects=False)
-        assert (opened.status_code, opened.headers["location"]) == (303, "/chat/")
+        assert (opened.status_code, opened.headers["location"]) == (303, "./chat/")
         return link
 
 
