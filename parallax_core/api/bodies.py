@@ -1,134 +1,62 @@
-"""What the readers of a dialect's bodies use: schemas, chat requests, and the conversation's prompt."""
+"""For the readers of a dialect's bodies: schemas, the tokenizer, and the values that they return."""
 
 from parallax_core.contracts.engine import MAX_ANSWERS, Pin
-from parallax_core.models.chat_template import PromptEnding
+from parallax_core.models.chat_template import ANSWER, Arguments, PromptEnding, Tools, Turns
+from parallax_core.models.grammars import find_library
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import (
     BodyRequest,
     DirectAnswer,
     MoreNeeded,
     ParsedBody,
+    ParserTraits,
     ResponseForm,
     UnknownPart,
     pack,
     unpack,
 )
 from parallax_core.server.body_reader import BodyReader, check_lengths, write_answer
-from parallax_core.server.capabilities import REASONING_SWITCHES
-from parallax_core.server.chat_messages import (
-    MAX_TOOLS,
-    CalledFunction,
-    ChatRequestMessage,
-    Function,
-    Messages,
-    NamedFunction,
-    NamedTool,
-    Parameters,
-    RequestToolCall,
-    Schema,
-    Tool,
-    ToolChoice,
-    ToolName,
-    ToolsField,
-)
-from parallax_core.server.engine_request import (
-    check_tokens,
-    encode_turns,
-    parse_chat,
-    parse_generation,
-    read_chat,
-    read_conversation,
-    read_prompts,
-)
-from parallax_core.server.fields import (
-    VARIANT,
-    AnyStop,
-    ClientLabels,
-    Copied,
-    CountField,
-    Identifier,
-    Labels,
-    ShareField,
-    Strict,
-    TextField,
-    Token,
-    TokensField,
-    Top,
-    Variables,
-    refuse,
-)
+from parallax_core.server.capabilities import REASONING_SWITCHES, can_reason, has_setting, lists_calls
+from parallax_core.server.chat_grammar import set_grammar
+from parallax_core.server.fields import VARIANT, Strict, TextField, refuse
 from parallax_core.server.json_pieces import JsonObject, cut, to_json
-from parallax_core.server.neutral_fields import Neutral, Tolerant
-from parallax_core.server.request_models import ChatRequest, Generation, Sampled
 from parallax_core.server.response_models import ResponseModel
-from parallax_core.server.structured_output import JsonSchemaFormat, ResponseFormat, SchemaName, StructuredOutputs
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 
 __all__ = [
+    "ANSWER",
     "IGNORED",
     "LEFT_OUT",
     "MAX_ANSWERS",
-    "MAX_TOOLS",
     "REASONING_SWITCHES",
     "VARIANT",
-    "AnyStop",
+    "Arguments",
     "BodyReader",
     "BodyRequest",
-    "CalledFunction",
-    "ChatRequest",
-    "ChatRequestMessage",
-    "ClientLabels",
-    "Copied",
-    "CountField",
     "DirectAnswer",
-    "Function",
-    "Generation",
-    "Identifier",
     "JsonObject",
-    "JsonSchemaFormat",
-    "Labels",
-    "Messages",
     "ModelTokenizer",
     "MoreNeeded",
-    "NamedFunction",
-    "NamedTool",
-    "Neutral",
-    "Parameters",
     "ParsedBody",
+    "ParserTraits",
     "Pin",
     "PromptEnding",
-    "RequestToolCall",
     "ResponseForm",
-    "ResponseFormat",
     "ResponseModel",
-    "Sampled",
-    "Schema",
-    "SchemaName",
-    "ShareField",
     "Strict",
-    "StructuredOutputs",
     "TextField",
-    "Token",
-    "TokensField",
-    "Tolerant",
-    "Tool",
-    "ToolChoice",
-    "ToolName",
-    "ToolsField",
-    "Top",
+    "Tools",
+    "Turns",
     "UnknownPart",
-    "Variables",
+    "can_reason",
     "check_lengths",
-    "check_tokens",
     "cut",
-    "encode_turns",
+    "find_library",
+    "has_setting",
+    "lists_calls",
     "pack",
-    "parse_chat",
-    "parse_generation",
-    "read_chat",
-    "read_conversation",
-    "read_prompts",
     "refuse",
+    "set_grammar",
     "to_json",
     "unpack",
     "write_answer",

@@ -220,7 +220,7 @@ class PluginHost:
 
     def find_page_server(self) -> PageServer | None:
         """Return what serves the pages of plugins; None: no plugin does."""
-        return self._find_first("parallax_serve_pages", PageServer, {})
+        return self._find_first("parallax_serve_pages", PageServer, {})  # type: ignore[type-abstract]  # a protocol that is checked
 
     def _find_first(self, hook: str, kind: type[T], given: Mapping[str, object]) -> T | None:
         """Return the first answer of a kind; a plugin that gives another is broken."""

@@ -38,7 +38,7 @@ OWN_SOURCES = {"'none'", "'self'", "data:"}
 URL = "http://toy"
 OK, UNAUTHORIZED, MISSING = 200, 401, 404
 OWN = {"origin": URL, "sec-fetch-site": "same-origin"}
-OTHERS = (
+OTHERS: tuple[Mapping[str, str], ...] = (
     {"origin": "http://toy:3000", "sec-fetch-site": "same-site"},
     {"origin": "http://evil.example", "sec-fetch-site": "cross-site"},
     {"sec-fetch-site": "cross-site"},

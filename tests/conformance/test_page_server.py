@@ -52,7 +52,7 @@ def change_answers(router: APIRouter, change: Callable[[Response], None]) -> API
     changed = APIRouter()
     for route in router.routes:
         assert isinstance(route, APIRoute)
-        changed.add_api_route(route.path, change_answer(route.endpoint, change), methods=list(route.methods))
+        changed.add_api_route(route.path, change_answer(route.endpoint, change), methods=sorted(route.methods or ()))
     return changed
 
 

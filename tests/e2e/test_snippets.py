@@ -48,6 +48,7 @@ INSTALLED = {
     "parallax-api-tokenize",
     "parallax-batch",
     "parallax-chat",
+    "parallax-chat-requests",
     "parallax-cluster",
     "parallax-core",
     "parallax-engines",

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
+from parallax_chat_requests.fields import MAX_TOP
 from parallax_core.api import (
     BackendSpec,
     Capability,
@@ -26,7 +27,6 @@ from parallax_core.api import (
 )
 from parallax_core.contracts.engine import MAX_ANSWERS
 from parallax_core.engine.validate import RequestValidator
-from parallax_core.server.fields import MAX_TOP
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/engines.md"

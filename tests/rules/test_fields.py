@@ -17,9 +17,9 @@ from parallax_api_anthropic.body_models import MessagesRequest
 from parallax_api_embeddings.body_models import EmbeddingRequest
 from parallax_api_openai.completion_request import CompletionRequest
 from parallax_api_responses.body_models import ResponsesRequest
+from parallax_chat_requests.request_models import STRUCTURED, ChatRequest, Generation
 from parallax_core.api import BackendSpec, StagePlan
 from parallax_core.server.fields import Strict
-from parallax_core.server.request_models import STRUCTURED, ChatRequest, Generation
 from parallax_core.testing.blocks import bring_blocks
 from parallax_openapi.field_docs import read_field_docs
 

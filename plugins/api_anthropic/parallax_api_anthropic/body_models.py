@@ -6,22 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from parallax_core.api.bodies import (
-    VARIANT,
-    AnyStop,
-    Copied,
-    CountField,
-    Neutral,
-    Parameters,
-    Schema,
-    ShareField,
-    Strict,
-    TextField,
-    Tolerant,
-    ToolName,
-    Variables,
-    refuse,
-)
+from parallax_chat_requests.chat_messages import Parameters, Schema, ToolName
+from parallax_chat_requests.fields import AnyStop, Copied, CountField, ShareField, Variables
+from parallax_chat_requests.neutral_fields import Neutral, Tolerant
+from parallax_core.api.bodies import VARIANT, Strict, TextField, refuse
 
 MAX_MESSAGE_TOOLS, MAX_STOP_SEQUENCES = 1024, 64
 """The most tools and stop sequences; Anthropic's API states no limit."""

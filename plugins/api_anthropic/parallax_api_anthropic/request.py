@@ -10,22 +10,20 @@ import msgspec
 from parallax_api_anthropic.body_models import CountTokensRequest, MessagesRequest, OutputFormat
 from parallax_api_anthropic.replies import TokenCountReply
 from parallax_api_anthropic.turns import list_messages, make_choice, make_tool
+from parallax_chat_requests.engine_request import parse_chat, read_conversation
+from parallax_chat_requests.request_models import ChatRequest
+from parallax_chat_requests.structured_output import JsonSchemaFormat, ResponseFormat
 from parallax_core.api import InvalidRequest
 from parallax_core.api.bodies import (
     REASONING_SWITCHES,
     BodyReader,
     BodyRequest,
-    ChatRequest,
     DirectAnswer,
-    JsonSchemaFormat,
     ModelTokenizer,
     ParsedBody,
     Pin,
     PromptEnding,
-    ResponseFormat,
     check_lengths,
-    parse_chat,
-    read_conversation,
     to_json,
 )
 

@@ -16,7 +16,7 @@ from parallax_api_anthropic.body_models import (
     ToolResultPart,
     ToolUsePart,
 )
-from parallax_core.api.bodies import (
+from parallax_chat_requests.chat_messages import (
     CalledFunction,
     ChatRequestMessage,
     Function,

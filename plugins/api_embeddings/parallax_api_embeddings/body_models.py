@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from parallax_core.api.bodies import CountField, ResponseModel, TextField, TokensField, Tolerant
+from parallax_chat_requests.fields import CountField, TokensField
+from parallax_chat_requests.neutral_fields import Tolerant
+from parallax_core.api.bodies import ResponseModel, TextField
 
 MAX_INPUTS = 2048
 """The most inputs of a request in OpenAI's API."""

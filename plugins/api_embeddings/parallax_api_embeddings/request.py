@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from parallax_api_embeddings.body_models import EmbeddingRequest
 from parallax_api_embeddings.form import EmbeddingForm
+from parallax_chat_requests.engine_request import read_prompts
 from parallax_core.api import InvalidRequest, Request, RequestId, Sampling
-from parallax_core.api.bodies import (
-    BodyReader,
-    BodyRequest,
-    ParsedBody,
-    ResponseForm,
-    check_lengths,
-    pack,
-    read_prompts,
-)
+from parallax_core.api.bodies import BodyReader, BodyRequest, ParsedBody, ResponseForm, check_lengths, pack
 
 
 def read_embedding(reader: BodyReader, body: EmbeddingRequest, ask: BodyRequest) -> ParsedBody:

@@ -23,8 +23,9 @@ from parallax_api_openai.events import stream_chunks
 from parallax_api_openai.fingerprint import make_fingerprint
 from parallax_api_openai.message import MessageParts, write_delta
 from parallax_api_openai.usage import Usage, write_usage
+from parallax_chat_requests.request_models import ChatRequest
 from parallax_core.api import Delta, Dialect, Reason, needs_role
-from parallax_core.api.bodies import ChatRequest, ResponseForm, to_json
+from parallax_core.api.bodies import ResponseForm, to_json
 from parallax_core.api.dialect import (
     HOLE,
     AnswerParsing,

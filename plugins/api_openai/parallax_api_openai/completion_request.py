@@ -6,7 +6,10 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from parallax_core.api.bodies import MAX_ANSWERS, Generation, Neutral, TextField, TokensField, Top, refuse
+from parallax_chat_requests.fields import TokensField, Top
+from parallax_chat_requests.neutral_fields import Neutral
+from parallax_chat_requests.request_models import Generation
+from parallax_core.api.bodies import MAX_ANSWERS, TextField, refuse
 
 MAX_PROMPTS = 256
 """The largest number of prompts in one body."""

@@ -20,7 +20,7 @@ def parallax_register_dialects() -> Iterable[DialectSpec]:
             bodies={
                 "chat": BodySpec(
                     path="/v1/chat/completions",
-                    schema=Ref("parallax_core.api.bodies:ChatRequest"),
+                    schema=Ref("parallax_chat_requests.request_models:ChatRequest"),
                     read=Ref(f"{HERE}.request:read_chat_body"),
                 )
             },

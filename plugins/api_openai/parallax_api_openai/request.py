@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from parallax_api_openai.completion_request import CompletionRequest
-from parallax_core.api.bodies import (
-    BodyReader,
-    BodyRequest,
-    ChatRequest,
-    ModelTokenizer,
-    ParsedBody,
-    check_lengths,
-    parse_generation,
-    read_chat,
-    read_prompts,
-)
+from parallax_chat_requests.engine_request import parse_generation, read_chat, read_prompts
+from parallax_chat_requests.request_models import ChatRequest
+from parallax_core.api.bodies import BodyReader, BodyRequest, ModelTokenizer, ParsedBody, check_lengths
 
 DEFAULT_COMPLETION_TOKENS = 16
 """The default ``max_tokens`` of a completion request in OpenAI's API."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parallax_api_openai.completion_request import NEUTRAL_COMPLETION, CompletionRequest
-from parallax_core.api.bodies import ChatRequest
+from parallax_chat_requests.request_models import ChatRequest
 from tests.unit.server.letters import Site, answer, error_of, events
 
 USAGE = {

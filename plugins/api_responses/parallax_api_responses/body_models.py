@@ -16,23 +16,12 @@ from parallax_api_responses.tool_models import (
     check_tools,
     list_tools,
 )
-from parallax_core.api.bodies import (
-    VARIANT,
-    ClientLabels,
-    CountField,
-    Identifier,
-    Labels,
-    Neutral,
-    Sampled,
-    Schema,
-    SchemaName,
-    Strict,
-    TextField,
-    Tolerant,
-    Top,
-    Variables,
-    refuse,
-)
+from parallax_chat_requests.chat_messages import Schema
+from parallax_chat_requests.fields import ClientLabels, CountField, Identifier, Labels, Top, Variables
+from parallax_chat_requests.neutral_fields import Neutral, Tolerant
+from parallax_chat_requests.request_models import Sampled
+from parallax_chat_requests.structured_output import SchemaName
+from parallax_core.api.bodies import VARIANT, Strict, TextField, refuse
 
 NEUTRAL_RESPONSES: Neutral = {
     "access_programs": (),

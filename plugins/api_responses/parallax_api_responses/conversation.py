@@ -19,7 +19,7 @@ from parallax_api_responses.input_models import (
 )
 from parallax_api_responses.reasoning_code import decode_text
 from parallax_api_responses.tool_models import CustomTool, GrammarFormat, PlacedTool, join_names
-from parallax_core.api.bodies import CalledFunction, ChatRequestMessage, Function, RequestToolCall, Tool
+from parallax_chat_requests.chat_messages import CalledFunction, ChatRequestMessage, Function, RequestToolCall, Tool
 
 ARGUMENT = "input"
 """The only argument of the function that stands for a custom tool: the tool's input."""

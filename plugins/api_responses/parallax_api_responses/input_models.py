@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag
 
+from parallax_chat_requests.fields import Copied
+from parallax_chat_requests.neutral_fields import Neutral, Tolerant
 from parallax_core.api import InvalidRequest
-from parallax_core.api.bodies import VARIANT, Copied, Neutral, Strict, TextField, Tolerant
+from parallax_core.api.bodies import VARIANT, Strict, TextField
 
 MAX_INPUT = 100_000
 """The most parts of an input."""

@@ -13,24 +13,12 @@ from parallax_api_responses.input_models import InputParts, PartReference, list_
 from parallax_api_responses.plan import KeptHistory, ResponsePlan, ToolOrigin, WantedHistory
 from parallax_api_responses.replies import EchoedReasoning, ResponsesReply
 from parallax_api_responses.tool_models import CustomTool, FunctionTool, GrammarFormat, NamespaceTool, PlacedTool
+from parallax_chat_requests.chat_messages import NamedFunction, NamedTool
+from parallax_chat_requests.engine_request import read_chat
+from parallax_chat_requests.request_models import ChatRequest, Sampled
+from parallax_chat_requests.structured_output import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from parallax_core.api import InvalidRequest
-from parallax_core.api.bodies import (
-    BodyReader,
-    BodyRequest,
-    ChatRequest,
-    JsonObject,
-    JsonSchemaFormat,
-    MoreNeeded,
-    NamedFunction,
-    NamedTool,
-    ParsedBody,
-    ResponseFormat,
-    Sampled,
-    StructuredOutputs,
-    check_lengths,
-    read_chat,
-    to_json,
-)
+from parallax_core.api.bodies import BodyReader, BodyRequest, JsonObject, MoreNeeded, ParsedBody, check_lengths, to_json
 
 SAME = (*Sampled.model_fields, "chat_template_kwargs", "max_reasoning_tokens", "parallel_tool_calls")
 """The fields that a chat request has by the same name."""

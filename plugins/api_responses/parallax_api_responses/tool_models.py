@@ -9,19 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from parallax_api_responses.input_models import find_type
-from parallax_core.api.bodies import (
-    IGNORED,
-    LEFT_OUT,
-    MAX_TOOLS,
-    VARIANT,
-    Neutral,
-    Parameters,
-    Strict,
-    TextField,
-    Tolerant,
-    ToolName,
-    refuse,
-)
+from parallax_chat_requests.chat_messages import MAX_TOOLS, Parameters, ToolName
+from parallax_chat_requests.neutral_fields import Neutral, Tolerant
+from parallax_core.api.bodies import IGNORED, LEFT_OUT, VARIANT, Strict, TextField, refuse
 
 NEUTRAL_TOOL: Neutral = {"allowed_callers": (["direct"],), "async": (False,), "defer_loading": (False,)}
 """Fields of tools that are not supported, with the values that mean nothing."""

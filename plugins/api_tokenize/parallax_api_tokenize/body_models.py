@@ -6,18 +6,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from parallax_core.api.bodies import (
-    Messages,
-    Neutral,
-    ResponseModel,
-    Strict,
-    TextField,
-    Token,
-    Tolerant,
-    ToolsField,
-    Variables,
-    refuse,
-)
+from parallax_chat_requests.chat_messages import Messages, ToolsField
+from parallax_chat_requests.fields import Token, Variables
+from parallax_chat_requests.neutral_fields import Neutral, Tolerant
+from parallax_core.api.bodies import ResponseModel, Strict, TextField, refuse
 
 NEUTRAL_TOKENIZE: Neutral = {"chat_template": (), "media_io_kwargs": ({},), "mm_processor_kwargs": ({},)}
 """Unsupported fields of vLLM for ``/tokenize``, with the values that, like null, have no effect."""

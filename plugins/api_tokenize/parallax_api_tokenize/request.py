@@ -5,15 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from parallax_api_tokenize.body_models import DetokenizeRequest, TextReply, TokenizeRequest, TokensReply
-from parallax_core.api.bodies import (
-    BodyReader,
-    BodyRequest,
-    DirectAnswer,
-    PromptEnding,
-    check_tokens,
-    encode_turns,
-    to_json,
-)
+from parallax_chat_requests.engine_request import check_tokens, encode_turns
+from parallax_core.api.bodies import BodyReader, BodyRequest, DirectAnswer, PromptEnding, to_json
 
 
 def tokenize(reader: BodyReader, body: TokenizeRequest, ask: BodyRequest) -> DirectAnswer:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import parallax_web.plugin
 from parallax_core.api import InvalidRequest
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
@@ -39,11 +40,13 @@ class OllamaSite(ScriptedSite):
 
     def __init__(self, folder: Path, options: ServerOptions | None = None, **given: Any) -> None:
         super().__init__(folder, options=options, **given)
-        record = PluginRecord(name="ollama", distribution="x", version="1", module="ollama", state="loaded")
-        host = PluginHost([(record, plugin)])
+        host = PluginHost(
+            (PluginRecord(name=name, distribution="x", version="1", module=name, state="loaded"), module)
+            for name, module in {"ollama": plugin, "web": parallax_web.plugin}.items()
+        )
         app: Any = self.http.app
         extend_app(app, self.models, host)
-        assert not record.reason
+        assert not any(record.reason for record in host.records)
 
     def post(self, name: str, script: str = "", **fields: Any) -> Any:
         if script:

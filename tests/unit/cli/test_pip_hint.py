@@ -39,6 +39,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
             "formats",
             "stage_tools",
             "sampling_torch",
+            "chat_requests",
             "api_anthropic",
             "api_embeddings",
             "api_openai",

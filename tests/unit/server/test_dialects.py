@@ -152,7 +152,7 @@ def test_reader_that_cannot_be_imported_fails_its_own_bodies_alone(caplog: pytes
 
 def test_bodies_of_all_dialects_are_known_by_their_targets() -> None:
     assert TARGETS["chat"] == (
-        "parallax_core.api.bodies:ChatRequest",
+        "parallax_chat_requests.request_models:ChatRequest",
         "parallax_api_openai.request:read_chat_body",
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from parallax_core.server.request_models import ChatRequest
+from parallax_chat_requests.request_models import ChatRequest
 from tests.unit.server.letters import Site, error_of
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from parallax_core.api.bodies import BodyReader, BodyRequest, ChatRequest, ParsedBody, Strict, check_lengths, read_chat
+from parallax_chat_requests.engine_request import read_chat
+from parallax_chat_requests.request_models import ChatRequest
+from parallax_core.api.bodies import BodyReader, BodyRequest, ParsedBody, Strict, check_lengths
 
 
 class Question(Strict):

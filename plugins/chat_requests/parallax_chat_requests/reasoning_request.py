@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import ParserTraits
-from parallax_core.server.capabilities import REASONING_SWITCHES, can_reason, has_setting
+from parallax_core.api import InvalidRequest
+from parallax_core.api.bodies import REASONING_SWITCHES, ModelTokenizer, ParserTraits, can_reason, has_setting
 
 NUM_END_TOKENS, MAX_PROMPT_END = 64, 256
 """The number of tokens, and of characters, at the end of a prompt that a parser sees."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from parallax_core.server.chat_messages import (
+from parallax_chat_requests.chat_messages import (
     AllowedChoice,
     Messages,
     NamedTool,
@@ -15,7 +15,7 @@ from parallax_core.server.chat_messages import (
     ToolsField,
     check_tools,
 )
-from parallax_core.server.fields import (
+from parallax_chat_requests.fields import (
     Answers,
     Biases,
     CountField,
@@ -25,14 +25,13 @@ from parallax_core.server.fields import (
     SeedField,
     ShareField,
     Stops,
-    TextField,
     Token,
     Top,
     Variables,
-    refuse,
 )
-from parallax_core.server.neutral_fields import Neutral, Tolerant
-from parallax_core.server.structured_output import ChoiceTexts, ResponseFormat, StructuredOutputs
+from parallax_chat_requests.neutral_fields import Neutral, Tolerant
+from parallax_chat_requests.structured_output import ChoiceTexts, ResponseFormat, StructuredOutputs
+from parallax_core.api.bodies import TextField, refuse
 
 STRUCTURED = (
     "response_format",

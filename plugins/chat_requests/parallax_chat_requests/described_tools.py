@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.models.chat_template import Tools, Turns
+from parallax_core.api import InvalidRequest
+from parallax_core.api.bodies import Tools, Turns
 
 TOOLS = "You can call these functions. Each line describes one of them:\n"
 LIST = 'a list in JSON: [{"name": "FUNCTION", "arguments": {...}}]'

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, model_validator
 
-from parallax_core.server.fields import Strict, refuse
+from parallax_core.api.bodies import Strict, refuse
 
 Neutral = dict[str, tuple[object, ...]]
 """Unsupported fields, with the values that are accepted because they, like null, have no effect."""

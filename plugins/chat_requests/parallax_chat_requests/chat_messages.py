@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from parallax_core.models.chat_template import Arguments
-from parallax_core.server.fields import VARIANT, Copied, Strict, TextField, check_variables, refuse
-from parallax_core.server.neutral_fields import Neutral, Tolerant
+from parallax_chat_requests.fields import Copied, check_variables
+from parallax_chat_requests.neutral_fields import Neutral, Tolerant
+from parallax_core.api.bodies import VARIANT, Arguments, Strict, TextField, refuse
 
 MAX_TOOLS = 128
 """The most tools of a request in OpenAI's API."""

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from parallax_chat_requests.engine_request import LEAST_TEMPERATURE, check_tokens, read_chat, read_prompts
+from parallax_chat_requests.request_models import ChatRequest
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.contracts.engine import Request
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.server.body_messages import ParsedBody
-from parallax_core.server.engine_request import LEAST_TEMPERATURE, check_tokens, read_chat, read_prompts
-from parallax_core.server.request_models import ChatRequest
 from tests.unit.tinymodel import write, write_model
 
 MESSAGES = [{"role": "user", "content": "hi"}]

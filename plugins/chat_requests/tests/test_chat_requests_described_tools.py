@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from parallax_chat_requests.described_tools import describe_tools, encode_described, write_calls
 from parallax_core.base.errors import InvalidRequest
 from parallax_core.models.chat_template import Arguments
-from parallax_core.server.described_tools import describe_tools, encode_described, write_calls
 
 TOOL = {"type": "function", "function": {"name": "look_up", "description": "Ünder", "parameters": {"type": "object"}}}
 USER = {"role": "user", "content": "hi"}

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.contracts.grammar import Grammar
-from parallax_core.models.grammars import find_library
-from parallax_core.server.fields import Strict, TextField, Variables, refuse
+from parallax_chat_requests.fields import Variables
+from parallax_core.api import Grammar, InvalidRequest
+from parallax_core.api.bodies import Strict, TextField, find_library, refuse
 
 MOST_CHOICES = 10_000
 """The most strings of a choice."""

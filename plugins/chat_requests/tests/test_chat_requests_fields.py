@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallax_api_openai.completion_request import NEUTRAL_COMPLETION, CompletionRequest
+from parallax_chat_requests.request_models import NEUTRAL_CHAT, ChatRequest
 from parallax_core.api import Request
 from parallax_core.base.ids import RequestId
 from parallax_core.node.pipeline.stream import QueueStream
-from parallax_core.server.request_models import NEUTRAL_CHAT, ChatRequest
 from tests.unit.server.letters import ALPHABET, Site, error_of
 from tests.unit.server.trials import try_few
 from tests.unit.server.values import CHAT, COMPLETION, Values

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from parallax_core.server.neutral_fields import Tolerant
+from parallax_chat_requests.neutral_fields import Tolerant
 
 
 class Body(Tolerant):

@@ -10,20 +10,24 @@ from typing import Any
 
 import msgspec
 
-from parallax_core.base.errors import InvalidRequest
-from parallax_core.base.ids import RequestId
-from parallax_core.contracts.engine import Request
-from parallax_core.contracts.grammar import Grammar
-from parallax_core.contracts.sample import Sampling
-from parallax_core.models.chat_template import ANSWER, PromptEnding, Tools, Turns
-from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.server.body_messages import ParsedBody, ParserTraits, ResponseForm, pack
-from parallax_core.server.capabilities import lists_calls
-from parallax_core.server.chat_grammar import set_grammar
-from parallax_core.server.described_tools import describe_tools, encode_described, write_calls
-from parallax_core.server.reasoning_request import close_reasoning, read_end, read_marks, set_effort, show_end
-from parallax_core.server.request_models import ChatRequest, Generation
-from parallax_core.server.structured_output import StructuredOutputs, read_format, read_structured
+from parallax_chat_requests.described_tools import describe_tools, encode_described, write_calls
+from parallax_chat_requests.reasoning_request import close_reasoning, read_end, read_marks, set_effort, show_end
+from parallax_chat_requests.request_models import ChatRequest, Generation
+from parallax_chat_requests.structured_output import StructuredOutputs, read_format, read_structured
+from parallax_core.api import Grammar, InvalidRequest, Request, RequestId, Sampling
+from parallax_core.api.bodies import (
+    ANSWER,
+    ModelTokenizer,
+    ParsedBody,
+    ParserTraits,
+    PromptEnding,
+    ResponseForm,
+    Tools,
+    Turns,
+    lists_calls,
+    pack,
+    set_grammar,
+)
 
 Prompts = str | list[str] | list[int] | list[list[int]]
 """One prompt or several, each a text or token ids."""

@@ -1,0 +1,1 @@
+"""Reads requests for generated text, for all API dialects that have them."""
