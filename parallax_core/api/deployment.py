@@ -27,12 +27,11 @@ from parallax_core.contracts.status import (
     StageStatus,
 )
 from parallax_core.deploy.node_transport import choose_listen, make_transport
-from parallax_core.models.adapters import count_active, count_weights, find_family, find_spec
+from parallax_core.models.adapters import ModelFamily, count_active, count_weights, find_family, find_spec
 from parallax_core.models.backends import find_backends, probe
 from parallax_core.models.catalog import Catalog
-from parallax_core.models.stage_tensors import find_stored_layers
+from parallax_core.models.stage_tensors import find_part, find_stored_layers
 from parallax_core.models.stages import check_model
-from parallax_core.models.weight_check import OTHER, PREDICTION, PartCount, check_weights, read_total
 from parallax_core.node.policy.guard import PolicyGuard
 from parallax_core.node.policy.parse import read_policy
 from parallax_core.plugins.host import PluginHost
@@ -40,8 +39,6 @@ from parallax_core.plugins.registry import Offer
 
 __all__ = [
     "MODEL",
-    "OTHER",
-    "PREDICTION",
     "STAGES",
     "STUN_PORT",
     "Catalog",
@@ -49,12 +46,12 @@ __all__ = [
     "Described",
     "Drainable",
     "LogFormat",
+    "ModelFamily",
     "NodeProgress",
     "NodeSettings",
     "NodeStatus",
     "Offer",
     "Offline",
-    "PartCount",
     "PeerTimeout",
     "PlanStatus",
     "PlannedMove",
@@ -71,17 +68,16 @@ __all__ = [
     "StunPort",
     "WorkerSettings",
     "check_model",
-    "check_weights",
     "choose_listen",
     "count_active",
     "count_weights",
     "find_backends",
     "find_family",
+    "find_part",
     "find_spec",
     "find_stored_layers",
     "make_transport",
     "name_node",
     "probe",
     "read_policy",
-    "read_total",
 ]

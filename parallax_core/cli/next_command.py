@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from parallax_core.cli.client import DEFAULT_URL
-
+DEFAULT_URL = "http://127.0.0.1:8000/v1"
+"""Where a server is by default."""
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- looked up, not bound
 """Where a server is reached from its own machine that listens at each of its addresses."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parallax_core.cli.client import Client
+from parallax_client.client import Client
 from tests.e2e.conftest import MODEL, Server, make_home
 from tests.e2e.test_run import coordinating, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.cli.client import Client
+from parallax_client.client import Client
 from tests.e2e.conftest import Server, run_command
 from tests.e2e.test_run import coordinating, homes, join_with, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until

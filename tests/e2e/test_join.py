@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.cli.client import Client
+from parallax_client.client import Client
 from tests.e2e.conftest import PARALLAX, Server, environment, make_home, run_command
 from tests.e2e.test_workers import read_stream, wait_until
 

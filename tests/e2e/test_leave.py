@@ -16,7 +16,7 @@ from typing import Any
 import openai
 import pytest
 
-from parallax_core.cli.client import Client
+from parallax_client.client import Client
 from tests.e2e.conftest import END_TIMEOUT_S, MODEL, PARALLAX, Server, environment, start_server
 from tests.e2e.test_workers import list_spares, list_workers, read_command, read_stream, wait_until
 from tests.support.process_pipeline import is_alive

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import openai
 import pytest
 
+from parallax_client.client import Client
 from parallax_core.base.ids import name_machine
-from parallax_core.cli.client import Client
 from tests.e2e.conftest import MODEL, PARALLAX, environment, make_home
 from tests.e2e.test_run import list_users, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from parallax_core.cli.client import Client
+from parallax_client.client import Client
 from tests.e2e.conftest import MODEL, PARALLAX, Server, environment, make_home
 from tests.e2e.test_workers import read_stream, wait_until
 from tests.support.terminal import Terminal

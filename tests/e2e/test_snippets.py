@@ -21,10 +21,11 @@ import pytest
 import typer
 from packaging.requirements import Requirement
 
+from parallax_client import client, server_url
 from parallax_cluster.config.home import cluster_file
 from parallax_cluster.deploy.join_codes import get_method
 from parallax_cluster.node.membership.code_store import CodeStore
-from parallax_core.cli import app, client, server_url
+from parallax_core.cli import app
 from parallax_core.config.home import keys_folder
 from parallax_core.contracts.joining import ListeningHead
 from parallax_core.plugins.host import PluginHost
@@ -49,6 +50,7 @@ INSTALLED = {
     "parallax-batch",
     "parallax-chat",
     "parallax-chat-requests",
+    "parallax-client",
     "parallax-cluster",
     "parallax-core",
     "parallax-engines",

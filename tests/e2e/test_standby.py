@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parallax_core.cli.client import Client
+from parallax_client.client import Client
 from tests.e2e.conftest import PARALLAX, Server, environment, run_command
 from tests.e2e.test_run import coordinating, homes, join_with, list_users, read_ready, started
 from tests.e2e.test_workers import read_stream, wait_until

@@ -17,7 +17,7 @@ from typing import Any
 import openai
 import pytest
 
-from parallax_core.cli.client import Client
+from parallax_client.client import Client
 from tests.e2e.conftest import END_TIMEOUT_S, MODEL, PARALLAX, Server, environment, start_server
 from tests.support.process_pipeline import PATIENCE_S, TIMEOUT_S, TOY, Pipeline, is_alive, running
 

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import IO
 
+from parallax_client.client import Client
 from parallax_core.api import ParallaxError
-from parallax_core.api.cli import Client, end_with_parent, run_program
+from parallax_core.api.cli import end_with_parent, run_program
 
 END_S = 10.0
 """Seconds that the server has to end before it is killed."""

@@ -13,8 +13,10 @@ import typer
 from parallax_batch.child_server import run_server
 from parallax_batch.files import ResultFile, count_requests, read_requests
 from parallax_batch.run import BatchCount, BatchRunner
+from parallax_client.client import Client
+from parallax_client.server_url import UrlOption, find_url
 from parallax_core.api import ParallaxError
-from parallax_core.api.cli import Client, UrlOption, UsageError, find_url, make_display, new_app
+from parallax_core.api.cli import UsageError, make_display, new_app
 
 ANSWER_S = 3600.0
 """Seconds that an answer may take."""

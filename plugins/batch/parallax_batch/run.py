@@ -9,8 +9,8 @@ from http import HTTPStatus
 from typing import Any
 
 from parallax_batch.files import BatchRequest, InvalidLine, ResultFile
+from parallax_client.client import Client, HttpReply
 from parallax_core.api import ParallaxError
-from parallax_core.api.cli import Client, HttpReply
 
 LOWEST_PRIORITY = 2**31 - 1
 """The ``priority`` of a request that states none: every other request is served first."""

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from parallax_batch import run as batch_run
 from parallax_batch.cli import app
+from parallax_client.client import Client
 from parallax_core.api import ParallaxError, SequenceSpec
-from parallax_core.api.cli import Client
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import answer
 from tests.unit.server.thread import Threaded

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from parallax_core.api.cli import Client
+from parallax_client.client import Client
 
 
 @dataclass(frozen=True, slots=True)

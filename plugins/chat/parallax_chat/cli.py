@@ -14,8 +14,10 @@ import typer
 from parallax_chat.answer import AnswerPiece
 from parallax_chat.complete import continue_text
 from parallax_chat.conversation import Conversation
+from parallax_client.client import Client
+from parallax_client.server_url import UrlOption, find_url
 from parallax_core.api import ParallaxError, cache_folder
-from parallax_core.api.cli import Client, UrlOption, UsageError, find_url, new_app
+from parallax_core.api.cli import UsageError, new_app
 
 HELP = 'Ctrl-C stops an answer, Ctrl-D ends the chat; """ begins and ends several lines; /help lists the commands'
 COMMAND = re.compile("/[a-z]+")

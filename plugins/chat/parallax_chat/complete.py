@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from parallax_core.api.cli import Client, UsageError
+from parallax_client.client import Client
+from parallax_core.api.cli import UsageError
 
 MAX_TOKENS = 128
 """The most tokens to generate if the user does not say."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from parallax_chat.answer import AnswerPiece, stream_answer
-from parallax_core.api.cli import Client, UsageError
+from parallax_client.client import Client
+from parallax_core.api.cli import UsageError
 
 COMMANDS = {
     "/help": "show this list",

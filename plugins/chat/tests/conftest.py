@@ -1,14 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.support.peer import peer
 
-import pytest
-
-from tests.unit.cli.peer import Peer
-
-
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    peer = Peer()
-    yield peer
-    peer.close()
+__all__ = ["peer"]

@@ -14,7 +14,7 @@ from parallax_chat.answer import AnswerPiece
 from parallax_chat.complete import continue_text
 from parallax_chat.conversation import Conversation
 from parallax_core.api import ParallaxError
-from tests.unit.cli.peer import Peer
+from tests.support.peer import Peer
 
 
 def test_answer_that_breaks_off_is_no_answer(peer: Peer) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from parallax_chat.conversation import COMMANDS, Conversation
+from parallax_client.client import Client
 from parallax_core.api import UsageError
-from parallax_core.api.cli import Client
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""The fixtures of core's unit tests."""
+"""The fixtures that tests of several distributions share."""
 
 from __future__ import annotations
 
-from tests.unit.cli.conftest import peer
+from tests.support.peer import peer
 from tests.unit.conftest import site
 
 __all__ = ["peer", "site"]

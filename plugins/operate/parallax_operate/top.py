@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parallax_client.client import Client
+from parallax_client.server_url import UrlOption, find_url
 from parallax_core.api import ParallaxError
-from parallax_core.api.cli import Client, UrlOption, find_url, new_app
+from parallax_core.api.cli import new_app
 
 if TYPE_CHECKING:
     from rich.console import Group

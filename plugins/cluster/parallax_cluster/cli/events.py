@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from parallax_client.client import Client
+from parallax_client.server_url import UrlOption, find_url
 from parallax_cluster.cli.status import TIMEOUT_S
 from parallax_core.api import UsageError
-from parallax_core.api.cli import Client, UrlOption, find_url, new_app
+from parallax_core.api.cli import new_app
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile(r"(\d{1,6})([smhd])")

@@ -11,10 +11,12 @@ from urllib.parse import quote
 
 import typer
 
+from parallax_client.client import Client
+from parallax_client.server_url import UrlOption, find_url
 from parallax_cluster.cli.status import TIMEOUT_S, Cluster
 from parallax_cluster.placement.idle import name_some
 from parallax_core.api import ParallaxError, format_bytes, name_machine
-from parallax_core.api.cli import Client, UrlOption, align, find_url, new_app
+from parallax_core.api.cli import align, new_app
 
 HIDDEN_COMMAND = "parallax join CODE, which `parallax nodes --show-code` shows"
 """Replaces the command to join: anyone who reads its code over a shoulder could join."""

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from parallax_client.client import Client
+from parallax_client.server_url import UrlOption, find_url
 from parallax_cluster.cli.live_cluster import read_live_cluster
 from parallax_cluster.cli.plan_inputs import measure_model, read_nodes, refuse_model
 from parallax_cluster.cli.plan_view import Plan, describe_plan, render_plans
@@ -26,7 +28,7 @@ from parallax_core.api import (
     ServingGoal,
     UsageError,
 )
-from parallax_core.api.cli import Client, PluginHost, UrlOption, find_url, new_app
+from parallax_core.api.cli import PluginHost, new_app
 
 app = new_app()
 

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from parallax_client.client import Client
+from parallax_client.server_url import UrlOption, find_url
 from parallax_core.api import ParallaxError
-from parallax_core.api.cli import Client, UrlOption, align, find_url, new_app
+from parallax_core.api.cli import align, new_app
 
 TIMEOUT_S = 10.0
 """Seconds a server may take to answer."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from parallax_core.api import ModelShape, Progress, Unsupported, read_config
-from parallax_core.api.deployment import Catalog, PluginHost, check_weights, count_weights, find_family, read_total
+from parallax_core.api.deployment import Catalog, PluginHost, count_weights, find_family
+from parallax_models.check.weight_check import check_weights, read_total
 
 ITEM_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 

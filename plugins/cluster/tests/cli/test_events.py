@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from parallax_cluster.cli.events import app, read_duration
 from parallax_core.base.errors import UsageError
-from tests.unit.cli.peer import Peer
+from tests.support.peer import Peer
 
 EVENT = {"time": 1.5, "kind": "plan", "subject": "toy", "text": "layers 0-3 on a/1"}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from parallax_client.client import Client
 from parallax_cluster.cli.live_cluster import read_live_cluster
 from parallax_cluster.cli.plan import plan
-from parallax_core.api.cli import Client
 from parallax_core.base.errors import ParallaxError, UsageError
 
 URL = "http://127.0.0.1:8000/v1"

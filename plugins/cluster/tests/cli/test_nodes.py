@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from parallax_cluster.cli.nodes import app, hide_code, render
 from parallax_core.base.errors import ParallaxError
-from tests.unit.cli.peer import Peer
+from tests.support.peer import Peer
 
 PROFILE = {"device": "M2", "memory": 8 * 2**30}
 NODE: dict[str, Any] = {

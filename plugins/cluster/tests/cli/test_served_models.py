@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from parallax_client.client import Client
 from parallax_cluster.cli import served_models
 from parallax_cluster.cli.served_models import describe_progress, render
 from parallax_cluster.server.change_request import WantedChange
 from parallax_core.base.errors import BackendFailed, ParallaxError
-from parallax_core.cli.client import Client
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from parallax_manage.models import app
 from plugins.cluster.tests.server.several import SeveralSite, answer_of
-from tests.unit.cli.peer import Peer
+from tests.support.peer import Peer
 from tests.unit.server.thread import Threaded
 
 SHOWS = "`parallax models served` shows what is loaded"

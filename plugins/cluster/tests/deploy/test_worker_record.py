@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from parallax_client.server_url import find_url
 from parallax_cluster.config.home import workers_folder
 from parallax_cluster.deploy.worker_record import RecordService, WorkerRecord, find_workers, recorded
-from parallax_core.api.cli import find_url
-from parallax_core.cli.client import DEFAULT_URL
+from parallax_core.api.cli import DEFAULT_URL
 
 HOLD = """
 import sys

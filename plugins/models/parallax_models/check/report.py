@@ -18,19 +18,8 @@ from parallax_core.api import (
     list_borders,
     read_object,
 )
-from parallax_core.api.deployment import (
-    OTHER,
-    PREDICTION,
-    Offer,
-    PartCount,
-    PluginHost,
-    check_model,
-    check_weights,
-    count_active,
-    count_weights,
-    find_family,
-    probe,
-)
+from parallax_core.api.deployment import Offer, PluginHost, check_model, count_active, count_weights, find_family, probe
+from parallax_models.check.weight_check import OTHER, PREDICTION, PartCount, check_weights
 
 NO_FAMILY = "no installed plugin describes this architecture"
 NO_PLAN = "layers cannot be placed on machines by size, and every stage fetches the whole model"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from parallax_client.client import Client, HttpReply
 from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.client import Client, HttpReply
-from tests.unit.cli.peer import Peer
+from tests.support.peer import Peer
 
 
 @pytest.mark.parametrize("body", [b"hello", b"{}", b'{"data": []}', b"[]", b"\xff"])

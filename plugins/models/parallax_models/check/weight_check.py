@@ -8,12 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from parallax_core.base.errors import Unsupported
-from parallax_core.base.files import read_object
-from parallax_core.checkpoint.reader import INDEX, TensorLocation, find_locations, read_index
-from parallax_core.contracts.model import ModelShape, Part
-from parallax_core.models.adapters import ModelFamily, count_weights
-from parallax_core.models.stage_tensors import find_part
+from parallax_core.api import ModelShape, Part, Unsupported, read_object
+from parallax_core.api.deployment import ModelFamily, count_weights, find_part
+from parallax_core.api.source import INDEX, TensorLocation, find_locations, read_index
 
 PREDICTION = "multi-token prediction"
 OTHER = "images, sound or other uses than text"

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from parallax_core.api import Unsupported
-from parallax_core.checkpoint.reader import INDEX
-from parallax_core.models.adapters import ModelFamily, find_family
-from parallax_core.models.weight_check import OTHER, PREDICTION, check_weights, read_total
-from parallax_core.plugins.host import PluginHost
+from parallax_core.api.deployment import ModelFamily, PluginHost, find_family
+from parallax_core.api.source import INDEX
 from parallax_core.testing.model import write_checkpoint
+from parallax_models.check.weight_check import OTHER, PREDICTION, check_weights, read_total
 from tests.support.checkpoints import save_family
 
 HIDDEN, INNER, EXPERTS, VOCAB = 32, 48, 6, 97

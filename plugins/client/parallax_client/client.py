@@ -13,10 +13,9 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any
 
-from parallax_core.base.errors import ParallaxError
-from parallax_core.cli.http_opener import complete_url, open_request
-
-DEFAULT_URL = "http://127.0.0.1:8000/v1"
+from parallax_client.http_opener import complete_url, open_request
+from parallax_core.api import ParallaxError
+from parallax_core.api.cli import DEFAULT_URL
 
 
 @dataclass(frozen=True, slots=True)

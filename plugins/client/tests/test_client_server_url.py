@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from parallax_core.cli.client import DEFAULT_URL
-from parallax_core.cli.server_url import find_url
+from parallax_client.server_url import find_url
+from parallax_core.api.cli import DEFAULT_URL
 from tests.unit.plugins.site import Site
 
 FORWARDED = "http://127.0.0.1:43210/v1"

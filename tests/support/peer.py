@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from parallax_core.cli.client import Client
+import pytest
+
+from parallax_client.client import Client
 
 
 class Peer:
@@ -67,3 +70,10 @@ class Peer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.close()

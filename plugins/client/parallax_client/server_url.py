@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parallax_core.cli.client import DEFAULT_URL
+from parallax_core.api.cli import DEFAULT_URL
 
 JOINED = "parallax.joined_api"
 """The entry-point group of a function that returns the URL of the API of a server that this machine has joined; empty:

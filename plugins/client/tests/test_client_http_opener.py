@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from parallax_core.cli.http_opener import complete_url, is_own, open_request
+from parallax_client.http_opener import complete_url, is_own, open_request
 
 
 @pytest.mark.parametrize(
