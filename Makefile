@@ -122,7 +122,7 @@ web: ## build the page of plugins/web from its sources (needs Node 20.19 or late
 	@npm --prefix plugins/web/frontend run build
 
 docs: $(DEV)/.stamp ## build the documentation into site/
-	@$(DEV)/bin/mkdocs build --quiet --strict --site-dir site
+	@NO_MKDOCS_2_WARNING=1 $(DEV)/bin/mkdocs build --quiet --strict --site-dir site
 	@echo "site/index.html"
 
 evidence: $(DEV)/.stamp ## run the benchmarks that have no result yet; delete a result to measure again

@@ -1,4 +1,4 @@
-"""Makes the README the first page of the documentation."""
+"""Makes the README the page of the documentation by which one starts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LINK = re.compile(r"\[([^\]]+)\]\((?!\w+://)([^)]+)\)")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the page: links into the documentation are relative to it, others become their text."""
-    text = LINK.sub(_follow, README.read_text(encoding="utf-8"))
-    files.append(File.generated(config, "index.md", content=text))
+    text = "---\ntitle: Start\n---\n" + LINK.sub(_follow, README.read_text(encoding="utf-8"))
+    files.append(File.generated(config, "start.md", content=text))
     return files
 
 
