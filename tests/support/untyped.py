@@ -12,6 +12,10 @@ UNTYPED: dict[str, dict[str, str]] = {
         "make serve": "the README's first command, which is typed there",
         "make test": "is what runs the tests",
     },
+    "docs/index.md": {
+        "parallax run org/model": HUB,
+        "parallax join CODE": "follows it on another machine; typed in docs/tutorials/three-machines.md",
+    },
     "docs/explanation/design.md": {"class ": "shows an interface"},
     "docs/how-to/anthropic.md": {"export ANTHROPIC_MODEL=": "sets variables of another program"},
     "docs/how-to/check-a-model.md": {"parallax models check zai-org/": HUB},
