@@ -235,7 +235,7 @@ def check_layer(layer: LayerShape) -> None:
     has_others = layer.kv_width == 0 and (layer.kind == "full" or layer.source is not None)
     is_fitting = (layer.kv_width > 0) == has_kv or has_others
     assert is_fitting, broken(f"a {layer.kind} layer has kv_width {layer.kv_width}", KV)
-    has_state = layer.kind == "state"
+    has_state = layer.kind == "state" or (layer.kind == "full" and layer.kv_width > 0 and layer.state_width > 0)
     assert (layer.state_width > 0) == has_state, broken(f"a {layer.kind} layer has {layer}", STATE)
     has_window = layer.kind == "window"
     assert has_window or not layer.long_width, broken(f"a {layer.kind} layer has long_width {layer.long_width}", WINDOW)

@@ -217,6 +217,23 @@ MORE: dict[str, dict[str, Any]] = {
         "moe_num_shared_experts": 2,
     },
     "exaone4": ODD | {"layer_types": UNEVEN, "sliding_window": 8},
+    "falcon_h1": ODD
+    | {
+        "attention_in_multiplier": 0.7,
+        "attention_out_multiplier": 1.3,
+        "embedding_multiplier": 3.0,
+        "key_multiplier": 0.6,
+        "lm_head_multiplier": 0.5,
+        "mamba_d_head": 6,
+        "mamba_d_ssm": 36,
+        "mamba_d_state": 5,
+        "mamba_n_groups": 2,
+        "mamba_n_heads": 6,
+        "mlp_multipliers": [0.8, 0.5],
+        "ssm_in_multiplier": 1.25,
+        "ssm_multipliers": [0.9, 0.25, 0.5, 0.7, 0.35],
+        "ssm_out_multiplier": 0.4,
+    },
     "gemma2": ODD
     | {
         "attn_logit_softcapping": 5.0,

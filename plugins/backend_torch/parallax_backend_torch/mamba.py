@@ -30,6 +30,8 @@ class MambaSizes:
     """The number of tokens that the convolution sees."""
     norm_groups: int = 1
     """The parts of the output that are normalised by themselves."""
+    is_gated_last: bool = False
+    """Whether the output is normalised before its gate."""
 
     @property
     def parts(self) -> tuple[int, int, int]:
@@ -45,7 +47,7 @@ class Mamba:
     """The Mamba 2 of one layer.
 
     Args:
-        weights: with ``in_proj``, ``conv1d``, ``dt_bias``, ``A_log``, ``D``, ``norm`` and ``out_proj``.
+        weights: with ``in_proj``, ``conv1d``, ``dt_bias``, ``A_log``, ``D`` and ``out_proj``, and perhaps ``norm``.
         sizes: the sizes of its parts.
         eps: the eps of the norm of its output.
         least_step: the least step of time.
@@ -57,23 +59,34 @@ class Mamba:
         self._kernel = read_kernel(weights.within("conv1d"))
         self._decay, self._shift = -weights.read_vector("A_log").exp(), weights.read_vector("dt_bias")
         self._skip = weights.read_vector("D")[:, None]
-        self._weight = weights.read_vector("norm.weight")
-        self._norm = Norm(torch.ones_like(self._weight[: len(self._weight) // sizes.norm_groups]), eps)
+        self._weight = weights.read_vector("norm.weight") if weights.has("norm.weight") else None
+        self._norm = Norm.plain(weights, sizes.num_heads * sizes.head // sizes.norm_groups, eps)
+        self.scales: torch.Tensor | None = None
+        """Factors of what ``in_proj`` gives, float32 of shape [numbers]; None: 1."""
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None, step: Step, cache: LayerCache) -> torch.Tensor:  # noqa: ARG002 -- of attention
         """Return the output plus ``residual``: [tokens, width of the model]."""
         sizes, places = self._sizes, cache.places
         assert isinstance(places, Slots)
         width = sizes.num_heads * sizes.head
-        gates, inputs, steps = self._into.apply(x).float().split((width, sum(sizes.parts), sizes.num_heads), dim=1)
+        mixed = self._into.apply(x).float()
+        mixed = mixed if self.scales is None else mixed * self.scales
+        gates, inputs, steps = mixed.split((width, sum(sizes.parts), sizes.num_heads), dim=1)
         mixed = functional.silu(convolve(inputs, self._kernel, places, cache.kept[0]))
         values, keys, queries = mixed.split(sizes.parts, dim=1)
         values = values.unflatten(1, (sizes.num_heads, -1))
         steps = functional.softplus(steps + self._shift).clamp(min=self._least_step)
         tokens = Tokens(self._share(queries), self._share(keys), values * steps[..., None], steps * self._decay, None)
         found = run_rows(tokens, places, cache.kept[1]) + values * self._skip
-        found = (found.flatten(1) * functional.silu(gates)).unflatten(1, (sizes.norm_groups, -1))
-        return self._back.apply((self._norm(found).flatten(1) * self._weight).to(x.dtype), residual)
+        gates, found = functional.silu(gates), found.flatten(1)
+        found = self._normalise(found) * gates if sizes.is_gated_last else self._normalise(found * gates)
+        return self._back.apply(found.to(x.dtype), residual)
+
+    def _normalise(self, found: torch.Tensor) -> torch.Tensor:
+        """Return the output, [tokens, heads * head], normalised by parts if the layer has a norm."""
+        if self._weight is None:
+            return found
+        return self._norm(found.unflatten(1, (self._sizes.norm_groups, -1))).flatten(1) * self._weight
 
     def _share(self, x: torch.Tensor) -> torch.Tensor:
         """Repeat keys or queries for the heads that share them: [tokens, heads, state]."""

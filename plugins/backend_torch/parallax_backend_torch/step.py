@@ -151,8 +151,11 @@ class Step:
     def commit(self) -> None:
         """Write the new states of all layers, which a failed step must not change."""
         for cache in self.caches:
-            if isinstance(cache.places, Slots):
-                cache.places.commit()
+            part: LayerCache | None = cache
+            while part is not None:
+                if isinstance(part.places, Slots):
+                    part.places.commit()
+                part = part.beside
 
 
 def flatten_rows(rows: Sequence[Row], device: torch.device) -> FlatBatch:

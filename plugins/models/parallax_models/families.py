@@ -80,6 +80,7 @@ FAMILIES = (
         "GraniteMoeHybridForCausalLM",
         "granite:GraniteHybrid",
     ),
+    _offer("falcon_h1", "Falcon-H1", "FalconH1ForCausalLM", "falcon_h1:FalconH1"),
     _offer("lfm2", "LFM2, dense", "Lfm2ForCausalLM", "lfm2:Lfm2", parser="lfm2"),
     _offer(
         "step3p5",
