@@ -60,7 +60,7 @@ class LayerShape:
     Also 0 for a layer that keeps nothing of a sequence, whose kind is ``full``.
     """
     state_width: int = 0
-    """Elements kept per sequence, whatever its length."""
+    """Elements kept per sequence, whatever its length: of a state, or beside the keys and values of a full layer."""
     window: int = 0
     """For a window: the number of tokens that a token attends to, itself included."""
     long_width: int = 0

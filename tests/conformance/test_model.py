@@ -114,6 +114,23 @@ class TestKeyless(TinyKit):
     adapter = Keyless("full")
 
 
+class Stateful(TinyAdapter):
+    """Has a state beside what layers of one kind keep of each token."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def read_layer(self, kind: Any, hidden: int) -> LayerShape:
+        layer = super().read_layer(kind, hidden)
+        return dataclasses.replace(layer, state_width=9) if kind == self.kind else layer
+
+
+class TestStateful(TinyKit):
+    """Layers that keep keys and values, and a state beside them, pass."""
+
+    adapter = Stateful("full")
+
+
 def test_written_checkpoint_can_be_read(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(write_tiny(tmp_path / "model", tied=True))
     assert checkpoint.config == CONFIG | {"tied": True}
@@ -268,6 +285,7 @@ FAULTS: list[tuple[TinyAdapter, str, str]] = [
     (say(num_kv_heads=0), "test_numbers_make_sense", "cannot have the shape"),
     (Busy(), "test_numbers_make_sense", "active weights of"),
     (Keyless("window"), "test_numbers_make_sense", "a window layer has kv_width 0"),
+    (Stateful("window"), "test_numbers_make_sense", "a window layer has LayerShape(kind='window'"),
     (Windowless(), "test_numbers_make_sense", "has window 0"),
     (Farsighted(), "test_numbers_make_sense", "has long_width 2"),
     (Carrying({}, TAKING, {}), "test_borders_follow_from_the_layers", "layer 1 takes 'mix', which no layer before it"),

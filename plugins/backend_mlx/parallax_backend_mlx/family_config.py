@@ -106,6 +106,18 @@ def _translate_granite_hybrid(config: Json) -> dict[str, Any]:
     return changes | ({} if config.get("position_embedding_type") == "rope" else {"position_embedding_type": "nope"})
 
 
+def _check_falcon(config: Json) -> dict[str, Any]:
+    """Refuse factors that mlx-lm leaves out: it looks for the matrix of keys under another name."""
+    for name in ("key_multiplier", "attention_in_multiplier"):
+        if config.get(name, 1.0) != 1:
+            message = f"{name} of falcon_h1 is {config[name]}, and mlx-lm does not apply it to keys and values"
+            raise Unsupported(message, "try another backend")
+    if config.get("mamba_rms_norm") and config.get("mamba_n_groups", 1) != 1:
+        message = f"mamba_n_groups of falcon_h1 is {config['mamba_n_groups']}, and mlx-lm norms all groups as one"
+        raise Unsupported(message, "try another backend")
+    return {}
+
+
 def _translate_lfm2(config: Json) -> dict[str, Any]:
     """Give the widths by their names before transformers 5."""
     names = {"block_dim": "hidden_size", "block_ff_dim": "intermediate_size"}
@@ -145,6 +157,7 @@ GEMMA4_GLOBALS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_glo
 """Settings of a layer that sees everything, and their names in mlx-lm."""
 TRANSLATIONS: dict[str, Callable[[Json], dict[str, Any]]] = {
     "exaone4": _translate_exaone4,
+    "falcon_h1": _check_falcon,
     "gemma4_text": _translate_gemma4,
     "glm4_moe_lite": _translate_dense,
     "glm_moe_dsa": _translate_glm_dsa,

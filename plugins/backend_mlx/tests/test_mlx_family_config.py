@@ -91,6 +91,8 @@ def test_settings_of_a_family_are_said_as_mlx_lm_reads_them(config: dict[str, An
         ({"model_type": "glm4_moe_lite", "mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types of glm4_moe_lite"),
         ({"model_type": "glm_moe_dsa", "indexer_types": ["full", "shared"]}, "indexer_types of glm_moe_dsa"),
         ({"model_type": "granitemoehybrid", "mamba_n_groups": 2}, "mamba_n_groups of granitemoehybrid is 2"),
+        ({"model_type": "falcon_h1", "key_multiplier": 0.5}, "key_multiplier of falcon_h1 is 0.5"),
+        ({"model_type": "falcon_h1", "mamba_rms_norm": True, "mamba_n_groups": 2}, "mamba_n_groups of falcon_h1 is 2"),
         ({"model_type": "qwen2_moe", "mlp_only_layers": [1]}, "by mlp_only_layers of qwen2_moe"),
         ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "by decoder_sparse_step of qwen2_moe"),
         (

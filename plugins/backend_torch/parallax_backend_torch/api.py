@@ -9,15 +9,8 @@ from __future__ import annotations
 from parallax_backend_torch.arithmetic import Norm, attend, rotate, store
 from parallax_backend_torch.block_choice import choose_blocks
 from parallax_backend_torch.chosen_attention import ChosenAttention
-from parallax_backend_torch.compressed import (
-    Compressor,
-    CompressSizes,
-    EntryIndex,
-    Seen,
-    attend_both,
-    rotate_pairs,
-    see_window,
-)
+from parallax_backend_torch.compressed import Compressor, CompressSizes, EntryIndex
+from parallax_backend_torch.compressed_attention import AttentionSizes, CompressedAttention, Entries
 from parallax_backend_torch.config import FULL, SLIDING, Config
 from parallax_backend_torch.decoder import Decoder
 from parallax_backend_torch.decoder_layer import NormedLayer, PlainLayer, WholeLayer, build_normed, build_plain
@@ -53,7 +46,7 @@ from parallax_backend_torch.mamba import Mamba, MambaSizes
 from parallax_backend_torch.mlp import Clamp, ClampedMlp, GatedMlp, Looker, Mixer, SquaredMlp, build_clamped
 from parallax_backend_torch.model import Layer, Model, Shape, check_choice, read_shape, read_windows
 from parallax_backend_torch.mxfp4 import widen_blocks
-from parallax_backend_torch.ngrams import NgramHashes, SplitTable
+from parallax_backend_torch.ngrams import NgramHashes, NgramPart, SplitTable
 from parallax_backend_torch.rope import Rope, make_rope, read_rope, scale_magnitude, split_pairs
 from parallax_backend_torch.short_conv import ShortConv, convolve, read_kernel
 from parallax_backend_torch.sparse import (
@@ -84,6 +77,7 @@ __all__ = [
     "NUMBERED",
     "SLIDING",
     "Attention",
+    "AttentionSizes",
     "CacheSpec",
     "Carried",
     "Choice",
@@ -92,10 +86,12 @@ __all__ = [
     "Clamp",
     "ClampedMlp",
     "CompressSizes",
+    "CompressedAttention",
     "Compressor",
     "Config",
     "Decoder",
     "DeltaNet",
+    "Entries",
     "EntryIndex",
     "Expert",
     "Experts",
@@ -125,6 +121,7 @@ __all__ = [
     "Model",
     "NetSizes",
     "NgramHashes",
+    "NgramPart",
     "Norm",
     "NormedLayer",
     "Packed",
@@ -132,7 +129,6 @@ __all__ = [
     "Pool",
     "Rope",
     "Rule",
-    "Seen",
     "SeenRow",
     "Shape",
     "SharedExpert",
@@ -151,7 +147,6 @@ __all__ = [
     "Weights",
     "WholeLayer",
     "attend",
-    "attend_both",
     "attend_chosen",
     "build_clamped",
     "build_connections",
@@ -176,10 +171,8 @@ __all__ = [
     "read_shape",
     "read_windows",
     "rotate",
-    "rotate_pairs",
     "scale_magnitude",
     "score_keys",
-    "see_window",
     "split_pairs",
     "split_tokens",
     "store",

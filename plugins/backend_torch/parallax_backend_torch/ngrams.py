@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from itertools import accumulate, count, takewhile
 
 import torch
+from torch.nn import functional
 
-from parallax_backend_torch.short_conv import look_back
-from parallax_backend_torch.step import Slots
+from parallax_backend_torch.short_conv import convolve, look_back, read_kernel
+from parallax_backend_torch.step import LayerCache, Slots, Step
+from parallax_backend_torch.stream_gate import StreamNorm
 from parallax_backend_torch.weights import MappedTable, Weights
+
+LEAST = 1e-6
+"""The least agreement of a stream with the key of an n-gram, before the root is taken."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,3 +71,33 @@ class SplitTable:
             part = self._parts[owner]
             found.append(part.gather(numbers[which] - self._ends[owner] + len(part.view)))
         return torch.cat(found)[order.argsort().to(rows.device)].unflatten(0, rows.shape)
+
+
+class NgramPart:
+    """Adds to the streams of a token what is looked up by the n-gram that ends with it; see `hyper.StreamPart`.
+
+    Args:
+        weights: with ``ple_embedding``, ``key_proj``, ``value_proj``, their norms and ``conv1d``.
+        hashes: find the rows.
+        look: the name of the table within ``ple_embedding``, the number of streams, and the eps of the norms.
+    """
+
+    def __init__(self, weights: Weights, hashes: NgramHashes, look: tuple[str, int, float]) -> None:
+        table, num, eps = look
+        self._hashes, self._table = hashes, SplitTable(weights.within("ple_embedding"), table)
+        self._key, self._value = weights.make_linear("key_proj"), weights.make_linear("value_proj")
+        self._norms = [StreamNorm(weights, f"norm_{name}", num, eps) for name in ("key", "query", "conv")]
+        self._kernel = read_kernel(weights.within("conv1d"), len(hashes.multipliers))
+
+    def __call__(self, streams: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
+        """Return the streams with what is added to them, both [tokens, streams, width]."""
+        *_, inputs, ids = cache.kept
+        assert isinstance(cache.places, Slots)
+        key_norm, query_norm, conv_norm = self._norms
+        rows = self._table.gather(self._hashes.find_rows(step.tokens, cache.places, ids)).flatten(1)
+        keys = key_norm(self._key.apply(rows).view_as(streams))
+        scores = (keys * query_norm(streams)).sum(-1, keepdim=True) * streams.shape[2] ** -0.5
+        gates = (scores.abs().clamp(min=LEAST).sqrt() * scores.sign()).sigmoid()
+        values = gates * self._value.apply(rows).float()[:, None]
+        mixed = convolve(conv_norm(values).flatten(1), self._kernel, cache.places, inputs)
+        return streams + (values + functional.silu(mixed).view_as(values)).to(streams.dtype)

@@ -37,6 +37,7 @@ LONG = 108
 OTHER_LAYERS = {
     "deepseek_v2": "experts of the best groups, by probability",
     "deepseek_v4": "windows beside compressed tokens, experts by token id, and streams that mix",
+    "falcon_h1": "states beside keys and values",
     "glm4": "norms around each part, and rotated pairs of neighbours",
     "glm5_next": "streams, states with decays of channels, and an index of blocks that a layer may share",
     "granite": "factors of embedding, residual, scores and logits",
@@ -124,7 +125,9 @@ def test_windows_that_forgot_go_back_as_far_as_they_say(family: Make, kind: str)
         assert trial.find_error() < TOLERANCES.get(kind, TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", ["qwen3_next", "gemma3_text", "granitemoehybrid", "gemma4_text", "deepseek_v4"])
+@pytest.mark.parametrize(
+    "kind", ["qwen3_next", "gemma3_text", "granitemoehybrid", "gemma4_text", "deepseek_v4", "falcon_h1"]
+)
 def test_stage_has_the_pools_of_all_its_layers_wherever_it_begins(kind: str, tmp_path: Path) -> None:
     family = Family(kind, tmp_path, TorchBackend())
     shape = bring_family(StagePlan(model=tmp_path)).shape
@@ -134,6 +137,7 @@ def test_stage_has_the_pools_of_all_its_layers_wherever_it_begins(kind: str, tmp
             for stage in chain.stages:
                 layers = shape.layers[stage.info.layers.start : stage.info.layers.stop]
                 beside = {"latent" for layer in layers if layer.long_width}
+                beside |= {"state" for layer in layers if layer.state_width}
                 assert {pool.kind for pool in stage.info.pools} == {layer.kind for layer in layers} | beside
 
 

@@ -18,8 +18,10 @@ def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
     """Yield the layers."""
     attention, hidden = Dense(norms=0).read_attention(settings), settings.count("hidden_size")
     shared = gated_mlp(hidden, settings.count("shared_intermediate_size")) + 2 * hidden
+    conv_bias, bias = settings.flag("mamba_conv_bias", default=True), settings.flag("mamba_proj_bias", default=False)
+    mamba = read_widths(settings).layer(conv_bias=conv_bias, bias=bias)
     for is_attention in read_kinds(settings):
-        layer = add_weights(attention if is_attention else read_mamba(settings), shared)
+        layer = add_weights(attention if is_attention else mamba, shared)
         yield read_experts(settings).join(layer) if settings.size("num_local_experts", 8) else layer
 
 
@@ -30,19 +32,17 @@ def read_kinds(settings: ConfigReader) -> tuple[bool, ...]:
     return tuple(kind in ATTENTION for kind in settings.list_words(name, (*MAMBA, *ATTENTION), default))
 
 
-def read_mamba(settings: ConfigReader) -> LayerShape:
-    """Return a layer with Mamba 2 without its MLP."""
+def read_widths(settings: ConfigReader) -> MambaWidths:
+    """Return the widths of Mamba 2."""
     hidden, state = settings.count("hidden_size"), settings.count("mamba_d_state", default=256)
-    widths = MambaWidths(
+    return MambaWidths(
         hidden=hidden,
         num=settings.count("mamba_n_heads"),
-        inner=settings.count("mamba_expand", default=2) * hidden,
+        inner=settings.count("mamba_d_ssm", default=settings.count("mamba_expand", default=2) * hidden),
         keys=settings.count("mamba_n_groups", default=1) * state,
         state=state,
         kernel=settings.count("mamba_d_conv", default=4),
     )
-    conv_bias, bias = settings.flag("mamba_conv_bias", default=True), settings.flag("mamba_proj_bias", default=False)
-    return widths.layer(conv_bias=conv_bias, bias=bias)
 
 
 ADAPTER = Family(read_layers)

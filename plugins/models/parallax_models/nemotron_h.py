@@ -27,7 +27,8 @@ def read_layer(settings: ConfigReader, kind: str) -> LayerShape:
     """Return a layer of a kind without its norm."""
     match kind:
         case "linear_attention":
-            return read_mamba(settings)
+            conv_bias, bias = settings.flag("use_conv_bias", default=True), settings.flag("use_bias", default=False)
+            return read_widths(settings).layer(conv_bias=conv_bias, bias=bias)
         case "full_attention":
             heads = Heads.read(settings)
             return heads.layer(heads.projections())
@@ -59,19 +60,17 @@ def count_mlp(settings: ConfigReader, width: int, inner: int) -> int:
     return 2 * width * inner + (width + inner) * settings.flag("mlp_bias", default=False)
 
 
-def read_mamba(settings: ConfigReader) -> LayerShape:
-    """Return a layer with Mamba 2."""
-    num = settings.count("mamba_num_heads")
-    widths = MambaWidths(
+def read_widths(settings: ConfigReader) -> MambaWidths:
+    """Return the widths of Mamba 2."""
+    num, state = settings.count("mamba_num_heads"), settings.count("ssm_state_size")
+    return MambaWidths(
         hidden=settings.count("hidden_size"),
         num=num,
         inner=num * settings.count("mamba_head_dim"),
-        keys=settings.count("n_groups") * settings.count("ssm_state_size"),
-        state=settings.count("ssm_state_size"),
+        keys=settings.count("n_groups") * state,
+        state=state,
         kernel=settings.count("conv_kernel", default=4),
     )
-    conv_bias, bias = settings.flag("use_conv_bias", default=True), settings.flag("use_bias", default=False)
-    return widths.layer(conv_bias=conv_bias, bias=bias)
 
 
 def read_experts(settings: ConfigReader) -> LayerShape:

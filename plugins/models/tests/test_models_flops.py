@@ -23,7 +23,7 @@ from tests.support.checkpoints import BASE, SERVED, make_model
 
 SPECS = {name: spec for spec in parallax_register_models() for name in spec.architectures}
 WIDE = {"head_dim": 32, "hidden_size": 256, "intermediate_size": 384, "mamba_n_heads": 64}
-WIDE |= {"attention_chunk_size": 64, "sliding_window": 64}
+WIDE |= {"attention_chunk_size": 64, "mamba_d_head": 8, "mamba_d_ssm": 512, "sliding_window": 64}
 """Widths for which products are most of the work, as in published models."""
 FIRST, LAST = 3, 33
 """The tokens whose FLOPs are counted, by the number of tokens they attend to."""
@@ -84,7 +84,8 @@ def list_states(layer: Any) -> list[torch.Tensor]:
 
 def count_flops(model: Any) -> dict[int, int]:
     """Return the FLOPs of single tokens, by how many tokens they attend to."""
-    tokens, cache, found, sizes = torch.arange(LAST)[None], None, {}, []
+    tokens, cache, found = torch.arange(LAST)[None], None, {}
+    sizes: list[int] = []
     with torch.inference_mode():
         for start, stop in ((0, FIRST - 1), (FIRST - 1, FIRST), (FIRST, LAST - 1), (LAST - 1, LAST)):
             with StateCounter(sizes) as state, FlopCounterMode(display=False) as products:

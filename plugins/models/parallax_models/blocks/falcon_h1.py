@@ -16,12 +16,13 @@ from parallax_backend_torch.api import (
     Expert,
     LayerCache,
     Mamba,
-    MambaSizes,
     Norm,
     Step,
     Weights,
 )
 from parallax_core.api import Unsupported
+from parallax_models.blocks.granite import size_mamba
+from parallax_models.granitemoehybrid import read_widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +79,10 @@ class FalconH1(Decoder):
             multiply("ssm_out_multiplier", 1.0),
             behind_mlp,
         )
-        num, groups = config.count("mamba_n_heads"), config.count("mamba_n_groups", default=1)
-        inner = config.count("mamba_d_ssm", default=config.count("mamba_expand", default=2) * self.shape.hidden_size)
-        self.sizes = MambaSizes(
-            num_heads=num,
-            num_groups=groups,
-            head=inner // num,
-            state=config.count("mamba_d_state", default=256),
-            kernel=config.count("mamba_d_conv", default=4),
-            norm_groups=groups,
-            is_gated_last=config.flag("mamba_norm_before_gate", default=True),
-        )
-        self.least_step, most = config.raw.get("time_step_limit") or (0.0, math.inf)
+        is_gated_last = config.flag("mamba_norm_before_gate", default=True)
+        self.sizes = replace(size_mamba(read_widths(config)), is_gated_last=is_gated_last)
+        least, most = config.raw.get("time_step_limit") or (0.0, math.inf)
+        self.least_step = float(least)
         if isinstance(most, int | float) and math.isfinite(most):
             raise Unsupported(f"'time_step_limit' in config.json ends at {most!r}", "choose another backend")
 
@@ -112,7 +105,7 @@ class FalconH1(Decoder):
         inner, keys, queries = self.sizes.parts
         widths = torch.tensor([inner, inner, keys, queries, self.sizes.num_heads])
         scales = torch.tensor(read_factors(self.config, "ssm_multipliers", len(widths))).repeat_interleave(widths)
-        made = Mamba(weights, self.sizes, self.shape.eps, float(self.least_step))
+        made = Mamba(weights, self.sizes, self.shape.eps, self.least_step)
         made.scales = weights.factory.make_vector(scales)
         return made
 
@@ -126,7 +119,7 @@ class FalconH1(Decoder):
 
 
 def read_factors(config: Config, name: str, count: int) -> list[float]:
-    """Return a list of ``count`` factors, all 1 where config.json has none.
+    """Return a list of ``count`` factors, which config.json may leave out: then all are 1.
 
     Raises:
         Unsupported: if there are more, or fewer.

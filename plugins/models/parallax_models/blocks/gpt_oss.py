@@ -6,15 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from parallax_backend_torch.api import (
-    Clamp,
-    ClampedMlp,
-    Config,
-    Decoder,
-    Experts,
-    Weights,
-    widen_blocks,
-)
+from parallax_backend_torch.api import Clamp, ClampedMlp, Config, Decoder, Experts, Weights, widen_blocks
 from parallax_models.gpt_oss import ADAPTER
 
 

@@ -20,8 +20,9 @@ from parallax_backend_torch.api import (
     build_experts,
     build_normed,
 )
-from parallax_models.granitemoehybrid import read_kinds
+from parallax_models.granitemoehybrid import read_kinds, read_widths
 from parallax_models.mixtral import read_experts
+from parallax_models.weights import MambaWidths
 
 STACKS = "input_linear.weight", "output_linear.weight"
 NORMS = ("input_layernorm", "", "post_attention_layernorm", "")
@@ -54,15 +55,7 @@ class GraniteHybrid(Granite):
         if config.raw.get("position_embedding_type") != "rope":
             self.look = replace(self.look, rope=None)
         self.kinds = read_kinds(config)
-        num = config.count("mamba_n_heads")
-        self.sizes = MambaSizes(
-            num_heads=num,
-            num_groups=config.count("mamba_n_groups", default=1),
-            head=config.count("mamba_expand", default=2) * self.shape.hidden_size // num,
-            state=config.count("mamba_d_state", default=256),
-            kernel=config.count("mamba_d_conv", default=4),
-            norm_groups=config.count("mamba_n_groups", default=1),
-        )
+        self.sizes = size_mamba(read_widths(config))
 
     def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values, or a state."""
@@ -84,3 +77,16 @@ class GraniteHybrid(Granite):
         made = build_experts(weights, experts.num, STACKS)
         route = SoftmaxRoute(experts.num_chosen, is_normalised=True)
         return Experts(weights.make_linear("router.layer", purpose="router"), made, route, shared)
+
+
+def size_mamba(widths: MambaWidths) -> MambaSizes:
+    """Return the sizes of Mamba 2, whose groups of heads are normalised by themselves."""
+    groups = widths.keys // widths.state
+    return MambaSizes(
+        num_heads=widths.num,
+        num_groups=groups,
+        head=widths.inner // widths.num,
+        state=widths.state,
+        kernel=widths.kernel,
+        norm_groups=groups,
+    )

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import (
-    NUMBERED,
-    Config,
-    Decoder,
-    Experts,
-    GroupRoute,
-    Weights,
-    build_experts,
-)
+from parallax_backend_torch.api import NUMBERED, Config, Decoder, Experts, GroupRoute, Weights, build_experts
 from parallax_models.mixtral import read_experts
 
 

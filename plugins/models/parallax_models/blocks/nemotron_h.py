@@ -15,7 +15,6 @@ from parallax_backend_torch.api import (
     LayerCache,
     Looker,
     Mamba,
-    MambaSizes,
     Mixer,
     Norm,
     SquaredMlp,
@@ -23,7 +22,8 @@ from parallax_backend_torch.api import (
     Weights,
     check_choice,
 )
-from parallax_models.nemotron_h import ATTENTION, MAMBA, MLP, read_kinds
+from parallax_models.blocks.granite import size_mamba
+from parallax_models.nemotron_h import ATTENTION, MAMBA, MLP, read_kinds, read_widths
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,14 +65,7 @@ class NemotronH(Decoder):
         check_choice(config, "mamba_hidden_act", "silu")
         self.shape = replace(self.shape, embedding="embeddings", norm="norm_f")
         self.look = replace(self.look, rope=None)
-        self.sizes = MambaSizes(
-            num_heads=config.count("mamba_num_heads"),
-            num_groups=config.count("n_groups"),
-            head=config.count("mamba_head_dim"),
-            state=config.count("ssm_state_size"),
-            kernel=config.count("conv_kernel", default=4),
-            norm_groups=config.count("n_groups"),
-        )
+        self.sizes = size_mamba(read_widths(config))
 
     def keep_layer(self, index: int) -> CacheSpec:
         """Return the cache of a layer: keys and values, a state, or nothing."""

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import (
-    FULL,
-    SLIDING,
-    Config,
-    Decoder,
-    Layer,
-    Weights,
-    build_normed,
-    make_rope,
-)
+from parallax_backend_torch.api import FULL, SLIDING, Config, Decoder, Layer, Weights, build_normed, make_rope
 from parallax_models.olmo3 import ADAPTER
 
 NORMS = ("", "post_attention_layernorm", "", "post_feedforward_layernorm")

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import (
-    Config,
-    Decoder,
-    GatedMlp,
-    Mixer,
-    SoftmaxRoute,
-    Weights,
-    build_shared,
-)
+from parallax_backend_torch.api import Config, Decoder, GatedMlp, Mixer, Weights
+from parallax_models.blocks.qwen3_next import build_routed
 from parallax_models.qwen2_moe import ADAPTER
-from parallax_models.qwen3_moe import has_experts, read_experts
+from parallax_models.qwen3_moe import has_experts
 
 
 class Qwen2Moe(Decoder):
@@ -24,9 +17,5 @@ class Qwen2Moe(Decoder):
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts and a shared one, or in some layers an MLP."""
-        weights = weights.within("mlp")
-        if not has_experts(index, self.config):
-            return GatedMlp(weights)
-        experts = read_experts(self.config)
-        is_normalised = self.config.flag("norm_topk_prob", default=False)
-        return build_shared(weights, experts.num, SoftmaxRoute(experts.num_chosen, is_normalised))
+        weights, is_sparse = weights.within("mlp"), has_experts(index, self.config)
+        return build_routed(self.config, weights, is_normalised=False) if is_sparse else GatedMlp(weights)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from parallax_backend_torch.api import (
-    Config,
-    GatedMlp,
-    Mixer,
-    SoftmaxRoute,
-    Weights,
-    build_shared,
-)
+from parallax_backend_torch.api import Config, GatedMlp, Mixer, SoftmaxRoute, Weights, build_shared
 from parallax_models.blocks.qwen3_next import Qwen3Next
 from parallax_models.qwen3_moe import read_experts
 

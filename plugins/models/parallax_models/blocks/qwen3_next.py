@@ -11,6 +11,7 @@ from parallax_backend_torch.api import (
     Config,
     Decoder,
     DeltaNet,
+    Experts,
     GatedMlp,
     Mixer,
     NetSizes,
@@ -50,9 +51,11 @@ class Qwen3Next(Decoder):
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:
         """Build experts and a shared one, or in some layers an MLP."""
-        weights = weights.within("mlp")
-        if not has_experts(index, self.config):
-            return GatedMlp(weights)
-        experts = read_experts(self.config)
-        route = SoftmaxRoute(experts.num_chosen, self.config.flag("norm_topk_prob", default=True))
-        return build_shared(weights, experts.num, route)
+        weights, is_sparse = weights.within("mlp"), has_experts(index, self.config)
+        return build_routed(self.config, weights, is_normalised=True) if is_sparse else GatedMlp(weights)
+
+
+def build_routed(config: Config, weights: Weights, *, is_normalised: bool) -> Experts:
+    """Return experts and a shared one; shares sum to 1 as config.json says, or else ``is_normalised``."""
+    experts, is_normalised = read_experts(config), config.flag("norm_topk_prob", default=is_normalised)
+    return build_shared(weights, experts.num, SoftmaxRoute(experts.num_chosen, is_normalised))

@@ -21,67 +21,28 @@ from parallax_backend_torch.api import (
     LayerCache,
     Mixer,
     NgramHashes,
+    NgramPart,
     Norm,
     Rope,
     SeenRow,
     SlotMapping,
-    Slots,
-    SoftmaxRoute,
-    SplitTable,
     Step,
     StreamGate,
-    StreamNorm,
     StreamPart,
     Weights,
     build_parts,
-    build_shared,
     choose_blocks,
-    convolve,
     find_longest,
     list_rows,
-    read_kernel,
     rotate,
     score_keys,
 )
 from parallax_models import qwen4_exp
-from parallax_models.blocks.qwen3_next import Qwen3Next
-from parallax_models.qwen3_moe import read_experts
+from parallax_models.blocks.qwen3_next import Qwen3Next, build_routed
 
 MIXER = "hyper_connection_mixer"
 TABLE = "ngram_embedding"
 GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"sigmoid": torch.sigmoid, "silu": functional.silu}
-LEAST = 1e-6
-"""The least agreement of a stream with the key of an n-gram, before the root is taken."""
-
-
-class Ngrams:
-    """What the n-gram that ends with a token adds to its streams.
-
-    Args:
-        weights: with ``ple_embedding``, ``key_proj``, ``value_proj``, their norms and ``conv1d``.
-        hashes: find the rows.
-        num: the number of streams.
-        eps: the eps of the norms.
-    """
-
-    def __init__(self, weights: Weights, hashes: NgramHashes, num: int, eps: float) -> None:
-        self._hashes, self._table = hashes, SplitTable(weights.within("ple_embedding"), TABLE)
-        self._key, self._value = weights.make_linear("key_proj"), weights.make_linear("value_proj")
-        self._norms = [StreamNorm(weights, f"norm_{name}", num, eps) for name in ("key", "query", "conv")]
-        self._kernel = read_kernel(weights.within("conv1d"), len(hashes.multipliers))
-
-    def __call__(self, streams: torch.Tensor, step: Step, cache: LayerCache) -> torch.Tensor:
-        """Return the streams with what is added to them, both [tokens, streams, width]."""
-        *_, inputs, ids = cache.kept
-        assert isinstance(cache.places, Slots)
-        key_norm, query_norm, conv_norm = self._norms
-        rows = self._table.gather(self._hashes.find_rows(step.tokens, cache.places, ids)).flatten(1)
-        keys = key_norm(self._key.apply(rows).view_as(streams))
-        scores = (keys * query_norm(streams)).sum(-1, keepdim=True) * streams.shape[2] ** -0.5
-        gates = (scores.abs().clamp(min=LEAST).sqrt() * scores.sign()).sigmoid()
-        values = gates * self._value.apply(rows).float()[:, None]
-        mixed = convolve(conv_norm(values).flatten(1), self._kernel, cache.places, inputs)
-        return streams + (values + functional.silu(mixed).view_as(values)).to(streams.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +133,7 @@ class Qwen4Exp(Qwen3Next):
 
     def build_mixer(self, index: int, weights: Weights) -> Mixer:  # noqa: ARG002 -- every layer is alike
         """Build experts and a shared one."""
-        experts = read_experts(self.config)
-        route = SoftmaxRoute(experts.num_chosen, self.config.flag("norm_topk_prob", default=True))
-        return build_shared(weights.within("mlp"), experts.num, route)
+        return build_routed(self.config, weights.within("mlp"), is_normalised=True)
 
     def build_layer(self, index: int, weights: Weights) -> Layer:
         """Build a layer."""
@@ -190,7 +149,7 @@ class Qwen4Exp(Qwen3Next):
     def _build_gate(self, weights: Weights, name: str) -> StreamGate:
         return StreamGate(weights.within(name), self.num_streams, self.shape.eps)
 
-    def _build_ngrams(self, index: int, weights: Weights) -> Ngrams:
+    def _build_ngrams(self, index: int, weights: Weights) -> NgramPart:
         config, stored = self.config, weights.within("ple_embedding")
         stored.leave("ngram_heads_offsets", "ngram_heads_vocab_sizes", "layer_multipliers")
         multipliers = qwen4_exp.find_multipliers(config, sorted(self.tables).index(index))
@@ -200,4 +159,4 @@ class Qwen4Exp(Qwen3Next):
             raise qwen4_exp.refuse(config, "eos_token_id", "n-grams begin after a token of this number")
         device = weights.factory.device
         factors, sizes = (torch.tensor(each, device=device) for each in (multipliers, self.tables[index]))
-        return Ngrams(weights, NgramHashes(factors, sizes, end), self.num_streams, self.shape.eps)
+        return NgramPart(weights, NgramHashes(factors, sizes, end), (TABLE, self.num_streams, self.shape.eps))
