@@ -128,8 +128,12 @@ def _change_statement(node: ast.AST) -> ast.AST | None:
     match node:
         case ast.Expr(value=ast.Call() | ast.Await()) if not _is_log(node.value):
             return ast.Pass()
+        case ast.Delete(targets=targets) if all(isinstance(target, ast.Name) for target in targets):
+            return None  # of arguments that are not used: it changes nothing
         case ast.Raise() | ast.AugAssign() | ast.Delete():
             return ast.Pass()
+        case ast.Return(value=ast.Constant(value=False)):
+            return ast.Return(ast.Constant(True))  # None would count as the same
         case ast.Return(value=ast.expr()) if not (isinstance(node.value, ast.Constant) and node.value.value is None):
             return ast.Return(ast.Constant(None))
     return None
