@@ -74,6 +74,19 @@ def test_view_shows_what_could_be_in_the_step() -> None:
     assert (waiting.remaining, waiting.begun_s, waiting.priority) == (1, 0.0, 9)
 
 
+def test_view_has_no_place_where_as_many_run_as_may() -> None:
+    policy = Recording()
+    limits = Limits(max_running=1)
+    replica = Replica(TOY.open(max_batch_tokens=4, num_pages=40, context=40), limits=limits, scheduling=policy)
+    replica.ask(range(12), 1)
+    replica.step()
+    assert policy.views[-1].num_places == 1
+    replica.ask([5])
+    replica.step()
+    view = policy.views[-1]
+    assert (view.num_places, len(view.running), len(view.waiting)) == (0, 1, 1)
+
+
 def test_waiting_prompt_shows_what_is_cached() -> None:
     policy = Recording()
     replica = Replica(TOY.open(num_pages=40), scheduling=policy)
