@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parallax_formats.matrix import Matrix
+from parallax_formats.matrix import MATRIX, Matrix
 from parallax_formats.numbers import WORD_BITS, Array, Floats, unpack
 
 AWQ_BITS = 4
@@ -17,7 +17,7 @@ AWQ_WORD = 8
 """The outputs in one word."""
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Which four bits of a word belong to each of its outputs."""
-MATRIX = 2
+COLUMNS = ("qweight", "qzeros", "scales")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,10 @@ class Awq(Matrix):
     """Words ``qweight`` [in, out / 8] and ``qzeros`` [groups, out / 8], ``scales`` [groups, out]."""
 
     def __post_init__(self) -> None:
-        words, zeros, scales = map(self.parts.shape, ("qweight", "qzeros", "scales"))
-        fits = len(words) == len(zeros) == len(scales) == MATRIX and 0 < scales[0] <= words[0]
+        self.parts.require_matrices("4 bits of AWQ", *COLUMNS)
+        self.parts.require_integers("words of AWQ", "qweight", "qzeros")
+        words, zeros, scales = map(self.parts.shape, COLUMNS)
+        fits = len(words) == len(zeros) == len(scales) == MATRIX and scales[0] <= words[0]
         fits = fits and words[0] % scales[0] == 0 and scales[1] == words[1] * AWQ_WORD and zeros[0] == scales[0]
         self.parts.require(fits and zeros[1] == words[1], "4 bits of AWQ in the layout `gemm`")
         object.__setattr__(self, "shape", (scales[1], words[0]))
@@ -58,8 +60,10 @@ class Gptq(Matrix):
     """Whether a zero is stored less one, as in all but the second version of the format."""
 
     def __post_init__(self) -> None:
-        words, zeros, scales = map(self.parts.shape, ("qweight", "qzeros", "scales"))
-        fits = len(words) == len(zeros) == len(scales) == MATRIX and scales[0] > 0 and scales[1] == words[1]
+        self.parts.require_matrices(f"{self.bits} bits of GPTQ", *COLUMNS)
+        self.parts.require_integers("words of GPTQ", "qweight", "qzeros", "g_idx")
+        words, zeros, scales = map(self.parts.shape, COLUMNS)
+        fits = len(words) == len(zeros) == len(scales) == MATRIX and scales[1] == words[1]
         inputs = words[0] * WORD_BITS // self.bits
         fits = fits and words[0] * WORD_BITS % self.bits == 0 and zeros[0] == scales[0]
         fits = fits and zeros[1] == -(-scales[1] * self.bits // WORD_BITS)

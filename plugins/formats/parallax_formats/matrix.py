@@ -12,6 +12,8 @@ import numpy as np
 from parallax_core.api import ParallaxError, Tensor
 from parallax_formats.numbers import Array, Floats, view_array, widen
 
+MATRIX = 2
+INTEGERS = ("int32", "uint32", "int64")
 HINT = "the files may be damaged, or of another model: fetch the model again"
 
 
@@ -35,6 +37,15 @@ class Parts:
     def shape(self, word: str) -> tuple[int, ...]:
         """Return the shape of a tensor that exists."""
         return self.tensors[word].shape
+
+    def require_matrices(self, what: str, *words: str) -> None:
+        """Refuse the weight, unless these tensors have at least two axes, and none of its tensors is empty."""
+        self.require(all(len(self.shape(word)) >= MATRIX for word in words), what)
+        self.require(all(math.prod(tensor.shape) for tensor in self.tensors.values()), what)
+
+    def require_integers(self, what: str, *words: str) -> None:
+        """Refuse the weight, unless those of these tensors that it has are integers of 32 or 64 bits."""
+        self.require(all(self.tensors[word].dtype in INTEGERS for word in words if word in self.tensors), what)
 
     def require(self, is_right: bool, what: str) -> None:  # noqa: FBT001 -- reads as a sentence
         """Refuse the weight, unless it is as its format defines.

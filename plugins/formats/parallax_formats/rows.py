@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parallax_formats.matrix import Matrix
+from parallax_formats.matrix import MATRIX, Matrix
 from parallax_formats.numbers import E2M1, E4M3, E8M0, WORD_BITS, Array, Floats, split_nibbles, unpack, view_array
 
-MATRIX = 2
 PER_BYTE = 2
 AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 
@@ -24,9 +23,9 @@ class Affine(Matrix):
     group: int = 64
 
     def __post_init__(self) -> None:
+        self.parts.require_matrices("words with scales and biases", "weight", "scales")
         words, scales, biases = map(self.parts.shape, ("weight", "scales", "biases"))
-        fits = self.parts.tensors["weight"].dtype in {"uint32", "int32"} and len(words) >= MATRIX and scales == biases
-        self.parts.require(fits and words[:-1] == scales[:-1] and scales[-1] > 0, "words with scales and biases")
+        self.parts.require(scales == biases and words[:-1] == scales[:-1], "words with scales and biases")
         object.__setattr__(self, "shape", (*words[:-1], scales[-1] * self.group))
         is_even = words[-1] * WORD_BITS % self.shape[-1] == 0
         self.parts.require(is_even and self.bits in AFFINE_BITS, f"of {AFFINE_BITS} bits in groups of {self.group}")
@@ -58,9 +57,9 @@ class MicroScaled(Matrix):
     mode: str = "mxfp4"
 
     def __post_init__(self) -> None:
+        self.parts.require_matrices(f"numbers of {self.mode}", "weight", "scales")
         words, scales = map(self.parts.shape, ("weight", "scales"))
-        is_bytes = self.parts.tensors["scales"].dtype == "uint8" and self.parts.tensors["weight"].dtype == "uint32"
-        fits = is_bytes and len(words) >= MATRIX and words[:-1] == scales[:-1]
+        fits = self.parts.tensors["scales"].dtype == "uint8" and words[:-1] == scales[:-1]
         object.__setattr__(self, "shape", (*words[:-1], scales[-1] * self._group))
         self.parts.require(fits and words[-1] * WORD_BITS == self.shape[-1] * self._bits, f"numbers of {self.mode}")
 
@@ -92,10 +91,11 @@ class PackedIntegers(Matrix):
     bits: int = 4
 
     def __post_init__(self) -> None:
+        self.parts.require_matrices("packed codes", "weight_packed", "weight_scale")
         words, scales = map(self.parts.shape, ("weight_packed", "weight_scale"))
         told = [int(size) for size in self.parts.view("weight_shape").reshape(-1)]
         fits = len(words) == len(scales) == len(told) == MATRIX and told[0] == words[0] == scales[0]
-        fits = fits and -(-told[1] * self.bits // WORD_BITS) == words[1] and 0 < scales[1] <= told[1]
+        fits = fits and -(-told[1] * self.bits // WORD_BITS) == words[1] and scales[1] <= told[1]
         order, zeros = (self.parts.tensors.get(word) for word in ("weight_g_idx", "weight_zero_point"))
         fits = fits and (order.shape == (told[1],) if order else told[1] % scales[1] == 0)
         fits = fits and (not zeros or zeros.shape == (-(-told[0] * self.bits // WORD_BITS), scales[1]))
@@ -134,9 +134,10 @@ class PackedFloats(Matrix):
     codes: str = "weight_packed"
 
     def __post_init__(self) -> None:
+        self.parts.require_matrices("numbers of 4 bits with scales", self.codes, "weight_scale")
         packed, scales = map(self.parts.shape, (self.codes, "weight_scale"))
         kinds = {self.parts.tensors[word].dtype for word in (self.codes, "weight_scale")}
-        fits = len(packed) == len(scales) == MATRIX and packed[0] == scales[0] and scales[1] > 0
+        fits = len(packed) == len(scales) == MATRIX and packed[0] == scales[0]
         fits = fits and packed[1] * PER_BYTE % scales[1] == 0 and kinds <= {"uint8", "float8_e4m3fn", "float8_e8m0fnu"}
         self.parts.require(fits and self.parts.tensors[self.codes].dtype == "uint8", "numbers of 4 bits with scales")
         object.__setattr__(self, "shape", (packed[0], packed[1] * PER_BYTE))

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from parallax_formats.matrix import Matrix, Parts
+from parallax_formats.matrix import MATRIX, Matrix, Parts
 from parallax_formats.numbers import E8M0, Array, Floats, view_array, widen
 
 CODES = ("float8_e4m3fn", "float8_e5m2", "int8")
-MATRIX = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class Scaled(Matrix):
     r"""Codes ``weight`` [\*, out, in], and a scale for all, for each row, or for each block of them."""
 
     scale: str = "weight_scale"
-    """The word of the scales: of one number, of shape [out], or [\\*, rows of blocks, columns of blocks]."""
+    """The word of the scales: of one number, of shape [\\*, out], or [\\*, rows of blocks, columns of blocks]."""
     block: tuple[int, int] = (0, 0)
     """Rows and columns of a block; 0: found from the number of scales, which then must divide the size."""
     zeros: str = "weight_zero_point"
@@ -31,9 +30,12 @@ class Scaled(Matrix):
 
     def __post_init__(self) -> None:
         codes, shape = self.parts.tensors["weight"], self.parts.shape("weight")
-        self.parts.require(codes.dtype in CODES and len(shape) >= MATRIX, "codes of 8 bits with a scale")
+        self.parts.require_matrices("codes of 8 bits with a scale", "weight")
+        self.parts.require(codes.dtype in CODES, "codes of 8 bits with a scale")
         object.__setattr__(self, "shape", shape)
         scales = self._shape_scales()
+        zeros = self.parts.tensors.get(self.zeros)
+        self.parts.require(not zeros or zeros.shape == self.parts.shape(self.scale), "codes with a zero for each scale")
         fits = len(scales) == MATRIX and all(
             0 < count <= size and (-(-size // step) == count if step else size % count == 0)
             for size, count, step in zip(shape[-2:], scales, self._steps(scales), strict=True)
@@ -45,7 +47,7 @@ class Scaled(Matrix):
         shape, rows = self.parts.shape(self.scale), self.shape[-2]
         if int(np.prod(shape)) == 1:
             return 1, 1
-        if shape == (rows,):
+        if shape == self.shape[:-1]:
             return rows, 1
         return shape[-2:] if shape[:-2] == self.shape[:-2] else ()
 

@@ -20,9 +20,9 @@ HINT = "choose another backend, or a model in another format"
 SCALES = frozenset(["weight_scale", "weight_scale_inv"])
 ACTIVATIONS = frozenset(["input_scale", "activation_scale", "input_global_scale", "k_scale", "v_scale", "output_scale"])
 """Words of tensors that say how activations may be rounded; nothing here rounds them."""
-GPTQ_BITS = frozenset([2, 3, 4, 8])
-PACKED_BITS = frozenset([2, 3, 4, 5, 6, 8])
-MX_MODES = frozenset(["mxfp4", "mxfp8", "nvfp4"])
+GPTQ_BITS = (2, 3, 4, 8)
+PACKED_BITS = (2, 3, 4, 5, 6, 8)
+MX_MODES = ("mxfp4", "mxfp8", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +81,18 @@ def _read_awq(parts: Parts, settings: Settings) -> Matrix:
 
 def _read_gptq(parts: Parts, settings: Settings) -> Matrix:
     bits = settings.get("bits", 4)
-    if bits not in GPTQ_BITS:
-        raise Unsupported(f"'bits' in config.json is {bits!r}; GPTQ has {sorted(GPTQ_BITS)}", HINT)
+    if type(bits) is not int or bits not in GPTQ_BITS:
+        raise Unsupported(f"'bits' in config.json is {bits!r}; GPTQ has {GPTQ_BITS}", HINT)
     return Gptq(parts, bits, adds_one=settings.get("checkpoint_format") != "gptq_v2")
 
 
 def _read_packed(parts: Parts, settings: Settings) -> Matrix:
+    parts.require_matrices("packed codes", "weight_packed")
+    parts.require_integers("packed codes", "weight_shape", "weight_zero_point", "weight_g_idx")
     told = _find_group(settings).get("num_bits")
     bits = told if told is not None else _guess_bits(parts)
-    if bits not in PACKED_BITS:
-        raise Unsupported(f"{parts.stem} has packed codes of {bits!r} bits; read are {sorted(PACKED_BITS)}", HINT)
+    if type(bits) is not int or bits not in PACKED_BITS:
+        raise Unsupported(f"{parts.stem} has packed codes of {bits!r} bits; read are {PACKED_BITS}", HINT)
     return PackedIntegers(parts, bits)
 
 
@@ -98,7 +100,7 @@ def _guess_bits(parts: Parts) -> int:
     """Return the bits of packed codes from the shapes, as files with several groups of layers need."""
     inputs = int(parts.view("weight_shape").reshape(-1)[-1])
     words = parts.shape("weight_packed")[-1]
-    return next((bits for bits in sorted(PACKED_BITS) if -(-inputs * bits // 32) == words), 0)
+    return next((bits for bits in PACKED_BITS if -(-inputs * bits // 32) == words), 0)
 
 
 def _read_mlx(parts: Parts, settings: Settings) -> Matrix:
