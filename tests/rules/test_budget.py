@@ -34,7 +34,7 @@ BUDGETS = {
     "plugins/client": 600,
     "plugins/cluster": 38_700,
     "plugins/engines": 3_310,
-    "plugins/formats": 1_150,
+    "plugins/formats": 1_200,
     "plugins/grammar_tools": 300,
     "plugins/grammars": 3_030,
     "plugins/manage": 1_100,
