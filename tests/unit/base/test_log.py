@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from parallax_core.base.log import JsonFormatter, choose_format, write_line, writes_json
+from parallax_core.base.log import VARIABLE, JsonFormatter, choose_format, write_line, writes_json
 
 
 def write(message: str, *args: object, node: str = "", error: BaseException | None = None) -> dict[str, Any]:
@@ -56,3 +59,22 @@ def test_processes_that_are_started_inherit_the_format(monkeypatch: pytest.Monke
     assert writes_json()
     line = json.loads(write_line("error: full", "ERROR"))
     assert (line["message"], line["level"]) == ("error: full", "ERROR")
+
+
+WARN = """
+import warnings
+from parallax_core.base import log
+log.configure(verbose=False)
+warnings.warn("mind the gap")
+"""
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_warnings_are_part_of_a_log_that_programs_read(is_json: bool) -> None:
+    env = {**os.environ, VARIABLE: "json" if is_json else "text"}
+    done = subprocess.run([sys.executable, "-c", WARN], env=env, capture_output=True, text=True, check=True)
+    assert "mind the gap" in done.stderr
+    if is_json:
+        assert [json.loads(line)["level"] for line in done.stderr.splitlines()] == ["WARNING"]
+    else:
+        assert done.stderr.startswith("<string>")

@@ -167,3 +167,18 @@ async def test_cancelled_turns_cancel_all_their_works() -> None:
             await run_in_turns(work() for _ in range(3))
     await asyncio.sleep(0)
     assert len(ended) == 3
+
+
+async def test_as_many_works_begin_in_a_turn_as_may() -> None:
+    begun: list[int] = []
+
+    async def work(number: int) -> None:
+        begun.append(number)
+
+    running = asyncio.create_task(run_in_turns(work(number) for number in range(2 * TURN + 1)))
+    seen = []
+    while not running.done():
+        await asyncio.sleep(0)
+        seen.append(len(begun))
+    assert {TURN, 2 * TURN, 2 * TURN + 1} <= set(seen)
+    assert set(seen) <= {0, TURN, 2 * TURN, 2 * TURN + 1}

@@ -170,6 +170,8 @@ def test_parts_are_described_as_layers_and_names() -> None:
     assert describe_parts(["m.layers.4", "m.layers.3", "m.layers.7"]) == "layers 3-5,7-8"
     names = [f"name{number}" for number in range(5)]
     assert describe_parts(["m.layers.0", *names]) == "layers 0-1 and name0 and name1 and name2 and 2 more"
+    assert describe_parts(names[:4]) == "name0 and name1 and name2 and 1 more"
+    assert describe_parts(names[:3]) == "name0 and name1 and name2"
 
 
 async def test_own_copy_that_cannot_be_read_is_no_reason_to_refuse(caplog: pytest.LogCaptureFixture) -> None:
