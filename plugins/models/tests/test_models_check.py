@@ -98,11 +98,11 @@ def test_architecture_nobody_knows_is_not_supported_and_says_what_to_do(tmp_path
 
 def test_weights_in_a_form_that_a_backend_does_not_read_are_a_reason(tmp_path: Path) -> None:
     save_family("llama", tmp_path)
-    change(tmp_path, quantization_config={"quant_method": "gptq", "bits": 4})
+    change(tmp_path, quantization_config={"quant_method": "exl3", "bits": 4})
     found = read(tmp_path)[1]
     torch = next(each for each in found["backends"] if each["name"] == "torch")
     assert not torch["whole"]
-    assert "gptq" in torch["reason"]
+    assert "exl3" in torch["reason"]
     assert "--backend vllm" in torch["hint"]
 
 

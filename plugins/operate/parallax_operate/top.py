@@ -69,7 +69,7 @@ class Watch:
 
     def _measure(self, cluster: dict[str, Any]) -> float | None:
         """Return the tokens computed per second since the last look, prompts included; None: there was none."""
-        tokens = sum(each["stages"][0]["tokens"] for each in cluster["replicas"] if each["stages"])
+        tokens: int = sum(each["stages"][0]["tokens"] for each in cluster["replicas"] if each["stages"])
         now, before = self.clock(), self._counted
         self._counted = now, tokens
         if before is None or now <= before[0]:
