@@ -134,6 +134,9 @@ class BackendSpec:
     engine: Ref[EngineSpec] | None = None
     """Describes the engine that the backend runs, if it is installed apart from the backend. Loading it imports no
     engine. None: the backend has all it needs."""
+    check: Ref[Callable[[StagePlan], bool]] | None = None
+    """Tells by config.json whether the engine runs the layers of a plan, where it need not be installed; False: it
+    cannot tell. Raises `Unsupported`, naming engine, family and reason. None: a `ModelChecker` tells, where it runs."""
     benchmark: Ref[Callable[[DevicePlan], DeviceBenchmark]] | None = None
     """Makes what measures a device. None: it cannot be measured with this backend; typical figures are used."""
     leases: bool = False

@@ -121,10 +121,17 @@ class LayerDemand:
     """FLOPs per token for each token it attends to."""
     kv: int = 0
     """Bytes of the KV cache per token."""
+    borrowed_kv: int = 0
+    """Bytes per token of the KV cache of an earlier layer, which it reads and does not keep."""
     state: int = 0
     """Bytes of state per sequence."""
     window: int = 0
     """The most tokens that a token attends to; 0: all."""
+
+    @property
+    def read_kv(self) -> int:
+        """Bytes of KV cache, its own and borrowed, that it reads per token attended to."""
+        return self.kv + self.borrowed_kv
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

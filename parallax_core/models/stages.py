@@ -44,6 +44,8 @@ def check_model(host: PluginHost, offer: Offer[BackendSpec], plan: StagePlan) ->
     Raises:
         ParallaxError: if it does not run them; the message says why.
     """
+    if offer.spec.check is not None:
+        return offer.load(offer.spec.check)(complete_plan(host, offer, plan, read_config(plan.model)))
     backend: object = offer.load(offer.spec.factory)()
     if not isinstance(backend, ModelChecker):
         return False

@@ -12,11 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "parallax_core": 38_720,
+    "parallax_core": 38_740,
     "parallax_core/testing": 11_130,
     "tests": 80_000,
     "docs/examples": 1_610,
-    "benchmarks": 8_010,
+    "benchmarks": 8_190,
     "labs": 2_500,
     "plugins/api_anthropic": 2_400,
     "plugins/api_embeddings": 600,
@@ -38,7 +38,7 @@ BUDGETS = {
     "plugins/grammar_tools": 300,
     "plugins/grammars": 3_030,
     "plugins/manage": 1_100,
-    "plugins/models": 9_350,
+    "plugins/models": 10_050,
     "plugins/netcheck": 1_000,
     "plugins/observe": 1_500,
     "plugins/openapi": 550,
@@ -62,7 +62,7 @@ BUDGETS = {
 FAMILIES = "plugins/models/parallax_models/"
 MOST_FAMILY_LINES = 4_500
 """Of the adapters and blocks of all families together."""
-BESIDE_FAMILIES = ("api.py", "families.py", "plugin.py", "testing.py")
+BESIDE_FAMILIES = ("api.py", "families.py", "plugin.py")
 """Modules beside the adapters that belong to no family."""
 
 

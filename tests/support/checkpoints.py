@@ -598,12 +598,13 @@ def load_reference(folder: Path) -> Any:
     """Return the model in ``folder`` loaded by transformers in float64; its float32 is less exact than the backends."""
     kind = json.loads((folder / "config.json").read_text())["model_type"]
     with _silence():
-        model = _find_class(kind).from_pretrained(folder, dtype=torch.float64).eval()
+        model = find_class(kind).from_pretrained(folder, dtype=torch.float64).eval()
         model.set_experts_implementation("eager")  # other implementations lack float64
     return model
 
 
-def _find_class(kind: str) -> Any:
+def find_class(kind: str) -> Any:
+    """Return the class of transformers that makes models of ``kind``."""
     return AutoModelForImageTextToText if kind in SEEING else AutoModelForCausalLM
 
 
@@ -616,23 +617,28 @@ def make_model(kind: str, changes: dict[str, Any]) -> Any:
         settings = {"text_config": settings, "vision_config": SEEING[kind] | eyes}
     made = AutoConfig.for_model(settings.pop("model_type", kind), **settings)
     with _silence():
-        return _find_class(kind).from_config(made, dtype=torch.float32).eval()
+        return find_class(kind).from_config(made, dtype=torch.float32).eval()
 
 
 def _save_model(kind: str, changes: dict[str, Any], folder: Path, file_bytes: int) -> None:
     model = make_model(kind, changes)
+    roughen(model)
     with _silence():
-        for parameter in model.parameters():
-            if parameter.ndim == 1 or parameter.min() == parameter.max():  # all ones or zeros, as those of norms
-                parameter.data += 0.1 * torch.randn_like(parameter)
-        for name, buffer in model.named_buffers():
-            if name.endswith(("bias", "layer_scalar")):  # added to the scores of experts, or the factor of a layer
-                buffer.add_(0.1 * torch.randn_like(buffer))
-            if name.endswith("tid2eid"):  # the experts of each token id, which would all be the first
-                buffer.copy_(torch.rand(len(buffer), model.config.n_routed_experts).argsort(-1)[:, : buffer.shape[1]])
         model.save_pretrained(folder, max_shard_size=file_bytes)
     if kind in FUSED:
         fuse_experts(folder)
+
+
+def roughen(model: Any) -> None:
+    """Add noise to parameters that would be all ones or zeros, and choose the experts of each token id at random."""
+    for parameter in model.parameters():
+        if parameter.ndim == 1 or parameter.min() == parameter.max():  # as those of norms
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    for name, buffer in model.named_buffers():
+        if name.endswith(("bias", "layer_scalar")):  # added to the scores of experts, or the factor of a layer
+            buffer.add_(0.1 * torch.randn_like(buffer))
+        if name.endswith("tid2eid"):  # the experts of each token id, which would all be the first
+            buffer.copy_(torch.rand(len(buffer), model.config.n_routed_experts).argsort(-1)[:, : buffer.shape[1]])
 
 
 def fuse_experts(folder: Path) -> None:

@@ -144,6 +144,34 @@ def _translate_gemma4(config: Json) -> dict[str, Any]:
     return found | {GEMMA4_GLOBALS.get(name, name): value for name, value in (given or [{}])[0].items()}
 
 
+def _translate_kimi_linear(config: Json) -> dict[str, Any]:
+    """Give the layers with delta attention by their numbers from 1, and the number of first layers without experts."""
+    kinds = config.get("layer_types") or ()
+    if config.get("linear_attn_config") or not kinds:
+        return {}
+    inner: dict[str, Any] = {new: config[name] for name, new in KIMI_LINEAR.items() if config.get(name) is not None} | {
+        name: [number for number, each in enumerate(kinds, 1) if (each == FULL) == (name == "full_attn_layers")]
+        for name in ("full_attn_layers", "kda_layers")
+    }
+    if "gate_lower_bound" in inner:
+        raise Unsupported("linear_lower_bound of kimi_linear bounds the decays of its states", OTHER)
+    return {"linear_attn_config": inner} | _translate_dense(config)
+
+
+def _check_llama4(config: Json) -> dict[str, Any]:
+    """Refuse what the text part of Llama 4 has, and its model file lacks."""
+    kinds, experts = config.get("layer_types") or (), config.get("moe_layers") or ()
+    lacks = {
+        "moe_layers": ("layers with experts", bool(experts) or config.get("interleave_moe_layer_step", 1) > 0),
+        "layer_types": ("layers that attend within chunks", "chunked_attention" in kinds or not kinds),
+    }
+    for name, (what, is_there) in lacks.items():
+        if is_there:
+            message = f"by {name}, this llama4_text has {what}, which its model file in mlx-lm lacks"
+            raise Unsupported(message, "try another backend")
+    return {}
+
+
 def _check_experts(config: Json) -> dict[str, Any]:
     """Refuse layers without experts."""
     if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
@@ -153,6 +181,13 @@ def _check_experts(config: Json) -> dict[str, Any]:
 
 
 GRANITE_KINDS = {"linear_attention": "mamba", FULL: "attention"}
+KIMI_LINEAR = {
+    "linear_conv_kernel_dim": "short_conv_kernel_size",
+    "linear_head_dim": "head_dim",
+    "linear_lower_bound": "gate_lower_bound",
+    "linear_num_heads": "num_heads",
+}
+"""Settings of delta attention in Kimi Linear, and their names in mlx-lm."""
 GEMMA4_GLOBALS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
 """Settings of a layer that sees everything, and their names in mlx-lm."""
 TRANSLATIONS: dict[str, Callable[[Json], dict[str, Any]]] = {
@@ -162,7 +197,9 @@ TRANSLATIONS: dict[str, Callable[[Json], dict[str, Any]]] = {
     "glm4_moe_lite": _translate_dense,
     "glm_moe_dsa": _translate_glm_dsa,
     "granitemoehybrid": _translate_granite_hybrid,
+    "kimi_linear": _translate_kimi_linear,
     "lfm2": _translate_lfm2,
+    "llama4_text": _check_llama4,
     "minimax_m2": _translate_minimax,
     "nemotron_h": _drop_rope,
     "olmo3": _translate_olmo3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ Weights = dict[str, mx.array]
 EXPERTS = ".mlp.experts."
 PLAIN = f"{EXPERTS}gate_up_proj"
 """The suffix of a gpt_oss tensor's name if its experts are not packed to four bits."""
+
+DENSE = re.compile(r"\.block_sparse_moe\.((?:gate|up|down)_proj\.)")
 
 
 def spell_weights(model_class: type) -> type:
@@ -78,8 +81,14 @@ def _spell_qwen3_5_moe(weights: Mapping[str, mx.array]) -> Weights:
     return found
 
 
+def _spell_kimi_linear(weights: Mapping[str, mx.array]) -> Weights:
+    """Rename the MLP of layers without experts, to which transformers gives the name of experts."""
+    return {DENSE.sub(r".mlp.\1", name): array for name, array in weights.items()}
+
+
 SPELLINGS: dict[str, Callable[[Mapping[str, mx.array]], Weights]] = {
     "gpt_oss": _spell_gpt_oss,
+    "kimi_linear": _spell_kimi_linear,
     "qwen3_5_moe": _spell_qwen3_5_moe,
 }
 """The function that translates weights, by the model file of mlx-lm."""

@@ -17,7 +17,7 @@ from tests.support.families import TOLERANCE, Family, Trial, run_chunks, run_rag
 LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
 TRANSLATED = (
     *("deepseek_v2", "exaone4", "gemma4_moe", "gemma4_text", "glm_moe_dsa", "granitemoehybrid", "lfm2", "minimax_m2"),
-    *("nemotron_h", "olmo3", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_text"),
+    *("kimi_linear", "nemotron_h", "olmo3", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_text"),
 )
 """Families whose settings are translated."""
 
@@ -69,6 +69,12 @@ def test_logits_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
         ),
         ({"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 4}, {}),
         (
+            {"model_type": "kimi_linear", "layer_types": [LINEAR, FULL, LINEAR], "linear_head_dim": 8},
+            {"linear_attn_config": {"head_dim": 8, "full_attn_layers": [2], "kda_layers": [1, 3]}},
+        ),
+        ({"model_type": "kimi_linear", "layer_types": [LINEAR], "linear_attn_config": {"kda_layers": [1]}}, {}),
+        ({"model_type": "llama4_text", "layer_types": [FULL], "interleave_moe_layer_step": 0}, {}),
+        (
             {"model_type": "x", "text_config": {"model_type": "qwen3_5_text", "layer_types": [LINEAR, FULL]}},
             {
                 "text_config": {
@@ -93,6 +99,15 @@ def test_settings_of_a_family_are_said_as_mlx_lm_reads_them(config: dict[str, An
         ({"model_type": "granitemoehybrid", "mamba_n_groups": 2}, "mamba_n_groups of granitemoehybrid is 2"),
         ({"model_type": "falcon_h1", "key_multiplier": 0.5}, "key_multiplier of falcon_h1 is 0.5"),
         ({"model_type": "falcon_h1", "mamba_rms_norm": True, "mamba_n_groups": 2}, "mamba_n_groups of falcon_h1 is 2"),
+        (
+            {"model_type": "kimi_linear", "layer_types": [LINEAR], "linear_lower_bound": -5.0},
+            "linear_lower_bound of kimi",
+        ),
+        ({"model_type": "llama4_text"}, "by moe_layers, this llama4_text has layers with experts"),
+        (
+            {"model_type": "llama4_text", "layer_types": ["chunked_attention"], "interleave_moe_layer_step": 0},
+            "by layer_types, this llama4_text has layers that attend within chunks",
+        ),
         ({"model_type": "qwen2_moe", "mlp_only_layers": [1]}, "by mlp_only_layers of qwen2_moe"),
         ({"model_type": "qwen2_moe", "decoder_sparse_step": 2}, "by decoder_sparse_step of qwen2_moe"),
         (

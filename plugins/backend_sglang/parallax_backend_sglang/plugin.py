@@ -21,6 +21,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             remedy="make the environment of SGLang anew: parallax engines install sglang",
             options=OPTIONS,
             engine=Ref("parallax_backend_sglang.spec:ENGINE"),
+            check=Ref("parallax_backend_sglang.families:check_family"),
             opens=("engine", "stage"),
         )
     ]

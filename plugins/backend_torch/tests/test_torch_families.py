@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from parallax_backend_torch.tensor_file import Selection
-from parallax_core.api import BackendFailed, LayerRange, Leasing, StagePlan, Unsupported
-from parallax_core.testing.checks.chain import Chain
+from parallax_core.api import LayerRange, Leasing, StagePlan, Unsupported
 from parallax_core.testing.model import read_checkpoint
 from tests.support.checkpoints import FAMILIES, LAYERS, MORE, find_tensors, save_family
 from tests.support.families import (
@@ -125,22 +124,6 @@ def test_windows_that_forgot_go_back_as_far_as_they_say(family: Make, kind: str)
         assert trial.find_error() < TOLERANCES.get(kind, TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    "kind", ["qwen3_next", "gemma3_text", "granitemoehybrid", "gemma4_text", "deepseek_v4", "falcon_h1"]
-)
-def test_stage_has_the_pools_of_all_its_layers_wherever_it_begins(kind: str, tmp_path: Path) -> None:
-    family = Family(kind, tmp_path, TorchBackend())
-    shape = bring_family(StagePlan(model=tmp_path)).shape
-    assert shape
-    for cut in family.legal:
-        with family.open_chain((cut,), 1e-3) as chain:
-            for stage in chain.stages:
-                layers = shape.layers[stage.info.layers.start : stage.info.layers.stop]
-                beside = {"latent" for layer in layers if layer.long_width}
-                beside |= {"state" for layer in layers if layer.state_width}
-                assert {pool.kind for pool in stage.info.pools} == {layer.kind for layer in layers} | beside
-
-
 def test_layers_that_share_keys_are_not_cut_apart(tmp_path: Path) -> None:
     family = Family("gemma4_text", tmp_path, TorchBackend())
     assert family.legal == [1, 2, 3]
@@ -152,20 +135,3 @@ def test_layers_that_share_keys_are_not_cut_apart(tmp_path: Path) -> None:
         stage.lease(LayerRange(0, 6), 0.5)
     stage.lease(LayerRange(3, 7), 0.5).close()
     stage.close()
-
-
-def test_plane_that_a_family_forgets_to_take_is_missed_by_the_next_stage(tmp_path: Path) -> None:
-    save_family("glm_moe_dsa", tmp_path)
-    plan = bring_family(StagePlan(model=tmp_path, dtype="float32", memory_fraction=1e-3))
-    assert plan.shape
-    cut = next(index for index, layer in enumerate(plan.shape.layers) if len(layer.takes) > 1)
-    forgetful = tuple(replace(layer, takes=("hidden",)) for layer in plan.shape.layers)
-    for shape in (plan.shape, replace(plan.shape, layers=forgetful)):
-        ranges = LayerRange(0, cut), LayerRange(cut, len(forgetful))
-        with Chain([TorchBackend().open_stage(replace(plan, shape=shape, layers=each)) for each in ranges]) as chain:
-            row = chain.row(chain.open(), (1, 2, 3))
-            if shape is plan.shape:
-                chain.step(row)
-            else:
-                with pytest.raises(BackendFailed, match="KeyError"):
-                    chain.step(row)

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from vllm import ModelRegistry
+from vllm.model_executor.models import interfaces
 
 from parallax_backend_vllm import stage_backend
 from parallax_backend_vllm.backend import VllmBackend
+from parallax_backend_vllm.families import ABSENT, HYBRID, PLAIN, SEEING
 from parallax_core.api import (
     Answer,
     Draw,
@@ -33,6 +36,8 @@ LAYERS = 4
 OPTIONS = {"threads": 1, "block_size": 32}
 PROMPT = (5, 9, 61, 33, 2, 17, 80, 44, 3, 3, 71)
 TOKENS = 12
+NEED_VISION = ("Qwen3_5", "Qwen4Exp")
+"""How the names of text models begin whose module imports torchvision, which the environment for CPUs lacks."""
 NEAR = 2e-3
 """The largest difference of log-probabilities in float32; a token may differ if the two best are as close as this."""
 
@@ -96,6 +101,20 @@ def test_stages_of_a_family_equal_transformers(
         found = generate(chain)
         assert chain.free == [(pool.info.num_pages,) for [pool] in chain.pools]
     check_tokens(find_model(kind), found)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in PLAIN | HYBRID if not name.startswith(NEED_VISION)))
+def test_record_of_families_is_that_of_the_registry(name: str) -> None:
+    model: Any = ModelRegistry.models[name].load_model_cls()
+    assert interfaces.supports_pp(model)
+    assert not interfaces.supports_multimodal(model)
+    assert interfaces.is_hybrid(model) == (name in HYBRID)
+
+
+def test_family_that_is_recorded_as_absent_is() -> None:
+    known = set(ModelRegistry.get_supported_archs())
+    assert not ABSENT & known
+    assert known >= SEEING
 
 
 def test_engine_serves_a_whole_model_of_another_family(find_model: Callable[[str], Path]) -> None:

@@ -21,6 +21,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             remedy="make the environment of vLLM anew: parallax engines install vllm",
             options=OPTIONS,
             engine=Ref("parallax_backend_vllm.spec:ENGINE"),
+            check=Ref("parallax_backend_vllm.families:check_family"),
             opens=("engine", "stage"),
         )
     ]

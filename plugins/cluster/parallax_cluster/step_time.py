@@ -36,7 +36,7 @@ class StageTime:
         self._state = float(sum(layer.state for layer in layers))
         windows = list_windows(costs.layers)
         self._context_flops = [sum(float(each.context_flops) for each in layers if each.window == w) for w in windows]
-        self._kv = [sum(float(each.kv) for each in layers if each.window == w) for w in windows]
+        self._kv = [sum(float(each.read_kv) for each in layers if each.window == w) for w in windows]
         self._experts: dict[float, float] = {}
         for layer in layers:
             if layer.num_experts:

@@ -72,6 +72,7 @@ PHRASES = [
     "{}",
     "</parameter>",
     "</arg_value>",
+    "]<]minimax[>[</",
 ]
 
 
@@ -157,7 +158,7 @@ def check(calls: Sequence[tuple[str, Any]]) -> None:
 @pytest.mark.parametrize("name", SPECS)
 def test_forced_calls_follow_their_schemas(text: ModelTokenizer, name: str) -> None:
     compiled, source, found = compile_form(text, name, forced=""), random.Random(name), set()
-    for _ in range(24):
+    for _ in range(40):
         answer = draw(text, compiled.start(), source)
         if answer is not None:
             content, calls = read(name, answer)
@@ -204,7 +205,7 @@ def test_answer_has_its_form_or_calls_tools(text: ModelTokenizer, name: str, ask
         assert follow(text, compiled.start(), frame + right) == (True, True)
         assert follow(text, compiled.start(), f"{frame}{right}<") != (True, True)
         assert follow(text, compiled.start(), f"{frame}No.") != (True, True)
-    for number in range(6):
+    for number in range(12):
         answer = draw(text, compiled.start(), source, find_begin(name) if number % 2 else "")
         if answer is not None:
             content, calls = read(name, answer)

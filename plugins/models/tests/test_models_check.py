@@ -66,6 +66,22 @@ def test_family_is_supported_whole_and_in_stages(tmp_path: Path) -> None:
     assert f"{tmp_path} is supported on this machine" in text
 
 
+def test_engines_tell_by_what_is_recorded_of_them(tmp_path: Path) -> None:
+    """They are not installed here, and a family that their stages cannot hold is refused by name all the same."""
+    save_family("qwen3_next", tmp_path)
+    told = {each["name"]: (each["whole"], each["stages"], each["reason"]) for each in read(tmp_path)[1]["backends"]}
+    for name, reason in (
+        ("vllm", "Qwen3NextForCausalLM has recurrent states, which a stage on vLLM does not support"),
+        ("sglang", "SGLang 0.5.23 does not split Qwen3NextForCausalLM: it has no support for pipelines"),
+    ):
+        away = f"not on this machine: {name} is not installed: parallax engines install {name}"
+        assert told[name] == (None, False, f"{away}; {reason}")
+    change(tmp_path, architectures=["LlamaForCausalLM"], model_type="llama")
+    told = {each["name"]: (each["whole"], each["stages"], each["reason"]) for each in read(tmp_path)[1]["backends"]}
+    assert told["vllm"][:2] == (None, None)
+    assert told["vllm"][2].endswith("; it has this family, and splits it, by what is recorded of it")
+
+
 def test_config_alone_is_enough(tmp_path: Path) -> None:
     save_family("qwen3", tmp_path)
     for path in tmp_path.iterdir():

@@ -205,6 +205,114 @@ class TestDeepseekV32(Kit):
     )
 
 
+class TestDeepseekV4(Kit):
+    parser = "deepseek_v4"
+    marks = (*THINK_MARKS, "<｜DSML｜tool_calls>", "<｜DSML｜toolcalls>", "<｜DSML｜tool>")
+    samples = (
+        (
+            (
+                "<think>why</think>\n\n<｜DSML｜tool_calls>\n"
+                '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Bonn'
+                '</｜DSML｜parameter>\n<｜DSML｜parameter name="days">3</｜DSML｜parameter>\n'
+                "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
+            ),
+            [Reasoning("why"), ToolCall(0, "get_weather", '{"city": "Bonn", "days": 3}')],
+        ),
+        (
+            '<｜DSML｜toolcalls><｜DSML｜invoke name="f"></｜DSML｜invoke></｜DSML｜tool_calls>',
+            [ToolCall(0, "f", "{}")],
+        ),
+        ("a <｜DSML｜function_calls> b", [Content("a <｜DSML｜function_calls> b")]),
+    )
+
+
+M3 = "]<]minimax[>["
+ORDER = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "user": {"type": "integer"},
+            "note": {"type": "string"},
+            "items": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+            "left": {"type": "array", "items": {"type": "string"}},
+        },
+        "$defs": {"item": {"type": "object", "properties": {"sku": {"type": "string"}, "count": {"type": "integer"}}}},
+    }
+)
+
+
+class TestMinimaxM3(Kit):
+    parser = "minimax_m3"
+    tools = TOOLS | {"order": ORDER}
+    marks = ("<mm:think>", "</mm:think>", f"{M3}<tool_call>", f'{M3}<invoke name="', f"{M3}</invoke>")
+    samples = (
+        (
+            (
+                f'<mm:think>why</mm:think>{M3}<tool_call>\n{M3}<invoke name="order">\n{M3}<user>42{M3}</user>\n'
+                f"{M3}<note>7{M3}</note>{M3}<items>\n{M3}<item>{M3}<sku>01{M3}</sku>{M3}<count>2{M3}</count>{M3}</item>"
+                f'{M3}</items>\n{M3}<left>{M3}</left>{M3}</invoke>\n{M3}<invoke name="list_files">{M3}</invoke>\n'
+                f"{M3}</tool_call>"
+            ),
+            [
+                Reasoning("why"),
+                ToolCall(0, "order", '{"user": 42, "note": "7", "items": [{"sku": "01", "count": 2}], "left": []}'),
+                ToolCall(1, "list_files", "{}"),
+            ],
+        ),
+        (
+            (
+                f'</mm:think>so{M3}<tool_call>{M3}<invoke name="order">{M3}<items>[{{"sku": "a"}}]{M3}</items>{M3}<x>1'
+                f"{M3}</x>{M3}<x>{M3}<y>2{M3}</y>{M3}</x>{M3}</invoke>{M3}</tool_call>"
+            ),
+            [Content("so"), ToolCall(0, "order", '{"items": [{"sku": "a"}], "x": ["1", {"y": "2"}]}')],
+        ),
+        (f"a {M3}<tool_call> b", [Content(f"a {M3}<tool_call> b")]),
+    )
+
+
+def write_hy(suffix: str) -> str:
+    tags = ("think", "tool_calls", "tool_call", "arg_key", "arg_value")
+    text = (
+        "<think>why</think>\n<tool_calls>\n<tool_call>get_weather<arg_key>city</arg_key><arg_value>Bonn</arg_value>"
+        "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>\n<tool_call>list_files</tool_call>\n</tool_calls>"
+    )
+    for tag in tags:
+        text = text.replace(f"<{tag}>", f"<{tag}{suffix}>").replace(f"</{tag}>", f"</{tag}{suffix}>")
+    return text
+
+
+HY_CALLS = [ToolCall(0, "get_weather", '{"city": "Bonn", "days": 3}'), ToolCall(1, "list_files", "{}")]
+
+
+SUFFIXED_THINK = tuple(mark.replace("think>", "think:6124c78e>") for mark in THINK_MARKS)
+
+
+class TestHyV4(Kit):
+    parser = "hy_v4"
+    marks = (*THINK_MARKS, *SUFFIXED_THINK, "<tool_calls>", "<tool_calls:6124c78e>")
+    samples = (
+        (write_hy(""), [Reasoning("why"), *HY_CALLS]),
+        (write_hy(":6124c78e"), [Reasoning("why"), *HY_CALLS]),
+        ("<think not", [Content("<think not")]),
+        ("a <tool_calls:1f> b", [Content("a <tool_calls:1f> b")]),
+    )
+
+    def test_suffix_of_the_prompt_is_that_of_the_answer(self) -> None:
+        for end, thinks in (("<think:6124c78e>", True), ("<think:6124c78e></think:6124c78e>", False)):
+            parser: Any = MAKERS["hy_v4"]()
+            parser.begin(AnswerInfo(tools=TOOLS, prompt_end=f"user: hi{end}"))
+            text = write_hy(":6124c78e").removeprefix("<think:6124c78e>")
+            text = text if thinks else text.removeprefix("why</think:6124c78e>\n")
+            found = join_pieces([*parser.feed(f"{text}"), *parser.finish()])
+            assert found == [*([Reasoning("why")] if thinks else []), *HY_CALLS]
+
+    def test_tags_of_another_suffix_are_content(self) -> None:
+        parser: Any = MAKERS["hy_v4"]()
+        parser.begin(AnswerInfo(tools=TOOLS, prompt_end="<think:1f></think:1f>"))
+        text = "<tool_calls:2e><tool_call:2e>list_files</tool_call:2e></tool_calls:2e>"
+        assert join_pieces([*parser.feed(text), *parser.finish()]) == [Content(text)]
+
+
 class TestNemotron(Kit):
     parser = "nemotron"
     marks = (*THINK_MARKS, "<TOOLCALL>")
@@ -519,7 +627,7 @@ def test_calls_are_content_without_tools(name: str) -> None:
             assert not any(isinstance(piece, ToolCall) for piece in found)
 
 
-@pytest.mark.parametrize("name", sorted(set(KITS) - {"gemma4", "harmony", "mistral", "seed_oss"}))
+@pytest.mark.parametrize("name", sorted(set(KITS) - {"gemma4", "harmony", "minimax_m3", "mistral", "seed_oss"}))
 def test_reasoning_that_the_prompt_opens_is_reasoning(name: str) -> None:
     parser: Any = MAKERS[name]()
     parser.begin(AnswerInfo(prompt_end="<|im_start|>assistant\n<think>\n"))

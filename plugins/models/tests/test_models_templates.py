@@ -43,6 +43,14 @@ DSML = (
     '<｜DSML｜function_calls>\n<｜DSML｜invoke name="look_up">\n<｜DSML｜parameter name="city" string="true">Bonn'
     "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"
 )
+M3 = "".join(
+    f"]<]minimax[>[{part}"
+    for part in ("<tool_call>", '<invoke name="look_up">', "<city>Bonn", "</city>", "</invoke>", "</tool_call>")
+)
+HY4 = (
+    "<tool_calls:6124c78e><tool_call:6124c78e>look_up<arg_key:6124c78e>city</arg_key:6124c78e>"
+    "<arg_value:6124c78e>Bonn</arg_value:6124c78e></tool_call:6124c78e></tool_calls:6124c78e>"
+)
 LISTED = f'[{{"name": "look_up", "arguments": {CITY}}}]'
 TOOLCALL = f"<TOOLCALL>{LISTED}</TOOLCALL>"
 HUNYUAN = f"<answer>\n<tool_calls>{LISTED}</tool_calls>\n</answer>"
@@ -71,6 +79,14 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "",
     ),
     "deepseek-v3.2": ("DeepseekV32ForCausalLM", DSML, "deepseek_v32", THINK),
+    "deepseek-v4": (
+        "DeepseekV4ForCausalLM",
+        DSML.replace("function_calls", "tool_calls"),
+        "deepseek_v4",
+        THINK,
+    ),
+    "minimax-m3": ("MiniMaxM3SparseForConditionalGeneration", M3, "minimax_m3", "<mm:think>why</mm:think>"),
+    "hy4": ("HYV4ForCausalLM", HY4, "hy_v4", THINK.replace("think", "think:6124c78e")),
     "nemotron-nano-2": ("NemotronHForCausalLM", TOOLCALL, "nemotron", THINK),
     "hunyuan-a13b": ("HunYuanMoEV1ForCausalLM", HUNYUAN, "hunyuan", THINK),
     "gemma-4": ("Gemma4ForConditionalGeneration", GEMMA4, "gemma4", "<|channel>thought\nwhy\n<channel|>"),

@@ -83,10 +83,10 @@ class CostModel:
         """Bytes of memory that one request needs in all layers before each."""
         self._sums: dict[float, StepSums] = {}
         self._reads = _sum(float(layer.read) for layer in self.layers)
-        rows = (layer.kv * each + layer.state for layer, each in zip(self.layers, self._attended, strict=True))
+        rows = (layer.read_kv * each + layer.state for layer, each in zip(self.layers, self._attended, strict=True))
         self._rows = _sum(rows)
         """Bytes that a decode reads of its own."""
-        self._prompt_kv = _sum(0.75 * layer.kv * _attend(layer, self.goal.prompt_tokens) for layer in self.layers)
+        self._prompt_kv = _sum(0.75 * layer.read_kv * _attend(layer, self.goal.prompt_tokens) for layer in self.layers)
         """Bytes of KV cache that a step with a part of a prompt reads: a part ends behind the middle on average."""
         unmet = sorted({_find_unmet(layer) for layer in self.layers if layer.num_experts})
         self._experts = [(each, _sum(self._list_experts(each))) for each in unmet]
@@ -166,7 +166,7 @@ class CostModel:
                 for layer, attended in zip(self.layers, self._attended, strict=True)
             )
             read = (
-                layer.read + layer.experts * share + batch * (layer.kv * attended + layer.state)
+                layer.read + layer.experts * share + batch * (layer.read_kv * attended + layer.state)
                 for layer, share, attended in zip(self.layers, used, self._attended, strict=True)
             )
             self._sums[batch] = StepSums(_sum(flops), _sum(read))
@@ -180,7 +180,7 @@ class CostModel:
             num * (layer.flops + layer.context_flops * _attend(layer, num / 2)) + layer.draw_flops
             for layer in self.layers
         )
-        read = (layer.read + layer.experts * _share_experts(layer, num) + num * layer.kv for layer in self.layers)
+        read = (layer.read + layer.experts * _share_experts(layer, num) + num * layer.read_kv for layer in self.layers)
         return StepSums(_sum(flops), _sum(read))
 
     def measure_step(self, node: int, start: int, stop: int, sums: StepSums) -> float:

@@ -58,6 +58,7 @@ def _measure_layer(layer: LayerShape, shape: ModelShape, weight_bytes: float, va
         num_active_experts=layer.num_active_experts,
         context_flops=_count_context_flops(layer, shape),
         kv=(layer.long_width if is_both else layer.kv_width) * value_bytes,
+        borrowed_kv=0 if layer.source is None else shape.layers[layer.source].kv_width * value_bytes,
         state=(layer.window * layer.kv_width if is_both else layer.state_width) * value_bytes,
         window=0 if is_both else layer.window,
     )

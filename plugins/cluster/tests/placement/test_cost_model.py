@@ -96,6 +96,15 @@ def test_window_and_state_bound_what_a_long_context_takes() -> None:
     assert [read[1] - GB, read[2] - read[1] - GB, read[3] - read[2] - GB] == pytest.approx([105.5e3, 10e3, 5e3])
 
 
+def test_borrowed_keys_are_read_and_take_no_memory() -> None:
+    owner = dataclasses.replace(LAYER, read=0, flops=0)
+    layers = (owner, dataclasses.replace(owner, kv=0, borrowed_kv=1000), owner, owner)
+    costs = make_costs(model=dataclasses.replace(MODEL, layers=layers))
+    for sums in (costs.sum_decode(3.0), costs.prefill):
+        assert costs.measure_step(0, 0, 1, sums) == costs.measure_step(0, 1, 2, sums) > 0
+    assert costs.kept[2] == costs.kept[1]
+
+
 def test_output_head_computes_only_for_drawn_tokens() -> None:
     costs = make_costs(model=make_model(2, head_gb=1.0, kv=0))
     assert costs.prefill.flops[2] - costs.prefill.flops[1] - costs.prefill.flops[1] == pytest.approx(1e9)

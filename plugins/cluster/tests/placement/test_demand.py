@@ -84,6 +84,12 @@ def test_borders_have_the_bytes_that_cross_and_none_where_layers_stay_together()
     assert demand.hidden == 288
 
 
+def test_keys_of_an_earlier_layer_are_read_and_not_kept() -> None:
+    reader = dataclasses.replace(LAYER, kv_width=0, source=0)
+    layers = measure_demand(dataclasses.replace(SHAPE, layers=(LAYER, reader, reader))).layers
+    assert [(layer.kv, layer.borrowed_kv, layer.read_kv) for layer in layers] == [(128, 0, 128), *[(0, 128, 128)] * 2]
+
+
 def test_tables_stay_in_their_files() -> None:
     table = dataclasses.replace(LAYER, weights=5000, table_weights=4000, tokens=TokenUse(has_embedding=True))
     layer = measure_demand(dataclasses.replace(SHAPE, layers=(LAYER, table, LAYER))).layers[1]

@@ -141,15 +141,19 @@ def ask_backend(
 ) -> BackendReport:
     """Return whether a backend runs the model, and each of some ranges of its layers; none: it cannot be cut."""
     name, here = offer.spec.name, probe(offer)
-    if not here.ok:
-        return BackendReport(name=name, reason=f"not on this machine: {here.reason}")
-    is_whole = False
+    away = "" if here.ok else f"not on this machine: {here.reason}"
+    if away and offer.spec.check is None:
+        return BackendReport(name=name, reason=away)
+    is_whole: bool | None = False
     try:
         if not check_model(host, offer, StagePlan(model=folder)):
-            return BackendReport(name=name, reason="this backend tells only when it loads the model")
-        is_whole = True
+            return BackendReport(name=name, reason=away or "this backend tells only when it loads the model")
+        is_whole = None if away else True
         for layers in ranges if "stage" in offer.spec.opens else ():
             check_model(host, offer, StagePlan(model=folder, layers=layers))
     except ParallaxError as error:
-        return BackendReport(name=name, whole=is_whole, stages=False, reason=error.message, hint=error.hint)
+        reason = "; ".join(filter(None, (away, error.message)))
+        return BackendReport(name=name, whole=is_whole, stages=False, reason=reason, hint=error.hint)
+    if away:
+        return BackendReport(name=name, reason=f"{away}; it has this family, and splits it, by what is recorded of it")
     return BackendReport(name=name, whole=True, stages=bool(ranges) and "stage" in offer.spec.opens)

@@ -30,15 +30,15 @@ class AnswerParser:
     White space around the marks of reasoning and calls belongs to the marks.
     """
 
-    thinking: ClassVar[tuple[str, str]] = THINK
+    thinking: tuple[str, str] = THINK
     """The marks that open and close the reasoning."""
-    openers: ClassVar[tuple[str, ...]] = ()
+    openers: tuple[str, ...] = ()
     """The marks that open calls."""
     thought_label: ClassVar[str] = ""
     """The text after the mark that opens the reasoning, if there is one."""
     answer_marks: ClassVar[tuple[str, ...]] = ()
     """The marks around the answer after the reasoning, of formats that have them."""
-    written_openers: ClassVar[tuple[str, ...]] = ()
+    written_openers: tuple[str, ...] = ()
     """Those of them that a grammar has; empty: all."""
 
     def __init__(self) -> None:

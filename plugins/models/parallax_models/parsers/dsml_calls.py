@@ -28,7 +28,7 @@ class DsmlParser(XmlCallParser):
     Source: ``encoding_dsv32.py`` of deepseek-ai/DeepSeek-V3.2.
     """
 
-    openers = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
+    openers: tuple[str, ...] = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
     call, call_end = ('<｜DSML｜invoke name="', '">'), "</｜DSML｜invoke>"
     key = ('<｜DSML｜parameter name="', '"')
 
@@ -66,6 +66,23 @@ class DsmlParser(XmlCallParser):
                 return True
             writer.add(VALUE_END)
         return False
+
+
+class DeepseekV4Parser(DsmlParser):
+    """DeepSeek-V4: DSML in a section named ``tool_calls``, whose tag it misspells at times.
+
+    Source: ``vllm/parser/deepseek_v4.py`` and ``vllm/tokenizers/deepseek_v4_encoding.py`` of vLLM 0.32.0.
+    """
+
+    openers = ("<｜DSML｜tool_calls>", "<｜DSML｜toolcalls>", "<｜DSML｜tool>")
+    written_openers = ("<｜DSML｜tool_calls>",)
+
+    def read_calls(self, mark: str) -> Reading[bool]:
+        """See `AnswerParser.read_calls`."""
+        has_call = yield from super().read_calls(mark)
+        if mark not in self.written_openers:
+            yield from self.text.expect_after_space("</｜DSML｜tool_calls>")
+        return has_call
 
 
 def _write_argument(grammar: AnswerGrammar, key: str, schema: Any, shared: dict[str, Any]) -> str:  # noqa: ANN401

@@ -9,6 +9,7 @@ from parallax_core.api import ParserSpec, Ref
 THINK_TOKENS = ("<think>", "</think>")
 THINK_END = "</think>\n\n"
 SEED_THINK = ("<seed:think>", "</seed:think>")
+M3_THINK = ("<mm:think>", "</mm:think>")
 CALL_TOKENS = ("<tool_call>", "</tool_call>")
 HARMONY_TOKENS = ("start", "end", "message", "channel", "constrain", "return", "call")
 GEMMA_TOKENS = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>')
@@ -86,6 +87,29 @@ FORMATS = (
         "DeepSeek V3.2, and later models that write DSML",
         "dsml_calls:DsmlParser",
         ("<｜DSML｜", "invoke name="),
+    ),
+    _offer(
+        "deepseek_v4",
+        "DeepSeek-V4",
+        "dsml_calls:DeepseekV4Parser",
+        ("<｜DSML｜", "invoke name=", "tool_calls>"),
+    ),
+    ParserSpec(
+        name="minimax_m3",
+        summary="MiniMax M3",
+        factory=Ref("parallax_models.parsers.nested_calls:MinimaxM3Parser"),
+        template_marks=("]<]minimax[>[", "<invoke name="),
+        special_tokens=M3_THINK,
+        reasoning_end="</mm:think>",
+        reasoning_marks=M3_THINK,
+    ),
+    ParserSpec(
+        name="hy_v4",
+        summary="Hy4",
+        factory=Ref("parallax_models.parsers.suffixed_calls:HyV4Parser"),
+        template_marks=("<tool_calls", "<tool_call", "<arg_key", "<arg_value"),
+        special_tokens=THINK_TOKENS,
+        may_force_calls=False,
     ),
     _offer("nemotron", "Nemotron-H and Nemotron Nano 2", "json_lists:NemotronParser", ("<TOOLCALL>", "</TOOLCALL>")),
     _offer(

@@ -33,7 +33,7 @@ class XmlCallParser(AnswerParser):
     """The mark between the name of an argument and its value, if there is one."""
     value_ends: tuple[str, ...] = ()
     """The marks that end a value."""
-    value_marks: ClassVar[ValueMarks]
+    value_marks: ValueMarks
     """What a grammar has around a value."""
 
     def write_call(self, grammar: AnswerGrammar, name: str) -> str:
@@ -50,14 +50,18 @@ class XmlCallParser(AnswerParser):
         ]
         parts += [grammar.text(self.call[1])] if self.call[1] else []
         for key, value, is_required in arguments:
-            argument = f"{self._write_key(grammar, quote(key))} {value}"
+            argument = " ".join([self._write_key(grammar, quote(key)), value, *filter(None, [self.write_key_end(key)])])
             if _can_read(key):
                 parts.append(argument if is_required else f"({argument})?")
             elif is_required:
                 raise InvalidRequest(f"the argument {key[:100]!r} cannot be named", name)
-        if other:
+        if other and not self.write_key_end("x"):
             parts.append(f"({self._write_key(grammar, ANY_KEY)} {other}){{0,{MOST_KEYS}}}")
         return " ".join([*parts, grammar.mark(self.call_end)])
+
+    def write_key_end(self, key: str) -> str:  # noqa: ARG002 -- for formats that have one
+        """Return the grammar of the name of an argument after its value, in formats that repeat it; empty: none."""
+        return ""
 
     def _write_key(self, grammar: AnswerGrammar, key: str) -> str:
         begin, end = self.key
@@ -106,8 +110,8 @@ class Qwen3CoderParser(XmlCallParser):
     Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct.
     """
 
-    openers: ClassVar[tuple[str, ...]] = ("<tool_call>", "<function=")
-    written_openers: ClassVar[tuple[str, ...]] = ("<tool_call>",)
+    openers: tuple[str, ...] = ("<tool_call>", "<function=")
+    written_openers: tuple[str, ...] = ("<tool_call>",)
     call, call_end = ("<function=", ">"), "</function>"
     key = ("<parameter=", ">")
     value_ends = ("\n</parameter>", "</parameter>")

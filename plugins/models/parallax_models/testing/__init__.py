@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from parallax_core.api import LayerRange, StagePlan, read_object
 from parallax_core.api.cli import PluginHost
 from parallax_core.testing.model import ModelConformance
+from parallax_models.testing.stages import CutModel, check_closure, check_planes, check_pools
 
 SIZES = {
     "head_dim": 8,
@@ -63,6 +65,21 @@ class FamilyConformance(ModelConformance):
         for layers in (None, LayerRange(0, count // 2), LayerRange(count // 2, count)):
             plan = StagePlan(model=folder, layers=layers, dtype="float32", memory_fraction=0.001)
             backend.open_stage(plan).close()
+
+    def test_stages_do_what_the_adapter_says(self, tmp_path: Path) -> None:
+        """Planes, pools and tensors of stages on the torch backend, wherever they begin; see `stages`."""
+        backend: Any = PluginHost.prepare().backends().get("torch").spec.factory.load()()
+        brought = self.spec.blocks.get("torch")
+        blocks = brought.load() if brought else None
+        for folder in self.make_checkpoints(tmp_path):
+            model = CutModel(
+                folder=folder,
+                adapter=self.adapter,
+                open_stage=lambda plan: backend.open_stage(replace(plan, blocks=blocks)),
+            )
+            check_planes(model)
+            check_pools(model)
+            check_closure(model, tmp_path / f"stages of {folder.name}")
 
 
 def shrink(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""The families that SGLang has, and those that its own stages cannot hold. Imports no SGLang.
+
+Of SGLang 0.5.23: the classes that its model files name in ``EntryClass``, and whether their ``forward`` takes
+``pp_proxy_tensors``, as the sources in its wheel have it. Of a class that it has not, SGLang tries the code of
+transformers, of which nothing is recorded.
+"""
+
+from __future__ import annotations
+
+from parallax_core.api import StagePlan, Unsupported, check_plain_stage, read_config
+
+RELEASE = "0.5.23"
+PLAIN = frozenset(
+    {
+        "DeepseekV2ForCausalLM",
+        "DeepseekV32ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "DeepseekV4ForCausalLM",
+        "Exaone4ForCausalLM",
+        "Gemma4ForCausalLM",
+        "Glm4ForCausalLM",
+        "Glm4MoeForCausalLM",
+        "Glm4MoeLiteForCausalLM",
+        "GlmMoeDsaForCausalLM",
+        "GptOssForCausalLM",
+        "GraniteMoeHybridForCausalLM",
+        "KimiLinearForCausalLM",
+        "Llama4ForCausalLM",
+        "LlamaForCausalLM",
+        "MiniMaxM2ForCausalLM",
+        "Ministral3ForCausalLM",
+        "MistralForCausalLM",
+        "MixtralForCausalLM",
+        "NemotronHForCausalLM",
+        "Phi3ForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5MoeForCausalLM",
+        "Step3p5ForCausalLM",
+    }
+)
+"""With support for pipelines; some have states or windows, which their adapters say."""
+UNSPLIT = frozenset(
+    {
+        "Ernie4_5_MoeForCausalLM",
+        "FalconH1ForCausalLM",
+        "Gemma2ForCausalLM",
+        "Gemma3ForCausalLM",
+        "GraniteForCausalLM",
+        "HYV4ForCausalLM",
+        "HunYuanDenseV1ForCausalLM",
+        "HunYuanMoEV1ForCausalLM",
+        "Lfm2ForCausalLM",
+        "Lfm2MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+    }
+)
+"""Without support for pipelines."""
+SEEING = frozenset(
+    f"{name}ForConditionalGeneration"
+    for name in (
+        "Gemma4",
+        "Glm5Next",
+        "Llama4",
+        "MiniMaxM3Sparse",
+        "Mistral3",
+        "Qwen3_5",
+        "Qwen3_5Moe",
+        "Qwen4Exp",
+        "Step3p7",
+    )
+)
+"""With inputs other than text."""
+HINT = "serve the model whole: --backend sglang without --stages and --layers"
+
+
+def check_family(plan: StagePlan) -> bool:
+    """Tell whether SGLang runs the layers of a plan; see `parallax_core.api.BackendSpec.check`."""
+    names = [str(name) for name in read_config(plan.model).get("architectures") or ()]
+    family, found = ", ".join(names), set(names)
+    if plan.layers is not None:
+        if found & UNSPLIT:
+            raise Unsupported(f"SGLang {RELEASE} does not split {family}: it has no support for pipelines", HINT)
+        if found & SEEING:
+            raise Unsupported(f"{family} has inputs other than text, which a stage on SGLang does not support", HINT)
+        check_plain_stage(plan, plan.layers, "SGLang")
+        if plan.shape and any(layer.window for layer in plan.shape.layers):
+            message = f"{family} has sliding windows with a KV cache of their own, which a stage on SGLang lacks"
+            raise Unsupported(message, HINT)
+    return bool(found & (PLAIN | UNSPLIT | SEEING))

@@ -1,0 +1,59 @@
+"""What is recorded of vLLM's families: those that its stages cannot hold are refused by name, without vLLM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parallax_backend_vllm.families import ABSENT, HYBRID, PLAIN, SEEING, check_family
+from parallax_core.api import LayerRange, StagePlan, Unsupported
+from parallax_core.testing.blocks import bring_blocks
+from parallax_models.plugin import parallax_register_models
+from tests.support.checkpoints import save_family
+
+HALF = LayerRange(0, 2)
+
+
+def make_plan(folder: Path, name: str, layers: LayerRange | None = None) -> StagePlan:
+    (folder / "config.json").write_text(json.dumps({"architectures": [name]}))
+    return StagePlan(model=folder, layers=layers)
+
+
+def test_every_family_of_ours_is_recorded_once() -> None:
+    ours = {name for spec in parallax_register_models() for name in spec.architectures}
+    groups = PLAIN, HYBRID, SEEING, ABSENT
+    assert frozenset().union(*groups) == ours
+    assert sum(map(len, groups)) == len(ours)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Qwen3NextForCausalLM", "Qwen3NextForCausalLM has recurrent states, which a stage on vLLM"),
+        ("Qwen3_5ForConditionalGeneration", "Qwen3_5ForConditionalGeneration has inputs other than text"),
+    ],
+)
+def test_family_that_stages_cannot_hold_runs_whole(name: str, said: str, tmp_path: Path) -> None:
+    assert check_family(make_plan(tmp_path, name))
+    with pytest.raises(Unsupported, match=said) as caught:
+        check_family(make_plan(tmp_path, name, HALF))
+    assert "--backend vllm without --stages" in caught.value.hint
+
+
+def test_family_that_vllm_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match=r"vLLM 0.32.0 has no model for the architecture MiniMaxM3VLForCausalLM"):
+        check_family(make_plan(tmp_path, "MiniMaxM3VLForCausalLM"))
+
+
+def test_of_other_families_nothing_is_told(tmp_path: Path) -> None:
+    assert not check_family(make_plan(tmp_path, "NobodyForCausalLM", HALF))
+    assert check_family(make_plan(tmp_path, "LlamaForCausalLM", HALF))
+
+
+def test_border_of_a_family_counts(tmp_path: Path) -> None:
+    save_family("hy_v4", tmp_path)
+    plan = bring_blocks(StagePlan(model=tmp_path, layers=HALF), "vllm")
+    with pytest.raises(Unsupported, match=r"stage on vLLM cannot hold layers 0-2 of HYV4ForCausalLM: hidden states of"):
+        check_family(plan)
