@@ -17,6 +17,7 @@ from parallax_core.server.hosting import HostedModel
 from parallax_core.server.json_pieces import HOLE, as_json, join_pieces, write_list, write_lists, write_object
 from parallax_core.server.json_response import respond, respond_with
 from parallax_core.server.logprobs import TokenWriter, write_numbers
+from parallax_core.server.methods import has_path
 from parallax_core.server.model_errors import ChangeRefused, explain
 from parallax_core.server.openapi import (
     describe_answer,
@@ -75,6 +76,7 @@ __all__ = [
     "error_response",
     "explain",
     "find_request_id",
+    "has_path",
     "is_full",
     "join_pieces",
     "list_ids",

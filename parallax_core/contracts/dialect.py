@@ -59,6 +59,13 @@ class Dialect:
     awaited, before they are stopped. If it raises, that is logged, and the server goes on. None: nothing runs."""
     close: Callable[[], Awaitable[None]] | None = None
     """Closes what it has opened; called once, when the models and the connections have ended."""
+    path_middleware: Callable[[Any], Any] | None = None
+    """Makes ASGI middleware of the application that comes next. It sees every request of the server, and may correct
+    its path: nothing has been decided by the path yet. None: there is none."""
+    body_middleware: Callable[[Any], Any] | None = None
+    """Makes ASGI middleware that sees every request which its client may make, whichever route it is for, and may
+    decode its body. That is limited as it was sent: what comes of it has to keep to
+    `ServerOptions.max_body_bytes`, too. None: there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Any
 
@@ -14,9 +15,7 @@ from parallax_core.contracts.surface import needs_role
 from parallax_core.plugins.host import PluginHost
 from parallax_core.server.access_log import REQUEST_ID, AccessLog
 from parallax_core.server.auth import KeyCheck
-from parallax_core.server.base_url import BaseUrls
 from parallax_core.server.body_limit import BodyLimit
-from parallax_core.server.content_encoding import ContentEncoding
 from parallax_core.server.dialects import ServedDialects
 from parallax_core.server.drain import Drain, DrainMiddleware
 from parallax_core.server.error_forms import REQUEST_ID as OTHER_REQUEST_ID
@@ -62,19 +61,26 @@ def make_app(models: ServedModels, options: ServerOptions, drain: Drain, plugins
         app.include_router(router, dependencies=[Depends(note_unused)])
     app.state.roles.add_own(own)
     app.include_router(own, dependencies=[Depends(note_unused)])
+    app.add_middleware(ModelReleases)
+    app.add_middleware(IgnoredFieldsHeader, is_lenient=options.is_lenient)
+    _add_all(app, (each.body_middleware for each in dialects.opened))
     _add_options(app, options, drain)
     app.add_middleware(ErrorFormMiddleware, forms=forms)
-    app.add_middleware(BaseUrls)
+    _add_all(app, (each.path_middleware for each in dialects.opened))
     app.add_middleware(HeadRequests)
     app.add_middleware(AccessLog, count_error=models.meters.count_error, logs_bodies=options.logs_bodies)
     return app
 
 
+def _add_all(app: FastAPI, given: Iterable[Callable[[Any], Any] | None]) -> None:
+    """Add the middleware of dialects, the first one innermost."""
+    for middleware in given:
+        if middleware is not None:
+            app.add_middleware(middleware)
+
+
 def _add_options(app: FastAPI, options: ServerOptions, drain: Drain) -> None:
     """Add the middleware that may refuse a request, from the innermost to the outermost."""
-    app.add_middleware(ModelReleases)
-    app.add_middleware(IgnoredFieldsHeader, is_lenient=options.is_lenient)
-    app.add_middleware(ContentEncoding, limit=options.max_body_bytes)
     app.add_middleware(BodyLimit, limit=options.max_body_bytes)
     app.add_middleware(ReadTimeout, drain=drain, limit_s=options.request_s)
     app.add_middleware(DrainMiddleware, drain=drain)

@@ -21,7 +21,6 @@ from parallax_core.base.errors import (
     Unavailable,
     UnknownName,
 )
-from parallax_core.server.base_url import find_meant
 from parallax_core.server.body_messages import UnknownModel, UnknownPart
 from parallax_core.server.error_body import error_body
 from parallax_core.server.error_forms import ErrorForms, find_request_id, is_below
@@ -53,6 +52,10 @@ DISTRIBUTIONS = {
     "/v1/stop_request": OPENAI,
 }
 """The distributions of this project with the routes below a path, which the user may not have installed."""
+API = "/v1"
+"""The path prefix of most routes."""
+MOST_SEGMENTS = 16
+"""The largest number of segments at the end of a path that may be a route."""
 GONE = 499
 """The logged status of a request whose client disconnected, as in nginx."""
 
@@ -115,7 +118,7 @@ async def _on_http(http: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status, scope = error.status_code, http.scope
     if status == NOT_FOUND and not has_path(scope, scope["path"]):
-        meant = find_meant(scope)
+        meant = _find_meant(scope)
         body = error_body(status, _explain_path(scope, meant), code="not_found")
         forms: ErrorForms = http.app.state.error_forms
         if form := forms.find(meant or "") or forms.find_by_header(scope):
@@ -135,6 +138,17 @@ def explain_absence(path: str) -> str:
     """Return the remedy for a path that a distribution of this project would serve."""
     missing = next(name for above, name in DISTRIBUTIONS.items() if is_below(path, above))
     return f"{path} is not served here: it comes with {missing}; install it: pip install {missing}"
+
+
+def _find_meant(scope: Scope) -> str | None:
+    """Return a route that the end of an unknown request path names, or None."""
+    segments = [each for each in scope["path"].lower().split("/") if each][-MOST_SEGMENTS:]
+    for begin in range(len(segments)):
+        path = "/" + "/".join(segments[begin:])
+        for each in (path, API + path):
+            if has_path(scope, each):
+                return each
+    return None
 
 
 def _explain_path(scope: Scope, meant: str | None) -> str:

@@ -29,7 +29,7 @@ from parallax_core.server.drain import Drain
 from parallax_core.server.error_body import TYPES
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.served_models import ServedModels
-from parallax_core.testing.asgi import send_request
+from parallax_core.testing.asgi import make_scope, send_request
 from parallax_core.testing.promise import broken
 
 ALONE = "It is read in a process of its own, which imports nothing else of the dialect"
@@ -42,6 +42,7 @@ WRITES = "Returns the status and the body for a status, the error in OpenAI's fo
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 MEASURES = "One that raises is logged, and not asked again"
 RUNS = "It is cancelled, and its end awaited, before they are stopped"
+PASSES = "It sees every request of the server, and may correct its path"
 CLOSES = "Closes what it has opened; called once, when the models and the connections have ended"
 
 TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}>"
@@ -167,6 +168,16 @@ class DialectConformance:
 
         asyncio.run(run())
 
+    def test_middleware_passes_on_what_is_right(self) -> None:
+        """A request to a route reaches it as it was sent, and so does what is no request of HTTP."""
+        opened, sent = self._open(), b'{"plain": "body"}'
+        routes = SimpleNamespace(routes=[route for router in opened.routers for route in router.routes])
+        for middleware in filter(None, (opened.path_middleware, opened.body_middleware)):
+            for scope in ({"type": "lifespan"}, *(make_scope("POST", body.path) for body in self.spec.bodies.values())):
+                got = asyncio.run(pass_through(middleware, {**scope, "app": routes}, sent))
+                wanted = [(scope.get("path"), sent)]
+                assert got == wanted, broken(f"{wanted} to {scope['type']} comes through as {got}", PASSES)
+
     def _open(self) -> Dialect:
         return self.spec.open.load()(ServedModels(), ServerOptions())
 
@@ -195,6 +206,21 @@ class DialectConformance:
                 fault = f"reading a body of the kind {kind!r} raised {type(error).__name__}: {error}"
                 raise AssertionError(broken(fault, REFUSES)) from error
         return found
+
+
+async def pass_through(middleware: Any, scope: dict[str, Any], body: bytes) -> list[tuple[str | None, bytes]]:  # noqa: ANN401
+    """Return the path and the body of each call of what middleware wraps, for one call of it with a body."""
+    got: list[tuple[str | None, bytes]] = []
+
+    async def inner(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401 -- as ASGI has it
+        del send
+        got.append((scope.get("path"), (await receive())["body"]))
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    await middleware(inner)(scope, receive, None)
+    return got
 
 
 def write_tokenizer(folder: Path) -> ModelTokenizer:

@@ -165,6 +165,42 @@ def open_failing(models: object, options: object) -> Dialect:
     return Dialect(routers=(make_router(),), run=run)
 
 
+def wrap_all(app: Any) -> Any:
+    """Return middleware that moves every request elsewhere."""
+    return lambda scope, receive, send: app({**scope, "path": "/v1/elsewhere"}, receive, send)
+
+
+def wrap_requests(app: Any) -> Any:
+    """Return middleware that knows of requests alone."""
+
+    async def pass_on(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await app(scope, receive, send)
+
+    return pass_on
+
+
+def wrap_bodies(app: Any) -> Any:
+    """Return middleware that empties every body."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    return lambda scope, _, send: app(scope, receive, send)
+
+
+def open_moving(models: object, options: object) -> Dialect:
+    return Dialect(routers=(make_router(),), path_middleware=wrap_all)
+
+
+def open_swallowing(models: object, options: object) -> Dialect:
+    return Dialect(routers=(make_router(),), path_middleware=wrap_requests)
+
+
+def open_emptying(models: object, options: object) -> Dialect:
+    return Dialect(routers=(make_router(),), body_middleware=wrap_bodies)
+
+
 class AnyBody(CompletionRequest):
     """A schema that takes every field."""
 
@@ -207,6 +243,14 @@ def test_kit_passes_a_good_dialect() -> None:
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_jammed")), "test_dialect_closes", "did not close"),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_stubborn")), "test_dialect_runs_until_cancelled", "not ended"),
         (replace(GoodKit.spec, open=Ref(f"{HERE}:open_failing")), "test_dialect_runs_until_cancelled", "ZeroDivision"),
+        *(
+            (
+                replace(GoodKit.spec, open=Ref(f"{HERE}:{name}")),
+                "test_middleware_passes_on_what_is_right",
+                "comes through",
+            )
+            for name in ("open_moving", "open_swallowing", "open_emptying")
+        ),
     ],
 )
 def test_kit_catches_a_planted_fault(spec: DialectSpec, test: str, reason: str) -> None:

@@ -12,15 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "parallax_core": 38_740,
-    "parallax_core/testing": 11_130,
+    "parallax_core": 38_560,
+    "parallax_core/testing": 11_150,
     "tests": 80_000,
     "docs/examples": 1_610,
     "benchmarks": 8_190,
     "labs": 2_500,
     "plugins/api_anthropic": 2_400,
     "plugins/api_embeddings": 600,
-    "plugins/api_openai": 2_000,
+    "plugins/api_openai": 2_330,
     "plugins/api_responses": 5_880,
     "plugins/api_tokenize": 500,
     "plugins/backend_mlx": 10_800,

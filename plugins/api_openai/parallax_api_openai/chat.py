@@ -6,11 +6,13 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import fastapi
 from fastapi.responses import Response
 
+from parallax_api_openai.base_urls import BaseUrls
 from parallax_api_openai.chat_replies import (
     ChatChoice,
     ChatChunk,
@@ -19,6 +21,7 @@ from parallax_api_openai.chat_replies import (
     ChatReply,
     ChatStopReason,
 )
+from parallax_api_openai.content_encoding import ContentEncoding
 from parallax_api_openai.events import stream_chunks
 from parallax_api_openai.fingerprint import make_fingerprint
 from parallax_api_openai.message import MessageParts, write_delta
@@ -159,9 +162,9 @@ def write_chat_logprobs(entries: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
-    """Return the dialect for a server."""
-    del options
-    return Dialect(routers=(make_router(models),))
+    """Return the dialect for a server, with what clients of OpenAI's API rely on at each path."""
+    inflate = partial(ContentEncoding, limit=options.max_body_bytes)
+    return Dialect(routers=(make_router(models),), path_middleware=BaseUrls, body_middleware=inflate)
 
 
 def make_router(models: ServedModels) -> fastapi.APIRouter:

@@ -103,7 +103,7 @@ def make_router(path: str, folder: Path) -> fastapi.APIRouter:
 
     @needs_role(None)
     async def show_file(http: fastapi.Request, name: str) -> Response:
-        return await files.find(name, http.scope)
+        return await files.find(name or "index.html", http.scope)
 
     for place, answer in ((path, show_page), (f"{path}/{{name:path}}", show_file)):
         router.add_api_route(place, answer, methods=["GET", "HEAD"], include_in_schema=False)

@@ -7,21 +7,18 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parallax_core.server.methods import has_path
+from parallax_core.api.dialect import has_path
 
 API = "/v1"
 """The path prefix of most routes, at the end of OpenAI clients' base URLs."""
 MOST_KNOWN, LONGEST_KNOWN = 256, 128
 """The number of paths whose routes are remembered, and the largest number of characters of such a path."""
-MOST_SEGMENTS = 16
-"""The largest number of segments at the end of a path that may be a route."""
 
 
 class BaseUrls:
     """Middleware that corrects the path of a request whose client has another base URL, if one route can be meant.
 
-    It corrects slashes that are too many, and ``/v1`` that is missing or there twice. It has to come before all
-    middleware that decides by the path.
+    It corrects slashes that are too many, and ``/v1`` that is missing or there twice.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -54,14 +51,3 @@ def list_corrections(path: str) -> Iterator[str]:
     bare = re.sub(rf"^(?:{API}(?=/|$))+", "", clean)
     yield API + bare
     yield bare or "/"
-
-
-def find_meant(scope: Scope) -> str | None:
-    """Return a route that the end of an unknown request path names, or None."""
-    segments = [each for each in scope["path"].lower().split("/") if each][-MOST_SEGMENTS:]
-    for begin in range(len(segments)):
-        path = "/" + "/".join(segments[begin:])
-        for each in (path, API + path):
-            if has_path(scope, each):
-                return each
-    return None
