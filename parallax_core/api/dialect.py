@@ -31,6 +31,7 @@ from parallax_core.server.openapi import (
 from parallax_core.server.options import ServerOptions
 from parallax_core.server.response import ResponseFlow, SseResponse, TokenCounts, WholeResponse, answer_whole
 from parallax_core.server.response_models import ModelReply, ResponseModel
+from parallax_core.server.served_adapters import ServedAdapter
 from parallax_core.server.served_models import ModelEntry, ServedModels, describe_model, list_ids
 from parallax_core.server.service import Service
 from parallax_core.server.sse import write_named
@@ -52,6 +53,7 @@ __all__ = [
     "RequestMeter",
     "ResponseFlow",
     "ResponseModel",
+    "ServedAdapter",
     "ServedModels",
     "ServerMeter",
     "ServerOptions",

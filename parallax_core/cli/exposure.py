@@ -35,6 +35,7 @@ def make_options(settings: ServeSettings) -> ServerOptions:
         max_output_tokens=settings.max_output_tokens,
         min_priority=settings.min_priority,
         served_names=settings.served_model_name,
+        adapters=settings.adapter,
         cors_origins=settings.cors_origin,
         tls_cert=settings.tls_cert,
         tls_key=settings.tls_key,

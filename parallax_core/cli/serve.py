@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from parallax_core.base import log
+from parallax_core.base.errors import UsageError
 from parallax_core.base.offline import go_offline
 from parallax_core.base.private_folder import make_private_folder
 from parallax_core.cli.command import new_app
@@ -171,6 +172,8 @@ async def _run(
     models.find_plan = replicas.find_plan
     models.add_loading(deployment.model_id, plan.model, replicas.first)
     app = make_app(models, options, drain, context.plugins)
+    if options.adapters and not models.adapters:
+        raise UsageError("no installed plugin loads LoRA adapters", "pip install parallax-adapters")
     show_notes = extend_app(app, models, context.plugins)
 
     async with deployment.nodes_joining() as listening, replicas.running(listening), _shown(context, models):

@@ -69,6 +69,14 @@ class ServerSettings(ServerTuning):
         ),
         MODEL,
     ] = ()
+    adapter: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Serve a LoRA adapter from a folder as a model of this name; may be repeated.",
+            extra={"metavar": "NAME=PATH"},
+        ),
+        MODEL,
+    ] = ()
     max_concurrent: Annotated[
         int, Meta(description="The most concurrent requests per key; 0: no limit.", ge=0, extra={"metavar": "N"}), HTTP
     ] = 0

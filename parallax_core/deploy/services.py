@@ -51,6 +51,7 @@ class ServiceMaker:
             backlog=deployment.pipeline.backlog,
             parser=deployment.parser,
             options=self._options,
+            adapters=self.models.adapters,
         )
         return service, router
 

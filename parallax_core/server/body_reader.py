@@ -80,7 +80,7 @@ class BodyReader:
             raise BackendFailed(message, "the server's log has the details")
         schema, read = self.bodies[ask.kind]
         body = read_body(_rewrite(ask), schema)
-        names = (*ask.names, self.model_id)
+        names = tuple(dict.fromkeys((*ask.names, self.model_id)))
         body.model = body.model or names[0]
         if body.model not in names:
             known = ", ".join(map(repr, names))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,8 @@ class ServerOptions:
     """What clients may call the first model besides its id."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """What clients may call models besides their ids: the id of the model by each such name."""
+    adapters: Sequence[str] = ()
+    """The LoRA adapters that are served from the start, each as ``NAME=PATH``; for the plugin that loads them."""
     tls_cert: Path | None = None
     """A certificate chain in PEM."""
     tls_key: Path | None = None

@@ -48,7 +48,9 @@ class ModelReply(ResponseModel, kw_only=True):
 
     id: str
     root: str
-    """The id of the model that answers, if ``id`` is another of its names."""
+    """The id of the model that answers, if ``id`` is another of its names; of a LoRA adapter, its folder."""
+    parent: str | UnsetType = UNSET
+    """Of a LoRA adapter, the id of its base model; absent otherwise."""
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "parallax"

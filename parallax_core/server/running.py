@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from parallax_core.server.response import ResponseFlow
@@ -15,6 +16,11 @@ class RunningFlows:
 
     def __len__(self) -> int:
         return len(self._flows)
+
+    def count_adapters(self) -> Counter[str]:
+        """Return the number of running requests by `Request.adapter`."""
+        flows = {id(flow): flow for flows in self._flows.values() for flow in flows}.values()
+        return Counter(flow.reading.request.adapter for flow in flows if flow.reading is not None)
 
     def add(self, flow: ResponseFlow, client: bytes, ids: Collection[str]) -> None:
         """Add a flow until it is closed; a client may use an id for several."""

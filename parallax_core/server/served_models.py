@@ -31,6 +31,7 @@ from parallax_core.server.model_name import find_model
 from parallax_core.server.quota import Quota
 from parallax_core.server.response import while_connected
 from parallax_core.server.response_models import ModelReply
+from parallax_core.server.served_adapters import ServedAdapter, ServedAdapters
 from parallax_core.server.service import Service
 
 RANKS: dict[ModelState, int] = {"ready": 0, "loading": 1, "draining": 2, "unloaded": 3}
@@ -100,6 +101,8 @@ class ServedModels:
     """What clients may call models besides their ids; see `ServerOptions.aliases`."""
     bodies: dict[str, tuple[str, str]] = field(default_factory=dict)
     """What reads each kind of body; see `ReaderSetup.bodies`."""
+    adapters: ServedAdapters = field(default_factory=dict)
+    """The LoRA adapters that clients may name as models, by name; an id or another name of a model goes first."""
     collectors: list[Collector] = field(default_factory=list)
     """Collect the metrics of dialects, for the one that shows metrics."""
     known: dict[str, ModelEntry] = field(default_factory=dict)
@@ -231,8 +234,16 @@ class ServedModels:
         raise UnknownModel(f"the model {model_id!r} does not exist", f"this server has {names}")
 
     def look_up(self, model_id: str) -> ModelEntry | None:
-        """Return the model of an id or of another name, or None if this server does not know it; an id goes first."""
-        return self.known.get(model_id) or self.known.get(self.aliases.get(model_id, ""))
+        """Return the model of an id, else of another name, else of an adapter; None if this server does not know it."""
+        if (found := self.known.get(model_id) or self.known.get(self.aliases.get(model_id, ""))) is not None:
+            return found
+        adapter = self.adapters.get(model_id)
+        return None if adapter is None else self.known.get(adapter.model_id)
+
+    def describe_adapters(self, created: int) -> list[ModelReply]:
+        """Return the adapters in OpenAI's form, as vLLM lists them; ``created`` as for `describe_model`."""
+        found = [(self.known.get(each.model_id), each) for each in self.adapters.values()]
+        return [describe_model(known, created, each.name, each) for known, each in found if known is not None]
 
     def list_names(self, known: ModelEntry) -> list[str]:
         """Return the names that clients may call a model, the last of which is its id."""
@@ -274,17 +285,22 @@ def _release(known: ModelEntry) -> None:
     known.num_requests -= 1
 
 
-def describe_model(known: ModelEntry, created: int, name: str = "") -> ModelReply:
+def describe_model(known: ModelEntry, created: int, name: str = "", adapter: ServedAdapter | None = None) -> ModelReply:
     """Return a model in OpenAI's form.
 
     Args:
         known: the model.
         created: the start of the server, in seconds since 1970.
         name: the name by which the client knows it; empty: its id.
+        adapter: describe this adapter of the model; None: the model itself.
     """
     if known.hosted is None:
-        return ModelReply(id=name or known.id, root=known.id, created=created, status=known.status)
-    return msgspec.structs.replace(known.hosted.service.describe(known.status), id=name or known.id)
+        reply = ModelReply(id=known.id, root=known.id, created=created, status=known.status)
+    else:
+        reply = known.hosted.service.describe(known.status)
+    if adapter is not None:
+        return msgspec.structs.replace(reply, id=adapter.name, root=adapter.root, parent=known.id)
+    return msgspec.structs.replace(reply, id=name or known.id)
 
 
 class ModelReleases:

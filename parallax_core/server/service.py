@@ -43,6 +43,7 @@ from parallax_core.server.reasoning_limit import ReasoningLimit
 from parallax_core.server.response import ResponseFlow, while_connected
 from parallax_core.server.response_models import ModelCapability, ModelReply, ModelStatus
 from parallax_core.server.running import RunningFlows
+from parallax_core.server.served_adapters import ServedAdapters, find_key, list_adapter_names
 from parallax_core.server.unknown_fields import IGNORED, LEFT_OUT
 
 Supply = Callable[[bytes], Awaitable[bytes]]
@@ -72,6 +73,8 @@ class Service:
     """The answers that are being generated."""
     options: ServerOptions = field(default_factory=ServerOptions)
     """The options of the server."""
+    adapters: ServedAdapters = field(default_factory=dict)
+    """The LoRA adapters of the server, by name; those of other models too."""
 
     async def read(
         self, kind: str, http: fastapi.Request, extra: bytes = b"", supply: Supply | None = None
@@ -170,7 +173,7 @@ class Service:
         return flow
 
     def _complete(self, reading: ParsedBody, http: fastapi.Request) -> ParsedBody:
-        """Return the request completed by its context: the client, the owner of cache and pins, and the timeout.
+        """Return the request completed by its context: adapter, client, owner of cache and pins, and timeout.
 
         A program that submits requests of its own clients to an engine does the same.
         """
@@ -178,7 +181,8 @@ class Service:
         pin = request.pin and replace(request.pin, owner=client)
         salt = self.salts.derive(http.scope, request.salt)
         timeout_s = self.options.default_timeout_s if request.timeout_s is None else request.timeout_s
-        request = replace(request, client=client, pin=pin, salt=salt, timeout_s=timeout_s)
+        adapter = find_key(self.adapters, reading.form.model)
+        request = replace(request, client=client, pin=pin, salt=salt, timeout_s=timeout_s, adapter=adapter)
         return msgspec.structs.replace(reading, request=request)
 
     def _limit_reasoning(self, reading: ParsedBody) -> Engine:
@@ -208,7 +212,7 @@ class Service:
             client=self.quota.identify(http),
             is_lenient=IGNORED.get() is not None,
             max_length=self.find_max_length(),
-            names=self.names,
+            names=self._list_names(),
             extra=extra,
             reader=http.app.state.rewriters.get(http.scope["path"], ""),
         )
@@ -222,6 +226,11 @@ class Service:
             raise answer.content.as_error()
         assert not isinstance(answer.content, MoreNeeded)
         return answer.content
+
+    def _list_names(self) -> tuple[str, ...]:
+        """Return what a request may call it, or one of its adapters; the first is its name in answers without one."""
+        adapters = list_adapter_names(self.adapters, self.model_id)
+        return (*(self.names or (self.model_id,)), *adapters) if adapters else self.names
 
     @cached_property
     def names(self) -> tuple[str, ...]:

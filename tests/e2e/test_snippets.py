@@ -42,6 +42,7 @@ HERE = "http://127.0.0.1:8000"
 OTHERS = {"torch", "openai", "ollama"}
 """What pages install besides the distributions of this project."""
 INSTALLED = {
+    "parallax-adapters",
     "parallax-api-anthropic",
     "parallax-api-embeddings",
     "parallax-api-openai",

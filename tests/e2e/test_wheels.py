@@ -77,6 +77,7 @@ def test_installed_commands_answer(run: Run) -> None:
 def test_installed_plugins_are_loaded(run: Run) -> None:
     plugins = {plugin["distribution"]: plugin for plugin in json.loads(run("parallax", "plugins", "--json"))}
     assert set(plugins) == {
+        "parallax-adapters",
         "parallax-api-anthropic",
         "parallax-api-embeddings",
         "parallax-api-openai",

@@ -24,6 +24,7 @@ NOT_IMPORTED = {
     "pip": "run as a program",
     "pytest": "run as a program, on the kits of parallax_core.testing",
     "scipy-openblas32": "a library for MLX, loaded by its path",
+    "parallax-adapters": "has the adapters that a model is served with",
     "parallax-api-anthropic": "routes of the server",
     "parallax-api-embeddings": "a route of the server",
     "parallax-api-openai": "routes of the server",

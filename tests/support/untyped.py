@@ -17,6 +17,9 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax join CODE": "follows it on another machine; typed in docs/tutorials/three-machines.md",
     },
     "docs/explanation/design.md": {"class ": "shows an interface"},
+    "docs/how-to/adapters.md": {
+        "parallax serve": "needs adapters of the reader's; tests/e2e/test_adapters.py does all of this",
+    },
     "docs/how-to/anthropic.md": {"export ANTHROPIC_MODEL=": "sets variables of another program"},
     "docs/how-to/check-a-model.md": {"parallax models check zai-org/": HUB},
     "docs/how-to/deploy.md": {

@@ -43,12 +43,13 @@ def make_router(models: ServedModels) -> fastapi.APIRouter:
     async def show_all() -> Response:
         """List the models that are known, those that answer first."""
         named = [(known, name) for known in models.all for name in models.list_names(known)]
-        return respond_with(ModelsReply(data=[describe_model(known, created, name) for known, name in named]))
+        data = [describe_model(known, created, name) for known, name in named]
+        return respond_with(ModelsReply(data=[*data, *models.describe_adapters(created)]))
 
     @router.get("/v1/models/{model_id:path}", responses=describe_answer(ModelReply) | describe_errors(401, 403, 404))
     @needs_role("user")
     async def retrieve_model(model_id: str) -> Response:
         """Describe a model that this server knows."""
-        return respond_with(describe_model(models.get(model_id), created, model_id))
+        return respond_with(describe_model(models.get(model_id), created, model_id, models.adapters.get(model_id)))
 
     return router

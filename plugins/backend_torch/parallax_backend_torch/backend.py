@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
 
+from parallax_backend_torch.adapters import AdapterTable
 from parallax_backend_torch.architectures import advise, reads_weights
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.devices import (
@@ -116,7 +117,9 @@ class Loading:
 def _load_blocks(plan: StagePlan, model: Model) -> LoadedLayers:
     """Load layers as the blocks of the model's adapter."""
     loading = _open_weights(plan, model.shape)
-    layers, dtype = loading.selection.layers, loading.weights.factory.kept
+    factory = replace(loading.weights.factory, adapters=AdapterTable(loading.weights.factory.device))
+    loading = replace(loading, weights=replace(loading.weights, factory=factory))
+    layers, dtype = loading.selection.layers, factory.kept
     kept = [keep_as(model.keep_layer(index), dtype) for index in range(layers.start, layers.stop)]
     return _keep_layers(loading, build_network(model, loading.selection, loading.weights), kept)
 

@@ -6,3 +6,5 @@ from parallax_core.api import Capability
 
 STAGE_CAPABILITIES: frozenset[Capability] = frozenset({"logprobs", "hidden", "hidden_sums", "positions", "masks"})
 """The capabilities of a stage."""
+ADAPTERS: frozenset[Capability] = frozenset({"adapters"})
+"""What it has as well, unless it runs on the code of transformers."""

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import torch
 
+from parallax_backend_torch.adapters import strip
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.device_layers import DeviceLayers, find_kernels
 from parallax_backend_torch.heads import Attention
@@ -69,6 +70,8 @@ class WholeLayer:
 
     fused: FusedLayer
     rope: Rope
+    plain: PlainLayer
+    """The same by parts, for steps with adapters."""
 
     def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
         """Return the planes after the layer."""
@@ -129,6 +132,12 @@ def join_layers(
     return joined
 
 
+def list_parts(layers: Sequence[Layer]) -> list[tuple[slice, Joined | DeviceLayers | Alone]]:
+    """Return the layers of a stage each by itself and by parts, which steps with adapters need."""
+    plain = (layer.plain if isinstance(layer, WholeLayer) else layer for layer in layers)
+    return [(slice(index, index + 1), Alone(layer)) for index, layer in enumerate(plain)]
+
+
 def build_plain(
     weights: Weights, norms: tuple[float, float], attention: Looker, mixer: Mixer
 ) -> PlainLayer | WholeLayer:
@@ -170,18 +179,18 @@ def _fuse_layer(plain: PlainLayer, attention: Looker, mixer: Mixer) -> WholeLaye
     query_norm, key_norm = (_scale(norm) for norm in attention.norms) if attention.norms else (None, None)
     recipe = Recipe(
         attention_norm=_scale(plain.attention_norm),
-        into=attention.into,
-        back=attention.back,
+        into=strip(attention.into),
+        back=strip(attention.back),
         mixer_norm=_scale(plain.mixer_norm),
-        up=mixer.into,
-        down=mixer.back,
+        up=strip(mixer.into),
+        down=strip(mixer.back),
         rule=attention.rule,
         query_norm=query_norm,
         key_norm=key_norm,
         gate=mixer.gate,
     )
     fused = fuse_layer(recipe, attention.heads.queries, attention.heads.width)
-    return WholeLayer(fused, attention.rope) if fused and attention.rope else None
+    return WholeLayer(fused, attention.rope, plain) if fused and attention.rope else None
 
 
 def _scale(norm: Norm) -> Scaling:

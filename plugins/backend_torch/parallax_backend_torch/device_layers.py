@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from parallax_backend_torch.adapters import strip
 from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.heads import Attention
 from parallax_backend_torch.layer_factory import DeviceLinear
@@ -82,6 +83,6 @@ def _list_matrices(layer: Layer) -> list[DeviceLinear]:
     attention, mixer = getattr(layer, "attention", None), getattr(layer, "mixer", None)
     if not isinstance(attention, Attention) or not attention.is_plain or not isinstance(mixer, GatedMlp):
         return []
-    matrices = [attention.into, attention.back, mixer.into, mixer.back]
+    matrices = [strip(each) for each in (attention.into, attention.back, mixer.into, mixer.back)]
     found = [matrix for matrix in matrices if isinstance(matrix, DeviceLinear)]
     return found if len(found) == len(matrices) else []

@@ -16,6 +16,7 @@ from parallax_backend_torch.kernels.rows import Rows, WeightKind
 from parallax_backend_torch.product_tiles import fits
 
 if TYPE_CHECKING:
+    from parallax_backend_torch.adapters import AdapterTable
     from parallax_backend_torch.triton_products import Product
 
 KIND_BYTES: dict[WeightKind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
@@ -93,6 +94,8 @@ class LayerFactory:
     """Whether quantised matrices of the checkpoint stay quantised on a CPU."""
     narrow: bool = False
     """Whether activations may be rounded to bfloat16 on a CPU, for products with bfloat16 matrices."""
+    adapters: AdapterTable | None = None
+    """The LoRA adapters of the layers; None: they take none."""
 
     @property
     def item_bytes(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from parallax_backend_torch.capabilities import STAGE_CAPABILITIES
+from parallax_backend_torch.capabilities import ADAPTERS, STAGE_CAPABILITIES
 from parallax_backend_torch.devices import describe_device
 from parallax_backend_torch.graph_replay import make_replays
 from parallax_backend_torch.kernels.draw import draw_rows
@@ -101,7 +101,7 @@ class LoadedLayers:
             weight_bytes=loaded.num_bytes,
             weights_version=identity.version,
             weights_parts=identity.parts,
-            capabilities=STAGE_CAPABILITIES,
+            capabilities=STAGE_CAPABILITIES if self.factory.adapters is None else STAGE_CAPABILITIES | ADAPTERS,
             takes=takes,
             gives=gives,
             saturation_rows=SATURATION_ROWS.get(self.factory.device.type, SATURATION_ON_GPU),

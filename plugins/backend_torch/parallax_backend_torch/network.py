@@ -8,8 +8,9 @@ from typing import Protocol
 
 import torch
 
+from parallax_backend_torch.adapters import AdapterTable
 from parallax_backend_torch.arithmetic import Norm
-from parallax_backend_torch.decoder_layer import Alone, Joined, join_layers
+from parallax_backend_torch.decoder_layer import Alone, Joined, join_layers, list_parts
 from parallax_backend_torch.device_layers import DeviceLayers
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
@@ -113,10 +114,12 @@ class Network:
         ends: the embedding, the norm and the head.
         layers: the layers in order.
         first: the number of the first one.
+        adapters: the adapters of the layers, if they take any.
     """
 
-    def __init__(self, ends: Ends, layers: Sequence[Layer], first: int) -> None:
-        self._ends, self._layers, self._first = ends, layers, first
+    def __init__(self, ends: Ends, layers: Sequence[Layer], first: int, adapters: AdapterTable | None = None) -> None:
+        self._ends, self._layers, self._first, self._adapters = ends, layers, first, adapters
+        self._alone = list_parts(layers)
         self._joined: list[tuple[slice, Joined | DeviceLayers | Alone]] = []
         """The layers, joined to as few calls as possible; found in the first step."""
 
@@ -127,13 +130,14 @@ class Network:
     def cut(self, selection: Selection) -> Network:
         """Return a network of some of the layers; see `Runner`."""
         start, stop = selection.layers.start - self._first, selection.layers.stop - self._first
-        return Network(self._ends.cut(selection), self._layers[start:stop], selection.layers.start)
+        return Network(self._ends.cut(selection), self._layers[start:stop], selection.layers.start, self._adapters)
 
     def run_layers(self, step: Step, given: Carried | None) -> Carried:
         """Return the planes after the last layer of the stage."""
         carried = given or Carried(self._ends.embed(step.tokens))
         self._joined = self._joined or join_layers(self._layers, step.caches)
-        for part, layers in self._joined:
+        has_adapters = self._adapters is not None and self._adapters.batch is not None
+        for part, layers in self._alone if has_adapters else self._joined:
             carried = layers(carried, step, step.caches[part])
         return carried
 
@@ -159,4 +163,4 @@ def build_network(model: Model, selection: Selection, weights: Weights) -> Netwo
         for index in range(selection.layers.start, selection.layers.stop)
     ]
     weights.file.check_left(SPARE)
-    return Network(ends, layers, selection.layers.start)
+    return Network(ends, layers, selection.layers.start, weights.factory.adapters)

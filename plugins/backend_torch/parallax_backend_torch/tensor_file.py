@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from parallax_backend_torch.adapters import ModulePart
 from parallax_backend_torch.config import Config
 from parallax_backend_torch.kernels.ggml import FORMS, LAYOUTS, Form, find_layout, read_blocks
 from parallax_backend_torch.kernels.quantize import Quantized, join_rows
@@ -282,6 +283,11 @@ class FileRows:
         if len(coded) == len(parts) and len({part.kind for part in coded}) == 1:
             return join_rows(coded)
         return torch.cat([part.to_dense() if isinstance(part, Quantized) else part for part in parts])
+
+    def list_modules(self) -> list[ModulePart]:
+        """Return the modules whose matrices these are, with their rows."""
+        parts = zip(self._names, self._starts, self._rows, strict=True)
+        return [ModulePart(name.removesuffix(".weight"), start, rows.shape[0]) for name, start, rows in parts]
 
     def close(self) -> None:
         """Return the remaining memory."""

@@ -84,7 +84,7 @@ class Weights:
         kind = self.factory.choose_kind(rows.stored, self._refine(purpose, stored[0]))
         made = self._keep_rows(stored[0], rows, bias, kind)
         rows.close()
-        return made
+        return made if self.factory.adapters is None else self.factory.adapters.wrap(made, rows.list_modules())
 
     def keep_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
         """Return a copy of a matrix [out, in] read with this object, ready for products."""

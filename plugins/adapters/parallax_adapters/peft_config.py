@@ -1,0 +1,158 @@
+"""Reads the settings of a LoRA adapter in PEFT's format, ``adapter_config.json``.
+
+The fields: https://huggingface.co/docs/peft/package_reference/lora. Those that change what is computed, in a way that
+is not supported here, are refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from parallax_core.api import Unsupported
+
+T = TypeVar("T")
+
+CONFIG = "adapter_config.json"
+MOST_CONFIG_BYTES = 2**20
+"""The most bytes of a configuration; PEFT's own have a few thousand."""
+MOST_RANK = 2**14
+"""The largest rank that is read, whatever a server allows."""
+MOST_PATTERNS = 4096
+"""The most entries of a pattern."""
+LARGEST_SCALE = 1e6
+"""The largest factor of an adapter: beyond it, answers are noise or overflow."""
+HINT = "train it as plain LoRA, or merge it into its base model"
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "use_dora": (None, False),
+    "use_qalora": (None, False),
+    "use_bdlora": (None, False),
+    "lora_bias": (None, False),
+    "fan_in_fan_out": (None, False),
+    "bias": (None, "none"),
+    "modules_to_save": (None, []),
+    "trainable_token_indices": (None, [], {}),
+    "target_parameters": (None, []),
+    "layer_replication": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "arrow_config": (None,),
+    "velora_config": (None,),
+    "monteclora_config": (None,),
+    "kappa_tune_config": (None,),
+    "megatron_config": (None,),
+    "ensure_weight_tying": (None, False),
+}
+"""Fields that are refused with any other value than these: they change more than the products of matrices."""
+INITS = (None, True, False, "gaussian", "eva", "orthogonal")
+"""The values of ``init_lora_weights`` that leave the base model as it is."""
+PLAIN_PATTERN = re.compile(r"\^?(?:[\w.-]|\\\.)+\$?")
+"""Matches a pattern that is the name of a module or its end; others are regular expressions, which can take long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraConfig:
+    """The settings of an adapter that say what it computes."""
+
+    rank: int
+    alpha: float
+    is_rank_stabilized: bool = False
+    """Whether the scale is divided by the square root of the rank (rsLoRA, arXiv 2312.03732)."""
+    ranks: Mapping[str, tuple[int, int]]
+    """The ranks of modules that have their own, each after its place in the configuration: the first match counts."""
+    alphas: Mapping[str, tuple[int, float]]
+
+    def find_rank(self, module: str) -> int:
+        """Return the rank of a module, by its name in the model."""
+        return find_in(self.ranks, module, self.rank)
+
+    def find_scale(self, module: str) -> float:
+        """Return the factor of the products of a module."""
+        rank, alpha = self.find_rank(module), find_in(self.alphas, module, self.alpha)
+        return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
+
+
+def find_in(pattern: Mapping[str, tuple[int, T]], module: str, default: T) -> T:
+    """Return the value of the first key that is the end of a module's name, or all of it after ``^``, as PEFT does.
+
+    It takes time in proportion to the name, however many keys there are.
+    """
+    words = module.split(".")
+    ends = [".".join(words[start:]) for start in range(len(words))]
+    found = [pattern[key] for key in (f"^{module}", *ends) if key in pattern]
+    return min(found, key=itemgetter(0))[1] if found else default
+
+
+def parse_config(text: bytes) -> LoraConfig:
+    """Return the settings in the bytes of ``adapter_config.json``.
+
+    Raises:
+        Unsupported: if it is not LoRA as this server computes it; the message names the field.
+    """
+    fields = _decode(text)
+    if fields.get("peft_type") != "LORA":
+        raise Unsupported(f"peft_type is {_show(fields.get('peft_type'))}; supported is 'LORA'", HINT)
+    for name, values in NEUTRAL.items():
+        if not any(fields.get(name) == value and type(fields.get(name)) is type(value) for value in values):
+            what = "DoRA" if name == "use_dora" else name
+            raise Unsupported(f"{what} is not supported: {name} is {_show(fields.get(name))}", HINT)
+    init = fields.get("init_lora_weights")
+    if not any(init is value or (isinstance(init, str) and init == value) for value in INITS):
+        raise Unsupported(f"init_lora_weights is {_show(init)}, which changes the base model", "convert it with PEFT")
+    rank = _read_rank("r", fields.get("r", 8))
+    return LoraConfig(
+        rank=rank,
+        alpha=_read_alpha("lora_alpha", fields.get("lora_alpha", 8)),
+        is_rank_stabilized=_read_flag(fields, "use_rslora"),
+        ranks=_read_pattern(fields, "rank_pattern", _read_rank),
+        alphas=_read_pattern(fields, "alpha_pattern", _read_alpha),
+    )
+
+
+def _decode(text: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unsupported(f"{CONFIG} is not valid JSON: {error}", "copy the adapter again") from error
+    if not isinstance(fields, dict):
+        raise Unsupported(f"{CONFIG} is not a JSON object", "copy the adapter again")
+    return fields
+
+
+def _read_flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    if value not in (None, False, True):
+        raise Unsupported(f"{name} is {_show(value)}, and must be true or false")
+    return bool(value)
+
+
+def _read_rank(name: str, value: object) -> int:
+    if type(value) is not int or not 1 <= value <= MOST_RANK:
+        raise Unsupported(f"{name} has the rank {_show(value)}; it must be between 1 and {MOST_RANK}")
+    return value
+
+
+def _read_alpha(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_SCALE:
+        raise Unsupported(f"{name} is {_show(value)}; it must be a number of at most {LARGEST_SCALE:.0f}")
+    return float(value)
+
+
+def _read_pattern(fields: Mapping[str, Any], name: str, read: Callable[[str, object], T]) -> dict[str, tuple[int, T]]:
+    pattern = fields.get(name) or {}
+    if not isinstance(pattern, dict) or len(pattern) > MOST_PATTERNS:
+        raise Unsupported(f"{name} must be an object of at most {MOST_PATTERNS} entries")
+    found: dict[str, tuple[int, T]] = {}
+    for place, (key, value) in enumerate(pattern.items()):
+        if not PLAIN_PATTERN.fullmatch(key):
+            raise Unsupported(f"{name} has {_show(key)}; supported are names of modules", "write out the modules")
+        found.setdefault(key.removesuffix("$").replace("\\.", "."), (place, read(name, value)))
+    return found
+
+
+def _show(value: object) -> str:
+    return repr(value)[:80]

@@ -1,0 +1,190 @@
+"""Reads a LoRA adapter from a folder in PEFT's format; nothing in it is run, and no byte is copied."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from parallax_adapters.peft_config import CONFIG, HINT, MOST_CONFIG_BYTES, LoraConfig, parse_config
+from parallax_core.api import ParallaxError, Tensor, Unsupported, read_tensors, silent
+
+WEIGHTS = "adapter_model.safetensors"
+LENGTH_BYTES = 8
+"""The bytes before the header of a safetensors file, which give its length."""
+MOST_HEADER_BYTES = 16 * 2**20
+"""The most bytes of that header: some 100,000 matrices."""
+MOST_WEIGHT_BYTES = 8 * 2**30
+"""The most bytes of an adapter's matrices."""
+CHUNK = 2**22
+"""The numbers that are checked at a time."""
+COPY = "copy or fetch the adapter again"
+MATRIX = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<part>[AB])(?:\.default)?\.weight")
+"""Matches the name of a matrix."""
+MODULE = re.compile(r"(?:.*\.)?(layers\.\d+\.[\w.]+)")
+"""Matches the name of a module in a layer; its prefix differs between models."""
+EXPONENTS: Mapping[str, tuple[type[np.unsignedinteger], int]] = {
+    "float32": (np.uint32, 0x7F800000),
+    "float16": (np.uint16, 0x7C00),
+    "bfloat16": (np.uint16, 0x7F80),
+}
+"""The integers over numbers of each dtype, and the bits that all are 1 in a number that is not finite."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LowRank:
+    """The matrices of a module: it adds ``scale * (b @ (a @ x))`` to its output."""
+
+    a: Tensor
+    """Of shape [rank, in], in the memory of the file."""
+    b: Tensor
+    """Of shape [out, rank]."""
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+        return self.a.shape[0]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Adapter:
+    """A LoRA adapter, checked as far as that is possible without its base model."""
+
+    modules: Mapping[str, LowRank]
+    """By the name of the module from its layer on, such as ``layers.3.self_attn.q_proj``."""
+    num_bytes: int
+    """Of all matrices."""
+
+    @property
+    def rank(self) -> int:
+        """The largest rank."""
+        return max(each.rank for each in self.modules.values())
+
+    def check_finite(self) -> None:
+        """Read all numbers once.
+
+        Raises:
+            Unsupported: if one is not finite.
+        """
+        for name, matrices in self.modules.items():
+            if not all(map(_is_finite, (matrices.a, matrices.b))):
+                raise Unsupported(f"{name} has numbers that are not finite", "train the adapter again")
+
+
+def read_adapter(folder: Path, max_rank: int = 0) -> Adapter:
+    """Return the adapter in a folder; its matrices are mapped into memory.
+
+    Args:
+        folder: with ``adapter_config.json`` and ``adapter_model.safetensors``.
+        max_rank: the largest rank that is allowed; 0: any.
+
+    Raises:
+        Unsupported: if it is not an adapter that this server can use; the message says why.
+        ParallaxError: if a file is missing or damaged.
+    """
+    data_bytes = check_files(folder)
+    config = parse_config((folder / CONFIG).read_bytes())
+    try:
+        tensors = dict(read_tensors(folder, lambda _: True, silent))
+    except OSError as error:
+        raise ParallaxError(f"{folder.name} cannot be read: {error}", COPY) from error
+    modules = dict(_pair(tensors, config))
+    if not modules:
+        raise Unsupported(f"{WEIGHTS} has no matrices", HINT)
+    adapter = Adapter(modules, sum(memoryview(each.data).nbytes for each in tensors.values()))
+    if adapter.num_bytes > data_bytes:
+        raise Unsupported(f"{WEIGHTS} has matrices that lie over each other", COPY)
+    if max_rank and adapter.rank > max_rank:
+        message = f"the adapter has the rank {adapter.rank}; at most {max_rank} is allowed"
+        raise Unsupported(message, "an operator can allow more with PARALLAX_ADAPTERS__MAX_RANK")
+    return adapter
+
+
+def check_files(folder: Path) -> int:
+    """Check that a folder has the files of an adapter, and return the bytes of its numbers.
+
+    Raises:
+        Unsupported: if it has pickled weights only, or links out of the folder, or a file is too large.
+        ParallaxError: if a file is missing.
+    """
+    for name, most in ((CONFIG, MOST_CONFIG_BYTES), (WEIGHTS, MOST_WEIGHT_BYTES + MOST_HEADER_BYTES)):
+        path = folder / name
+        try:
+            found = path.stat()
+        except (OSError, ValueError) as error:
+            raise _explain_absence(folder, name) from error
+        if not stat.S_ISREG(found.st_mode) or path.resolve().parent != folder.resolve():
+            raise Unsupported(f"{name} is not a regular file in {folder}", "copy it there")
+        if found.st_size > most:
+            raise Unsupported(f"{name} has {found.st_size} bytes; at most {most} are allowed")
+    with (folder / WEIGHTS).open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if length > MOST_HEADER_BYTES:
+            raise Unsupported(f"{WEIGHTS} has a header of {length} bytes; at most {MOST_HEADER_BYTES} are allowed")
+        _check_header(file.read(length))
+        return found.st_size - LENGTH_BYTES - length
+
+
+def _check_header(header: bytes) -> None:
+    """Refuse a header that Python cannot hold: nested too deeply, or with a number of thousands of digits."""
+    try:
+        json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise Unsupported(f"{WEIGHTS} is damaged: its header is not valid JSON: {str(error)[:80]}", COPY) from error
+
+
+def _explain_absence(folder: Path, name: str) -> ParallaxError:
+    try:
+        pickled = sorted(each.name for each in folder.glob("adapter_model.*") if each.suffix in {".bin", ".pt", ".pth"})
+    except (OSError, ValueError):
+        pickled = []
+    if name == WEIGHTS and pickled:
+        message = f"{pickled[0]} is a pickle, which could run any code"
+        return Unsupported(message, f"save the adapter as {WEIGHTS}, which PEFT does by default")
+    return ParallaxError(f"there is no {name} in {folder}", "name the folder of a LoRA adapter as PEFT saves it")
+
+
+def _pair(tensors: Mapping[str, Tensor], config: LoraConfig) -> Iterator[tuple[str, LowRank]]:
+    """Yield the matrices of each module, after checking them against each other and the settings."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = MATRIX.fullmatch(name)
+        if match is None:
+            raise Unsupported(f"{WEIGHTS} has {name[:200]}, which is no matrix of plain LoRA", HINT)
+        found.setdefault(match["module"], {})[match["part"]] = tensor
+    seen = set()
+    for module, parts in found.items():
+        short = MODULE.fullmatch(module)
+        if short is None:
+            raise Unsupported(f"the adapter changes {module[:200]}, which is in no layer", "train it on layers only")
+        if short[1] in seen:
+            raise Unsupported(f"the adapter has two modules {short[1]}", HINT)
+        seen.add(short[1])
+        yield short[1], _join(module, parts, config)
+
+
+def _join(module: str, parts: Mapping[str, Tensor], config: LoraConfig) -> LowRank:
+    if parts.keys() != {"A", "B"}:
+        raise Unsupported(f"{module} has only one of its two matrices", COPY)
+    a, b, rank = parts["A"], parts["B"], config.find_rank(module)
+    is_pair = len(a.shape) == len(b.shape) == 2 and a.shape[0] == b.shape[1] == rank  # noqa: PLR2004 -- matrices
+    if not is_pair or not a.shape[1] or not b.shape[0]:
+        message = f"{module} has matrices of shapes {list(a.shape)} and {list(b.shape)}, and the rank {rank}"
+        raise Unsupported(message, COPY)
+    if a.dtype not in EXPONENTS or b.dtype not in EXPONENTS:
+        raise Unsupported(f"{module} is {a.dtype}; supported are {', '.join(EXPONENTS)}", COPY)
+    return LowRank(a, b, config.find_scale(module))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    kind, mask = EXPONENTS[tensor.dtype]
+    bits = np.frombuffer(tensor.data, kind)
+    return not any(
+        bool(np.any((bits[start : start + CHUNK] & kind(mask)) == mask)) for start in range(0, len(bits), CHUNK)
+    )

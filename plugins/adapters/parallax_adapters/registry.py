@@ -1,0 +1,195 @@
+"""The LoRA adapters of a server: loaded and unloaded, within limits, and tried before they are served."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from parallax_adapters.settings import AdapterSettings
+from parallax_adapters.store import AdapterStore
+from parallax_core.api import InvalidRequest, ParallaxError, Request, RequestId, Sampling, Unavailable
+from parallax_core.api.dialect import ModelEntry, ServedAdapter, ServedModels
+
+NAME = re.compile(r"[\w][\w.:/@+-]{0,199}")
+"""Matches the name of an adapter."""
+TRIAL_S = 60.0
+"""Seconds that the trial of an adapter may take."""
+POLL_S = 0.05
+"""Seconds between looks at the running requests of an adapter that is unloaded."""
+
+
+class AdapterRegistry:
+    """Loads adapters for the models of a server, and keeps those within the limits. Belongs to one event loop.
+
+    Args:
+        models: the models, whose table of adapters it fills.
+        settings: the limits.
+        store: where stages find adapters.
+    """
+
+    def __init__(self, models: ServedModels, settings: AdapterSettings, store: AdapterStore) -> None:
+        self.settings = settings
+        self._models, self._store = models, store
+        self._pinned: set[str] = set()
+        self._changing = asyncio.Lock()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def loaded(self) -> Mapping[str, ServedAdapter]:
+        """The adapters that are served, by name."""
+        return self._models.adapters
+
+    def add_untried(self, name: str, path: Path) -> ServedAdapter:
+        """Serve an adapter that no model has tried yet, before the server starts; it is never the one to make room.
+
+        Raises:
+            ParallaxError: if it cannot be used.
+        """
+        if len(self.loaded) >= self.settings.max_adapters:
+            message = f"{name!r} is more than the {self.settings.max_adapters} adapters that may be loaded"
+            raise ParallaxError(message, "allow more with PARALLAX_ADAPTERS__MAX_ADAPTERS")
+        base = self._find_base("")
+        self._check_name(name)
+        self._pinned.add(name)
+        key = self._add(path)
+        self._models.adapters[name] = found = ServedAdapter(name=name, model_id=base.id, key=key, root=str(path))
+        return found
+
+    async def try_out(self, adapter: ServedAdapter) -> None:
+        """Answer a request of one token with an adapter, for which its model's stages load it.
+
+        Raises:
+            InvalidRequest: if the model cannot use it; the message says why.
+            Unavailable: if the model does not answer now.
+        """
+        base = self._models.get(adapter.model_id)
+        if base.hosted is None:
+            raise base.describe_absence()
+        request = Request(
+            id=RequestId(f"adapter-{uuid.uuid4().hex}"),
+            prompt=(0,),
+            max_tokens=1,
+            sampling=Sampling(temperature=0),
+            adapter=adapter.key,
+            salt="parallax-adapters",
+            timeout_s=TRIAL_S,
+        )
+        try:
+            stream = base.hosted.service.engine.submit(request)
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, "lora_path", error.hint) from error
+        finish = [delta.finish async for delta in stream if delta.finish is not None][-1]
+        if finish.reason in {"error", "timeout", "aborted"}:
+            raise InvalidRequest(f"the adapter cannot be used: {finish.message}", "lora_path")
+
+    async def load(self, name: str, path: Path, base: str = "", *, replaces: bool = False, pins: bool = False) -> None:
+        """Load an adapter, try it, and serve it.
+
+        Args:
+            name: what clients will call it.
+            path: its folder.
+            base: a name of the model that it is for; empty: the main model.
+            replaces: whether an adapter of that name may be replaced.
+            pins: whether it is never unloaded to make room for others.
+
+        Raises:
+            InvalidRequest: if it cannot be used; ``param`` is the field of vLLM's request.
+            Unavailable: if the model does not answer now, or other adapters are all in use.
+        """
+        async with self._changing:
+            model, old = self._find_base(base), self.loaded.get(name)
+            self._check_name(name)
+            if old is not None and not replaces:
+                message = f"the adapter {name!r} is loaded already"
+                raise InvalidRequest(message, "lora_name", "unload it first, or set 'load_inplace' to true")
+            if old is None:
+                self._make_room()
+            try:
+                key = await asyncio.to_thread(self._add, path)
+            except ParallaxError as error:
+                raise InvalidRequest(error.message, "lora_path", error.hint) from error
+            found = ServedAdapter(name=name, model_id=model.id, key=key, root=str(path), last_used=time.monotonic())
+            try:
+                await self.try_out(found)
+            except BaseException:
+                self._release(key)
+                raise
+            self._models.adapters[name] = found
+            (self._pinned.add if pins else self._pinned.discard)(name)
+            if old is not None:
+                self._release(old.key)
+
+    async def unload(self, name: str) -> None:
+        """Stop serving an adapter; its running requests go on.
+
+        Raises:
+            KeyError: if it is not loaded.
+        """
+        async with self._changing:
+            self._remove(name)
+
+    def count_running(self) -> Counter[str]:
+        """Return the number of running requests by the key of their adapter."""
+        return sum((service.running.count_adapters() for service in self._models.services), Counter[str]())
+
+    async def close(self) -> None:
+        """Remove what is left in the store; the server has stopped."""
+        for task in self._leaving:
+            task.cancel()
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    def _add(self, path: Path) -> str:
+        if not path.is_absolute():
+            path = path.absolute()
+        return self._store.add(path, self.settings.max_rank)
+
+    def _find_base(self, base: str) -> ModelEntry:
+        if base:
+            if (found := self._models.known.get(base)) is None and (found := self._models.look_up(base)) is None:
+                raise InvalidRequest(f"the model {base!r} does not exist", "base_model_name")
+            return found
+        loaded = self._models.loaded
+        if not loaded:
+            raise Unavailable("no model is loaded, for which an adapter could be", "load the model first")
+        return loaded[0]
+
+    def _check_name(self, name: str) -> None:
+        if not NAME.fullmatch(name):
+            message = f"{name[:80]!r} is no name for an adapter"
+            raise InvalidRequest(message, "lora_name", "use letters, digits and . _ - : / @ +, at most 200")
+        if name in self._models.known or name in self._models.aliases:
+            raise InvalidRequest(f"{name!r} is the name of a model", "lora_name", "choose another name")
+
+    def _make_room(self) -> None:
+        """Unload the least recently used adapter, if there are as many as may be."""
+        if len(self.loaded) < self.settings.max_adapters:
+            return
+        running = self.count_running()
+        free = [each for each in self.loaded.values() if each.name not in self._pinned and not running[each.key]]
+        if not free:
+            message = f"all {len(self.loaded)} adapters are pinned or in use, and no more may be loaded"
+            raise Unavailable(message, "unload one, or allow more with PARALLAX_ADAPTERS__MAX_ADAPTERS")
+        self._remove(min(free, key=lambda each: each.last_used).name)
+
+    def _remove(self, name: str) -> None:
+        adapter = self._models.adapters.pop(name)
+        self._pinned.discard(name)
+        self._release(adapter.key)
+
+    def _release(self, key: str) -> None:
+        """Remove an adapter from the store, once nothing uses it."""
+        task = asyncio.create_task(self._wait_and_remove(key))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _wait_and_remove(self, key: str) -> None:
+        while self.count_running()[key]:  # noqa: ASYNC110 -- requests end without telling
+            await asyncio.sleep(POLL_S)
+        async with self._changing:
+            if not any(each.key == key for each in self.loaded.values()):
+                await asyncio.to_thread(self._store.remove, key)

@@ -1,0 +1,45 @@
+"""The routes that load and unload LoRA adapters, compatible with vLLM's."""
+
+from __future__ import annotations
+
+import fastapi
+from fastapi.responses import PlainTextResponse
+
+from parallax_adapters.changes import LoadRequest, UnloadRequest, read_change
+from parallax_adapters.registry import AdapterRegistry
+from parallax_core.api import InvalidRequest, UnknownName, needs_role
+from parallax_core.api.dialect import describe_body, describe_errors
+
+
+def make_router(registry: AdapterRegistry) -> fastapi.APIRouter:
+    """Return the routes."""
+    router, errors = fastapi.APIRouter(), describe_errors(400, 401, 403, 404, 413, 503)
+
+    @router.post("/v1/load_lora_adapter", responses=errors, openapi_extra=describe_body(LoadRequest))
+    @needs_role("admin")
+    async def load_adapter(http: fastapi.Request) -> fastapi.Response:
+        """Load a LoRA adapter, and serve it as a model of its name."""
+        _check_allowed(registry)
+        body = read_change(await http.body(), LoadRequest)
+        base, replaces, pins = body.base_model_name or "", bool(body.load_inplace), bool(body.pinned)
+        await registry.load(body.lora_name, body.folder, base, replaces=replaces, pins=pins)
+        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+    @router.post("/v1/unload_lora_adapter", responses=errors, openapi_extra=describe_body(UnloadRequest))
+    @needs_role("admin")
+    async def unload_adapter(http: fastapi.Request) -> fastapi.Response:
+        """Stop serving a LoRA adapter; its running requests go on."""
+        _check_allowed(registry)
+        name = read_change(await http.body(), UnloadRequest).lora_name
+        if name not in registry.loaded:
+            raise UnknownName(f"the adapter {name!r} is not loaded", "GET /v1/models lists those that are")
+        await registry.unload(name)
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
+
+    return router
+
+
+def _check_allowed(registry: AdapterRegistry) -> None:
+    if not registry.settings.runtime_loading:
+        message = "adapters cannot be loaded or unloaded while this server runs"
+        raise InvalidRequest(message, None, "an operator can allow it with PARALLAX_ADAPTERS__RUNTIME_LOADING=true")

@@ -1,0 +1,32 @@
+"""The limits of adapters: the section ``[adapters]`` of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterSettings:
+    """The settings of LoRA adapters."""
+
+    max_adapters: Annotated[
+        int, Meta(description="The most adapters that are loaded; the least recently used makes room.", ge=1)
+    ] = 16
+    max_rank: Annotated[int, Meta(description="The largest rank of an adapter.", ge=1)] = 256
+    runtime_loading: Annotated[
+        bool, Meta(description="Let administrators load and unload adapters while the server runs.")
+    ] = True
+
+
+class Chosen:
+    """The settings of this process, set when it is configured."""
+
+    def __init__(self) -> None:
+        self.settings = AdapterSettings()
+
+
+CHOSEN = Chosen()
+"""The settings of this process."""

@@ -1,0 +1,273 @@
+"""LoRA adapters on stages: equal to merged weights, alone and beside others, whole and split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from parallax_adapters.store import AdapterStore
+from parallax_backend_torch.kernels.adapters import Jobs, pack_pair
+from parallax_backend_torch.kernels.library import Mode, choose_kernels, find_library
+from parallax_core.api import (
+    BackendFailed,
+    Draw,
+    Drawn,
+    Drop,
+    Fork,
+    LayerRange,
+    Open,
+    Row,
+    Sampling,
+    SeqId,
+    SequenceSpec,
+    Stage,
+    StageBatch,
+    StagePlan,
+    read_config,
+)
+from tests.support.checkpoints import save_family
+from tests.support.tiny_adapters import list_sizes, make_matrices, merge, write_adapter
+from tests.support.torch_backend import TorchBackend
+
+GREEDY = Sampling(temperature=0)
+PROMPT = (5, 9, 2, 11, 3)
+ALL = ("_proj",)
+CLOSE = 2e-3
+"""Above the differences of log-probabilities by rounding in float32, and far below those by an adapter."""
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
+    yield
+    choose_kernels("auto")
+
+
+@contextmanager
+def opened(model: Path, *cuts: int, **options: str) -> Iterator[list[Stage]]:
+    """Open a model as stages cut before these layers."""
+    ends = [0, *cuts, int(read_config(model)["num_hidden_layers"])]
+    ranges = [LayerRange(*pair) for pair in pairwise(ends)]
+    stages: list[Stage] = []
+    try:
+        for layers in ranges:
+            plan = StagePlan(model=model, layers=layers, dtype="float32", memory_fraction=1e-3, options=options)
+            stages.append(TorchBackend().open_stage(plan))
+        yield stages
+    finally:
+        for stage in stages:
+            stage.close()
+
+
+Drawing = tuple[int, float]
+"""A token and its log-probability."""
+
+
+def run(stages: Sequence[Stage], rows: Sequence[Row]) -> list[Drawing]:
+    """Return what is drawn for rows that end with a draw."""
+    hidden = ()
+    for stage in stages[:-1]:
+        hidden = stage.step(StageBatch(tuple(rows), hidden)).wait().tensors
+    answers = stages[-1].step(StageBatch(tuple(rows), hidden)).wait().answers
+    return [(answer.tokens[0], answer.logprobs[0]) for answer in answers if isinstance(answer, Drawn)]
+
+
+def open_all(stages: Sequence[Stage], keys: Mapping[int, str]) -> None:
+    for stage in stages:
+        stage.edit(
+            [Open(SeqId(seq), SequenceSpec(prompt_length=5, sampling=GREEDY, adapter=key)) for seq, key in keys.items()]
+        )
+
+
+def generate(stages: Sequence[Stage], keys: Mapping[int, str], length: int = 8) -> dict[int, list[Drawing]]:
+    """Return what is drawn for sequences, by their handles, each with the adapter of a key, in the same steps."""
+    open_all(stages, keys)
+    found: dict[int, list[Drawing]] = {seq: [] for seq in keys}
+    tokens = dict.fromkeys(keys, PROMPT)
+    start = 0
+    for _ in range(length):
+        rows = [Row(SeqId(seq), start, tokens[seq], (Draw(len(tokens[seq]) - 1, top=0),)) for seq in keys]
+        start += len(rows[0].tokens)
+        for seq, drawing in zip(keys, run(stages, rows), strict=True):
+            found[seq].append(drawing)
+            tokens[seq] = (drawing[0],)
+    for stage in stages:
+        stage.edit([Drop(SeqId(seq)) for seq in keys])
+    return found
+
+
+def differ(one: Sequence[Drawing], other: Sequence[Drawing]) -> float:
+    """Return the largest difference of log-probabilities; infinite if other tokens were drawn."""
+    if [token for token, _ in one] != [token for token, _ in other]:
+        return float("inf")
+    return max(abs(left - right) for (_, left), (_, right) in zip(one, other, strict=True))
+
+
+def make_adapter(model: Path, folder: Path, endings: Sequence[str] = ALL, rank: int = 4, seed: int = 0) -> Path:
+    matrices = make_matrices(list_sizes(model, endings), rank, seed, std=0.3)
+    return write_adapter(folder, matrices, r=rank, lora_alpha=2 * rank)
+
+
+@pytest.mark.parametrize("options", [{}, {"kernels": "off"}])
+@pytest.mark.parametrize(
+    ("kind", "endings"),
+    [
+        ("llama", ALL),
+        ("qwen2", ("q_proj", "v_proj")),
+        ("qwen3", ("k_proj", "up_proj", "o_proj")),
+        ("phi3", ALL),
+        ("gemma3_text", ALL),
+    ],
+)
+def test_tokens_are_those_of_merged_weights(
+    tmp_path: Path, kind: str, endings: Sequence[str], options: dict[str, str]
+) -> None:
+    save_family(kind, model := tmp_path / "model")
+    adapter = make_adapter(model, tmp_path / "adapter", endings)
+    with opened(merge(model, adapter, tmp_path / "merged"), **options) as stages:
+        wanted = generate(stages, {1: ""})[1]
+    key = AdapterStore().add(adapter)
+    with opened(model, **options) as stages:
+        assert "adapters" in stages[0].info.capabilities
+        plain = generate(stages, {1: ""})[1]
+        assert differ(generate(stages, {2: key})[2], wanted) < CLOSE < differ(plain, wanted)
+        assert generate(stages, {3: ""})[3] == plain
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    save_family("llama", tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("cuts", [(), (2,), (1, 3)])
+def test_tokens_are_the_same_with_seven_other_adapters(model: Path, tmp_path: Path, cuts: tuple[int]) -> None:
+    kinds = [(ALL, 4), (("q_proj",), 3), (("down_proj", "k_proj"), 20), (ALL, 1)] * 2
+    keys = {
+        seq: AdapterStore().add(make_adapter(model, tmp_path / f"{seq}", endings, rank, seed=seq))
+        for seq, (endings, rank) in enumerate(kinds)
+    }
+    with opened(model, *cuts) as stages:
+        alone = [generate(stages, {seq: key})[seq] for seq, key in keys.items()]
+        plain = generate(stages, {8: ""})[8]
+        mixed = generate(stages, {8: "", **keys, 9: keys[0]})
+    assert all(differ(mixed[seq], alone[seq]) < CLOSE for seq in keys)
+    assert differ(mixed[8], plain) < CLOSE
+    assert mixed[9] == mixed[0]
+    assert len({tuple(tokens) for tokens in mixed.values()}) == 9
+
+
+def test_same_rows_with_adapters_may_come_beside_more_and_fewer_others(model: Path, tmp_path: Path) -> None:
+    key = AdapterStore().add(make_adapter(model, tmp_path / "adapter"))
+    with opened(model) as stages:
+        wanted = generate(stages, {1: key})[1]
+        for others in (1, 3, 0, 2):
+            mixed = generate(stages, {1: key, **dict.fromkeys(range(2, 2 + others), "")})
+            assert differ(mixed[1], wanted) < CLOSE
+
+
+def test_split_stages_load_their_layers_part_only(model: Path, tmp_path: Path) -> None:
+    key = AdapterStore().add(make_adapter(model, tmp_path / "adapter"))
+    with opened(model) as whole, opened(model, 1, 3) as stages:
+        wanted = generate(whole, {1: key})[1]
+        assert differ(generate(stages, {1: key})[1], wanted) < CLOSE
+        parts = [stage._adapters.num_bytes for stage in (*whole, *stages)]  # type: ignore[attr-defined]
+    assert parts[0] == sum(parts[1:])
+    assert parts[2] == 2 * parts[1]
+
+
+def test_fork_goes_on_with_the_adapter(model: Path, tmp_path: Path) -> None:
+    key = AdapterStore().add(make_adapter(model, tmp_path / "adapter"))
+    with opened(model) as stages:
+        wanted = generate(stages, {1: key}, 2)[1]
+        open_all(stages, {2: key})
+        run(stages, [Row(SeqId(2), 0, PROMPT)])
+        stages[0].edit([Fork(SeqId(2), SeqId(3), len(PROMPT) - 1), Drop(SeqId(2))])
+        found = run(stages, [Row(SeqId(3), len(PROMPT) - 1, PROMPT[-1:], (Draw(0, top=0),))])
+    assert differ(found, wanted[:1]) < CLOSE
+
+
+def test_chunked_prompt_gets_the_same(model: Path, tmp_path: Path) -> None:
+    key, prompt = AdapterStore().add(make_adapter(model, tmp_path / "adapter")), tuple(range(5, 45))
+    with opened(model) as stages:
+        open_all(stages, {1: key, 2: key})
+        wanted = run(stages, [Row(SeqId(1), 0, prompt, (Draw(39, top=0),))])
+        run(stages, [Row(SeqId(2), 0, prompt[:17])])
+        assert differ(run(stages, [Row(SeqId(2), 17, prompt[17:], (Draw(22, top=0),))]), wanted) < CLOSE
+
+
+def test_adapter_that_is_missing_ends_its_sequences_alone(model: Path, tmp_path: Path) -> None:
+    key = AdapterStore().add(make_adapter(model, tmp_path / "adapter"))
+    AdapterStore().remove(key)
+    with opened(model) as stages:
+        open_all(stages, {1: "", 2: key, 3: ""})
+        rows = [Row(SeqId(seq), 0, PROMPT, (Draw(4, top=0),)) for seq in (1, 2, 3)]
+        with pytest.raises(BackendFailed, match=f"the adapter {key} cannot be used: .* not on this machine") as caught:
+            run(stages, rows)
+        assert caught.value.sequences == (2,)
+        assert len(run(stages, [rows[0], rows[2]])) == 2
+        AdapterStore().add(tmp_path / "adapter")
+        open_all(stages, {4: key})
+        assert run(stages, [Row(SeqId(4), 0, PROMPT, (Draw(4, top=0),))])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"layers.1.self_attn.q_proj": (33, 32)}, "q_proj has 32 inputs and 32 outputs in this model"),
+        ({"layers.1.mlp.down_proj": (32, 47)}, "down_proj has 48 inputs"),
+        ({"layers.1.mlp.experts.0.up_proj": (48, 32)}, "experts.0.up_proj, which takes no adapters"),
+        ({"layers.1.self_attn.qkv_proj": (64, 32)}, "qkv_proj, which takes no adapters"),
+    ],
+)
+def test_adapter_of_another_model_is_refused_with_the_module(
+    model: Path, tmp_path: Path, sizes: dict[str, tuple[int, int]], reason: str
+) -> None:
+    key = AdapterStore().add(write_adapter(tmp_path / "adapter", make_matrices(sizes)))
+    with opened(model, 1) as stages:
+        open_all(stages[1:], {1: key})
+        hidden = stages[0].info.gives[0].width
+        assert hidden == 32
+        open_all(stages[:1], {1: key})
+        with pytest.raises(BackendFailed, match=reason):
+            run(stages, [Row(SeqId(1), 0, PROMPT, (Draw(4, top=0),))])
+
+
+def test_memory_of_unloaded_adapters_comes_back(model: Path, tmp_path: Path) -> None:
+    store = AdapterStore()
+    one, other = (store.add(make_adapter(model, tmp_path / f"{seed}", seed=seed)) for seed in (1, 2))
+    with opened(model) as stages:
+        table = stages[0]._adapters  # type: ignore[attr-defined]
+        generate(stages, {1: one}, 1)
+        size = table.num_bytes
+        open_all(stages, {2: one})
+        store.remove(one)
+        generate(stages, {3: other}, 1)
+        assert table.num_bytes == 2 * size  # one is in use
+        assert run(stages, [Row(SeqId(2), 0, PROMPT, (Draw(4, top=0),))])
+        stages[0].edit([Drop(SeqId(2))])
+        store.remove(other)
+        third = store.add(make_adapter(model, tmp_path / "3", seed=3))
+        generate(stages, {4: third}, 1)
+        assert table.num_bytes == size
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rank", [1, 3, 16, 40])
+def test_products_of_the_library_are_those_of_torch(isa: Mode, dtype: torch.dtype, rank: int) -> None:
+    assert find_library(), isa
+    torch.manual_seed(rank)
+    x, out = torch.randn(37, 50), torch.randn(37, 90)
+    pairs = [(torch.randn(rank, 50).to(dtype), torch.randn(size, rank).to(dtype)) for size in (24, 31)]
+    wanted, places = out.clone(), [(0, 20, 0), (21, 16, 59)]
+    for (row, rows, column), (a, b) in zip(places, pairs, strict=True):
+        wanted[row : row + rows, column : column + len(b)] += 0.5 * (x[row : row + rows] @ a.float().T) @ b.float().T
+    packed = [(*place, pack_pair(a, b, 0.5)) for place, (a, b) in zip(places, pairs, strict=True)]
+    assert all(pair.records for *_, pair in packed)
+    Jobs(packed).add(x, out)
+    torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-4)
