@@ -1,0 +1,161 @@
+"""The page while its cluster lives: machines join and die, models change, the server is started again, sessions end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.conftest import Server, make_home, start_server
+from tests.e2e.test_models import serving
+from tests.e2e.test_run import coordinating, join_with, read_ready, started
+from tests.e2e.test_web import LONG, ask, set_field
+from tests.e2e.tiny import write_tiny
+from tests.support.browser import Watch, open_browser
+from tests.support.fakehub import FakeHub, Fault
+from tests.support.ports import find_ports
+from tests.support.web import wait_for_link
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+
+MOST = 150
+"""The tokens of an answer: enough to end the server in the middle."""
+KEY = "sk-" + "a" * 40
+SLOWLY_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def home(model_home: Path, tmp_path: Path) -> Path:
+    """Return the home of a machine that has the real model, and keeps to itself what it fetches from the hub."""
+    home = tmp_path / "home"
+    (home / "models").mkdir(parents=True)
+    (home / "models" / "pypi").symlink_to(model_home / "models" / "pypi")
+    return home
+
+
+def open_page(browser: Browser, server: Server, path: str) -> tuple[Page, Watch]:
+    address = urlsplit(server.url)
+    page, watch = browser.new_context().new_page(), Watch(address.netloc)
+    watch.follow(page)
+    page.goto(f"{address.scheme}://{address.netloc}{path}")
+    return page, watch
+
+
+def export_answer(page: Page, path: Path) -> str:
+    """Return the last answer of the only conversation, as the browser keeps it."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export all").click()
+    download.value.save_as(path)
+    return str(json.loads(path.read_text())["conversations"][0]["messages"][-1]["text"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_answer_goes_on_when_the_server_is_started_again(
+    browser: Browser, split: Path, model_home: Path, tmp_path: Path, number: int
+) -> None:
+    options = ("--port", str(find_ports()), "--set", f"response_store={tmp_path / 'responses'}")
+    server = start_server(model_home, tmp_path / "first", *options, model=str(split))
+    page, watch = open_page(browser, server, "/app/#/chat")
+    set_field(page, "Temperature", "0")
+    set_field(page, "Most tokens", str(MOST))
+    ask(page, LONG)
+    expect(page.locator(".answer .markdown")).to_have_text(re.compile(r"\S{3}"))
+    server.end(number)
+    expect(page.get_by_text("Disconnected")).to_be_visible()
+    server = start_server(model_home, tmp_path / "second", *options, model=str(split))
+    try:
+        expect(page.get_by_text("The answer was cut at the most tokens.")).to_be_visible(timeout=SLOWLY_MS)
+        expect(page.get_by_text("Disconnected")).to_have_count(0)
+        body = {"input": [{"role": "user", "content": LONG}], "temperature": 0, "max_output_tokens": MOST}
+        reply = page.request.post(f"{server.url}/responses", data=body).json()
+        whole = reply["output"][0]["content"][0]["text"]
+        assert export_answer(page, tmp_path / "export.json") == whole
+        watch.check()
+    finally:
+        server.end(signal.SIGTERM)
+
+
+def test_machine_that_joins_appears_and_one_that_dies_goes(
+    browser: Browser, split: Path, model_home: Path, tmp_path: Path
+) -> None:
+    homes = {name: make_home(tmp_path / name, model_home) for name in ("first", "one", "two")}
+    log = tmp_path / "log"
+    with ExitStack() as stack:
+        process, code = stack.enter_context(coordinating(homes["first"], log, "--nodes", "2", model=split))
+
+        def join(name: str) -> int:
+            arguments = join_with(split, code)
+            return stack.enter_context(started(homes[name], tmp_path / f"{name}.log", *arguments)).pid
+
+        join("one")
+        server = read_ready(process, log)
+        page, watch = open_page(browser, server, "/app/#/cluster")
+        expect(page.locator(".stage:not(.head)")).to_have_count(2)
+        pid = join("two")
+        row = page.get_by_role("rowheader", name=f"/{pid}")
+        expect(row).to_be_visible(timeout=SLOWLY_MS)
+        os.kill(pid, signal.SIGKILL)
+        expect(row).to_have_count(0, timeout=SLOWLY_MS)
+        expect(page.get_by_text("Ready").first).to_be_visible()
+        watch.check()
+        server.end(signal.SIGTERM)
+
+
+def test_model_is_fetched_with_its_progress_and_switched_to(
+    browser: Browser, home: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = write_tiny(tmp_path / "tiny", model_folder)
+    with FakeHub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        hub.add("org/tiny", {each.name: each.read_bytes() for each in tiny.iterdir()})
+        hub.faults.append(Fault("", pause_s=0.02, times=1000))
+        with serving(home, tmp_path / "log", "--memory", "2") as (server, _):
+            page, watch = open_page(browser, server, "/app/#/models")
+            page.get_by_label("Model: a folder").fill("org/tiny")
+            page.get_by_role("button", name="Switch to it").click()
+            card = page.locator("section.card", has=page.get_by_role("heading", name="org/tiny"))
+            expect(card.get_by_role("progressbar")).to_be_visible(timeout=SLOWLY_MS)
+            expect(card.get_by_text("ready")).to_be_visible(timeout=SLOWLY_MS)
+            page.get_by_role("link", name="Home").click()
+            expect(page.get_by_text("It answers with org/tiny.")).to_be_visible(timeout=SLOWLY_MS)
+            watch.check()
+
+
+def test_session_that_ends_asks_to_sign_in_and_a_wrong_link_opens_none(
+    browser: Browser, split: Path, model_home: Path, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{KEY} admin\n")
+    keys.chmod(0o600)
+    server = start_server(model_home, tmp_path / "log", "--api-key-file", str(keys), model=str(split))
+    try:
+        wrong, _ = open_page(browser, server, "/app/")
+        expect(wrong.get_by_role("heading", name="Sign in")).to_be_visible()
+        answer = wrong.goto(server.url.replace("/v1", "/session?code=wrong"))
+        assert answer is not None
+        assert answer.status == 403
+        link = urlsplit(wait_for_link(tmp_path / "log"))
+        page, watch = open_page(browser, server, f"{link.path}?{link.query}")
+        expect(page.get_by_text("It answers with")).to_be_visible()
+        other = page.context.new_page()
+        other.goto(page.url)
+        other.get_by_text("Signed in as admin").click()
+        other.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible(timeout=SLOWLY_MS)
+        watch.check()
+    finally:
+        server.end(signal.SIGTERM)
