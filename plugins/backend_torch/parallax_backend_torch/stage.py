@@ -65,9 +65,10 @@ class TorchStage:
         self._lost = ""
         self.claim = GpuClaim(str(held.factory.device))
         """The claim on its device, released when it is closed."""
-        self._adapters = held.factory.adapters
-        if self._adapters is not None:
-            self._adapters.list_users.append(self._list_adapters)
+        self.adapters = held.factory.adapters
+        """The LoRA adapters of its layers; None: they take none."""
+        if self.adapters is not None:
+            self.adapters.list_users.append(self._list_adapters)
 
     @property
     def info(self) -> StageInfo:
@@ -88,8 +89,8 @@ class TorchStage:
             except BaseException as error:  # an interrupt too may leave pages half written
                 self._lose(f"the cache of a sequence could not be copied: {type(error).__name__}: {error}")
                 raise StageLost(self._lost, "open the stage again") from error
-            if isinstance(edit, Open) and edit.spec.adapter and self._adapters is not None:
-                self._adapters.load(edit.spec.adapter)
+            if isinstance(edit, Open) and edit.spec.adapter and self.adapters is not None:
+                self.adapters.load(edit.spec.adapter)
 
     def step(self, batch: StageBatch) -> Outcome:
         """Run ``batch``; see `parallax_core.api.Stage.step`.
@@ -108,7 +109,7 @@ class TorchStage:
         restore = self._account.save(batch.rows)
         copies = self._account.step(batch)
         try:
-            with torch.inference_mode(), adding(self._adapters, adapters):
+            with torch.inference_mode(), adding(self.adapters, adapters):
                 held.store.copy(copies)
                 result, step = self._compute(held, batch)
         except BaseException as error:  # after an interrupt too, the sequences must be unchanged
@@ -125,8 +126,8 @@ class TorchStage:
         """Release the model and every sequence. Idempotent."""
         held, self._held = self._held, None
         self._account = Account(self.info)
-        if self._adapters is not None and self._list_adapters in self._adapters.list_users:
-            self._adapters.list_users.remove(self._list_adapters)
+        if self.adapters is not None and self._list_adapters in self.adapters.list_users:
+            self.adapters.list_users.remove(self._list_adapters)
         self.claim.release()
         if held is not None and held.factory.device.type != "cpu":
             device = held.factory.device
@@ -139,11 +140,11 @@ class TorchStage:
 
     def _find_adapters(self, batch: StageBatch) -> AdapterBatch | None:
         """Return the adapters of the rows; see `AdapterTable.find_batch`."""
-        if self._adapters is None:
+        if self.adapters is None:
             return None
         entries = self._account.entries
         rows = [(row.seq, entries[row.seq].spec.adapter, len(row.tokens)) for row in batch.rows if row.seq in entries]
-        return self._adapters.find_batch(rows)
+        return self.adapters.find_batch(rows)
 
     def _get_held(self) -> StageParts:
         if self._lost:
@@ -200,7 +201,7 @@ class TorchStage:
         """Return the outputs of the layers, and the step, unless a recording was replayed."""
         device, pools, given = held.factory.device, self._account.pools, self._read_given(held, batch)
         picks = find_picks(batch, device)
-        has_adapters = self._adapters is not None and self._adapters.batch is not None
+        has_adapters = self.adapters is not None and self.adapters.batch is not None
         if held.replays and not has_adapters and (found := held.replays.run(batch.rows, pools, given)) is not None:
             return held.replays.network.finish(found, picks), None
         step = (make_step if device.type == "cpu" else send_step)(batch.rows, pools, held.store)

@@ -176,7 +176,7 @@ def test_split_stages_load_their_layers_part_only(model: Path, tmp_path: Path) -
     with opened(model) as whole, opened(model, 1, 3) as stages:
         wanted = generate(whole, {1: key})[1]
         assert differ(generate(stages, {1: key})[1], wanted) < CLOSE
-        parts = [stage._adapters.num_bytes for stage in (*whole, *stages)]  # type: ignore[attr-defined]
+        parts = [stage.adapters.num_bytes for stage in (*whole, *stages)]  # type: ignore[attr-defined]
     assert parts[0] == sum(parts[1:])
     assert parts[2] == 2 * parts[1]
 
@@ -242,7 +242,7 @@ def test_memory_of_unloaded_adapters_comes_back(model: Path, tmp_path: Path) -> 
     store = AdapterStore()
     one, other = (store.add(make_adapter(model, tmp_path / f"{seed}", seed=seed)) for seed in (1, 2))
     with opened(model) as stages:
-        table = stages[0]._adapters  # type: ignore[attr-defined]
+        table = stages[0].adapters  # type: ignore[attr-defined]
         generate(stages, {1: one}, 1)
         size = table.num_bytes
         open_all(stages, {2: one})
