@@ -28,6 +28,7 @@ from parallax_core.api import (
     Stage,
     StageBatch,
     StagePlan,
+    Tensor,
     read_config,
 )
 from tests.support.checkpoints import save_family
@@ -70,7 +71,7 @@ Drawing = tuple[int, float]
 
 def run(stages: Sequence[Stage], rows: Sequence[Row]) -> list[Drawing]:
     """Return what is drawn for rows that end with a draw."""
-    hidden = ()
+    hidden: tuple[Tensor, ...] = ()
     for stage in stages[:-1]:
         hidden = stage.step(StageBatch(tuple(rows), hidden)).wait().tensors
     answers = stages[-1].step(StageBatch(tuple(rows), hidden)).wait().answers
@@ -146,7 +147,7 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("cuts", [(), (2,), (1, 3)])
-def test_tokens_are_the_same_with_seven_other_adapters(model: Path, tmp_path: Path, cuts: tuple[int]) -> None:
+def test_tokens_are_the_same_with_seven_other_adapters(model: Path, tmp_path: Path, cuts: tuple[int, ...]) -> None:
     kinds = [(ALL, 4), (("q_proj",), 3), (("down_proj", "k_proj"), 20), (ALL, 1)] * 2
     keys = {
         seq: AdapterStore().add(make_adapter(model, tmp_path / f"{seq}", endings, rank, seed=seq))
