@@ -36,7 +36,7 @@ from tests.support.tiny_adapters import list_sizes, make_matrices, merge, write_
 from tests.support.torch_backend import TorchBackend
 
 GREEDY = Sampling(temperature=0)
-PROMPT = (5, 9, 2, 11, 3)
+PROMPT: tuple[int, ...] = (5, 9, 2, 11, 3)
 ALL = ("_proj",)
 CLOSE = 2e-3
 """Above the differences of log-probabilities by rounding in float32, and far below those by an adapter."""
