@@ -42,7 +42,7 @@ class KeyReply(ResponseModel):
     """The comment before it in the file."""
 
 
-class LimitsReply(ResponseModel):
+class KeyLimitsReply(ResponseModel):
     """The limits of each key; 0: none."""
 
     max_concurrent: int
@@ -58,7 +58,7 @@ class KeysReply(ResponseModel):
     """The file that the server reads; null: it was started without one, and keys can be neither made nor revoked."""
     has_own_key: bool
     """Whether the operator's environment has a further key, of an administrator."""
-    limits: LimitsReply
+    limits: KeyLimitsReply
     data: list[KeyReply]
 
 
@@ -83,7 +83,7 @@ def make_key_router(options: ServerOptions) -> APIRouter:
         """List the API keys with their roles and names, and the limits of each."""
         file = options.keys.file
         found = await asyncio.to_thread(list_keys, file) if file else []
-        limits = LimitsReply(options.max_concurrent, options.max_per_minute, options.max_output_tokens)
+        limits = KeyLimitsReply(options.max_concurrent, options.max_per_minute, options.max_output_tokens)
         place = os.fspath(file) if file else None
         return respond_with(KeysReply("list", place, has_own_key, limits, list(map(_show, found))))
 
