@@ -88,7 +88,7 @@ def test_settings_that_are_not_read_are_refused(settings: dict[str, Any], error:
 
 
 def test_group_out_of_range_is_refused() -> None:
-    parts = {"a.qweight": np.zeros((4, 8), np.int32), "a.qzeros": np.zeros((1, 1), np.int32)}
+    parts: dict[str, Array] = {"a.qweight": np.zeros((4, 8), np.int32), "a.qzeros": np.zeros((1, 1), np.int32)}
     parts |= {"a.scales": np.ones((1, 8), np.float16), "a.g_idx": np.full(32, 7, np.int32)}
     with pytest.raises(ParallaxError, match="a is not 4 bits of GPTQ by their groups"):
         group_tensors(
