@@ -77,9 +77,6 @@ class ServerSettings(ServerTuning):
         ),
         MODEL,
     ] = ()
-    max_concurrent: Annotated[
-        int, Meta(description="The most concurrent requests per key; 0: no limit.", ge=0, extra={"metavar": "N"}), HTTP
-    ] = 0
     max_running: Annotated[
         int | None,
         Meta(

@@ -99,6 +99,11 @@ class ServerTuning(RelaySettings):
         Meta(description="Allow requests from web pages of this origin; may be repeated.", extra={"metavar": "URL"}),
         ADVANCED,
     ] = ()
+    max_concurrent: Annotated[
+        int,
+        Meta(description="The most concurrent requests per key; 0: no limit.", ge=0, extra={"metavar": "N"}),
+        ADVANCED,
+    ] = 0
     max_per_minute: Annotated[
         int,
         Meta(description="The most requests per key and minute; 0: no limit.", ge=0, extra={"metavar": "N"}),

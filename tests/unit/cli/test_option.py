@@ -64,6 +64,7 @@ VALUES: dict[str, Any] = {
     "tls_cert": "cert",
     "tls_key": "key",
     "served_model_name": ["gpt-4o", "claude-sonnet-4-5"],
+    "adapter": ["pirate=/adapters/pirate"],
     "cors_origin": ["https://a", "https://b"],
     "max_concurrent": 1,
     "max_per_minute": 2,
