@@ -149,7 +149,8 @@ def _translate_kimi_linear(config: Json) -> dict[str, Any]:
     kinds = config.get("layer_types") or ()
     if config.get("linear_attn_config") or not kinds:
         return {}
-    inner: dict[str, Any] = {new: config[name] for name, new in KIMI_LINEAR.items() if config.get(name) is not None} | {
+    given = {new: config[name] for name, new in KIMI_LINEAR.items() if config.get(name) is not None}
+    inner: dict[str, Any] = {"head_dim": 128, "num_heads": 32, **given} | {
         name: [number for number, each in enumerate(kinds, 1) if (each == FULL) == (name == "full_attn_layers")]
         for name in ("full_attn_layers", "kda_layers")
     }
@@ -187,7 +188,7 @@ KIMI_LINEAR = {
     "linear_lower_bound": "gate_lower_bound",
     "linear_num_heads": "num_heads",
 }
-"""Settings of delta attention in Kimi Linear, and their names in mlx-lm."""
+"""Settings of delta attention in Kimi Linear, and their names in mlx-lm, which has no defaults for them."""
 GEMMA4_GLOBALS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
 """Settings of a layer that sees everything, and their names in mlx-lm."""
 TRANSLATIONS: dict[str, Callable[[Json], dict[str, Any]]] = {

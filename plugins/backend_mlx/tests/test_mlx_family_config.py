@@ -70,7 +70,7 @@ def test_logits_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
         ({"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 4}, {}),
         (
             {"model_type": "kimi_linear", "layer_types": [LINEAR, FULL, LINEAR], "linear_head_dim": 8},
-            {"linear_attn_config": {"head_dim": 8, "full_attn_layers": [2], "kda_layers": [1, 3]}},
+            {"linear_attn_config": {"head_dim": 8, "num_heads": 32, "full_attn_layers": [2], "kda_layers": [1, 3]}},
         ),
         ({"model_type": "kimi_linear", "layer_types": [LINEAR], "linear_attn_config": {"kda_layers": [1]}}, {}),
         ({"model_type": "llama4_text", "layer_types": [FULL], "interleave_moe_layer_step": 0}, {}),

@@ -36,6 +36,7 @@ def test_hint_names_folders_of_the_clone_that_core_came_from() -> None:
     needed = [
         f"{ROOT}/plugins/{each}"
         for each in (
+            "adapters",
             "formats",
             "stage_tools",
             "sampling_torch",

@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from parallax_core.plugins.host import PluginHost
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from tests.unit.server.letters import Site
@@ -44,6 +45,7 @@ VALID = {field: 128 if field in {"n", "best_of"} else 2**31 - 1 for field in LIM
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Threaded]:
+    PluginHost.prepare()  # which tells plugins the configuration that some of them show
     with Threaded(ServerOptions(keys=ApiKeys({"key": "admin"}))) as server:
         yield server
 
