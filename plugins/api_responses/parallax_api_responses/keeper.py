@@ -62,6 +62,8 @@ class ResponseKeeper:
         self._running: Counter[bytes] = Counter()
         self.begun = {} if store is None else {(each.owner, each.id): each for each in store.begun}
         """The responses of the server before this one that have not gone on yet."""
+        self._left: set[tuple[bytes, str]] = set()
+        """The responses that this server has left to the next one."""
         self._faults = FaultLog(logger, "the response store")
 
     @property
@@ -87,7 +89,7 @@ class ResponseKeeper:
         Raises:
             InvalidRequest: if one of them is not kept, or not complete, or they are too large; it names the field.
         """
-        if (owner, name) in self._runs or (owner, name) in self.begun:
+        if (owner, name) in self._runs or self._is_between(owner, name):
             message = f"the response '{name[:100]}' is not complete"
             raise InvalidRequest(message, FIELD, "continue it when it is")
         try:
@@ -200,7 +202,9 @@ class ResponseKeeper:
         """Keep a response that has ended, unless the next server goes on with it."""
         owner, writer = self._owners.pop(run.writer.id), run.writer
         try:
-            if not (run.is_suspended and writer.reply.status in {"queued", "in_progress"}):
+            if run.is_suspended and writer.reply.status in {"queued", "in_progress"}:
+                self._left.add((owner, writer.id))
+            else:
                 await self.save(owner, writer, run.events)
         finally:
             self._leave(owner)
@@ -231,11 +235,15 @@ class ResponseKeeper:
         """Return a response of a client that runs in the background.
 
         Raises:
-            Unavailable: if it is about to go on.
+            Unavailable: if it is about to go on, here or on the next server.
         """
-        if (owner, name) in self.begun:
+        if self._is_between(owner, name):
             raise Unavailable("this response goes on when its model is loaded", "try again in a few seconds")
         return self._runs.get((owner, name))
+
+    def _is_between(self, owner: bytes, name: str) -> bool:
+        """Whether one server has left a response, and the next has not gone on with it."""
+        return (owner, name) in self.begun or (owner, name) in self._left
 
     async def find(self, owner: bytes, name: str) -> StoredResponse | None:
         """Return a complete response of a client."""

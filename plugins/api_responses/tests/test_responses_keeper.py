@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import errno
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ import pytest
 from parallax_api_responses import keeper as module
 from parallax_api_responses.keeper import ResponseKeeper, make_keeper
 from parallax_api_responses.store import ResponseStore, StoredResponse
-from parallax_core.base.errors import ParallaxError
+from parallax_core.base.errors import InvalidRequest, ParallaxError, Unavailable
 from parallax_core.server.options import ServerOptions
 
 OWNER = b"me"
@@ -66,3 +68,45 @@ async def test_responses_are_kept_in_memory_if_the_disk_is_full_at_the_start(
 def test_store_that_cannot_be_opened_for_another_reason_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ParallaxError, match="cannot be opened"):
         make_keeper(replace(ServerOptions(), response_store=tmp_path / "missing" / "store"))
+
+
+class DurableStore:
+    """A store that keeps responses as they come."""
+
+    is_durable = True
+    begun = ()
+
+    async def begin(self, begun: object) -> None:
+        """Keep nothing."""
+
+    async def append(self, name: str, piece: bytes) -> None:
+        """Keep nothing."""
+
+
+class StoppedFlow:
+    """An answer whose engine stops."""
+
+    def __init__(self) -> None:
+        self.stopped = asyncio.Event()
+
+    async def collect(self) -> AsyncIterator[Any]:
+        await self.stopped.wait()
+        raise Unavailable("the server is stopping")
+        yield
+
+    def close(self) -> None:
+        """Have nothing open."""
+
+
+async def test_response_that_is_left_to_the_next_server_is_not_unknown_meanwhile() -> None:
+    keeper, flow, writer = ResponseKeeper(DurableStore()), StoppedFlow(), make_writer()  # type: ignore[arg-type]
+    writer.queue, writer.reply = list, SimpleNamespace(status="in_progress")
+    run = await keeper.run(OWNER, flow, writer, SimpleNamespace(id=writer.id))  # type: ignore[arg-type]
+    keeper.suspend()
+    flow.stopped.set()
+    await run.wait()
+    with pytest.raises(Unavailable, match="goes on when its model is loaded"):
+        keeper.find_run(OWNER, writer.id)
+    with pytest.raises(InvalidRequest, match="is not complete"):
+        await keeper.find_history(OWNER, writer.id)
+    assert keeper.find_run(b"another", writer.id) is None
