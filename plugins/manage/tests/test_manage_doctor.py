@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,11 @@ def test_network_is_a_command_now() -> None:
     asked = CliRunner().invoke(app, ["--network", "--json"])
     assert asked.stderr == "hint: `parallax doctor --network` is now `parallax network`\n"
     assert json.loads(asked.stdout)["network"]["kind"] == "unknown"
-    named = CliRunner().invoke(app, ["--network", "--ask", "tcp://127.0.0.1:9"])
-    assert (named.exit_code, "no server was reached" in named.stdout) == (1, True)
+    with socket.socket() as silent:  # bound, so that nobody else listens there
+        silent.bind(("127.0.0.1", 0))
+        named = CliRunner().invoke(app, ["--network", "--ask", f"tcp://127.0.0.1:{silent.getsockname()[1]}"])
+    assert named.exit_code == 1, named.output
+    assert "no server was reached" in named.stdout
 
 
 def test_network_names_the_distribution_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
