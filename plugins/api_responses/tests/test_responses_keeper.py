@@ -91,7 +91,8 @@ class StoppedFlow:
 
     async def collect(self) -> AsyncIterator[Any]:
         await self.stopped.wait()
-        raise Unavailable("the server is stopping")
+        if self.stopped.is_set():
+            raise Unavailable("the server is stopping")
         yield
 
     def close(self) -> None:
