@@ -276,7 +276,8 @@ class FileRows:
             low, high = max(start - first, 0), min(stop - first, rows.shape[0])
             if low < high:
                 parts.append(rows.read(low, high))
-                self._file.give_back(name)
+                if name not in self._file.coded:  # whose parts are small, and read again for other rows
+                    self._file.give_back(name)
         if len(parts) == 1:
             return parts[0]
         coded = [part for part in parts if isinstance(part, Quantized)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parallax_formats.matrix import MATRIX, Matrix
-from parallax_formats.numbers import WORD_BITS, Array, Floats, unpack
+from parallax_formats.numbers import WORD_BITS, Array, Floats, unpack, unpack_between
 
 AWQ_BITS = 4
 AWQ_WORD = 8
@@ -37,7 +37,7 @@ class Awq(Matrix):
         """See `Matrix.read`."""
         first, end = start // AWQ_WORD, -(-stop // AWQ_WORD)
         codes, zeros = (self._unpack(word, first, end) for word in ("qweight", "qzeros"))
-        scales = self.parts.widen("scales")[:, first * AWQ_WORD : end * AWQ_WORD]
+        scales = self.parts.widen("scales", (slice(None), slice(first * AWQ_WORD, end * AWQ_WORD)))
         group = self.shape[1] // len(scales)
         found = (codes - np.repeat(zeros, group, axis=0)) * np.repeat(scales, group, axis=0)
         return np.ascontiguousarray(found[:, start - first * AWQ_WORD : stop - first * AWQ_WORD].T)
@@ -78,8 +78,8 @@ class Gptq(Matrix):
         """See `Matrix.read`."""
         words = np.ascontiguousarray(self.parts.view("qweight")[:, start:stop].T)
         codes = unpack(words, self.bits, self.shape[1]).astype(np.float32)
-        zeros = unpack(self.parts.view("qzeros"), self.bits, self.shape[0])[:, start:stop].astype(np.float32)
-        groups, scales = self._find_groups(), self.parts.widen("scales")[:, start:stop]
+        zeros = unpack_between(self.parts.view("qzeros"), self.bits, start, stop).astype(np.float32)
+        groups, scales = self._find_groups(), self.parts.widen("scales", (slice(None), slice(start, stop)))
         return (codes - (zeros + self.adds_one).T[:, groups]) * scales.T[:, groups]
 
     def _find_groups(self) -> Array:

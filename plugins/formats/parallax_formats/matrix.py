@@ -6,12 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import EllipsisType
 
 import numpy as np
 
 from parallax_core.api import ParallaxError, Tensor
 from parallax_formats.numbers import Array, Floats, view_array, widen
 
+Index = slice | tuple[slice | int, ...] | EllipsisType
 MATRIX = 2
 INTEGERS = ("int32", "uint32", "int64")
 HINT = "the files may be damaged, or of another model: fetch the model again"
@@ -30,9 +32,9 @@ class Parts:
         """Return a tensor that exists; see `view_array`."""
         return view_array(self.tensors[word])
 
-    def widen(self, word: str) -> Floats:
-        """Return a tensor that exists in float32."""
-        return widen(self.tensors[word].dtype, self.view(word))
+    def widen(self, word: str, part: Index = ...) -> Floats:
+        """Return a tensor that exists in float32, or a part of it: only that is converted."""
+        return widen(self.tensors[word].dtype, self.view(word)[part])
 
     def shape(self, word: str) -> tuple[int, ...]:
         """Return the shape of a tensor that exists."""

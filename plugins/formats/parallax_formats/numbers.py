@@ -80,6 +80,13 @@ def unpack(words: Array, bits: int, count: int) -> NDArray[np.uint8]:
     return np.packbits(digits, axis=-1, bitorder="little")[..., 0]
 
 
+def unpack_between(words: Array, bits: int, start: int, stop: int) -> NDArray[np.uint8]:
+    r"""Return the integers ``start`` to ``stop`` of each row of words; see `unpack`. Others are not unpacked."""
+    first, end = start // WORD_BITS, -(-stop // WORD_BITS)  # as many integers as a word has bits fill whole words
+    part = np.ascontiguousarray(words[..., first * bits : end * bits])
+    return unpack(part, bits, stop - first * WORD_BITS)[..., start - first * WORD_BITS :]
+
+
 def split_nibbles(packed: Array) -> Array:
     r"""Return the numbers of 4 bits in bytes [\*, n], the lower half first: [\*, 2 n]."""
     return np.stack([packed & NIBBLE, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from parallax_formats.matrix import MATRIX, Matrix
-from parallax_formats.numbers import E2M1, E4M3, E8M0, WORD_BITS, Array, Floats, split_nibbles, unpack, view_array
+from parallax_formats.numbers import (
+    E2M1,
+    E4M3,
+    E8M0,
+    WORD_BITS,
+    Array,
+    Floats,
+    split_nibbles,
+    unpack,
+    unpack_between,
+    view_array,
+    widen,
+)
 
 PER_BYTE = 2
 AFFINE_BITS = (2, 3, 4, 5, 6, 8)
@@ -42,8 +54,9 @@ class Affine(Matrix):
         return (codes * scales[..., None] + biases[..., None]).reshape(len(words), -1)
 
     def _rows(self, word: str, start: int, stop: int) -> Array:
-        values = self.parts.view(word) if word == "weight" else self.parts.widen(word)
-        return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[start:stop])
+        values = self.parts.view(word)
+        part = np.ascontiguousarray(values.reshape(-1, values.shape[-1])[start:stop])
+        return part if word == "weight" else widen(self.parts.tensors[word].dtype, part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +119,13 @@ class PackedIntegers(Matrix):
 
     def read(self, start: int, stop: int) -> Floats:
         """See `Matrix.read`."""
-        codes = self._unpack(self.parts.view("weight_packed")[start:stop], self.shape[1])
-        groups, scales = self._find_groups(), self.parts.widen("weight_scale")[start:stop]
+        codes = unpack(self.parts.view("weight_packed")[start:stop], self.bits, self.shape[1]).astype(np.float32)
+        groups, scales = self._find_groups(), self.parts.widen("weight_scale", slice(start, stop))
         zeros = np.full_like(scales, 2 ** (self.bits - 1))
         if "weight_zero_point" in self.parts.tensors:
-            columns = np.ascontiguousarray(self.parts.view("weight_zero_point").T)
-            zeros = self._unpack(columns, self.shape[0]).T[start:stop]
+            packed = self.parts.view("weight_zero_point").T
+            zeros = unpack_between(packed, self.bits, start, stop).T.astype(np.float32)
         return (codes - zeros[:, groups]) * scales[:, groups]
-
-    def _unpack(self, words: Array, count: int) -> Floats:
-        return unpack(words, self.bits, count).astype(np.float32)
 
     def _find_groups(self) -> Array:
         if "weight_g_idx" in self.parts.tensors:

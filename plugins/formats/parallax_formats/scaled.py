@@ -6,12 +6,12 @@ Sources: the checkpoints of DeepSeek-V3 (blocks of 128 x 128, ``weight_scale_inv
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from parallax_formats.matrix import MATRIX, Matrix, Parts
-from parallax_formats.numbers import E8M0, Array, Floats, view_array, widen
+from parallax_formats.numbers import E8M0, Floats, view_array, widen
 
 CODES = ("float8_e4m3fn", "float8_e5m2", "int8")
 
@@ -26,7 +26,6 @@ class Scaled(Matrix):
     """Rows and columns of a block; 0: found from the number of scales, which then must divide the size."""
     zeros: str = "weight_zero_point"
     """The word of what is taken from codes of int8 first, of the shape of the scales; it may be absent."""
-    _size: tuple[int, int] = field(init=False, default=(0, 0))
 
     def __post_init__(self) -> None:
         codes, shape = self.parts.tensors["weight"], self.parts.shape("weight")
@@ -64,24 +63,21 @@ class Scaled(Matrix):
         for place, low, high in self._split(start, stop):
             values = widen(codes.dtype, view_array(codes)[place][low:high])
             if self.zeros in self.parts.tensors:
-                values = values - self._spread(self.parts.widen(self.zeros), place, low, high)
-            made.append(values * self._spread(self._read_scales(), place, low, high))
+                values = values - self._spread(self.zeros, place, low, high)
+            made.append(values * self._spread(self.scale, place, low, high))
         return np.concatenate(made) if len(made) != 1 else made[0]
 
-    def _read_scales(self) -> Floats:
-        """Return the scales; bytes are exponents, as MXFP8 has them."""
-        is_exponent = self.parts.tensors[self.scale].dtype == "uint8"
-        return E8M0[self.parts.view(self.scale)] if is_exponent else self.parts.widen(self.scale)
-
-    def _spread(self, scales: Array, place: tuple[int, ...], low: int, high: int) -> Floats:
-        """Return the scale of each number of some rows; of one column if there is one for a row."""
-        counts = self._shape_scales()
-        one: Floats = (scales if scales.size == 1 else scales[place]).reshape(counts)
+    def _spread(self, word: str, place: tuple[int, ...], low: int, high: int) -> Floats:
+        """Return the scale or zero of each number of some rows; of one column if there is one for a row."""
+        counts, stored = self._shape_scales(), self.parts.view(word)
+        one = (stored if stored.size == 1 else stored[place]).reshape(counts)
         rows, columns = (
             step or size // count
             for step, size, count in zip(self._steps(counts), self.shape[-2:], counts, strict=True)
         )
-        found = one[np.arange(low, high) // rows]
+        dtype, part = self.parts.tensors[word].dtype, one[np.arange(low, high) // rows]
+        is_exponent = word == self.scale and dtype == "uint8"  # as MXFP8 has them
+        found = E8M0[part] if is_exponent else widen(dtype, part)
         return found if counts[1] == 1 else np.repeat(found, columns, axis=1)[:, : self.shape[-1]]
 
 
