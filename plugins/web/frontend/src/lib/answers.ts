@@ -70,10 +70,7 @@ export async function resume(message: Message, changed: () => void): Promise<voi
       const after = before === undefined ? "" : `&starting_after=${before}`;
       await read(follow(`v1/responses/${message.response}?stream=true${after}`), message, changed);
     } catch (error) {
-      // A server that is about to end, or has just begun, may not have the answer for a moment.
-      const isForNow = error instanceof ApiError && error.status === 404 && tries < RETRY_S.length;
-      if (!isForNow && (!(error instanceof ApiError) || (error.status !== 0 && error.status < 500)))
-        return fail(message, error, changed);
+      if (!(error instanceof ApiError) || (error.status !== 0 && error.status < 500)) return fail(message, error, changed);
     }
     if (message.read !== before) tries = 0;
     if (message.state === "running") await wait(RETRY_S[Math.min(tries, RETRY_S.length - 1)]!);
