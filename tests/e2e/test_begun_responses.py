@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,19 @@ SEEN = 20
 """The events that the client has read by then."""
 
 
+CLIENTS: list[openai.OpenAI] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed_clients() -> Iterator[None]:
+    yield
+    while CLIENTS:
+        CLIENTS.pop().close()
+
+
 def connect(server: Server) -> Any:
-    return openai.OpenAI(base_url=server.url, api_key="none needed", max_retries=0).responses
+    CLIENTS.append(openai.OpenAI(base_url=server.url, api_key="none needed", max_retries=0))
+    return CLIENTS[-1].responses
 
 
 def ask(server: Server, **fields: Any) -> Any:
