@@ -30,9 +30,9 @@ def test_network_is_a_command_now() -> None:
     asked = CliRunner().invoke(app, ["--network", "--json"])
     assert asked.stderr == "hint: `parallax doctor --network` is now `parallax network`\n"
     assert json.loads(asked.stdout)["network"]["kind"] == "unknown"
-    with socket.socket() as silent:  # bound, so that nobody else listens there
+    with socket.socket(type=socket.SOCK_DGRAM) as silent:  # bound, so that nobody else answers there
         silent.bind(("127.0.0.1", 0))
-        named = CliRunner().invoke(app, ["--network", "--ask", f"tcp://127.0.0.1:{silent.getsockname()[1]}"])
+        named = CliRunner().invoke(app, ["--network", "--ask", f"127.0.0.1:{silent.getsockname()[1]}"])
     assert named.exit_code == 1, named.output
     assert "no server was reached" in named.stdout
 

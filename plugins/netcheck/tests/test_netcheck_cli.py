@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,8 @@ def test_without_a_server_it_says_what_it_cannot_know() -> None:
 
 
 def test_exit_status_tells_that_no_server_is_reached() -> None:
-    ran = CliRunner().invoke(app, ["--ask", f"tcp://{HOST}:{find_ports()}"])
+    with socket.socket(type=socket.SOCK_DGRAM) as silent:  # bound, so that nobody else answers there
+        silent.bind((HOST, 0))
+        ran = CliRunner().invoke(app, ["--ask", f"{HOST}:{silent.getsockname()[1]}"])
     assert ran.exit_code == 1, ran.output
     assert "no server was reached" in ran.output
