@@ -124,6 +124,12 @@ def test_answer_goes_on_while_the_page_is_closed(server: Server, open_page: Open
     expect(page.get_by_text("The answer was cut at the most tokens.")).to_be_visible(timeout=30_000)
     shown = page.locator(".answer .markdown").inner_text()
     assert shown.split() == answer_of_server(page, server, LONG, 60).split()
+    set_field(page, "Most tokens", "20")
+    page.get_by_role("button", name="Continue the answer").click()
+    longer = re.compile(re.escape(" ".join(shown.split())).replace("\\ ", r"\s+") + r".*\w", re.DOTALL)
+    expect(page.locator(".answer .markdown")).to_have_text(longer)
+    expect(page.get_by_text("The answer was cut at the most tokens.")).to_be_visible()
+    assert page.locator(".answer .markdown").inner_text().split() == answer_of_server(page, server, LONG, 80).split()
 
 
 def test_answer_is_stopped_and_the_question_edited(server: Server, open_page: OpenPage) -> None:

@@ -22,7 +22,7 @@ BUDGETS = {
     "plugins/api_anthropic": 2_400,
     "plugins/api_embeddings": 600,
     "plugins/api_openai": 2_330,
-    "plugins/api_responses": 5_910,
+    "plugins/api_responses": 5_950,
     "plugins/api_tokenize": 500,
     "plugins/backend_mlx": 10_800,
     "plugins/backend_sglang": 5_100,

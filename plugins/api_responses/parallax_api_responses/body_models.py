@@ -132,7 +132,8 @@ class ResponsesRequest(Sampled):
     input: TextField | InputParts
     """A text, or the parts of a conversation: messages with ``role`` (``system``, ``developer``, ``user``,
     ``assistant``) and ``content`` (a string, or parts of type ``input_text`` or ``output_text``), and what earlier
-    answers contained, as the server sent it, with the results of their calls."""
+    answers contained, as the server sent it, with the results of their calls. A last message of the ``assistant`` with
+    the ``status`` ``incomplete`` or ``in_progress`` is continued: the answer has what comes after it."""
     instructions: TextField | None = None
     """A system message before the input."""
     max_output_tokens: CountField | None = None
@@ -193,7 +194,22 @@ class ResponsesRequest(Sampled):
         if self.background and self.store is False:
             raise refuse("background", "'background' is only for responses that are kept: leave 'store' out")
         check_tools(self.placed_tools, self.tool_choice)
+        if self.continues_last and (self.requires_call or self.forced_tool or self.asks_for_form):
+            message = "'input' ends with an incomplete message, which 'text.format' and forced calls cannot continue"
+            raise refuse("input", message)
         return self
+
+    @property
+    def continues_last(self) -> bool:
+        """Whether the answer continues the last message."""
+        last = None if isinstance(self.input, str) else self.input[-1]
+        is_answer = isinstance(last, InputMessage) and last.role == "assistant"
+        return is_answer and last.status in ("incomplete", "in_progress")
+
+    @property
+    def asks_for_form(self) -> bool:
+        """Whether the answer has to be JSON."""
+        return self.text is not None and self.text.format is not None and self.text.format.type != "text"
 
     @property
     def placed_tools(self) -> list[PlacedTool]:

@@ -18,16 +18,29 @@ from parallax_chat_requests.engine_request import read_chat
 from parallax_chat_requests.request_models import ChatRequest, Sampled
 from parallax_chat_requests.structured_output import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from parallax_core.api import InvalidRequest
-from parallax_core.api.bodies import BodyReader, BodyRequest, JsonObject, MoreNeeded, ParsedBody, check_lengths, to_json
+from parallax_core.api.bodies import (
+    ANSWER,
+    BodyReader,
+    BodyRequest,
+    JsonObject,
+    MoreNeeded,
+    ParsedBody,
+    PromptEnding,
+    check_lengths,
+    to_json,
+)
 
 SAME = (*Sampled.model_fields, "chat_template_kwargs", "max_reasoning_tokens", "parallel_tool_calls")
 """The fields that a chat request has by the same name."""
 FIELDS = {
     "messages": "input",
+    "continue_final_message": "input",
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
 """The names of fields of a chat request in the Responses API, where they differ."""
+CONTINUED = PromptEnding(opens_answer=False, continues_last=True)
+"""The prompt ends within the last message."""
 FREEFORM = "parallax_api_responses.freeform_calls:FreeformCallParser"
 """What reads an answer that is the input of a custom tool."""
 
@@ -55,7 +68,8 @@ def read_responses(reader: BodyReader, body: ResponsesRequest, ask: BodyRequest)
     body = _insert_items(body, found.items or b"[]")
     freeform, history = _find_freeform(body), HISTORY.validate_json(found.history or b"[]")
     try:
-        reading = read_chat(reader.text, _make_chat(body, history, freeform), reader.parser)
+        chat, ending = _make_chat(body, history, freeform), CONTINUED if body.continues_last else ANSWER
+        reading = read_chat(reader.text, chat, reader.parser, ending)
     except InvalidRequest as error:
         raise _rename(error, freeform) from error
     plan = ResponsePlan(

@@ -24,6 +24,8 @@ from plugins.api_responses.tests.responses_client import (
 from tests.unit.server.letters import Site
 from tests.unit.server.scripted import ScriptedSite
 
+LEFT = {"role": "assistant", "content": "Once", "status": "incomplete"}
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[ScriptedSite]:
@@ -36,6 +38,8 @@ def site(tmp_path: Path) -> Iterator[ScriptedSite]:
     [
         ({"tools": [{"type": "file_search", "vector_store_ids": ["a"]}]}, "tools.0.type"),
         ({"tools": [{"type": "web_search_2"}]}, "tools.0.type"),
+        ({"input": [LEFT], "text": {"format": {"type": "json_object"}}}, "input"),
+        ({"input": [LEFT], "tools": [FUNCTION], "tool_choice": "required"}, "input"),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         (

@@ -70,6 +70,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedSite]:
         yield site
 
 
+@pytest.mark.parametrize("status", ["incomplete", "in_progress", "completed", None])
+def test_incomplete_last_message_is_continued(site: ScriptedSite, status: str | None) -> None:
+    last = {"role": "assistant", "content": "Once upon", **({"status": status} if status else {})}
+    body = ask(site, " a time.", input=[{"role": "user", "content": "Tell."}, last])
+    assert body["output"][0]["content"][0]["text"] == " a time."
+    assert site.prompt.endswith("<assistant>Once upon") == (status in ("incomplete", "in_progress"))
+
+
 def test_response_has_every_field_of_the_reference(site: ScriptedSite) -> None:
     body = ask(site, "Hello.", metadata={"a": "b"}, user="me", temperature=0.5)
     identity = body.pop("id")

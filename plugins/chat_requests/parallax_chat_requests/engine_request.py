@@ -45,13 +45,15 @@ LEAST_TEMPERATURE = 1e-6
 """Lower temperatures count as 0: logits divided by them lose their differences in single precision, or overflow."""
 
 
-def read_chat(text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None = None) -> ParsedBody:
+def read_chat(
+    text: ModelTokenizer, body: ChatRequest, parser: ParserTraits | None = None, ending: PromptEnding = ANSWER
+) -> ParsedBody:
     """Return the parsed body of a chat request; ``parser``: the traits of the parser of the answers.
 
     Raises:
         InvalidRequest: if it cannot be served; it names the field.
     """
-    return parse_chat(text, body, read_conversation(text, body, parser), parser)
+    return parse_chat(text, body, read_conversation(text, body, parser, ending), parser)
 
 
 def parse_chat(

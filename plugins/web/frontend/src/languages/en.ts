@@ -60,6 +60,7 @@ export const en = {
   "chat.stop": "Stop",
   "chat.edit": "Edit",
   "chat.again": "Generate again",
+  "chat.goon": "Continue the answer",
   "chat.beside": "Generate a second answer beside it",
   "chat.earlier": "Earlier version",
   "chat.later": "Later version",

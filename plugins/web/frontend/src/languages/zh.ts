@@ -59,6 +59,7 @@ export const zh: Record<Word, string> = {
   "chat.stop": "停止",
   "chat.edit": "编辑",
   "chat.again": "重新生成",
+  "chat.goon": "继续回答",
   "chat.beside": "在旁边生成第二个回答",
   "chat.earlier": "上一个版本",
   "chat.later": "下一个版本",

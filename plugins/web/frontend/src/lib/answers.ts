@@ -46,7 +46,12 @@ export async function ask(question: Question, message: Message, changed: () => v
   const began = performance.now();
   const body = {
     model: question.model,
-    input: question.messages.map(({ role, text }) => ({ role, content: text })),
+    // A message of the assistant that comes last goes on where it ended.
+    input: question.messages.map(({ role, text }, place) => ({
+      role,
+      content: text,
+      ...(role === "assistant" && place === question.messages.length - 1 ? { status: "incomplete" } : {}),
+    })),
     stream: true,
     background: true,
     store: true,

@@ -91,10 +91,23 @@ class Chats {
     };
     conversation.messages.push(answer);
     conversation.leaf = answer.id;
-    const kept = conversation.messages.at(-1)!; // as the state has it
+    await this.#ask(conversation, conversation.messages.at(-1)!, messages); // as the state has it
+  }
+
+  /** Ask for the rest of an answer that was stopped or cut. */
+  async goOn(answer: Message, model: string): Promise<void> {
+    const conversation = this.current!;
+    conversation.leaf = answer.id;
+    const messages = readBranch(conversation);
+    for (const each of ["response", "read", "error", "firstS", "restS", "tokens"] as const) delete answer[each];
+    Object.assign(answer, { model, state: "running" });
+    await this.#ask(conversation, answer, messages);
+  }
+
+  async #ask(conversation: Conversation, answer: Message, messages: Message[]): Promise<void> {
     const { system, sampling } = $state.snapshot(conversation);
-    const question: Question = { model, system, sampling, messages: $state.snapshot(messages) };
-    await this.#generate(conversation, kept, (changed) => ask(question, kept, changed));
+    const question: Question = { model: answer.model!, system, sampling, messages: $state.snapshot(messages) };
+    await this.#generate(conversation, answer, (changed) => ask(question, answer, changed));
   }
 
   async stop(message: Message): Promise<void> {
