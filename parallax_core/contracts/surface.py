@@ -45,6 +45,8 @@ class KnownClient:
     """Tells it apart from others that the same authenticator knows, such as for limits."""
     role: RouteRole
     """Its rights, as those of an API key."""
+    key: bytes | None = None
+    """The SHA-256 of the API key by which it is known: without that key it is unknown, and has no rights beyond it."""
 
 
 @runtime_checkable

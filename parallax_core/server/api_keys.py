@@ -118,9 +118,10 @@ class ApiKeys:
         """
         if not self.are_needed:
             return "admin"
-        if not key:
-            return None
-        digest = digest_key(key)
+        return self.find_digest_role(digest_key(key)) if key else None
+
+    def find_digest_role(self, digest: bytes) -> Role | None:
+        """Return the role of a key by what `digest_key` returns; None if the key is unknown."""
         return self._roles.get(digest) or (self._file.find_role(digest) if self._file else None)
 
 

@@ -64,10 +64,14 @@ class KeyCheck:
         if (key := read_key(scope)) or not self._keys.are_needed:
             return self._keys.find_role(key)
         for number, authenticator in enumerate(self._authenticators):
-            if (caller := _ask(authenticator, scope)) is not None:
+            if (caller := _ask(authenticator, scope)) is not None and self._has_key(caller):
                 scope.setdefault("state", {})[CALLER] = f"{number}:{caller.id}"
                 return caller.role
         return None
+
+    def _has_key(self, caller: KnownClient) -> bool:
+        """Return whether the key of a client is accepted and allows as much, or the client is known without one."""
+        return caller.key is None or self._keys.find_digest_role(caller.key) in {caller.role, "admin"}
 
 
 def _ask(authenticator: Authenticator, scope: Scope) -> KnownClient | None:

@@ -16,8 +16,10 @@ from parallax_core.testing.promise import broken
 KNOWN = "Return the client that sent a request"
 UNKNOWN = "None: it is unknown"
 ROLE = "Its rights, as those of an API key"
+KEY = "The SHA-256 of the API key by which it is known"
 APART = "Tells it apart from others that the same authenticator knows"
 HEAD = "the head of the request, as ASGI has it"
+DIGEST_BYTES = 32
 ODD = ("", " ", "=", ";;=;", "\xff\xfe", "a" * 10_000, "Bearer", "Basic !", "a=b; a=b; a=")
 
 
@@ -44,6 +46,8 @@ class AuthenticatorConformance:
             assert isinstance(found, KnownClient), broken(f"it answers {found!r} for a client that it knows", KNOWN)
             assert found.role == role, broken(f"it gives the role {found.role!r}, not {role!r}", ROLE)
             assert found.role in get_args(RouteRole), broken(f"{found.role!r} is no role", ROLE)
+            is_digest = found.key is None or (isinstance(found.key, bytes) and len(found.key) == DIGEST_BYTES)
+            assert is_digest, broken("the key by which it knows a client is no SHA-256", KEY)
 
     def test_clients_are_told_apart(self) -> None:
         """Two requests of a client have the same id, and those of two clients have different ones."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,12 @@ class RaisesRoles(Names):
         return found and KnownClient(found.id, "admin")
 
 
+class GivesTheKeyAway(Names):
+    def authenticate(self, scope: Mapping[str, Any]) -> KnownClient | None:
+        found = super().authenticate(scope)
+        return found and replace(found, key=b"sk-1")
+
+
 class MakesUpRoles(Names):
     roles: Mapping[str, Any] = {"ann": "admin", "bob": "root"}
 
@@ -119,6 +126,7 @@ def test_good_authenticator_passes() -> None:
         (RaisesRoles, ROLE),
         (MakesUpRoles, ROLE),
         (KnowsNoOne, ROLE),
+        (GivesTheKeyAway, ROLE),
         (DecodesStrictly, ODD),
         (ReadsTheClient, ODD),
         (TakesTheHeader, STAYS),

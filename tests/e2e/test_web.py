@@ -240,13 +240,22 @@ def test_page_speaks_chinese_on_a_phone(server: Server, open_page: OpenPage) -> 
     assert page.locator("html").get_attribute("lang") == "zh"
 
 
-def make_key_and_revoke_it(page: Page, server: Server) -> None:
+def sign_in(page: Page, key: str) -> None:
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def make_key(page: Page, server: Server) -> str:
     page.get_by_role("link", name="Settings").click()
     expect(page.get_by_role("row", name="api_key_file")).to_contain_text("--api-key-file")
     page.get_by_label("Whose it is").fill("Eve")
     page.get_by_role("button", name="Make a key").click()
     key = page.locator(".command code").inner_text()
     wait_for_status(server, key, 200)
+    return key
+
+
+def revoke_key(page: Page, server: Server, key: str) -> None:
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("row", name="Eve").get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("row", name="Eve")).to_have_count(0)
@@ -276,7 +285,13 @@ def test_page_needs_a_link_on_a_server_with_keys(
         expect(page.get_by_text("It answers with")).to_be_visible()
         expect(page.get_by_text("Signed in as admin")).to_be_visible()
         assert stranger.request.get(link).status == 403
-        make_key_and_revoke_it(page, server)
+        key = make_key(page, server)
+        sign_in(stranger, "sk-wrong")
+        expect(stranger.get_by_text("This key is not valid")).to_be_visible()
+        sign_in(stranger, key)
+        expect(stranger.get_by_text("Signed in as user")).to_be_visible()
+        revoke_key(page, server, key)
+        expect(stranger.get_by_role("heading", name="Sign in")).to_be_visible(timeout=15_000)
         page.get_by_text("Signed in as admin").click()
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

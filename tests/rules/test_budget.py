@@ -56,7 +56,7 @@ BUDGETS = {
     "plugins/tokenizers": 1_420,
     "plugins/transport_lattica": 3_100,
     "plugins/transport_zmq": 8_000,
-    "plugins/web": 1_230,
+    "plugins/web": 1_330,
 }
 """Lines of Python by folder; a folder within another counts apart."""
 

@@ -31,13 +31,14 @@ class WebPages:
         """Yield the front page, and, if there are pages, the routes of sessions."""
         yield front_page.make_router(pages)
         if pages:
-            yield sessions.make_router(self._sessions, pages)
+            yield sessions.make_router(self._sessions)
+            yield sessions.make_key_router(self._sessions, pages)
 
     def list_notes(self, url: str, pages: Sequence[str], *, needs_key: bool) -> Iterator[str]:
         """Yield a line for each page: its address, or a link that opens a session of the operator's browser."""
         for path in pages:
             if needs_key:
                 link = self._sessions.invite("admin", path)
-                yield f"page {path}, by a link that works once, for 15 minutes: {url}{link}"
+                yield f"page {path}, by a link that works once, for 10 minutes: {url}{link}"
             else:
                 yield f"page {url}{path}/"

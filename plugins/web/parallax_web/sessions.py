@@ -28,7 +28,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 PATH = "/session"
-LINK_S, SESSION_S = 900.0, 12 * 3600.0
+LINK_S, SESSION_S = 600.0, 12 * 3600.0
 """Seconds for which a link, and a session, are valid."""
 MOST_LINKS, MOST_SESSIONS, MOST_CALLERS = 64, 1024, 10_000
 """The most links, sessions and addresses with wrong codes that are kept; the oldest goes first."""
@@ -51,6 +51,10 @@ class Pass:
     """Where a link leads."""
     host: str = ""
     """The ``Host`` at which a session was opened; it counts there alone."""
+    key: bytes | None = None
+    """The digest of the API key that made it, with which it ends; None: the operator's, who has started the server."""
+    is_own: bool = False
+    """Whether it is of who has that key, and not of somebody who got a link."""
 
 
 class Sessions:
@@ -64,11 +68,18 @@ class Sessions:
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()
         """By address: when it sent wrong codes."""
 
-    def invite(self, role: RouteRole, page: str) -> str:
-        """Return the path of a link that opens one session of a role, and leads to a page."""
+    def invite(self, role: RouteRole, page: str, key: bytes | None = None) -> str:
+        """Return the path of a link that opens one session of a role, which ends with ``key``, and leads to a page."""
         code = secrets.token_urlsafe(32)
-        _keep(self._links, _digest(code), Pass(role, self._clock() + LINK_S, page), MOST_LINKS)
+        _keep(self._links, _digest(code), Pass(role, self._clock() + LINK_S, page, key=key), MOST_LINKS)
         return f"{PATH}?code={code}"
+
+    def open(self, role: RouteRole, host: str, key: bytes | None, *, is_own: bool) -> str:
+        """Return the token of a new session, which counts at a ``Host``; see `Pass`."""
+        token = secrets.token_urlsafe(32)
+        opened = Pass(role, self._clock() + SESSION_S, host=host, key=key, is_own=is_own)
+        _keep(self._open, _digest(token), opened, MOST_SESSIONS)
+        return token
 
     def redeem(self, code: str, address: str, host: str = "") -> tuple[str, Pass] | None:
         """Return the token of a new session and its link, or None for a code that is wrong, old or used."""
@@ -77,9 +88,7 @@ class Sessions:
             times = self._wrong.pop(address, [])
             _keep(self._wrong, address, [*times, self._clock()][-MOST_WRONG:], MOST_CALLERS)
             return None
-        token = secrets.token_urlsafe(32)
-        _keep(self._open, _digest(token), Pass(link.role, self._clock() + SESSION_S, host=host), MOST_SESSIONS)
-        return token, link
+        return self.open(link.role, host, link.key, is_own=False), link
 
     def find_wait_s(self, address: str) -> float:
         """Return the seconds for which an address is refused; 0: it is not."""
@@ -99,7 +108,19 @@ class Sessions:
     def authenticate(self, scope: Mapping[str, Any]) -> KnownClient | None:
         """Return the browser that sent a request; see `Authenticator.authenticate`."""
         found = self.find(scope)
-        return None if found is None else KnownClient(found[0].hex(), found[1].role)
+        if found is None:
+            return None
+        token, session = found
+        # All browsers of a key are one client, so that nobody gets its limits twice by a second session.
+        identity = f"key {session.key.hex()}" if session.is_own and session.key else token.hex()
+        return KnownClient(identity, session.role, session.key)
+
+    def find_key(self, scope: Mapping[str, Any]) -> bytes | None:
+        """Return the digest of the API key of a request, or of that of its session."""
+        if key := read_key(scope):
+            return _digest(key)
+        found = self.find(scope)
+        return None if found is None else found[1].key
 
     def find_left_s(self, session: Pass) -> float:
         """Return the seconds for which a session is still valid."""
@@ -125,6 +146,13 @@ def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
     kept[key] = value
     if len(kept) > most:
         kept.popitem(last=False)
+
+
+def read_key(scope: Mapping[str, Any]) -> str:
+    """Return the API key that a request has, which the server has checked; empty: none."""
+    headers = read_headers(scope)
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
 
 def is_own_request(scope: Mapping[str, Any]) -> bool:
@@ -157,8 +185,8 @@ def read_cookies(scope: Mapping[str, Any]) -> Iterator[str]:
                 yield value
 
 
-def make_router(sessions: Sessions, pages: Collection[str]) -> fastapi.APIRouter:
-    """Return the routes by which browsers open and close sessions, and administrators get links to ``pages``."""
+def make_router(sessions: Sessions) -> fastapi.APIRouter:
+    """Return the routes by which browsers open sessions by links, look at them and close them."""
     router = fastapi.APIRouter(include_in_schema=False)
 
     @router.get(PATH)
@@ -184,6 +212,28 @@ def make_router(sessions: Sessions, pages: Collection[str]) -> fastapi.APIRouter
         _set_cookie(answer, http.scope, "", 0)
         return answer
 
+    return router
+
+
+def make_key_router(sessions: Sessions, pages: Collection[str]) -> fastapi.APIRouter:
+    """Return the routes by which those who have a key open sessions: their own, or by links to ``pages``."""
+    router = fastapi.APIRouter(include_in_schema=False)
+
+    @router.post(PATH)
+    @needs_role("user")
+    async def sign_in(http: fastapi.Request) -> Response:
+        """Open a session by an API key, which ends with it."""
+        if not is_own_request(http.scope):
+            return JSONResponse(error_body(403, "only a page of this server opens a session", code="origin"), 403)
+        if not (key := read_key(http.scope)):
+            return JSONResponse(error_body(400, "send 'Authorization: Bearer KEY'"), 400, UNCACHED)
+        sessions.close(http.scope)
+        role = http.state.role
+        token = sessions.open(role, http.headers.get("host", ""), _digest(key), is_own=True)
+        answer = JSONResponse({"role": role, "expires_in": int(SESSION_S)}, headers=UNCACHED)
+        _set_cookie(answer, http.scope, token, int(SESSION_S))
+        return answer
+
     @router.post(f"{PATH}/links")
     @needs_role("admin")
     async def make_link(
@@ -193,7 +243,7 @@ def make_router(sessions: Sessions, pages: Collection[str]) -> fastapi.APIRouter
         if page not in pages:
             message = f"there is no page at {page!r}: it is one of {', '.join(sorted(pages))}"
             return JSONResponse(error_body(400, message, param="page"), 400)
-        url = find_address(http) + sessions.invite(role, page)
+        url = find_address(http) + sessions.invite(role, page, sessions.find_key(http.scope))
         return JSONResponse({"url": url, "role": role, "expires_in": int(LINK_S)}, headers=UNCACHED)
 
     return router

@@ -12,7 +12,8 @@ from fastapi import APIRouter, Request
 from starlette.testclient import TestClient
 
 from parallax_core.api import Authenticator, HttpSurface, RouteRole, needs_role
-from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server import api_keys
+from parallax_core.server.api_keys import ApiKeys, KeyFile
 from parallax_core.server.options import ServerOptions
 from parallax_core.testing.authenticator import AuthenticatorConformance
 from parallax_web.page_server import WebPages
@@ -39,9 +40,9 @@ class Clock:
 class PagedSite(Site):
     """A server with keys and a page, whose clock a test sets."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, keys: ApiKeys | None = None, **options: Any) -> None:
         self.clock = Clock()
-        super().__init__(ServerOptions(keys=ApiKeys({"boss": "admin", "k": "user"}), **options))
+        super().__init__(ServerOptions(keys=keys or ApiKeys({"boss": "admin", "k": "user"}), **options))
         (folder / "index.html").write_text("a page")
 
         def add(server: HttpSurface) -> None:
@@ -240,6 +241,52 @@ def test_sessions_are_clients_of_their_own(tmp_path: Path) -> None:
         assert site.client.post("/x/do", headers=OWN).status_code == 200
         error_of(site.client.post("/x/do", headers=OWN), 429)
         error_of(site.client.post("/v1/chat/completions", headers={"Authorization": "Bearer k"}, content=b"{"), 400)
+
+
+def test_browsers_of_a_key_are_one_client_and_of_its_role(tmp_path: Path) -> None:
+    with PagedSite(tmp_path, max_per_minute=2) as site:
+        other = TestClient(site.app)
+        for client in (site.client, other):
+            opened = client.post("/session", headers={**OWN, "Authorization": "Bearer k"})
+            assert (opened.status_code, opened.json()["role"]) == (200, "user")
+            assert COOKIE.fullmatch(opened.headers["set-cookie"])
+        assert [each.post("/x/do", headers=OWN).status_code for each in (site.client, other)] == [200, 200]
+        error_of(other.post("/x/do", headers=OWN), 429)
+        error_of(other.get("/x/admin"), 403)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"X-Api-Key": "k", "Origin": "https://evil.example"}, 403),
+        ({"X-Api-Key": "k", "Origin": "null"}, 403),
+    ],
+)
+def test_wrong_key_or_page_opens_no_session(site: PagedSite, headers: dict[str, str], status: int) -> None:
+    refused = site.client.post("/session", headers={**OWN, **headers})
+    error_of(refused, status)
+    assert "set-cookie" not in refused.headers
+
+
+def test_session_ends_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_keys, "LOOK_S", 0.0)
+    monkeypatch.setattr(api_keys, "SETTLE_S", 0.0)
+    file = tmp_path / "keys"
+    file.write_text("boss admin\nk user\n")
+    file.chmod(0o600)
+    with PagedSite(tmp_path, ApiKeys(file=KeyFile(file))) as site:
+        sessions = [site.client, TestClient(site.app), TestClient(site.app), TestClient(site.app)]
+        site.sign_in("admin")
+        link = site.client.post("/session/links?page=/chat", headers=OWN).json()["url"]  # by a session of the same key
+        sessions[1].get(link.removeprefix("http://testserver"))
+        sessions[2].post("/session", headers={**OWN, "X-Api-Key": "k"})
+        [line] = site.list_notes("http://testserver/v1")
+        sessions[3].get(line.partition("minutes: http://testserver")[2])
+        assert [each.get("/v1/models").status_code for each in sessions] == [200] * 4
+        for text, statuses in (("boss user\nk user\n", [401, 200, 200, 200]), ("k user\n", [401, 401, 200, 200])):
+            file.write_text(text)
+            assert [each.get("/v1/models").status_code for each in sessions] == statuses
 
 
 def test_server_without_pages_has_no_sessions() -> None:

@@ -24,7 +24,9 @@ export const en = {
     "Only to look at: others reach this server without a key, so pages change nothing of it. Start it with --api-key-file to change that.",
   "signin.title": "Sign in",
   "signin.text":
-    "This server has API keys. Open the link that it printed when it was started: it works once, for 15 minutes. An administrator who is signed in makes another here.",
+    "This server has API keys. Enter yours, or open the link that the server printed when it was started: it works once, for 10 minutes. An administrator who is signed in makes keys and further links here.",
+  "signin.key": "API key",
+  "signin.wrong": "This key is not valid: it was mistyped, or revoked.",
   "signin.as": "Signed in as {role}",
   "signin.out": "Sign out",
   "signin.invite": "Make a link for somebody else",

@@ -23,7 +23,9 @@ export const zh: Record<Word, string> = {
   "readonly.text":
     "只读：其他人无需密钥即可访问此服务器，因此页面不能更改它。使用 --api-key-file 启动即可更改。",
   "signin.title": "登录",
-  "signin.text": "此服务器设有 API 密钥。请打开服务器启动时打印的链接：链接只能使用一次，15 分钟内有效。已登录的管理员可以在这里生成新链接。",
+  "signin.text": "此服务器设有 API 密钥。请输入您的密钥，或打开服务器启动时打印的链接：链接只能使用一次，10 分钟内有效。已登录的管理员可以在这里生成密钥和新链接。",
+  "signin.key": "API 密钥",
+  "signin.wrong": "密钥无效：输入有误或已被撤销。",
   "signin.as": "已登录，角色：{role}",
   "signin.out": "退出登录",
   "signin.invite": "为他人生成链接",

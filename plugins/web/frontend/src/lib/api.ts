@@ -20,15 +20,19 @@ interface Options {
   method?: "GET" | "POST" | "DELETE";
   body?: unknown;
   signal?: AbortSignal;
+  /** An API key, in place of the session of this browser. */
+  key?: string;
 }
 
 /** Send a request, and return the response if its status is that of a success. */
-export async function send(path: string, { method, body, signal }: Options = {}): Promise<Response> {
-  const init: RequestInit = { method: method ?? (body === undefined ? "GET" : "POST"), signal };
+export async function send(path: string, { method, body, signal, key }: Options = {}): Promise<Response> {
+  const headers = new Headers();
+  const init: RequestInit = { method: method ?? (body === undefined ? "GET" : "POST"), signal, headers };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
-    init.headers = { "Content-Type": "application/json" };
+    headers.set("Content-Type", "application/json");
   }
+  if (key !== undefined) headers.set("Authorization", `Bearer ${key}`);
   let response: Response;
   try {
     response = await fetch(new URL(path, server), init);

@@ -80,6 +80,7 @@ class Live {
     if (!(error instanceof ApiError)) throw error;
     this.isConnected = error.status !== 0 && error.status !== 502;
     this.isRefused = error.status === 401;
+    if (this.isRefused) this.session = { role: null }; // its key was revoked, or it has expired
   }
 }
 
