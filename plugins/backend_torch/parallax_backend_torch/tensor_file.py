@@ -310,10 +310,11 @@ def open_file(folder: Path, selection: Selection, progress: Progress) -> TensorF
     """
     config = read_config(folder)
     stored = dict(read_tensors(folder, selection.wants, silent))
-    coded = group_tensors(config, stored)
-    parts = {name for matrix in coded.values() for name in matrix.names}
     types = Config(config).list_forms()
-    forms = {shorten(name): check_blocks(name, stored[name], types[name]) for name in stored.keys() & types.keys()}
+    packed = {name for name in stored.keys() & types.keys() if types[name] in FORMS}
+    coded = group_tensors(config, {name: tensor for name, tensor in stored.items() if name not in packed})
+    parts = {name for matrix in coded.values() for name in matrix.names}
+    forms = {shorten(name): check_blocks(name, stored[name], types[name]) for name in packed}
     tensors = {shorten(name): tensor for name, tensor in stored.items() if name not in parts}
     left_out = frozenset(name for name in tensors if selection.leaves(name))
     matrices = {shorten(name): matrix for name, matrix in coded.items()}

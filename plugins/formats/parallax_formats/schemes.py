@@ -23,6 +23,8 @@ ACTIVATIONS = frozenset(["input_scale", "activation_scale", "input_global_scale"
 GPTQ_BITS = (2, 3, 4, 8)
 PACKED_BITS = (2, 3, 4, 5, 6, 8)
 MX_MODES = ("mxfp4", "mxfp8", "nvfp4")
+GGUF = "gguf"
+"""The method of a model whose tensors are blocks of a GGUF file; see `gguf.blocks`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,8 @@ def group_tensors(config: Settings, tensors: Mapping[str, Tensor]) -> dict[str, 
         Unsupported: if a format has settings that are not read.
     """
     formats, settings = FORMATS.get(name_method(config), ()), find_settings(config)
+    if name_method(config) == GGUF:
+        return _group_blocks(settings, tensors)
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         stem, _, word = name.rpartition(".")
@@ -217,6 +221,22 @@ def group_tensors(config: Settings, tensors: Mapping[str, Tensor]) -> dict[str, 
             own = {word: tensor for word, tensor in words.items() if word in one.list_words()}
             found[f"{stem}.weight"] = one.read(Parts(stem, own), settings)
     _check_left(tensors, found)
+    return found
+
+
+def _group_blocks(settings: Settings, tensors: Mapping[str, Tensor]) -> dict[str, Matrix]:
+    """Return the weights that are blocks of a GGUF file; each is one tensor, whose type config.json gives."""
+    types = settings.get("types") or {}
+    if not isinstance(types, Mapping) or any(type(kind) is not str for kind in types.values()):
+        raise Unsupported(f"'types' in config.json is {types!r}, not a table of strings", HINT)
+    if not types.keys() & tensors.keys():
+        return {}
+    from parallax_formats.gguf.blocks import Blocks  # the gguf package takes half a second to import
+
+    found: dict[str, Matrix] = {}
+    for name in types.keys() & tensors.keys():
+        stem, _, word = name.rpartition(".")
+        found[name] = Blocks(Parts(stem, {word: tensors[name]}), types[name])
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from parallax_source_pypi.fields import Fields
+from parallax_formats.gguf import Fields
 from parallax_source_pypi.shape import LlamaShape
 from parallax_source_pypi.tokenizer import SpecialIds
 

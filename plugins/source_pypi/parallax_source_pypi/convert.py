@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from parallax_core.api import Progress
+from parallax_formats.gguf import Fields, open_gguf
 from parallax_source_pypi.blocks import is_kept, load_kept
 from parallax_source_pypi.configs import (
     Json,
@@ -21,8 +22,6 @@ from parallax_source_pypi.configs import (
     model_config,
     tokenizer_config,
 )
-from parallax_source_pypi.fields import Fields
-from parallax_source_pypi.reader import open_gguf
 from parallax_source_pypi.shape import read_shape
 from parallax_source_pypi.shards import SHARD_BYTES, ShardWriter, Values
 from parallax_source_pypi.store import check_space

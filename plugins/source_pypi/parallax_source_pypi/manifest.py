@@ -8,7 +8,7 @@ from pathlib import Path
 
 FILE = "parallax.json"
 
-CONVERTER = 2
+CONVERTER = 3
 """Raised when the same GGUF file would become another folder; models of an older converter are made again."""
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parallax_core.api import Unsupported
-from parallax_source_pypi.fields import Fields
-from parallax_source_pypi.reader import damaged
+from parallax_formats.gguf import Fields, damaged
 
 UNDERSTOOD = frozenset(
     "llama." + key

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from parallax_source_pypi.fields import Fields
-from parallax_source_pypi.reader import damaged
+from parallax_formats.gguf import Fields, damaged
 from parallax_source_pypi.shape import PRE_TOKENIZERS, refuse
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5

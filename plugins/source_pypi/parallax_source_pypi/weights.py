@@ -8,15 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 
-from parallax_source_pypi.reader import GgufFile, TensorInfo, damaged
+from parallax_formats.gguf import GgufFile, TensorInfo, damaged, read_chunks
 from parallax_source_pypi.shape import LlamaShape, refuse
 
 Floats = npt.NDArray[np.float16] | npt.NDArray[np.float32]
-
-CHUNK_VALUES = 1 << 22
-"""Values unpacked at once, which bounds the memory for them (16 MiB in float32)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +86,10 @@ def load_floats(gguf: GgufFile, slot: TargetTensor) -> Floats:
 
     Raises:
         ParallaxError: if a value is infinite or not a number.
-        Unsupported: if the values are packed in a way the gguf package cannot unpack.
+        Unsupported: if the gguf package does not read the type.
     """
     info = gguf.tensors[slot.source]
-    rows = sort_rows(gguf.read_rows(info), slot.num_heads)
-    try:
-        return unpack_rows(rows, info.kind, slot)
-    except NotImplementedError as error:
-        raise refuse(f"a tensor of the type {info.kind.name} ({slot.source})") from error
+    return unpack_rows(sort_rows(gguf.read_rows(info), slot.num_heads), info.kind, slot)
 
 
 def sort_rows(rows: npt.NDArray[np.uint8], num_heads: int) -> npt.NDArray[np.uint8]:
@@ -131,10 +123,7 @@ def unpack_chunks(
     rows: npt.NDArray[np.uint8], kind: GGMLQuantizationType, slot: TargetTensor
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """Yield (first row, float32 values of shape (rows, width))."""
-    step = max(1, CHUNK_VALUES // slot.shape[-1])
-    for start in range(0, len(rows), step):
-        with np.errstate(all="ignore"):
-            values = dequantize(rows[start : start + step], kind)
+    for start, values in read_chunks(rows, kind, slot.shape[-1]):
         if not np.isfinite(values).all():
             raise damaged(f"the tensor {slot.source!r} has values that are not finite")
         yield start, values

@@ -36,7 +36,7 @@ def source(tmp_path: Path) -> GgufSource:
     return GgufSource(SourceContext(folder=tmp_path / "home"))
 
 
-@pytest.mark.parametrize("packing", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("packing", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "MXFP4"])
 def test_packed_tensors_keep_every_bit(source: GgufSource, llama: TinyLlama, tmp_path: Path, packing: str) -> None:
     kind = llama.packing = gguf.GGMLQuantizationType[packing]
     folder = source.fetch(str(llama.write(tmp_path / "tiny.gguf")), silent).path
@@ -55,8 +55,8 @@ def test_packed_tensors_keep_every_bit(source: GgufSource, llama: TinyLlama, tmp
         np.testing.assert_array_equal(found.swapaxes(1, 2).reshape(packed.shape), packed)
 
 
-def test_types_that_are_not_kept_are_unpacked(source: GgufSource, llama: TinyLlama, tmp_path: Path) -> None:
-    llama.packing = gguf.GGMLQuantizationType.Q5_1
+def test_floats_are_kept(source: GgufSource, llama: TinyLlama, tmp_path: Path) -> None:
+    llama.packing = gguf.GGMLQuantizationType.F16
     folder = source.fetch(str(llama.write(tmp_path / "tiny.gguf")), silent).path
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
     assert load_file(folder / "model.safetensors")["model.embed_tokens.weight"].dtype == np.float16

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from parallax_source_pypi.fields import Fields
-from parallax_source_pypi.reader import open_gguf
+from parallax_formats.gguf import Fields, open_gguf
 from parallax_source_pypi.tokenizer import USER_DEFINED, build_tokenizer
 from tests.support.tinyllama import TOKENS, TinyLlama
 

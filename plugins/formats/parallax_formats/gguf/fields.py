@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parallax_source_pypi.reader import Value, damaged
+from parallax_formats.gguf.file import Value, damaged
 
 
 class Fields:

@@ -1,4 +1,4 @@
-"""Reads GGUF files: their keys and values, and the position of each tensor.
+"""Reads GGUF files: their keys and values, and the position of each tensor, also of split models.
 
 The format is specified in ggml's ``docs/gguf.md``. The reader of the gguf package is not used, because it trusts the
 lengths in a file: a damaged file can keep it busy without end.
@@ -7,10 +7,13 @@ lengths in a file: a damaged file can keep it busy without end.
 from __future__ import annotations
 
 import math
+import mmap
+import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, TypeVar
 
@@ -29,6 +32,18 @@ STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+MOST_TENSORS = 50_000
+"""The most tensors of a file; DeepSeek-V3 has about a thousand."""
+MOST_VALUES = 8_000_000
+"""The most numbers and strings in a header. The largest vocabularies have 300,000 tokens, and twice as many merges."""
+MOST_HEADER_BYTES = 1 << 28
+MOST_FILES = 1_000
+LEAST_BYTES = 13
+"""The bytes of the shortest key with its value."""
+NAME = re.compile(r"(?:[A-Za-z0-9_-]+\.)*[A-Za-z0-9_-]+", re.ASCII)
+"""Matches the name of a tensor: words between single dots, and no path."""
+PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
+"""Matches the name of one of several files of a model."""
 
 
 def damaged(detail: str) -> ParallaxError:
@@ -46,6 +61,13 @@ class TensorInfo:
     kind: GGMLQuantizationType
     start: int
     """Offset of its first byte in the file."""
+    number: int = 0
+    """Which of the model's files has it."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.num_rows * self.row_bytes
 
     @property
     def row_bytes(self) -> int:
@@ -61,34 +83,93 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """An open GGUF file."""
+    """The files of a model, mapped into memory: bytes of a tensor are read when they are used."""
 
     metadata: dict[str, Value]
     tensors: dict[str, TensorInfo]
-    file: BinaryIO
+    data: Sequence[memoryview]
+    """The bytes of each file."""
 
     def read_rows(self, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
         """Return the stored bytes of ``tensor``: uint8 of shape (rows, bytes per row)."""
-        self.file.seek(tensor.start)
-        data = self.file.read(tensor.num_rows * tensor.row_bytes)
+        data = self.data[tensor.number][tensor.start : tensor.start + tensor.num_bytes]
         return np.frombuffer(data, np.uint8).reshape(tensor.num_rows, tensor.row_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says before the values of its tensors."""
+
+    metadata: dict[str, Value]
+    tensors: dict[str, TensorInfo]
 
 
 @contextmanager
 def open_gguf(path: Path) -> Iterator[GgufFile]:
-    """Open a GGUF file and read everything except the values of its tensors.
+    """Open a GGUF file, with the other files of its model, and read everything except the values of its tensors.
+
+    Time and memory are bounded by `MOST_TENSORS`, `MOST_VALUES` and `MOST_HEADER_BYTES`.
+
+    Args:
+        path: the file; of a model in several files, any of them.
 
     Raises:
-        ParallaxError: if the file is damaged.
+        ParallaxError: if a file is damaged or missing.
         Unsupported: if it is of a version, byte order or tensor type that cannot be read.
     """
+    paths = list_files(path)
+    headers = [read_header(each, number) for number, each in enumerate(paths)]
+    if len(headers) > 1:
+        check_parts(headers)
+    tensors = collect_pairs(pair for header in headers for pair in header.tensors.items())
+    yield GgufFile(headers[0].metadata, tensors, [map_file(each) for each in paths])
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return the files of the model that a file belongs to, in their order.
+
+    Raises:
+        ParallaxError: if one is missing.
+    """
+    found = PART.fullmatch(path.name)
+    if not found:
+        return [path]
+    stem, count = found[1], int(found[3])
+    if not 1 <= int(found[2]) <= count <= MOST_FILES:
+        raise damaged(f"its name says that it is file {int(found[2])} of {count}")
+    paths = [path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
+    missing = [each.name for each in paths if not each.is_file()]
+    if missing:
+        message = f"of the {count} files of {stem}, {len(missing)} are missing, such as {missing[0]}"
+        raise ParallaxError(message, "put all files of the model into one folder")
+    return paths
+
+
+def map_file(path: Path) -> memoryview:
+    """Return the bytes of a file that is not empty, mapped into memory."""
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def read_header(path: Path, number: int) -> Header:
+    """Read one file except for the values of its tensors; ``number`` is its place among the model's files."""
     with path.open("rb") as file:
         cursor = Cursor(file, path.stat().st_size)
         num_tensors, num_values = read_counts(cursor)
         metadata = collect_pairs(read_pair(cursor) for _ in range(num_values))
         infos = [read_tensor(cursor) for _ in range(num_tensors)]
-        tensors = place_tensors(infos, read_alignment(metadata), cursor)
-        yield GgufFile(metadata, tensors, file)
+        return Header(metadata, place_tensors(infos, read_alignment(metadata), cursor, number))
+
+
+def check_parts(headers: Sequence[Header]) -> None:
+    """Check that files are the parts of one model, in their order."""
+    for number, header in enumerate(headers):
+        told = header.metadata.get("split.no"), header.metadata.get("split.count")
+        if told != (number, len(headers)):
+            raise damaged(f"file {number + 1} of {len(headers)} says that it is number {told[0]} of {told[1]}, from 0")
+    count, told_count = sum(len(header.tensors) for header in headers), headers[0].metadata.get("split.tensors.count")
+    if told_count not in (None, count):
+        raise damaged(f"its files have {count} tensors, not {told_count}")
 
 
 class Cursor:
@@ -98,6 +179,7 @@ class Cursor:
         self.file = file
         self.size = size
         self.position = 0
+        self._num_values = 0
 
     def take_bytes(self, count: int) -> bytes:
         """Return the next ``count`` bytes.
@@ -108,7 +190,15 @@ class Cursor:
         if count > self.size - self.position:
             raise damaged(f"it ends after {self.size} bytes, within its header")
         self.position += count
+        if self.position > MOST_HEADER_BYTES:
+            raise damaged(f"its header has more than {MOST_HEADER_BYTES} bytes")
         return self.file.read(count)
+
+    def count_values(self, count: int) -> None:
+        """Count values of the header before they are read, and refuse too many."""
+        self._num_values += count
+        if self._num_values > MOST_VALUES:
+            raise damaged(f"its header has more than {MOST_VALUES} values")
 
     def take_number(self, code: str) -> int:
         """Return the next integer; ``code`` is its letter in the struct module."""
@@ -131,8 +221,14 @@ def read_counts(cursor: Cursor) -> tuple[int, int]:
     version = cursor.take_number("I")
     if version not in VERSIONS:
         message = f"GGUF version {version} cannot be read, only {VERSIONS[0]} and {VERSIONS[1]}, little-endian"
-        raise Unsupported(message, "choose a package with a newer GGUF file")
-    return cursor.take_number("Q"), cursor.take_number("Q")
+        raise Unsupported(message, "choose a newer GGUF file of this model")
+    num_tensors, num_values = cursor.take_number("Q"), cursor.take_number("Q")
+    least = max(num_tensors, num_values) * LEAST_BYTES
+    if least > cursor.size - cursor.position:
+        raise damaged(f"it ends after {cursor.size} bytes, within its header")
+    if num_tensors > MOST_TENSORS:
+        raise damaged(f"it has {num_tensors} tensors, and at most {MOST_TENSORS} are read")
+    return num_tensors, num_values
 
 
 def read_pair(cursor: Cursor) -> tuple[str, Value]:
@@ -146,10 +242,13 @@ def read_pair(cursor: Cursor) -> tuple[str, Value]:
 
 def read_values(cursor: Cursor, key: str, kind: int, count: int) -> list[Scalar]:
     """Read ``count`` values of one kind. Nested arrays exist in the format and in no language model."""
+    if kind != STRING and kind not in SCALARS:
+        raise damaged(f"{key!r} has the unknown type {kind}")
+    if count > cursor.size - cursor.position:
+        raise damaged(f"it ends after {cursor.size} bytes, within its header")
+    cursor.count_values(count)
     if kind == STRING:
         return [cursor.take_text() for _ in range(count)]
-    if kind not in SCALARS:
-        raise damaged(f"{key!r} has the unknown type {kind}")
     dtype = np.dtype("<" + SCALARS[kind])
     values: list[Scalar] = np.frombuffer(cursor.take_bytes(count * dtype.itemsize), dtype).tolist()
     return values
@@ -158,6 +257,8 @@ def read_values(cursor: Cursor, key: str, kind: int, count: int) -> list[Scalar]
 def read_tensor(cursor: Cursor) -> TensorInfo:
     """Read the description of one tensor; ``start`` is relative to the first value."""
     name, num_dims = cursor.take_text(), cursor.take_number("I")
+    if not NAME.fullmatch(name):
+        raise damaged(f"a tensor has the name {name[:60]!r}")
     if not 1 <= num_dims <= MAX_DIMENSIONS:
         raise damaged(f"the tensor {name!r} has {num_dims} dimensions")
     dims = [cursor.take_number("Q") for _ in range(num_dims)]
@@ -178,12 +279,18 @@ def read_alignment(metadata: dict[str, Value]) -> int:
     return value
 
 
-def place_tensors(infos: list[TensorInfo], alignment: int, cursor: Cursor) -> dict[str, TensorInfo]:
-    """Return the tensors by name with ``start`` counted from the start of the file, each checked to lie within it."""
+def place_tensors(infos: list[TensorInfo], alignment: int, cursor: Cursor, number: int) -> dict[str, TensorInfo]:
+    """Return the tensors by name with ``start`` counted from the start of the file.
+
+    Each is checked to lie within the file, and to share no byte with another.
+    """
     base = -(-cursor.position // alignment) * alignment
-    placed = [TensorInfo(info.name, info.shape, info.kind, base + info.start) for info in infos]
+    placed = [TensorInfo(info.name, info.shape, info.kind, base + info.start, number) for info in infos]
     for info in placed:
         check_extent(info, cursor.size)
+    for one, other in pairwise(sorted(placed, key=lambda info: info.start)):
+        if one.start + one.num_bytes > other.start:
+            raise damaged(f"the tensors {one.name!r} and {other.name!r} overlap")
     return collect_pairs((info.name, info) for info in placed)
 
 
@@ -191,7 +298,7 @@ def check_extent(info: TensorInfo, size: int) -> None:
     """Check that a tensor has whole rows and lies within a file of ``size`` bytes."""
     if 0 in info.shape or info.shape[-1] % GGML_QUANT_SIZES[info.kind][0]:
         raise damaged(f"the tensor {info.name!r} of type {info.kind.name} has the shape {list(info.shape)}")
-    if info.start + info.num_rows * info.row_bytes > size:
+    if info.start + info.num_bytes > size:
         raise damaged(f"it has {size} bytes, and the tensor {info.name!r} reaches beyond them")
 
 
