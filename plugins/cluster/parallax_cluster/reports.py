@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from parallax_cluster.placement.devices import recognise_product
+from parallax_cluster.placement.devices import find_device
 from parallax_cluster.wire.profile import DeviceReport, LinkReport, NodeReport
 from parallax_core.api import ClusterProfile, DeviceProfile, LayerRange, LinkProfile, NodeProfile
 
@@ -48,7 +48,7 @@ def make_node(name: str, report: NodeReport, *, site: str = "", model: str = "")
 
 def limit_device(device: DeviceProfile) -> DeviceProfile:
     """Return a profile that is at most `SLACK` times as fast as the data sheet of its product, if that is known."""
-    known = recognise_product(device.name)
+    known = find_device(device.name)
     if known is None:
         return device
     return replace(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +13,9 @@ import typer
 from parallax_client.client import Client
 from parallax_client.server_url import UrlOption, find_url
 from parallax_cluster.cli.live_cluster import read_live_cluster
-from parallax_cluster.cli.plan_inputs import measure_model, read_nodes, refuse_model
-from parallax_cluster.cli.plan_view import Plan, describe_plan, render_plans
+from parallax_cluster.cli.plan_catalogue import print_catalogue, print_example
+from parallax_cluster.cli.plan_inputs import guess_model, measure_model, read_nodes, refuse_model
+from parallax_cluster.cli.plan_view import Plan, describe_plan, rank_plans, render_plans
 from parallax_cluster.cli.status import TIMEOUT_S
 from parallax_cluster.node.coordinator.placement_guard import make_placement
 from parallax_cluster.placement.estimate import PlacementEstimator
@@ -45,7 +48,14 @@ def plan(
     url: UrlOption = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option(help="Also plan with this change, such as +1xRTX4090@20ms or -NAME.", metavar="CHANGE"),
+        typer.Option(
+            help="Also plan with this change, and those before it: +1xRTX4090@20ms, -NAME, NAME=64gb, ONE~OTHER@10gbe.",
+            metavar="CHANGE",
+        ),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(help="Rank changes, each alone; a comma joins those of one purchase.", metavar="CHANGES"),
     ] = None,
     objective: Annotated[str, typer.Option(help="The goal: throughput or latency.", metavar="GOAL")] = "throughput",
     concurrency: Annotated[int, typer.Option(help="Requests at the same time.", min=1, max=1_000_000, metavar="N")] = 8,
@@ -67,8 +77,26 @@ def plan(
         float | None,
         typer.Option(help="Bits per weight as loaded; by default as stored.", min=0.5, max=64, metavar="BITS"),
     ] = None,
+    params: Annotated[
+        str | None, typer.Option(help="Plan by size, whatever the family: its parameters, as 24B.", metavar="N")
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(help="For --params: its layers.", min=1, max=10_000, metavar="N")
+    ] = None,
+    active: Annotated[
+        str | None, typer.Option(help="For --params: the parameters that a token meets.", metavar="N")
+    ] = None,
     placement: Annotated[str, typer.Option(help="The placement policy.", metavar="POLICY")] = "search",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    _devices: Annotated[
+        bool,
+        typer.Option(
+            "--devices", help="List devices and links with known figures.", callback=print_catalogue, is_eager=True
+        ),
+    ] = False,
+    _example: Annotated[
+        bool, typer.Option("--example", help="Print a nodes file to begin with.", callback=print_example, is_eager=True)
+    ] = False,
 ) -> None:
     """Plan the layers of each node and predict the speed, without starting anything.
 
@@ -86,16 +114,25 @@ def plan(
         min_tokens_per_s=min_throughput,
     )
     cluster, host = _find_cluster(nodes, url), PluginHost.prepare()
-    policy, demand = make_placement(host, placement), measure_model(host, model, weight_bits)
-    plans = [_make_plan(policy, PlacementProblem(cluster=cluster, model=demand, goal=goal), "")]
+    policy, demand = (
+        make_placement(host, placement),
+        measure_model(host, model, weight_bits, guess_model(params, layers, active)),
+    )
+    problem = PlacementProblem(cluster=cluster, model=demand, goal=goal)
+    plans = [_make_plan(policy, problem, "")]
     for change in what_if or ():
         cluster = change_cluster(cluster, change)
-        plans.append(_make_plan(policy, PlacementProblem(cluster=cluster, model=demand, goal=goal), change))
+        plans.append(_make_plan(policy, replace(problem, cluster=cluster), change))
+    alone = [(change, replace(problem, cluster=change_cluster(problem.cluster, change))) for change in compare or ()]
+    compared = [_make_plan(policy, changed, change) for change, changed in alone]
     if as_json:
-        print(json.dumps({"model": model, "plans": [describe_plan(each) for each in plans]}, indent=2))
+        shown = {"plans": plans, **({"compared": compared} if compare else {})}
+        found = {name: [describe_plan(each) for each in those] for name, those in shown.items()}
+        print(json.dumps({"model": model, **found}, indent=2))
     else:
-        print("\n".join(render_plans(model, plans)))
-    if not any(each.placement.pipelines for each in plans):
+        print("\n".join(render_plans(model, plans, styled=sys.stdout.isatty())))
+        print("\n".join(rank_plans(plans[0], compared)), end="\n" * bool(compared))
+    if not any(each.placement.pipelines for each in (*plans, *compared)):
         raise refuse_model(plans[0].problem)
 
 

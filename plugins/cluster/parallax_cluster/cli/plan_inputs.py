@@ -10,9 +10,10 @@ from typing import Any
 from parallax_cluster.deploy.weight_size import measure_weight, read_model
 from parallax_cluster.layer_plan import describe_unreachable, lacks_links
 from parallax_cluster.placement.demand import measure_demand
+from parallax_cluster.placement.guessed_shape import guess_shape, read_count
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_cluster.placement.shortage import describe_shortage
-from parallax_core.api import ModelDemand, ParallaxError, PlacementProblem, UsageError
+from parallax_core.api import ModelDemand, ModelShape, ParallaxError, PlacementProblem, UsageError
 from parallax_core.api.cli import PluginHost, make_display
 from parallax_core.api.node import divert_output
 
@@ -29,8 +30,24 @@ def read_nodes(path: Path) -> Any:  # noqa: ANN401 -- of any type; `read_cluster
         raise UsageError(f"{path} is not valid {kind}: {error}", "a name that ends in .json is read as JSON") from error
 
 
-def measure_model(host: PluginHost, model: str, weight_bits: float | None) -> ModelDemand:
-    """Return what a model takes, at ``weight_bits`` bits per weight; None: as stored."""
+def guess_model(params: str | None, num_layers: int | None, active: str | None) -> ModelShape | None:
+    """Return the shape of a model of which only sizes are given; None: none is."""
+    if params is None and num_layers is None and active is None:
+        return None
+    if params is None or num_layers is None:
+        missing = "--params" if params is None else "--layers"
+        raise UsageError(f"{missing} is missing", "write --params 24B --layers 40, and --active 3B if it has experts")
+    return guess_shape(
+        read_count(params, "--params"), num_layers, None if active is None else read_count(active, "--active")
+    )
+
+
+def measure_model(
+    host: PluginHost, model: str, weight_bits: float | None, guessed: ModelShape | None = None
+) -> ModelDemand:
+    """Return what a model takes, at ``weight_bits`` bits per weight; None: as stored, or 16 if its shape is guessed."""
+    if guessed is not None:
+        return measure_demand(guessed, (weight_bits or 16.0) / 8)
     with make_display() as display, divert_output():
         known = read_model(host, model, display)
     return measure_demand(known.shape, weight_bits / 8 if weight_bits else measure_weight(known))

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import typer
+
+from parallax_cluster.placement.bottleneck import MOSTLY
 from parallax_cluster.placement.demand import weigh_layers
-from parallax_core.api import Estimate, PipelineEstimate, PlacedStage, Placement, PlacementProblem, format_bytes
+from parallax_cluster.placement.stage_look import find_origin, find_range, look_at_stages
+from parallax_core.api import (
+    Estimate,
+    PipelineEstimate,
+    PlacedStage,
+    Placement,
+    PlacementProblem,
+    format_bytes,
+    make_printable,
+)
 from parallax_core.api.cli import align
 
 LIMITS = {
@@ -23,6 +36,12 @@ LIMITS = {
 """Names of what limits a pipeline, by `Resource`."""
 MOST_IDLE = 20
 """The most idle nodes to list one by one."""
+MOST_NAME = 60
+"""The most letters of a name to show."""
+MOST_STAGES = 40
+"""The most stages to list one by one."""
+BAR = 10
+"""The letters of a bar for a stage that is always busy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,10 +78,13 @@ def _describe_pipeline(plan: Plan, stages: tuple[PlacedStage, ...], estimate: Pi
             "layers": [stage.layers.start, stage.layers.stop],
             "weights_bytes": _count_weights(plan, stage),
             "taken_bytes_per_token": plan.problem.model.cross(stage.layers.start) if stage.layers.start else 0,
+            "free_bytes": look.free,
+            "hop_s": look.hop_s,
+            "figures": look.origin,
             "busy": busy,
             "lease": _describe_lease(stage),
         }
-        for stage, busy in zip(stages, estimate.busy, strict=True)
+        for stage, busy, look in zip(stages, estimate.busy, look_at_stages(plan.problem, stages, estimate), strict=True)
     ]
     return {**figures, "stages": shown}
 
@@ -75,36 +97,72 @@ def _describe_lease(stage: PlacedStage) -> dict[str, Any] | None:
     return {"number": lease.number, "holds": holds, "memory_share": lease.memory_share}
 
 
-def render_plans(model: str, plans: list[Plan]) -> Iterator[str]:
-    """Yield the lines of plans for a terminal, one plan after the other, with the gain over the one before."""
-    goal = plans[0].problem.goal
-    tokens = f"{goal.prompt_tokens} + {goal.output_tokens} tokens"
-    yield f"{model}, for {goal.objective}; requests at once: {goal.concurrency}, of {tokens} each"
+def render_plans(model: str, plans: list[Plan], *, styled: bool = False) -> Iterator[str]:
+    """Yield the lines of plans for a terminal, one plan after the other, with the gain over the one before.
+
+    ``styled``: with colour and bars.
+    """
+    yield describe_goal(model, plans[0].problem)
     for rank, plan in enumerate(plans):
         yield ""
         if plan.change:
             yield f"what if {plan.change}"
-        yield from _render_plan(plan)
+        yield from _render_plan(plan, styled=styled)
         if rank and (before := plans[rank - 1].estimate).num_requests and plan.estimate.num_requests:
             more, longer = plan.estimate.tokens_per_s / before.tokens_per_s, plan.estimate.request_s / before.request_s
             yield f"compared   {more:.2f} times the tokens/s, and a request takes {longer:.2f} times the time"
 
 
-def _render_plan(plan: Plan) -> Iterator[str]:
-    if plan.placement.pipelines:
-        yield from align([("PIPELINE", "NODE", "LAYERS", "WEIGHTS", "BUSY"), *_list_stages(plan)])
-        yield ""
-        total = plan.estimate
-        yield (
-            f"predicted  {total.tokens_per_s:.4g} tokens/s, first token after {_show_time(total.ttft_s)}, then "
-            f"{_show_time(total.token_s)} per token; requests at once: {total.num_requests}"
+def describe_goal(model: str, problem: PlacementProblem) -> str:
+    """Return the first line: what is planned."""
+    goal = problem.goal
+    tokens = f"{goal.prompt_tokens} + {goal.output_tokens} tokens"
+    return f"{model}, for {goal.objective}; requests at once: {goal.concurrency}, of {tokens} each"
+
+
+def rank_plans(plan: Plan, changed: Sequence[Plan]) -> Iterator[str]:
+    """Yield a table of plans after changes, the best for the goal first, beside the plan without any."""
+    if not changed:
+        return
+    rows = [
+        (
+            make_printable(each.change, MOST_NAME) or "as it is",
+            *(
+                (f"{each.estimate.tokens_per_s:.4g}", _compare(each, plan))
+                if each.estimate.num_requests
+                else ("-", "-")
+            ),
+            *map(show_time, (each.estimate.ttft_s, each.estimate.token_s)),
+            _count_idle(each),
         )
-        if crossing := sorted({size for stages in plan.placement.pipelines for size in _list_crossings(plan, stages)}):
-            sizes = format_bytes(crossing[0]) + (f" to {format_bytes(crossing[-1])}" if len(crossing) > 1 else "")
-            yield f"between    stages {sizes} for each token"
-        for rank, each in enumerate(total.pipelines, 1):
-            where = f" of {each.limit_at}" if each.limit_at else ""
-            yield f"limit      pipeline {rank}: {LIMITS[each.limit]}{where}"
+        for each in sorted((plan, *changed), key=_rate, reverse=True)
+    ]
+    yield ""
+    yield from align([("CHANGE", "TOKENS/S", "TIMES", "FIRST TOKEN", "PER TOKEN", "IDLE"), *rows])
+
+
+def _rate(plan: Plan) -> tuple[float, float]:
+    """Return how good a plan is for its goal."""
+    estimate = plan.estimate
+    speed = -estimate.response_s if plan.problem.goal.objective == "latency" else estimate.tokens_per_s
+    return (speed, -estimate.request_s) if estimate.num_requests else (float("-inf"), 0.0)
+
+
+def _compare(plan: Plan, base: Plan) -> str:
+    before = base.estimate.tokens_per_s
+    return f"{plan.estimate.tokens_per_s / before:.2f}" if before else "-"
+
+
+def _count_idle(plan: Plan) -> str:
+    return f"{len(plan.idle)} of {len(plan.problem.cluster.nodes)}"
+
+
+def _render_plan(plan: Plan, *, styled: bool) -> Iterator[str]:
+    if plan.placement.pipelines:
+        yield from _render_stages(plan, styled=styled)
+        yield ""
+        yield from _render_totals(plan)
+        yield from _render_limits(plan)
     else:
         yield "the model does not fit"
     for name, reason in list(plan.idle.items())[:MOST_IDLE]:
@@ -113,13 +171,71 @@ def _render_plan(plan: Plan) -> Iterator[str]:
         yield f"idle       {len(plan.idle) - MOST_IDLE} nodes more; --json lists all"
 
 
-def _list_stages(plan: Plan) -> Iterator[tuple[str, ...]]:
+def _render_stages(plan: Plan, *, styled: bool) -> Iterator[str]:
+    """Yield the table of stages; layers are counted from 0, and the last number is that of the next layer."""
+    rows, looks = list[tuple[str, ...]](), list[float]()
     for rank, (stages, estimate) in enumerate(zip(plan.placement.pipelines, plan.estimate.pipelines, strict=True), 1):
-        for number, (stage, busy) in enumerate(zip(stages, estimate.busy, strict=True)):
-            layers = f"{stage.layers.start}-{stage.layers.stop}"
-            shown = "" if number else str(rank)
-            share = f" ({stage.lease.memory_share:.0%} of its KV memory)" if stage.lease is not None else ""
-            yield shown, stage.node + share, layers, format_bytes(_count_weights(plan, stage)), f"{busy:.0%}"
+        if rows and len(rows) + len(stages) > MOST_STAGES:
+            break
+        rows += _list_stages(plan, rank, stages, estimate)
+        looks += estimate.busy
+    lines = list(align([("PIPELINE", "NODE", "LAYERS", "WEIGHTS", "FREE", "HOP", "FIGURES", "BUSY"), *rows]))
+    yield lines[0]
+    for line, busy in zip(lines[1:], looks, strict=True):
+        bar = "█" * round(min(busy, 1.0) * BAR)
+        yield (
+            f"{line:{max(map(len, lines))}}  {typer.style(bar, fg='yellow' if busy >= MOSTLY else 'green')}"
+            if styled
+            else line
+        )
+    if (left := sum(map(len, plan.placement.pipelines)) - len(rows)) > 0:
+        yield f"and {left} stages more, {len(plan.placement.pipelines)} pipelines in all; --json lists all"
+
+
+def _list_stages(
+    plan: Plan, rank: int, stages: Sequence[PlacedStage], estimate: PipelineEstimate
+) -> Iterator[tuple[str, ...]]:
+    looks = look_at_stages(plan.problem, stages, estimate)
+    for number, (stage, busy, look) in enumerate(zip(stages, estimate.busy, looks, strict=True)):
+        share = f" ({stage.lease.memory_share:.0%} of its KV memory)" if stage.lease is not None else ""
+        yield (
+            "" if number else str(rank),
+            make_printable(stage.node, MOST_NAME) + share,
+            f"{stage.layers.start}-{stage.layers.stop}",
+            format_bytes(_count_weights(plan, stage)),
+            format_bytes(look.free),
+            show_time(look.hop_s) if number else "",
+            look.origin,
+            f"{busy:.0%}",
+        )
+
+
+def _render_totals(plan: Plan) -> Iterator[str]:
+    total, (least, most) = plan.estimate, find_range(plan.problem, plan.placement)
+    yield (
+        f"predicted  {total.tokens_per_s:.4g} tokens/s, first token after {show_time(total.ttft_s)}, then "
+        f"{show_time(total.token_s)} per token; requests at once: {total.num_requests}"
+    )
+    yield (
+        f"range      {least * total.tokens_per_s:.3g} to {most * total.tokens_per_s:.3g} tokens/s: the figures of "
+        f"devices are {find_origin(plan.problem, plan.placement)}"
+    )
+    if crossing := sorted({size for stages in plan.placement.pipelines for size in _list_crossings(plan, stages)}):
+        sizes = format_bytes(crossing[0]) + (f" to {format_bytes(crossing[-1])}" if len(crossing) > 1 else "")
+        yield f"between    stages {sizes} for each token"
+
+
+def _render_limits(plan: Plan) -> Iterator[str]:
+    """Yield what limits each pipeline, or how many have which limit if there are many."""
+    pipelines = plan.estimate.pipelines
+    if len(pipelines) > MOST_IDLE:
+        for limit, number in Counter(each.limit for each in pipelines).most_common():
+            yield f"limit      {number} of {len(pipelines)} pipelines: {LIMITS[limit]}"
+        return
+    for rank, each in enumerate(pipelines, 1):
+        where = f" of {make_printable(each.limit_at, MOST_NAME)}" if each.limit_at else ""
+        load = f"requests: {each.num_requests}, {each.tokens_per_s:.4g} tokens/s"
+        yield f"limit      pipeline {rank}: {LIMITS[each.limit]}{where}; {load}"
 
 
 def _list_crossings(plan: Plan, stages: Sequence[PlacedStage]) -> Iterator[int]:
@@ -131,5 +247,6 @@ def _count_weights(plan: Plan, stage: PlacedStage) -> int:
     return weigh_layers(plan.problem.model, stage.layers)
 
 
-def _show_time(seconds: float) -> str:
+def show_time(seconds: float) -> str:
+    """Return a time in s or ms, with three digits."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

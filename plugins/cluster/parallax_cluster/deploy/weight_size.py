@@ -45,7 +45,8 @@ def read_model(host: PluginHost, model: str, progress: Progress) -> KnownModel:
         message = f"no installed plugin knows the architecture of {model} ({named})"
         raise Unsupported(
             message,
-            "`parallax plugins` lists the model families; docs/how-to/write-a-model-adapter.md says how to add one",
+            "`parallax plugins` lists the model families; docs/how-to/write-a-model-adapter.md says how to add one;"
+            " `parallax cluster plan` plans by size with --params 24B --layers 40",
         )
     shape = family.adapter.read_shape(config)
     check_weights(family, shape, folder)

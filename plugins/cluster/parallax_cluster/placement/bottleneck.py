@@ -16,10 +16,13 @@ def find_limit(
 ) -> tuple[Resource, str]:
     """Return the resource that limits a pipeline with these times, and the node or link it belongs to.
 
-    If a stage or a link is busy most of the time, it is the limit. Else the pipeline waits for requests: more of them
+    Of a single request it is what takes most of a token's time. If a stage or a link is busy most of the time, it is
+    the limit. Else the pipeline waits for requests: more of them
     would help, unless most of the time of a token is spent on links, for which ``latency`` is returned, with the
     slowest.
     """
+    if cost.num_requests <= 1:
+        return _find_slowest(costs, order, cuts, cost)
     rate = cost.num_requests / cost.request_s
     names = [costs.nodes[node].name for node in order]
     if cost.link_s and max(cost.link_s) >= max(cost.stage_s) and max(cost.link_s) * rate >= MOSTLY:
@@ -35,6 +38,24 @@ def find_limit(
         slowest = trips_s.index(max(trips_s))
         return "latency", f"{names[slowest]} - {names[slowest + 1]}"
     return "concurrency", ""
+
+
+def _find_slowest(
+    costs: CostModel, order: tuple[int, ...], cuts: tuple[int, ...], cost: PipelineCost
+) -> tuple[Resource, str]:
+    """Return the stage or the link that takes most of the time of a token of a single request."""
+    sums, names = costs.sum_decode(1.0), [costs.nodes[node].name for node in order]
+    steps = [costs.measure_step(node, *cut, sums) for node, cut in zip(order, pairwise(cuts), strict=True)]
+    links = [costs.find_link(*ends) for ends in pairwise(order)]
+    hops = [
+        (link.round_trip_s / 2, costs.problem.model.cross(cut) / link.bandwidth)
+        for link, cut in zip(links, cuts[1:-1], strict=True)
+    ]
+    slowest = max(range(len(steps)), key=steps.__getitem__)
+    if hops and sum(longest := max(hops, key=sum)) > steps[slowest]:
+        rank = hops.index(longest)
+        return "latency" if longest[0] > longest[1] else "link", f"{names[rank]} - {names[rank + 1]}"
+    return _find_stage_limit(costs, order[slowest], (cuts[slowest], cuts[slowest + 1]), cost), names[slowest]
 
 
 def _sum_decodes(costs: CostModel, order: tuple[int, ...], cuts: tuple[int, ...], num_requests: int) -> float:

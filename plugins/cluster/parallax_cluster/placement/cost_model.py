@@ -286,9 +286,7 @@ class CostModel:
         """Return the link between two nodes."""
         ends = (one, other) if one < other else (other, one)
         if ends not in self._hops:
-            first, second = self.nodes[one], self.nodes[other]
-            named = self._links.get(frozenset((first.name, second.name)))
-            self._hops[ends] = named or self._find_site_link(first.site, second.site)
+            self._hops[ends] = self._find_link(self.nodes[one], self.nodes[other])
         return self._hops[ends]
 
     def find_head_link(self, node: int) -> LinkProfile:
@@ -296,8 +294,19 @@ class CostModel:
         head, profile = self.problem.cluster.head, self.nodes[node]
         if head == profile.name:
             return LinkProfile(ends=(head, head), round_trip_s=0.0, bandwidth=inf)
+        beside = next((each for each in self.nodes if each.name == head), None)
+        if beside is not None:
+            return self._find_link(beside, profile)
         named = self._links.get(frozenset((head, profile.name)))
         return named or self._find_site_link(head, profile.site)
+
+    def _find_link(self, one: NodeProfile, other: NodeProfile) -> LinkProfile:
+        """Return the link that names two nodes, or one and the site of the other (the slower of two), or both sites."""
+        if named := self._links.get(frozenset((one.name, other.name))):
+            return named
+        mixed = (self._links.get(frozenset(ends)) for ends in ((one.name, other.site), (one.site, other.name)))
+        slower = max(filter(None, mixed), key=lambda link: (link.round_trip_s, -link.bandwidth), default=None)
+        return slower or self._find_site_link(one.site, other.site)
 
     def _find_site_link(self, one: str, other: str) -> LinkProfile:
         return self._links.get(frozenset((one, other)), self.problem.cluster.default_link)

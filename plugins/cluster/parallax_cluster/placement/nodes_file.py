@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import chain, combinations, product
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from parallax_cluster.placement.devices import DEVICES, find_device
+from parallax_cluster.placement.devices import TYPICAL, Efficiency, find_device
+from parallax_cluster.placement.link_kinds import KINDS, find_kind
 from parallax_core.api import ClusterProfile, DeviceProfile, LayerRange, LinkProfile, NodeProfile, UsageError
 
 AboveZero = Annotated[float, Meta(gt=0, le=1e12)]
@@ -20,7 +22,11 @@ PerSecond = Annotated[float, Meta(ge=1e-9, le=1e12)]
 ZeroOrMore = Annotated[float, Meta(ge=0, le=1e9)]
 PartOfOne = Annotated[float, Meta(ge=1e-9, le=1)]
 NodeName = Annotated[str, Meta(min_length=1)]
-HINT = "docs/explanation/placement.md shows a nodes file"
+HINT = "`parallax cluster plan --example` prints a nodes file"
+DEVICES_HINT = "`parallax cluster plan --devices` lists them"
+MOST_NODES = 100_000
+MEASURED = Efficiency(flops_efficiency=1.0, bandwidth_efficiency=1.0, step_s=0.0, layer_s=0.0)
+"""If figures were measured with layers."""
 
 
 class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -29,9 +35,15 @@ class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: NodeName
     count: Annotated[int, Meta(ge=1, le=100_000)] = 1
     """If more than 1, the nodes are called ``NAME-1``, ``NAME-2`` and so on."""
+    gpus: Annotated[int, Meta(ge=1, le=64)] = 1
+    """If more than 1, each machine has so many devices, a node each: ``NAME-gpu0``, ``NAME-gpu1``."""
+    gpu_link: str = "pcie"
+    """The kind of link between them."""
     site: str = ""
     device: str = ""
     """A device whose typical figures count where none is given below."""
+    measured: bool = False
+    """Whether the figures were measured with layers; else they are those of a data sheet, which layers do not reach."""
     memory_gb: AboveZero | None = None
     tflops: PerSecond | None = None
     bandwidth_gb_s: PerSecond | None = None
@@ -50,15 +62,18 @@ class LinkEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A table ``[[links]]``."""
 
     ends: tuple[str, str]
-    rtt_ms: ZeroOrMore
-    mbit_s: PerSecond = 1000.0
+    kind: str = ""
+    """A kind whose typical figures count where none is given below."""
+    rtt_ms: ZeroOrMore | None = None
+    mbit_s: PerSecond | None = None
 
 
 class NetworkEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The table ``[network]``: the connection of nodes that no link names, and where the head is."""
 
-    rtt_ms: ZeroOrMore = 1.0
-    mbit_s: PerSecond = 1000.0
+    kind: str = ""
+    rtt_ms: ZeroOrMore | None = None
+    mbit_s: PerSecond | None = None
     head: str = ""
     unreachable: list[tuple[str, str]] = []
     """Pairs of nodes or sites: the first cannot connect to the second."""
@@ -98,22 +113,26 @@ def read_cluster(contents: object) -> ClusterProfile:
         file = msgspec.convert(contents, NodesFile)
     except msgspec.ValidationError as error:
         raise UsageError(_explain(str(error)), HINT) from error
+    if (number := sum(entry.count * entry.gpus for entry in file.nodes)) > MOST_NODES:
+        raise UsageError(f"nodes: {number} nodes are too many", f"name {MOST_NODES} at most")
     nodes = tuple(node for rank, entry in enumerate(file.nodes) for node in _make_nodes(entry, f"nodes[{rank}]"))
-    names = [node.name for node in nodes]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    names = Counter(node.name for node in nodes)
+    if len(names) < len(nodes):
+        twice = next(name for name, times in names.items() if times > 1)
         message = f"nodes: {twice!r} is named more than once"
         raise UsageError(message, "give each node a name of its own")
     known = {*names, *(node.site for node in nodes if node.site)}
-    for rank, link in enumerate(file.links):
-        _check_known(link.ends, known, f"links[{rank}].ends")
+    _check_links(file.links, known, {node.site for node in nodes})
     _check_known((file.network.head,) if file.network.head else (), known, "network.head")
     for rank, pair in enumerate(file.network.unreachable):
         _check_known(pair, known, f"network.unreachable[{rank}]")
     return ClusterProfile(
         nodes=nodes,
-        links=tuple(make_link(link.ends, link.rtt_ms, link.mbit_s) for link in file.links),
-        default_link=make_link(("", ""), file.network.rtt_ms, file.network.mbit_s),
+        links=(
+            *(_read_link(link.ends, link, f"links[{rank}]") for rank, link in enumerate(file.links)),
+            *(link for rank, entry in enumerate(file.nodes) for link in _join_devices(entry, f"nodes[{rank}]")),
+        ),
+        default_link=_read_link(("", ""), file.network, "network", rtt_ms=1.0),
         head=file.network.head,
         unreachable=frozenset(_list_unreachable(nodes, file.network.unreachable)),
     )
@@ -131,6 +150,7 @@ def describe_node(node: NodeProfile) -> dict[str, Any]:
         **({"cached_layers": [cached.start, cached.stop]} if cached else {}),
         "disk_mb_s": float(f"{node.disk_bandwidth / 1e6:.6g}"),
         **({"leases": True} if node.leases else {}),
+        **({"measured": True} if node.device.is_measured else {}),
     }
 
 
@@ -146,12 +166,64 @@ def _list_unreachable(nodes: Sequence[NodeProfile], pairs: Sequence[tuple[str, s
         yield from ((first, second) for first, second in product(*members) if first != second)
 
 
-def _make_nodes(entry: NodeEntry, where: str) -> Iterator[NodeProfile]:
-    device = _make_device(entry, where)
-    cached = LayerRange(*entry.cached_layers) if entry.cached_layers else None
+def _check_links(links: Sequence[LinkEntry], known: set[str], sites: set[str]) -> None:
+    """Check that links are between nodes or sites that there are, and that none is given twice."""
+    given = dict[frozenset[str], int]()
+    for rank, link in enumerate(links):
+        where = f"links[{rank}].ends"
+        _check_known(link.ends, known, where)
+        if link.ends[0] == link.ends[1] not in sites:
+            raise UsageError(
+                f"{where}: {link.ends[0]!r} has no link with itself", "name two nodes, two sites, or a site twice"
+            )
+        first = given.setdefault(frozenset(link.ends), rank)
+        if first != rank:
+            raise UsageError(
+                f"{where}: links[{first}] is between the same ends", "a link is the same in both directions"
+            )
+
+
+def _read_link(
+    ends: tuple[str, str], entry: LinkEntry | NetworkEntry, where: str, rtt_ms: float | None = None
+) -> LinkProfile:
+    """Return a link of the file, with the figures of its kind where none is given."""
+    kind = _read_kind(entry.kind, f"{where}.kind") if entry.kind else (rtt_ms, 1000.0)
+    rtt_ms = kind[0] if entry.rtt_ms is None else entry.rtt_ms
+    if rtt_ms is None:
+        raise UsageError(f"{where}: rtt_ms is missing", f"give rtt_ms and mbit_s, or a kind: {', '.join(KINDS)}")
+    return make_link(ends, rtt_ms, kind[1] if entry.mbit_s is None else entry.mbit_s)
+
+
+def _read_kind(kind: str, where: str) -> tuple[float, float]:
+    if (found := find_kind(kind)) is None:
+        raise UsageError(f"{where}: {kind!r} is no kind of link that is known", f"choose one of {', '.join(KINDS)}")
+    return found
+
+
+def _name_machines(entry: NodeEntry) -> Iterator[list[str]]:
+    """Yield the names of the nodes of each machine."""
     for number in range(entry.count):
+        name = entry.name if entry.count == 1 else f"{entry.name}-{number + 1}"
+        yield [name] if entry.gpus == 1 else [f"{name}-gpu{gpu}" for gpu in range(entry.gpus)]
+
+
+def _join_devices(entry: NodeEntry, where: str) -> Iterator[LinkProfile]:
+    """Yield the links between the devices of each machine."""
+    if entry.gpus > 1:
+        rtt_ms, mbit_s = _read_kind(entry.gpu_link, f"{where}.gpu_link")
+        for names in _name_machines(entry):
+            yield from (make_link(ends, rtt_ms, mbit_s) for ends in combinations(names, 2))
+
+
+def _make_nodes(entry: NodeEntry, where: str) -> Iterator[NodeProfile]:
+    device, cached = _make_device(entry, where), None
+    if entry.cached_layers:
+        if entry.cached_layers[0] >= entry.cached_layers[1]:
+            raise UsageError(f"{where}.cached_layers: {list(entry.cached_layers)} is empty", "write [FIRST, LAST + 1]")
+        cached = LayerRange(*entry.cached_layers)
+    for name in chain.from_iterable(_name_machines(entry)):
         yield NodeProfile(
-            name=entry.name if entry.count == 1 else f"{entry.name}-{number + 1}",
+            name=name,
             device=device,
             site=entry.site,
             cached_layers=cached,
@@ -166,7 +238,7 @@ def _make_device(entry: NodeEntry, where: str) -> DeviceProfile:
     if known is None and (missing := [name for name in NEEDED if getattr(entry, name) is None]):
         device = f", and {entry.device!r} is no device with known figures" if entry.device else ""
         message = f"{where} ({entry.name}): {missing[0]} is missing{device}"
-        raise UsageError(message, f"give {', '.join(NEEDED)}, or a device of {', '.join(DEVICES)}")
+        raise UsageError(message, f"give {', '.join(NEEDED)}, or a known device; {DEVICES_HINT}")
     given = {
         field: getattr(entry, name) * unit
         for name, (field, unit) in FIGURES.items()
@@ -175,8 +247,10 @@ def _make_device(entry: NodeEntry, where: str) -> DeviceProfile:
     if "memory" in given:
         given["memory"] = int(given["memory"])
     if known is None:
-        return DeviceProfile(name=entry.device, **given)
-    return dataclasses.replace(known, **given)
+        known = DeviceProfile(memory=0, flops=0.0, bandwidth=0.0, name=entry.device, **TYPICAL._asdict())
+    reached = MEASURED._asdict() if entry.measured else {}
+    named = {"name": entry.device, "is_measured": entry.measured}
+    return dataclasses.replace(known, **named | reached | given)
 
 
 def _check_known(names: tuple[str, ...], known: set[str], where: str) -> None:

@@ -1,56 +1,108 @@
-"""Changes the profile of a cluster as ``--what-if`` says: nodes to add or to take away."""
+"""Changes the profile of a cluster as ``--what-if`` says: nodes added or taken away, other memory, other links."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 
-from parallax_cluster.placement.devices import DEVICES, find_device
-from parallax_cluster.placement.nodes_file import make_link
-from parallax_core.api import ClusterProfile, NodeProfile, UsageError
+from parallax_cluster.placement.devices import GB, find_device
+from parallax_cluster.placement.link_kinds import find_kind
+from parallax_cluster.placement.nodes_file import DEVICES_HINT, make_link
+from parallax_core.api import ClusterProfile, LinkProfile, NodeProfile, UsageError
 
-ADDED = re.compile(
-    r"\+(?:(?P<count>\d{1,4})x)?(?P<device>[\w.-]+)(?:@(?P<rtt>\d{1,9}(?:\.\d+)?)ms)?(?:/(?P<mbit>\d{1,12})mbit)?"
+ADDED = re.compile(r"\+(?:(?P<count>\d{1,4})x *)?(?P<device>[^@/]+?)(?:@(?P<link>.+))?")
+LINK = re.compile(r"(?:(?P<rtt>\d{1,9}(?:\.\d+)?)ms)?(?:/?(?P<mbit>\d{1,12})mbit)?")
+HINT = (
+    "write +2xRTX4090@20ms/100mbit or +M4Max@wifi to add nodes, -NAME to take one away, NAME=64gb for other memory,"
+    " ONE~OTHER@10gbe for another link; a comma joins several"
 )
-HINT = "write +2xRTX4090@20ms/100mbit to add nodes, or -NAME to take one away"
 
 
-def change_cluster(cluster: ClusterProfile, change: str) -> ClusterProfile:
-    """Return the cluster with nodes added or one taken away.
+def change_cluster(cluster: ClusterProfile, changes: str) -> ClusterProfile:
+    """Return the cluster with some changes.
 
     Args:
-        cluster: without the change.
-        change: such as ``+2xRTX4090@20ms/100mbit``: two nodes with these devices, 20 ms and 100 Mbit/s from all others
-            and each other, by default as far as nodes that no link names; or ``-NAME``, for the node of that name.
+        cluster: without the changes.
+        changes: joined by commas, such as ``+2xRTX4090@20ms/100mbit``: two nodes with these devices, 20 ms and 100
+            Mbit/s from all others and each other (or ``@wifi``; by default as far as nodes that no link names);
+            ``-NAME``: without this node; ``NAME=64gb``: a node with other memory; ``ONE~OTHER@10gbe``: another link of
+            two nodes or sites.
 
     Raises:
-        UsageError: if ``change`` is not of that form, or names an unknown node or device.
+        UsageError: if one is not of these forms, or names an unknown node or device.
     """
+    for change in changes.split(","):
+        cluster = _change(cluster, change.strip())
+    return cluster
+
+
+def _change(cluster: ClusterProfile, change: str) -> ClusterProfile:
     if change.startswith("-"):
         return _remove_node(cluster, change[1:])
-    found = ADDED.fullmatch(change)
-    if found is None:
-        message = f"{change!r} is not a change of a cluster"
-        raise UsageError(message, HINT)
-    device = find_device(found["device"])
+    if found := ADDED.fullmatch(change):
+        return _add_nodes(cluster, int(found["count"] or 1), found["device"], found["link"] or "", change)
+    name, is_memory, size = change.rpartition("=")
+    if is_memory and (memory := re.fullmatch(r"(\d{1,6}(?:\.\d+)?) *gb", size.lower())):
+        return _change_memory(cluster, name, float(memory[1]))
+    between, _, link = change.rpartition("@")
+    if (ends := between.split("~")) and len(ends) == len(("one", "other")):
+        return _change_link(cluster, (ends[0], ends[1]), link, change)
+    raise UsageError(f"{change!r} is not a change of a cluster", HINT)
+
+
+def _add_nodes(cluster: ClusterProfile, count: int, named: str, link: str, change: str) -> ClusterProfile:
+    device = find_device(named)
     if device is None:
-        message = f"{found['device']!r} in {change!r} is no device with known figures"
-        raise UsageError(message, f"choose one of {', '.join(DEVICES)}, or add the node to the file")
+        message = f"{named!r} in {change!r} is no device with known figures"
+        raise UsageError(message, f"{DEVICES_HINT}; or add the node to the file")
     site = f"what-if {len(cluster.nodes)}"
-    names = (f"{device.name} {len(cluster.nodes) + rank + 1}" for rank in range(int(found["count"] or 1)))
+    names = (f"{device.name} {len(cluster.nodes) + rank + 1}" for rank in range(count))
     nodes = tuple(NodeProfile(name=name, device=device, site=site) for name in names)
-    default = cluster.default_link
-    rtt_ms = float(found["rtt"]) if found["rtt"] else default.round_trip_s * 1e3
-    mbit_s = float(found["mbit"]) if found["mbit"] else default.bandwidth * 8 / 1e6
     sites = {node.site for node in (*cluster.nodes, *nodes)} | ({cluster.head} if cluster.head else set())
-    links = tuple(make_link((site, other), rtt_ms, max(mbit_s, 1e-3)) for other in sorted(sites))
+    links = tuple(_read_link(cluster, (site, other), link, change) for other in sorted(sites))
     return dataclasses.replace(cluster, nodes=cluster.nodes + nodes, links=cluster.links + links)
 
 
+def _read_link(cluster: ClusterProfile, ends: tuple[str, str], text: str, change: str) -> LinkProfile:
+    """Return a link from a kind or its figures; those that are left out are of nodes that no link names."""
+    default = cluster.default_link
+    rtt_ms, mbit_s = find_kind(text) or (default.round_trip_s * 1e3, default.bandwidth * 8 / 1e6)
+    if not find_kind(text):
+        found = LINK.fullmatch(text)
+        if found is None:
+            raise UsageError(f"{change!r} is not a change of a cluster: {text!r} is no link", HINT)
+        rtt_ms, mbit_s = float(found["rtt"] or rtt_ms), float(found["mbit"] or mbit_s)
+    return make_link(ends, rtt_ms, max(mbit_s, 1e-3))
+
+
+def _change_memory(cluster: ClusterProfile, name: str, size_gb: float) -> ClusterProfile:
+    _check_node(cluster, name)
+    nodes = (
+        dataclasses.replace(node, device=dataclasses.replace(node.device, memory=int(size_gb * GB)))
+        if node.name == name
+        else node
+        for node in cluster.nodes
+    )
+    return dataclasses.replace(cluster, nodes=tuple(nodes))
+
+
+def _change_link(cluster: ClusterProfile, ends: tuple[str, str], text: str, change: str) -> ClusterProfile:
+    known = {name for node in cluster.nodes for name in (node.name, node.site)} | {cluster.head}
+    for end in ends:
+        if not end or end not in known:
+            raise UsageError(f"{change!r}: there is no node or site {end!r}", HINT)
+    others = (link for link in cluster.links if frozenset(link.ends) != frozenset(ends))
+    return dataclasses.replace(cluster, links=(*others, _read_link(cluster, ends, text, change)))
+
+
 def _remove_node(cluster: ClusterProfile, name: str) -> ClusterProfile:
+    _check_node(cluster, name)
     left = tuple(node for node in cluster.nodes if node.name != name)
-    if len(left) == len(cluster.nodes):
-        message = f"there is no node {name!r} to take away"
-        raise UsageError(message, f"there are {', '.join(node.name for node in left[:20])}")
     head = "" if cluster.head == name else cluster.head
     return dataclasses.replace(cluster, nodes=left, head=head)
+
+
+def _check_node(cluster: ClusterProfile, name: str) -> None:
+    if all(node.name != name for node in cluster.nodes):
+        message = f"there is no node {name!r} to take away or change"
+        raise UsageError(message, f"there are {', '.join(node.name for node in cluster.nodes[:20])}")

@@ -99,6 +99,36 @@ def test_changes_add_up_and_are_compared(folder: Path) -> None:
     assert "times the tokens/s" in run_plan(folder, "--what-if", "+1xRTX4090@20ms").stdout
 
 
+def test_purchases_are_compared_each_alone(folder: Path) -> None:
+    changes = ("--compare", "+RTX 4090@1gbe", "--compare=-mini, +T4", "--compare", "desk=48gb")
+    done = run_plan(folder, "--json", *changes)
+    compared = json.loads(done.stdout)["compared"]
+    assert [plan["what_if"] for plan in compared] == ["+RTX 4090@1gbe", "-mini, +T4", "desk=48gb"]
+    text = run_plan(folder, *changes).stdout
+    ranked = text[text.index("CHANGE ") :].splitlines()[1:]
+    assert ranked[0].startswith("+RTX 4090@1gbe ")
+    assert {line.split("  ")[0] for line in ranked} == {"as it is", *(plan["what_if"] for plan in compared)}
+
+
+def test_unknown_family_is_planned_by_its_size(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"architectures": ["Abacus"]}))
+    done = run_plan(folder)
+    assert "--params 24B --layers 40" in done.stderr
+    [dense] = read_plans(folder, "--params", "8B", "--layers", "32", "--weight-bits", "8")
+    stages = dense["pipelines"][0]["stages"]
+    assert sum(stage["weights_bytes"] for stage in stages) == pytest.approx(8e9, rel=0.001)
+    [sparse] = read_plans(folder, "--params", "8B", "--layers", "32", "--weight-bits", "8", "--active", "1.6B")
+    assert sparse["tokens_per_s"] > 1.5 * dense["tokens_per_s"]
+    for options, message in (
+        (("--params", "8B"), "--layers is missing"),
+        (("--layers", "8"), "--params is missing"),
+        (("--params", "many", "--layers", "8"), "--params is 'many'"),
+    ):
+        done = run_plan(folder, *options)
+        assert done.returncode == 2
+        assert f"error: {message}" in done.stderr
+
+
 def test_size_comes_from_the_index_unless_bits_are_given(folder: Path) -> None:
     assert [plan["fits"] for plan in read_plans(folder, "--weight-bits", "4")] == [True]
     index: dict[str, dict[str, int]] = {"metadata": {"total_size": 5 * 10**9}, "weight_map": {}}

@@ -119,6 +119,30 @@ def test_link_of_nodes_counts_before_that_of_their_sites() -> None:
     assert [costs.find_link(*ends).round_trip_s for ends in ((0, 1), (1, 2), (0, 2), (2, 0))] == [0, 1, 2, 2]
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({("home", "laptop"): 4.0, ("home", "away"): 2.0}, 4.0),
+        ({("desk", "away"): 3.0, ("home", "away"): 2.0}, 3.0),
+        ({("desk", "away"): 3.0, ("home", "laptop"): 4.0}, 4.0),
+        ({("desk", "laptop"): 5.0, ("home", "laptop"): 4.0}, 5.0),
+        ({("home", "away"): 2.0}, 2.0),
+        ({}, 1.0),
+    ],
+)
+def test_link_of_a_site_and_a_node_counts_before_one_of_sites(
+    given: dict[tuple[str, str], float], found: float
+) -> None:
+    links = tuple(LinkProfile(ends=ends, round_trip_s=time, bandwidth=1.0) for ends, time in given.items())
+    default = LinkProfile(ends=("", ""), round_trip_s=1.0, bandwidth=1.0)
+    nodes = (make_node("desk", 10, 1, 100, "home"), make_node("laptop", 10, 2, 200, "away"))
+    for head in ("", "desk"):
+        cluster = ClusterProfile(nodes=nodes, links=links, default_link=default, head=head)
+        costs = CostModel(PlacementProblem(cluster=cluster, model=MODEL, goal=GOAL))
+        assert [costs.find_link(*ends).round_trip_s for ends in ((0, 1), (1, 0))] == [found, found]
+    assert costs.find_head_link(1).round_trip_s == found
+
+
 @pytest.mark.parametrize(("head", "ways_s"), [("", 0.0), ("a", 0.0), ("b", 0.010), ("elsewhere", 0.010)])
 def test_way_to_the_head_and_back_is_counted(head: str, ways_s: float) -> None:
     whole = make_costs().measure_pipeline((0,), (0, 4), 1).ttft_s

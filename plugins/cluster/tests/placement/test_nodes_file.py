@@ -32,6 +32,7 @@ def test_file_of_the_documentation_is_read() -> None:
 def test_units_are_converted() -> None:
     extra = {
         "flops_efficiency": 0.5,
+        "bandwidth_efficiency": 0.25,
         "step_ms": 2,
         "layer_ms": 0.5,
         "disk_mb_s": 10,
@@ -40,7 +41,13 @@ def test_units_are_converted() -> None:
         "leases": True,
     }
     device = DeviceProfile(
-        memory=8 * 10**9, flops=4e12, bandwidth=1e11, flops_efficiency=0.5, step_s=0.002, layer_s=0.0005
+        memory=8 * 10**9,
+        flops=4e12,
+        bandwidth=1e11,
+        flops_efficiency=0.5,
+        bandwidth_efficiency=0.25,
+        step_s=0.002,
+        layer_s=0.0005,
     )
     node = NodeProfile(name="a", device=device, site="s", disk_bandwidth=1e7, download_bandwidth=2e7, leases=True)
     network = LinkProfile(ends=("", ""), round_trip_s=0.005, bandwidth=1e6)
@@ -68,6 +75,19 @@ def test_units_are_converted() -> None:
         ({"nodes": [NODE], "network": {"head": "b"}}, "network.head: there is no node or site 'b'"),
         ({"nodes": [NODE | {"cached_layers": [1]}]}, r"nodes\[0\].cached_layers"),
         ({"nodes": [NODE | {"count": 10**9}]}, r"nodes\[0\].count"),
+        ({"nodes": [NODE | {"count": 60_000, "gpus": 2}]}, "120000 nodes are too many"),
+        ({"nodes": [NODE | {"gpus": 2, "gpu_link": "rope"}]}, r"nodes\[0\].gpu_link: 'rope' is no kind of link"),
+        ({"nodes": [NODE | {"cached_layers": [10, 2]}]}, r"nodes\[0\].cached_layers: \[10, 2\] is empty"),
+        ({"nodes": [NODE], "links": [{"ends": ["a", "a"], "rtt_ms": 1}]}, "'a' has no link with itself"),
+        ({"nodes": [NODE | {"site": "s"}], "links": [{"ends": ["a", "s"]}]}, r"links\[0\]: rtt_ms is missing"),
+        ({"nodes": [NODE], "network": {"kind": "rope"}}, "network.kind: 'rope' is no kind of link"),
+        (
+            {
+                "nodes": [NODE, NODE | {"name": "b"}],
+                "links": [{"ends": ["a", "b"], "rtt_ms": 1}, {"ends": ["b", "a"], "rtt_ms": 500}],
+            },
+            r"links\[1\].ends: links\[0\] is between the same ends",
+        ),
     ],
 )
 def test_wrong_field_is_named(contents: Any, message: str) -> None:
@@ -108,6 +128,8 @@ def test_node_is_described_as_it_is_read() -> None:
     shared = replace(node, device=replace(device, total_memory=0), leases=True)
     assert "leases" not in entry
     assert read_cluster({"nodes": [describe_node(shared)]}).nodes == (shared,)
+    measured = replace(node, device=replace(device, total_memory=0, is_measured=True))
+    assert read_cluster({"nodes": [describe_node(measured)]}).nodes == (measured,)
     known = describe_node(replace(node, device=replace(device, name="RTX4090")))
     assert read_cluster({"nodes": [known]}).nodes[0].device.flops_efficiency == 1.0
 
@@ -122,6 +144,44 @@ def test_figures_are_finite_and_so_are_their_inverses(name: str, value: float) -
 def test_link_that_carries_next_to_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match=r"network.mbit_s"):
         read_cluster({"nodes": [NODE], "network": {"mbit_s": 5e-324}})
+
+
+def test_figures_of_a_data_sheet_are_not_reached_and_measured_ones_are() -> None:
+    sheet, measured = read_cluster({"nodes": [NODE, NODE | {"name": "b", "measured": True}]}).nodes
+    assert (sheet.device.flops_efficiency, sheet.device.bandwidth_efficiency) == (0.5, 0.75)
+    assert sheet.device.step_s > 0
+    assert sheet.device.layer_s > 0
+    assert (measured.device.flops_efficiency, measured.device.bandwidth_efficiency) == (1.0, 1.0)
+    assert (measured.device.step_s, measured.device.layer_s) == (0.0, 0.0)
+    assert (sheet.device.is_measured, measured.device.is_measured) == (False, True)
+
+
+def test_kinds_of_links_have_figures_of_which_given_ones_replace_one() -> None:
+    nodes = [NODE, NODE | {"name": "b"}]
+    for kind, replaced, expected in (
+        ("wifi", {}, (0.004, 37.5e6)),
+        ("10 GbE", {"rtt_ms": 1}, (0.001, 1175e6)),
+        ("Thunderbolt 5", {"mbit_s": 8}, (0.0002, 1e6)),
+    ):
+        cluster = read_cluster(
+            {
+                "nodes": nodes,
+                "links": [{"ends": ["a", "b"], "kind": kind, **replaced}],
+                "network": {"kind": kind, **replaced},
+            }
+        )
+        for found in (*cluster.links, cluster.default_link):
+            assert (found.round_trip_s, found.bandwidth) == pytest.approx(expected)
+
+
+def test_devices_of_one_machine_are_nodes_with_links_of_their_own() -> None:
+    entry = NODE | {"count": 2, "gpus": 3, "gpu_link": "nvlink"}
+    cluster = read_cluster({"nodes": [entry], "network": {"kind": "wifi"}})
+    assert [node.name for node in cluster.nodes] == [f"a-{rank}-gpu{gpu}" for rank in (1, 2) for gpu in range(3)]
+    assert {link.ends for link in cluster.links} == {
+        (f"a-{rank}-gpu{one}", f"a-{rank}-gpu{other}") for rank in (1, 2) for one, other in ((0, 1), (0, 2), (1, 2))
+    }
+    assert {link.bandwidth for link in cluster.links} == {125e9}
 
 
 def test_links_that_do_not_exist_are_named_by_nodes_and_sites() -> None:

@@ -35,17 +35,41 @@ def test_node_is_taken_away() -> None:
     assert change_cluster(replace(CLUSTER, head="desk"), "-desk").head == "", "the head was there"
 
 
+def test_kind_of_a_link_and_words_of_a_device_are_read() -> None:
+    cluster = change_cluster(CLUSTER, "+2x RTX 4090 48GB@10gbe")
+    assert [node.name for node in cluster.nodes[2:]] == ["RTX4090 3", "RTX4090 4"]
+    assert cluster.nodes[2].device.memory == int(48e9 * 0.92)
+    costs = CostModel(PlacementProblem(cluster=cluster, model=make_model()))
+    assert costs.find_link(0, 2).round_trip_s == pytest.approx(0.0002)
+    assert costs.find_link(1, 3).bandwidth == pytest.approx(9400e6 / 8)
+
+
+def test_memory_and_links_are_changed_and_commas_join_changes() -> None:
+    cluster = change_cluster(CLUSTER, "attic=64gb, desk~attic@5ms, -desk, +T4")
+    attic, added = cluster.nodes
+    assert (attic.name, attic.device.memory, added.name) == ("attic", 64 * 10**9, "T4 2")
+    faster = change_cluster(change_cluster(CLUSTER, "home~attic@1ms/8mbit"), "attic~home@2ms")
+    assert [(link.ends, link.round_trip_s) for link in faster.links] == [(("attic", "home"), 0.002)]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("RTX4090", "is not a change"),
-        ("+1xRTX4090@fast", "is not a change"),
-        (f"+1xRTX4090@{'9' * 400}ms", "is not a change"),
+        ("+1xRTX4090@fast", "'fast' is no link"),
+        (f"+1xRTX4090@{'9' * 400}ms", "is no link"),
         ("+0.5xRTX4090", "is no device"),
         ("+Abacus@1ms", "'Abacus' in '\\+Abacus@1ms' is no device with known figures"),
         ("-nobody", "there is no node 'nobody'"),
+        ("nobody=64gb", "there is no node 'nobody'"),
+        ("desk=64", "is not a change"),
+        ("desk~nobody@wifi", "there is no node or site 'nobody'"),
+        ("desk~@wifi", "there is no node or site ''"),
+        ("desk~attic@rope", "'rope' is no link"),
+        ("desk~attic~home@wifi", "is not a change"),
         ("+99999xT4", "is no device"),
         ("", "is not a change"),
+        ("+T4,", "is not a change"),
     ],
 )
 def test_wrong_change_is_refused(change: str, message: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from parallax_cluster.node.profile.disk import measure_disk, read_free
 from parallax_cluster.node.profile.hardware import find_gpus, read_processor, read_shared_memory
 from parallax_cluster.node.profile.speed_cache import MeasuredSpeed, find_speed, keep_speed, measuring_alone
-from parallax_cluster.placement.devices import recognise_product
+from parallax_cluster.placement.devices import find_device
 from parallax_core.api import (
     BackendSpec,
     DeviceBenchmark,
@@ -105,7 +105,7 @@ def find_typical(backend: str) -> DeviceProfile:
     """
     gpus = find_gpus()
     for gpu in gpus:
-        if known := recognise_product(gpu.name):
+        if known := find_device(gpu.name):
             return replace(known, memory=gpu.free or known.memory, total_memory=gpu.total, name=gpu.name)
     found = ", ".join(gpu.name for gpu in gpus) or "no GPU"
     message = f"backend {backend!r} does not measure devices, and the figures of {found} are not known"
