@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import typer
 
-from parallax_cluster.placement.devices import KINDS as DEVICE_KINDS
+from parallax_cluster.placement.device_table import KINDS as DEVICE_KINDS
 from parallax_cluster.placement.link_kinds import KINDS as LINK_KINDS
 from parallax_core.api.cli import align
 

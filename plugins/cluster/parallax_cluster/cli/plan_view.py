@@ -226,7 +226,7 @@ def _render_totals(plan: Plan) -> Iterator[str]:
 
 
 def _render_limits(plan: Plan) -> Iterator[str]:
-    """Yield what limits each pipeline, or how many have which limit if there are many."""
+    """Yield the limit of each pipeline, or of many pipelines the number with each limit."""
     pipelines = plan.estimate.pipelines
     if len(pipelines) > MOST_IDLE:
         for limit, number in Counter(each.limit for each in pipelines).most_common():

@@ -1,4 +1,4 @@
-"""Guesses the shape of a model from its numbers of parameters and layers, where no adapter reads its config."""
+"""Guesses the shape of a model without an adapter, from its numbers of parameters and layers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from parallax_cluster.placement.devices import TYPICAL, Efficiency, find_device
+from parallax_cluster.placement.device_table import TYPICAL, Efficiency
+from parallax_cluster.placement.devices import find_device
 from parallax_cluster.placement.link_kinds import KINDS, find_kind
 from parallax_core.api import ClusterProfile, DeviceProfile, LayerRange, LinkProfile, NodeProfile, UsageError
 
@@ -36,7 +37,7 @@ class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=100_000)] = 1
     """If more than 1, the nodes are called ``NAME-1``, ``NAME-2`` and so on."""
     gpus: Annotated[int, Meta(ge=1, le=64)] = 1
-    """If more than 1, each machine has so many devices, a node each: ``NAME-gpu0``, ``NAME-gpu1``."""
+    """The devices of each machine. If more than 1, each is a node: ``NAME-gpu0``, ``NAME-gpu1`` and so on."""
     gpu_link: str = "pcie"
     """The kind of link between them."""
     site: str = ""

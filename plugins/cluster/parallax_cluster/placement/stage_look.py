@@ -1,4 +1,4 @@
-"""What is worth seeing of the stages of a plan besides their layers: memory left, hops, where figures come from."""
+"""Describes the stages of a plan: memory left, hops, and the origin of their figures."""
 
 from __future__ import annotations
 

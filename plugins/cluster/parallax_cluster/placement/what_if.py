@@ -1,4 +1,4 @@
-"""Changes the profile of a cluster as ``--what-if`` says: nodes added or taken away, other memory, other links."""
+"""Changes the profile of a cluster as ``--what-if`` says: other nodes, memory, links."""
 
 from __future__ import annotations
 
