@@ -250,8 +250,8 @@ def _make_device(entry: NodeEntry, where: str) -> DeviceProfile:
     if known is None:
         known = DeviceProfile(memory=0, flops=0.0, bandwidth=0.0, name=entry.device, **TYPICAL._asdict())
     reached = MEASURED._asdict() if entry.measured else {}
-    named = {"name": entry.device, "is_measured": entry.measured}
-    return dataclasses.replace(known, **named | reached | given)
+    known = dataclasses.replace(known, name=entry.device, is_measured=entry.measured)
+    return dataclasses.replace(known, **reached | given)
 
 
 def _check_known(names: tuple[str, ...], known: set[str], where: str) -> None:
