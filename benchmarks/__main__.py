@@ -50,6 +50,7 @@ EVIDENCE: dict[str, Evidence] = {
     "families-torch-mlx": Evidence("benchmarks.families --backend torch-mlx"),
     "families-mlx-torch": Evidence("benchmarks.families --backend mlx-torch"),
     "families-widths": Evidence("benchmarks.widths"),
+    "templates": Evidence("benchmarks.templates"),
     "wire-fuzz": Evidence("tests.unit.wire.damage"),
     "link-fuzz": Evidence("tests.support.link_fuzz"),
     "kernels": Evidence("benchmarks.kernels"),

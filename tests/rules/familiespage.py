@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/families.md"
 RESULTS = ROOT / "benchmarks/results"
 MODELS = ROOT / "benchmarks/data/published-models.json"
+TEMPLATES = RESULTS / "templates.json"
 BILLION = 1e9
 HEAD = """# Model families
 
@@ -47,6 +48,20 @@ Multi-token prediction, and what sees or hears, are not counted. The settings ar
 
 | Model | Stated | Counted | Stated active | Counted active, without and with embedding and head | Settings |
 |---|---|---|---|---|---|
+"""
+READ = """
+## What was read
+
+Chat templates of published models, as distributions on PyPI carry them: the parser was chosen without its name, and
+read the call, and the reasoning, that the template writes for an earlier answer. `python -m benchmarks templates` does
+it again. "none written" is a template without calls, or one that leaves those of earlier answers out.
+
+| Template | Architecture | Parser | Call | Reasoning |
+|---|---|---|---|---|
+"""
+NOT_READ = """
+No distribution was found to carry the templates of these families: their tests write calls and reasoning as the
+documentation of the models, or the parsers of vLLM, describe them:
 """
 REFUSED = """
 These are refused on `mlx`, for these reasons:
@@ -94,6 +109,27 @@ def count_models() -> list[str]:
     return rows
 
 
+def list_templates() -> list[str]:
+    """Return a row of the table for each published template."""
+    rows = []
+    for name, found in json.loads(TEMPLATES.read_text(encoding="utf-8"))["templates"].items():
+        distribution, _, template = name.partition("/")
+        call = "equal" if found["writes_calls"] else "none written"
+        parser = f"`{found['parser']}`" if found["parser"] else "none"
+        thoughts = "equal" if found.get("reasoning") else ""
+        cells = (f"{template}, in `{distribution}`", f"`{found['architecture']}`", parser, call, thoughts)
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def list_unread() -> str:
+    """Return the families of which no published template was read."""
+    templates = json.loads(TEMPLATES.read_text(encoding="utf-8"))["templates"].values()
+    read = {found["architecture"] for found in templates}
+    names = sorted(spec.name for spec in parallax_register_models() if not read.intersection(spec.architectures))
+    return f"{', '.join(f'`{name}`' for name in names)}."
+
+
 def write_page() -> str:
     """Return the page."""
     specs = sorted(parallax_register_models(), key=lambda spec: spec.name)
@@ -108,6 +144,7 @@ def write_page() -> str:
     ]
     reasons = [f"| `{kind}` | {found['refused']} |" for kind, found in sorted(mlx.items()) if "refused" in found]
     parts = [HEAD + "\n".join(rows), PROVED + "\n".join(proved), REFUSED + "\n".join(reasons)]
+    parts += [READ + "\n".join(list_templates()), NOT_READ + list_unread()]
     return "\n".join([*parts, COUNTED + "\n".join(count_models()), TAIL])
 
 

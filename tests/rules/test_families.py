@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from benchmarks.templates import TEMPLATES
 from tests.rules.familiespage import PAGE, read_record, write_page
+from tests.rules.familiespage import TEMPLATES as RECORD
 from tests.support.checkpoints import REGULAR, SERVED
 
 
@@ -30,6 +34,13 @@ def test_every_model_type_on_mlx_passed_or_is_refused_for_a_reason() -> None:
     for kind, found in record.items():
         assert found.get("passed") or "mlx-lm" in found["refused"], kind
         assert found.get("changes", {}) == REGULAR.get(kind, {}), kind
+
+
+def test_every_published_template_chose_a_parser_that_reads_what_it_writes() -> None:
+    record = json.loads(RECORD.read_text(encoding="utf-8"))["templates"]
+    named = {f"{source}/{name}" for source, names in TEMPLATES.items() for name in names}
+    assert record.keys() == named, "run: python -m benchmarks templates"
+    assert all(found["passed"] for found in record.values())
 
 
 def test_page_of_families_is_that_of_the_code_and_the_record() -> None:

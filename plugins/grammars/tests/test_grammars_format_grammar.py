@@ -132,7 +132,9 @@ def draw(text: ModelTokenizer, matcher: Matcher, source: random.Random, begin: s
 def find_begin(name: str) -> str:
     """Return the text with which the calls of an answer begin."""
     factory: Any = SPECS[name].factory.load()
-    return {"llama3_json": '{"name"', "harmony": "<|channel|>commentary to="}.get(name) or str(factory.openers[0])
+    return {"llama3_json": '{"name"', "llama4_json": '{"name"', "harmony": "<|channel|>commentary to="}.get(
+        name
+    ) or str(factory.openers[0])
 
 
 def read(name: str, answer: str, prompt_end: str = "") -> tuple[str, list[tuple[str, Any]]]:
@@ -270,6 +272,7 @@ def test_grammar_of_hermes_holds_after_the_mark(text: ModelTokenizer, answer: st
             ),
         ),
         ("gemma4", '<|tool_call>call:spell{letter:"a"}<tool_call|><|tool_call>call:stop{}<tool_call|>'),
+        ("llama4_json", '{"name": "stop", "parameters": {}}{"name": "stop", "parameters": {}}'),
         ("llama4_pythonic", '[spell(letter="a"), stop()]'),
         ("nemotron", f"<TOOLCALL>[{CALL}, {STOP}]</TOOLCALL>"),
         ("phi4_mini", f"functools[{CALL}, {STOP}]"),

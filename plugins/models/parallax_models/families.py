@@ -89,7 +89,7 @@ FAMILIES = (
         "step3p5:Step3p5",
     ),
     _offer("nemotron_h", "Nemotron-H and Nemotron 3", "NemotronHForCausalLM", "nemotron_h:NemotronH"),
-    _offer("lfm2_moe", "LFM2 with experts", "Lfm2MoeForCausalLM", "lfm2:Lfm2Moe"),
+    _offer("lfm2_moe", "LFM2 with experts", "Lfm2MoeForCausalLM", "lfm2:Lfm2Moe", parser="lfm2"),
     _offer("olmo3", "OLMo 3", "Olmo3ForCausalLM", "olmo3:Olmo3", parser="olmo3"),
     _offer("smollm3", "SmolLM3", "SmolLM3ForCausalLM", "smollm3:SmolLM3"),
     _offer("seed_oss", "Seed-OSS", "SeedOssForCausalLM", PLAIN),

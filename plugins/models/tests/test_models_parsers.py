@@ -137,6 +137,20 @@ class TestSeedOss(Kit):
             [Reasoning("why"), ToolCall(0, "get_weather", '{"city": "Bonn", "days": 3}')],
         ),
         ("a <seed:tool_call> b", [Content("a <seed:tool_call> b")]),
+        (  # the template writes values as Python does
+            (
+                "<seed:tool_call>\n<function=get_weather>\n<parameter=exact>True</parameter>\n"
+                "<parameter=parts>['it\\'s', \"ü\", None]</parameter>\n<parameter=city>['a']</parameter>\n"
+                "<parameter=days>[1, {2}]</parameter>\n</function>\n</seed:tool_call>"
+            ),
+            [
+                ToolCall(
+                    0,
+                    "get_weather",
+                    '{"exact": true, "parts": ["it\'s", "ü", null], "city": "[\'a\']", "days": "[1, {2}]"}',
+                )
+            ],
+        ),
     )
 
 
@@ -431,6 +445,26 @@ class TestLlama3(Kit):
         ('{"name": "Ada", "age": 36}', [Content('{"name": "Ada", "age": 36}')]),
         ('{"name": "unknown", "parameters": {}}', [Content('{"name": "unknown", "parameters": {}}')]),
         ("It is {sunny}.", [Content("It is {sunny}.")]),
+    )
+
+
+class TestLlama4Json(Kit):
+    parser = "llama4_json"
+    marks = (*THINK_MARKS, "<|python_start|>", "<|python_end|>")
+    samples = (
+        (f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}', [ToolCall(0, "get_weather", ARGUMENTS)]),
+        (
+            (
+                '<|python_start|><|python_end|>{"name": "list_files", "parameters": {}}'
+                '{"name": "get_weather", "parameters": {}}'
+            ),
+            [ToolCall(0, "list_files", "{}"), ToolCall(1, "get_weather", "{}")],
+        ),
+        (
+            '<|python_start|>{"name": "list_files", "parameters": {}}<|python_end|>',
+            [ToolCall(0, "list_files", "{}")],
+        ),
+        ("<|python_start|>print(1)<|python_end|>", [Content("<|python_start|>print(1)<|python_end|>")]),
     )
 
 

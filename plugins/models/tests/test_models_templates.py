@@ -97,6 +97,16 @@ CASES: dict[str, tuple[str, str, str, str]] = {
         "llama4_pythonic",
         "",
     ),
+    "llama-4-own": (
+        "Llama4ForConditionalGeneration",
+        (
+            '<|header_start|>{"name": function name, "parameters": dictionary}<|eot_id|>'
+            f"<|python_start|><|python_end|>{LLAMA3}"
+        ),
+        "llama4_json",
+        "",
+    ),
+    "lfm2.5-moe": ("Lfm2MoeForCausalLM", LFM2, "lfm2", THINK),
     "glm-5": ("GlmMoeDsaForCausalLM", GLM.replace("\n", ""), "glm4", THINK),
     "qwen3-next": ("Qwen3NextForCausalLM", HERMES, "hermes", ""),
     "granite-3": ("GraniteForCausalLM", f"<|start_of_role|><|eot_id|><|tool_call|>{LISTED}", "granite", ""),
@@ -137,6 +147,13 @@ def test_template_of_a_family_chooses_its_parser_which_reads_what_it_renders(nam
     assert calls == [("look_up", CITY)]
     assert [piece.text for piece in kept if isinstance(piece, Reasoning)] == (["why"] if thoughts else [])
     assert not [piece for piece in kept if isinstance(piece, Content) and piece.text.strip()]
+
+
+def test_template_may_put_its_mark_in_a_variable(host: PluginHost) -> None:
+    source = "{% set token = '｜DSML｜' %}{{ '<' + token + 'invoke name=' }}"
+    found = find_parser(host, {"architectures": ["DeepseekV32ForCausalLM"]}, source)
+    assert found is not None
+    assert found.spec.name == "deepseek_v32"
 
 
 @pytest.mark.parametrize("architecture", ["Gemma3ForCausalLM", "Gemma2ForCausalLM"])

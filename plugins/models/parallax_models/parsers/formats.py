@@ -86,13 +86,13 @@ FORMATS = (
         "deepseek_v32",
         "DeepSeek V3.2, and later models that write DSML",
         "dsml_calls:DsmlParser",
-        ("<｜DSML｜", "invoke name="),
+        ("｜DSML｜", "invoke name="),
     ),
     _offer(
         "deepseek_v4",
         "DeepSeek-V4",
         "dsml_calls:DeepseekV4Parser",
-        ("<｜DSML｜", "invoke name=", "tool_calls>"),
+        ("｜DSML｜", "invoke name=", "tool_calls>"),
     ),
     ParserSpec(
         name="minimax_m3",
@@ -125,6 +125,13 @@ FORMATS = (
         "Llama 4",
         "python_calls:Llama4Parser",
         ("<|header_start|>", "func_name1("),
+        ("<|python_start|>", "<|python_end|>"),
+    ),
+    _offer(
+        "llama4_json",
+        "Llama 4, by its own template",
+        "json_calls:Llama4JsonParser",
+        ("<|header_start|>", '{"name": function name, "parameters":'),
         ("<|python_start|>", "<|python_end|>"),
     ),
     ParserSpec(

@@ -11,8 +11,6 @@ from parallax_models.parsers.answer_grammar import AnswerGrammar, not_after_spac
 from parallax_models.parsers.answer_parser import AnswerParser
 from parallax_models.parsers.text_reader import Reading, drop
 
-PYTHON = "<|python_tag|>"
-"""The mark that may come before the calls of Llama 3."""
 NO_OBJECT = r"/[ \n]*[^{\[ \n](.|\n)*/"
 """A text that does not begin as a call, if calls have no mark before them."""
 MISTRAL_NAME = re.compile(r"[^\s\[\]{}]*")
@@ -210,24 +208,45 @@ class Llama3Parser(JsonCallParser):
 
     must_be_known = must_have_arguments = True
     arguments = "parameters"
+    before: ClassVar[tuple[str, ...]] = ("<|python_tag|>",)
+    """The marks that may come before the calls, in this order."""
+    after: ClassVar[str] = ""
+    """The mark that may come after them."""
+    separator: ClassVar[str] = ";"
+    """What is between two calls."""
 
     def write_content(self, grammar: AnswerGrammar, call: str, text: str) -> str:
         """See `AnswerParser.write_content`."""
-        calls = f"space ({grammar.text(PYTHON)} space)? {grammar.repeat(call, between=';')}"
+        between = [self.separator] if self.separator else []
+        calls = f"space ({grammar.text(self.before[0])} space)? {grammar.repeat(call, between=between)}"
         if not text:
             return calls
-        free = f"{text} & {NO_OBJECT} & {not_after_space(PYTHON)}"
+        free = f"{text} & {NO_OBJECT} & {not_after_space(self.before[0])}"
         return f"{grammar.terminal(free)} | space | {calls}"
 
     def read_content(self) -> Reading[None]:
         """See `AnswerParser.read_content`."""
         if self.finds_calls:
             self.text.begin_record("")
-            yield from self.text.expect_after_space(PYTHON)
+            for mark in self.before:
+                yield from self.text.expect_after_space(mark)
             first = yield from self.text.skip_space()
             if first not in {"{", "["} or not (yield from self.read_objects()):
                 self.add_content(self.text.end_record())
+            elif self.after:
+                yield from self.text.expect_after_space(self.after)
         yield from super().read_content()
+
+
+class Llama4JsonParser(Llama3Parser):
+    """Llama 4, by its own template: one object, or several, after or between its marks of Python.
+
+    Source: the chat template of meta-llama/Llama-4-Scout-17B-16E-Instruct.
+    """
+
+    before = ("<|python_start|>", "<|python_end|>")
+    after = "<|python_end|>"
+    separator = ""
 
 
 class MistralParser(JsonCallParser):

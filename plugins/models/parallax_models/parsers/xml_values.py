@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 from parallax_core.api import JsonScan
 from parallax_grammar_tools.schema_refs import JsonSchema, follow_references
 
-LITERALS = {"True": True, "False": False, "None": None}
-"""Python's spelling of JSON's literals, which some models write."""
+MOST_PYTHON = 65536
+"""The most characters of a list or a table that is read as Python, which some templates write."""
 KINDS: Mapping[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
@@ -114,12 +115,23 @@ def write_value(text: str, kinds: frozenset[str]) -> str:
     """Return a value as JSON: as what it looks like if ``kinds`` allow that, else as a string."""
     written = text.strip()
     try:
-        value = LITERALS[written] if written in LITERALS else json.loads(written, parse_constant=_refuse)
+        value = json.loads(written, parse_constant=_refuse)
     except (ValueError, RecursionError):
+        written, value = _read_python(written)
+    if not written or ("string" in kinds and not _is_any(value, kinds)):
         return json.dumps(text, ensure_ascii=False)
-    if "string" in kinds and not _is_any(value, kinds):
-        return json.dumps(text, ensure_ascii=False)
-    return json.dumps(value) if written in LITERALS else written
+    return written
+
+
+def _read_python(text: str) -> tuple[str, object]:
+    """Return a literal, list or table of Python as JSON, and its value; an empty text if it is something else."""
+    if text not in {"True", "False", "None"} and (text[:1] not in {"[", "{"} or len(text) > MOST_PYTHON):
+        return "", None
+    try:
+        value = ast.literal_eval(text)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False), value
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return "", None
 
 
 def _is_any(value: object, kinds: frozenset[str]) -> bool:
