@@ -53,6 +53,7 @@ EVIDENCE: dict[str, Evidence] = {
     "templates": Evidence("benchmarks.templates"),
     "wire-fuzz": Evidence("tests.unit.wire.damage"),
     "link-fuzz": Evidence("tests.support.link_fuzz"),
+    "adapters": Evidence("benchmarks.adapters"),
     "kernels": Evidence("benchmarks.kernels"),
     "arm-kernels": Evidence("plugins.backend_torch.tests.arm_kernels", "a cross compiler and an emulator"),
     "quality": Evidence("benchmarks.quality"),

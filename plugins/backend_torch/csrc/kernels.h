@@ -80,6 +80,16 @@ struct Output {
   int64_t residual_stride;
 };
 
+// The matrices of a LoRA adapter for some columns of a product, float32 or bfloat16: it adds scale * b(a(x)).
+struct LowRank {
+  const void* a;  // [rank][in]
+  const void* b;  // panels of kPanel outputs, the last one padded with zeros: [rank][kPanel] each
+  int64_t rank, in, out;
+  int64_t column;  // the first of its `out` columns
+  float scale;
+  int32_t kind;
+};
+
 struct PanelOutput {  // a panel of the weight, and the output whose columns take its products
   int64_t panel;
   Output output;
@@ -161,6 +171,8 @@ struct Kernels {
   void (*round_input)(const Weight&, const float* x, const Input&, int64_t row);
   // Computes rows begin .. end - 1 of the outputs of some panels.
   void (*multiply)(const Weight&, const Input&, const PanelOutputs&, int64_t begin, int64_t end);
+  // Adds a part of an adapter to the rows of an output at rows.count places; `small` has room for `rank` numbers for each.
+  void (*adapt)(const LowRank&, const int32_t* places, const Rows& rows, const Output&, float* small);
   // Writes row `id` of a weight, in float32.
   void (*gather)(const Weight&, int64_t id, float* out);
   // `scratch` has attend_bytes(attention) bytes, enough for any task of it, aligned to kCacheLine.

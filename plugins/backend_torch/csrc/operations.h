@@ -25,6 +25,17 @@ Status multiply_rows(const Weight& weight, const Rows& rows, const Output& outpu
 Status multiply_gated(const Weight& weight, const Rows& rows, const Output& output, int32_t gate);
 Status attend_rows(const Attention& attention);
 
+struct AdapterRows;
+
+struct AdapterStep {  // the LoRA adapters of a step; rows without one are in no group
+  const AdapterRows* groups;
+  int64_t count;
+};
+
+// Adds to the product of a matrix, by its number, what the adapters of a step make of its input; the count of rows is not used.
+// Without adapters, or for a matrix that takes none, whose number is negative, it does nothing.
+Status adapt_rows(const AdapterStep* step, int32_t matrix, const Rows& rows, const Output& output);
+
 struct RowPool {  // the keys, or the values, of a layer: [slots][heads][dim]
   void* data;
   uint16_t* scales;  // of int8: [slots][heads]

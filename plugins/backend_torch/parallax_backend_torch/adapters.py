@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 
 from parallax_adapters.store import AdapterStore
-from parallax_backend_torch.kernels.adapters import Jobs, Pair, pack_pair
+from parallax_backend_torch.kernels.adapters import AdapterStep, PackedAdapter, Pair, pack_pair
+from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.linear import Gate, Packed
 from parallax_backend_torch.kernels.parts import multiply_gelu, multiply_silu
 from parallax_backend_torch.kernels.rows import WeightKind
@@ -44,6 +45,8 @@ class LoadedAdapter:
     """The matrices of an adapter that belong to loaded layers, by module."""
 
     modules: Mapping[str, Pair]
+    packed: PackedAdapter | None = None
+    """The same for the library; None where torch computes."""
 
     @property
     def num_bytes(self) -> int:
@@ -51,22 +54,20 @@ class LoadedAdapter:
         return sum(pair.num_bytes for pair in self.modules.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive rows of a step with the same adapter."""
-
-    key: str
-    start: int
-    size: int
-
-
 class AdapterBatch:
-    """The adapters of the rows of a step."""
+    """The adapters of the rows of a step.
 
-    def __init__(self, runs: Sequence[Run], loaded: Mapping[str, LoadedAdapter], num_tokens: int) -> None:
-        self._runs = [(run, loaded[run.key]) for run in runs]
+    Args:
+        groups: each adapter, with the places of its rows in the step.
+        num_tokens: the rows of the step.
+    """
+
+    def __init__(self, groups: Sequence[tuple[LoadedAdapter, Sequence[int]]], num_tokens: int) -> None:
         self._num_tokens = num_tokens
-        self._jobs: dict[AdaptedLinear, Jobs | None] = {}
+        packed = [(adapter.packed, places) for adapter, places in groups if adapter.packed]
+        self.packed = AdapterStep(packed) if packed else None
+        """The same for the library; None where torch computes."""
+        self._groups = [(adapter, torch.tensor(places)) for adapter, places in groups if not adapter.packed]
 
     def add(self, linear: AdaptedLinear, x: torch.Tensor, out: torch.Tensor) -> None:
         """Add to the product of a matrix what the adapters of the rows add.
@@ -76,45 +77,35 @@ class AdapterBatch:
         """
         if len(x) != self._num_tokens:
             raise BackendFailed(f"{linear.parts[0].name} takes no adapters: it works on other rows than the step has")
-        if linear not in self._jobs:
-            self._jobs[linear] = self._make_jobs(linear)
-        if (jobs := self._jobs[linear]) is not None:
-            jobs.add(x, out)
-            return
-        for run, part, pair in self._list_pairs(linear):
-            rows, columns = slice(run.start, run.start + run.size), slice(part.start, part.start + part.size)
-            small = functional.linear(x[rows].float(), pair.a.float())
-            out[rows, columns] += functional.linear(small.mul_(pair.scale), pair.b.float()).to(out.dtype)
-
-    def _make_jobs(self, linear: AdaptedLinear) -> Jobs | None:
-        found = [(run.start, run.size, part.start, pair) for run, part, pair in self._list_pairs(linear)]
-        return Jobs(found) if found and all(pair.records for *_, pair in found) else None
-
-    def _list_pairs(self, linear: AdaptedLinear) -> Iterable[tuple[Run, ModulePart, Pair]]:
-        for run, adapter in self._runs:
+        if self.packed is not None:
+            self.packed.add(linear.number, x, out)
+        for adapter, places in self._groups:
+            rows = x[places.to(x.device)].float()
             for part in linear.parts:
                 if (pair := adapter.modules.get(part.name)) is not None:
-                    yield run, part, pair
+                    small = functional.linear(rows, pair.a.float()).mul_(pair.scale)
+                    added = functional.linear(small, pair.b.float()).to(out.dtype)
+                    out[:, part.start : part.start + part.size].index_add_(0, places.to(x.device), added)
 
 
 class AdaptedLinear:
     """A matrix to whose products adapters are added; see `kernels.linear.Packed`."""
 
-    def __init__(self, base: Packed, parts: Sequence[ModulePart], table: AdapterTable) -> None:
-        self.base, self.parts, self._table = base, tuple(parts), table
+    def __init__(self, base: Packed, parts: Sequence[ModulePart], table: AdapterTable, number: int) -> None:
+        self.base, self.parts, self.table, self.number = base, tuple(parts), table, number
         self.kind: WeightKind = base.kind
         self.out_features, self.in_features, self.num_bytes = base.out_features, base.in_features, base.num_bytes
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply."""
         out = self.base.apply(x, residual)
-        if self._table.batch is not None:
-            self._table.batch.add(self, x, out)
+        if self.table.batch is not None:
+            self.table.batch.add(self, x, out)
         return out
 
     def apply_gated(self, x: torch.Tensor, gate: Gate = "silu") -> torch.Tensor:
         """Multiply, and gate the second half of the outputs by the first."""
-        if self._table.batch is None:
+        if self.table.batch is None:
             return self.base.apply_gated(x, gate)
         gates, values = self.apply(x).chunk(2, dim=1)
         if x.device.type == "cpu":
@@ -127,7 +118,7 @@ class AdaptedLinear:
 
     def to_dense(self) -> torch.Tensor:
         """Return the weight in float32; who computes with that does not see adapters, so it takes none."""
-        self._table.forget(self)
+        self.table.forget(self)
         return self.base.to_dense()
 
 
@@ -145,8 +136,18 @@ def adding(table: AdapterTable | None, batch: AdapterBatch | None) -> Iterator[N
 
 
 def strip(linear: Packed) -> Packed:
-    """Return a matrix without adapters, for kernels that run only steps without them."""
+    """Return a matrix without adapters, for kernels that add them themselves, or run only steps without them."""
     return linear.base if isinstance(linear, AdaptedLinear) else linear
+
+
+def find_table(*matrices: Packed) -> AdapterTable | None:
+    """Return the table of the first matrix that takes adapters."""
+    return next((each.table for each in matrices if isinstance(each, AdaptedLinear)), None)
+
+
+def number_matrix(linear: Packed) -> int:
+    """Return the number of a matrix in its table, -1 if it takes no adapters."""
+    return linear.number if isinstance(linear, AdaptedLinear) else -1
 
 
 @dataclass(eq=False)
@@ -154,24 +155,29 @@ class AdapterTable:
     """The adapters of loaded layers, which all stages of these layers share; belongs to their thread."""
 
     device: torch.device
+    dtype: torch.dtype = torch.float32
+    """Of the matrices of adapters, as they are kept."""
     batch: AdapterBatch | None = None
     """The adapters of the current step; None in a step without."""
     list_users: list[Callable[[], Iterable[str]]] = field(default_factory=list)
     """For each stage, returns the keys of the adapters of its sequences."""
+    _matrices: list[Sequence[ModulePart]] = field(default_factory=list)
+    """The parts of each matrix that takes adapters, by its number."""
     _parts: dict[str, tuple[ModulePart, int]] = field(default_factory=dict)
     """Each module that takes adapters, and the width of its input."""
     _loaded: dict[str, LoadedAdapter] = field(default_factory=dict)
     """By key, the least recently opened first."""
     _faults: dict[str, str] = field(default_factory=dict)
     """By key, why an adapter could not be loaded."""
-    _batches: dict[tuple[tuple[Run, ...], int], AdapterBatch] = field(default_factory=dict)
+    _batches: dict[tuple[tuple[str, int], ...], AdapterBatch] = field(default_factory=dict)
 
     def wrap(self, made: Packed, parts: Sequence[ModulePart]) -> Packed:
         """Return a matrix of some modules of a layer that takes adapters; others as they are."""
         if not all(part.name.startswith("layers.") and EXPERTS not in part.name for part in parts):
             return made
         self._parts |= {part.name: (part, made.in_features) for part in parts}
-        return AdaptedLinear(made, parts, self)
+        self._matrices.append(parts)
+        return AdaptedLinear(made, parts, self, len(self._matrices) - 1)
 
     def forget(self, linear: AdaptedLinear) -> None:
         """Take no adapters for a matrix."""
@@ -211,8 +217,8 @@ class AdapterTable:
             reason = self._faults.get(key, "it is not loaded")
             at_fault = [seq for seq, other, _ in rows if other == key]
             raise BackendFailed(f"the adapter {key} cannot be used: {reason}", "load it again", at_fault)
-        composition = runs, num_tokens = _join_runs(rows)
-        batch = self._batches.pop(composition, None) or AdapterBatch(runs, self._loaded, num_tokens)
+        composition = tuple((key, count) for _, key, count in rows)
+        batch = self._batches.pop(composition, None) or self._make_batch(composition)
         self._batches[composition] = batch
         if len(self._batches) > MOST_COMPOSITIONS:
             del self._batches[next(iter(self._batches))]
@@ -226,17 +232,33 @@ class AdapterTable:
                 modules[name] = self._read_pair(name, matrices)
             elif _name_layer(name) in layers:
                 raise Unsupported(f"it changes {name}, which takes no adapters in this model on this backend")
-        return LoadedAdapter(modules)
+        is_packed = self.device.type == "cpu" and find_library() is not None
+        return LoadedAdapter(modules, self._pack(modules) if is_packed else None)
+
+    def _pack(self, modules: Mapping[str, Pair]) -> PackedAdapter:
+        def list_pairs(parts: Sequence[ModulePart]) -> list[tuple[int, Pair]]:
+            return [(part.start, modules[part.name]) for part in parts if part.name in modules]
+
+        return PackedAdapter([list_pairs(parts) for parts in self._matrices])
+
+    def _make_batch(self, composition: Sequence[tuple[str, int]]) -> AdapterBatch:
+        places: dict[str, list[int]] = {}
+        place = 0
+        for key, count in composition:
+            places.setdefault(key, []).extend(range(place, place + count))
+            place += count
+        places.pop("", None)
+        return AdapterBatch([(self._loaded[key], some) for key, some in places.items()], place)
 
     def _read_pair(self, name: str, matrices: LowRank) -> Pair:
         part, width = self._parts[name]
         shapes = (matrices.a.shape[1], matrices.b.shape[0])
         if shapes != (width, part.size):
             raise Unsupported(f"{name} has {width} inputs and {part.size} outputs in this model, and {shapes} in it")
-        a, b = read_tensor(matrices.a), read_tensor(matrices.b)
+        a, b = (read_tensor(each).to(self.dtype) for each in (matrices.a, matrices.b))
         if self.device.type == "cpu":
             return pack_pair(a, b, matrices.scale)
-        return Pair(a.to(self.device, copy=True), b.to(self.device, copy=True), matrices.scale)
+        return Pair(a.to(self.device, copy=True), b.to(self.device, copy=True), matrices.scale, len(b))
 
     def _drop(self, newest: str) -> None:
         """Drop adapters without a sequence: those whose files are gone, and the least recently opened of too many."""
@@ -248,19 +270,6 @@ class AdapterTable:
             del self._loaded[key]
         self._faults = {key: reason for key, reason in self._faults.items() if key in used}
         self._batches.clear()
-
-
-def _join_runs(rows: Sequence[tuple[SeqId, str, int]]) -> tuple[tuple[Run, ...], int]:
-    """Return the runs of rows with adapters, and the number of all tokens."""
-    runs: list[Run] = []
-    place = 0
-    for _, key, count in rows:
-        if key and runs and runs[-1].key == key and runs[-1].start + runs[-1].size == place:
-            runs[-1] = Run(key, runs[-1].start, runs[-1].size + count)
-        elif key:
-            runs.append(Run(key, place, count))
-        place += count
-    return tuple(runs), place
 
 
 def _name_layer(module: str) -> str:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from parallax_backend_torch.adapters import strip
+from parallax_backend_torch.adapters import AdapterTable, find_table, number_matrix, strip
 from parallax_backend_torch.arithmetic import Norm
 from parallax_backend_torch.device_layers import DeviceLayers, find_kernels
 from parallax_backend_torch.heads import Attention
@@ -70,8 +70,8 @@ class WholeLayer:
 
     fused: FusedLayer
     rope: Rope
-    plain: PlainLayer
-    """The same by parts, for steps with adapters."""
+    adapters: AdapterTable | None
+    """The adapters of its matrices, if they take any."""
 
     def __call__(self, carried: Carried, step: Step, cache: LayerCache) -> Carried:
         """Return the planes after the layer."""
@@ -82,14 +82,17 @@ class Joined:
     """Several layers in one call of the kernels; all have the same slots and the same rope."""
 
     def __init__(self, layers: Sequence[WholeLayer]) -> None:
-        self._fused, self._rope = FusedLayers([layer.fused for layer in layers]), layers[0].rope
+        self._fused = FusedLayers([layer.fused for layer in layers])
+        self._rope, self._adapters = layers[0].rope, layers[0].adapters
 
     def __call__(self, carried: Carried, step: Step, caches: Sequence[LayerCache]) -> Carried:
         """Return the planes after the last layer; ``caches`` has one for each."""
         places = caches[0].places
         assert isinstance(places, SlotMapping)
         place = StepPositions(places.rows, places.slots, *step.find_angles(self._rope))
-        return carried.replace(self._fused.run(carried.hidden, [Pool(*cache.kept) for cache in caches], place))
+        batch = self._adapters.batch if self._adapters else None
+        pools = [Pool(*cache.kept) for cache in caches]
+        return carried.replace(self._fused.run(carried.hidden, pools, place, batch.packed if batch else None))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -132,12 +135,6 @@ def join_layers(
     return joined
 
 
-def list_parts(layers: Sequence[Layer]) -> list[tuple[slice, Joined | DeviceLayers | Alone]]:
-    """Return the layers of a stage each by itself and by parts, which steps with adapters need."""
-    plain = (layer.plain if isinstance(layer, WholeLayer) else layer for layer in layers)
-    return [(slice(index, index + 1), Alone(layer)) for index, layer in enumerate(plain)]
-
-
 def build_plain(
     weights: Weights, norms: tuple[float, float], attention: Looker, mixer: Mixer
 ) -> PlainLayer | WholeLayer:
@@ -177,20 +174,22 @@ def _fuse_layer(plain: PlainLayer, attention: Looker, mixer: Mixer) -> WholeLaye
     if not isinstance(attention, Attention) or not attention.is_plain or not isinstance(mixer, GatedMlp):
         return None
     query_norm, key_norm = (_scale(norm) for norm in attention.norms) if attention.norms else (None, None)
+    into, back, up, down = matrices = attention.into, attention.back, mixer.into, mixer.back
     recipe = Recipe(
         attention_norm=_scale(plain.attention_norm),
-        into=strip(attention.into),
-        back=strip(attention.back),
+        into=strip(into),
+        back=strip(back),
         mixer_norm=_scale(plain.mixer_norm),
-        up=strip(mixer.into),
-        down=strip(mixer.back),
+        up=strip(up),
+        down=strip(down),
         rule=attention.rule,
         query_norm=query_norm,
         key_norm=key_norm,
         gate=mixer.gate,
+        adapted=(number_matrix(into), number_matrix(back), number_matrix(up), number_matrix(down)),
     )
     fused = fuse_layer(recipe, attention.heads.queries, attention.heads.width)
-    return WholeLayer(fused, attention.rope, plain) if fused and attention.rope else None
+    return WholeLayer(fused, attention.rope, find_table(*matrices)) if fused and attention.rope else None
 
 
 def _scale(norm: Norm) -> Scaling:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from parallax_backend_torch.adapters import strip
+from parallax_backend_torch.adapters import find_table, strip
 from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.heads import Attention
 from parallax_backend_torch.layer_factory import DeviceLinear
@@ -18,6 +18,7 @@ from parallax_backend_torch.step import Carried, LayerCache, Step
 
 if TYPE_CHECKING:
     from parallax_backend_torch.decoder_layer import PlainLayer
+    from parallax_backend_torch.kernels.linear import Packed
     from parallax_backend_torch.model import Layer
     from parallax_backend_torch.triton_products import Product
 
@@ -42,13 +43,15 @@ class DeviceLayers:
 
     def __init__(self, layers: Sequence[PlainLayer], kernels: ModuleType) -> None:
         self._layers, self._kernels = layers, kernels
+        self._adapters = find_table(*_list_wrapped(layers[0]))
         self._products = [
             Products(*(matrix.few_rows for matrix in _list_matrices(layer) if matrix.few_rows)) for layer in layers
         ]
 
     def __call__(self, carried: Carried, step: Step, caches: Sequence[LayerCache]) -> Carried:
         """Return the planes after the last layer; ``caches`` has one for each."""
-        if 0 < len(carried.hidden) <= self._kernels.MOST_ROWS:
+        has_adapters = self._adapters is not None and self._adapters.batch is not None
+        if 0 < len(carried.hidden) <= self._kernels.MOST_ROWS and not has_adapters:
             return carried.replace(self._run_few(carried.hidden, step, caches))
         for layer, cache in zip(self._layers, caches, strict=True):
             carried = layer(carried, step, cache)
@@ -80,9 +83,14 @@ def find_kernels(layer: Layer) -> ModuleType | None:
 
 def _list_matrices(layer: Layer) -> list[DeviceLinear]:
     """Return the matrices of a layer, in the order of `Products`; empty if it has others."""
+    matrices = [strip(each) for each in _list_wrapped(layer)]
+    found = [matrix for matrix in matrices if isinstance(matrix, DeviceLinear)]
+    return found if len(found) == len(matrices) else []
+
+
+def _list_wrapped(layer: Layer) -> list[Packed]:
+    """Return the same with what adds adapters to them."""
     attention, mixer = getattr(layer, "attention", None), getattr(layer, "mixer", None)
     if not isinstance(attention, Attention) or not attention.is_plain or not isinstance(mixer, GatedMlp):
         return []
-    matrices = [strip(each) for each in (attention.into, attention.back, mixer.into, mixer.back)]
-    found = [matrix for matrix in matrices if isinstance(matrix, DeviceLinear)]
-    return found if len(found) == len(matrices) else []
+    return [attention.into, attention.back, mixer.into, mixer.back]

@@ -102,6 +102,11 @@ class LayerFactory:
         """The bytes per number of a matrix, including its share of scales."""
         return KIND_BYTES[self.kind] if self.device.type == "cpu" else float(self.dtype.itemsize)
 
+    @property
+    def adapter_dtype(self) -> torch.dtype:
+        """The dtype of the matrices of adapters: as precise as those that they are added to."""
+        return torch.bfloat16 if self.device.type == "cpu" and self.kind != "float32" else self.dtype
+
     def choose_kind(self, stored: WeightKind | None, purpose: Purpose) -> WeightKind:
         """Return the form of a matrix on a CPU.
 

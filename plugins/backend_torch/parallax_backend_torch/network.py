@@ -10,7 +10,7 @@ import torch
 
 from parallax_backend_torch.adapters import AdapterTable
 from parallax_backend_torch.arithmetic import Norm
-from parallax_backend_torch.decoder_layer import Alone, Joined, join_layers, list_parts
+from parallax_backend_torch.decoder_layer import Alone, Joined, join_layers
 from parallax_backend_torch.device_layers import DeviceLayers
 from parallax_backend_torch.kernels.linear import Packed
 from parallax_backend_torch.model import Layer, Model, Shape, find_obstacle
@@ -119,7 +119,6 @@ class Network:
 
     def __init__(self, ends: Ends, layers: Sequence[Layer], first: int, adapters: AdapterTable | None = None) -> None:
         self._ends, self._layers, self._first, self._adapters = ends, layers, first, adapters
-        self._alone = list_parts(layers)
         self._joined: list[tuple[slice, Joined | DeviceLayers | Alone]] = []
         """The layers, joined to as few calls as possible; found in the first step."""
 
@@ -136,8 +135,7 @@ class Network:
         """Return the planes after the last layer of the stage."""
         carried = given or Carried(self._ends.embed(step.tokens))
         self._joined = self._joined or join_layers(self._layers, step.caches)
-        has_adapters = self._adapters is not None and self._adapters.batch is not None
-        for part, layers in self._alone if has_adapters else self._joined:
+        for part, layers in self._joined:
             carried = layers(carried, step, step.caches[part])
         return carried
 

@@ -20,7 +20,7 @@ struct Norm {  // the records of layer.cpp
 struct Layer {
   const Weight *into, *back, *up, *down;
   Norm attention_norm, mixer_norm, query_norm, key_norm;
-  int32_t gate, unused;
+  int32_t gate, adapted[4], unused;
 };
 
 struct Rope {
@@ -28,7 +28,22 @@ struct Rope {
   int64_t half;
 };
 
+namespace plx {
+struct Adapter {  // the records of adapters.cpp
+  const LowRank* parts;
+  const int32_t* begins;
+};
+
+struct AdapterRows {
+  const Adapter* adapter;
+  const int32_t* places;
+  int64_t count;
+};
+}  // namespace plx
+
 extern "C" {
+int64_t plx_adapter_bytes();
+int64_t plx_adapter_rows_bytes();
 int64_t plx_norm_bytes();
 int64_t plx_layer_bytes();
 int64_t plx_rope_bytes();
@@ -46,7 +61,7 @@ int32_t plx_draw(const Draw*, int64_t, const float*, int64_t, int64_t*);
 void plx_forbid(const int64_t*, const uint8_t* const*, int64_t, int64_t, float*);
 int32_t plx_attend(const Attention*);
 int32_t plx_layers(const Layer* const*, const Attention* const*, int64_t, const Table*, const Rope*, const int64_t*, const float*,
-                   int64_t, float*, float*);
+                   int64_t, float*, float*, const AdapterStep*);
 float plx_read(const float*, int64_t);
 void plx_store(const float*, int64_t, const int64_t*, int64_t, int64_t, int64_t, int32_t, void*, uint16_t*);
 }
@@ -201,6 +216,36 @@ static void try_attention(int32_t kind, bool narrow, int64_t kv_heads, int64_t s
   expect(finite(out), "attention of queries of any size");
 }
 
+struct Adapters {  // of the four weights of a layer, one adapter of rank 3 and one of rank 9, the second in two parts
+  std::vector<std::vector<uint16_t>> data;
+  std::vector<LowRank> parts[2];
+  std::vector<int32_t> begins[2], places[2];
+  Adapter adapters[2];
+  AdapterRows groups[2];
+  AdapterStep step{groups, 2};
+
+  Adapters(int32_t kind, const std::vector<const Weight*>& weights, int64_t tokens) {
+    for (int i = 0; i < 2; ++i) {
+      for (const Weight* weight : weights) {
+        begins[i].push_back(static_cast<int32_t>(parts[i].size()));
+        for (int64_t part = 0; part <= i; ++part) add(i, kind, 3 + 6 * i, weight->in, weight->out / (1 + i), part);
+      }
+      begins[i].push_back(static_cast<int32_t>(parts[i].size()));
+      for (int32_t row = i; row < tokens; row += i ? 5 : 2) places[i].push_back(i ? row / 2 * 2 + 1 : row);
+      adapters[i] = {parts[i].data(), begins[i].data()};
+      groups[i] = {&adapters[i], places[i].data(), static_cast<int64_t>(places[i].size())};
+    }
+  }
+
+ private:
+  void add(int i, int32_t kind, int64_t rank, int64_t in, int64_t out, int64_t part) {
+    for (const int64_t height : {rank, divide_up(out, kPanel) * kPanel}) {  // the numbers of a panel of as many inputs
+      data.push_back(make_panels(Weight{kind, 0, height == rank ? in : rank, divide_up(height, kPanel) * kPanel, nullptr, nullptr}));
+    }
+    parts[i].push_back({data[data.size() - 2].data(), data.back().data(), rank, in, out, part * out, 0.5f, kind});
+  }
+};
+
 static void try_layers(int32_t kind, int64_t count) {
   constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 16, kWidth = 40, kInner = 48;
   const Step step;
@@ -214,7 +259,9 @@ static void try_layers(int32_t kind, int64_t count) {
   std::vector<Attention> attentions;
   for (int64_t i = 0; i < count; ++i) {
     const Norm& each = i % 2 ? inner : none;
-    layers.push_back({&into.weight, &back.weight, &up.weight, &down.weight, outer, outer, each, each, kSilu, 0});
+    const int32_t first = i == 0 ? 0 : -4;
+    layers.push_back({&into.weight, &back.weight, &up.weight, &down.weight, outer, outer, each, each, kSilu,
+                      {first, first + 1, first + 2, first + 3}, 0});
     caches.push_back(std::make_unique<Cache>(step, i % 2 ? kFloat32 : kBfloat16, kKvHeads, kDim));
     Cache& cache = *caches.back();
     attentions.push_back({nullptr, 0, nullptr, cache.data[0].data(), cache.data[1].data(), nullptr, nullptr, nullptr, nullptr,
@@ -224,11 +271,14 @@ static void try_layers(int32_t kind, int64_t count) {
   std::vector<const Attention*> attention_list;
   for (size_t i = 0; i < layers.size(); ++i) layer_list.push_back(&layers[i]), attention_list.push_back(&attentions[i]);
   const Rope rope{cos.data(), sin.data(), kDim / 2};
-  std::vector<float> out(hidden.size()), spare(hidden.size());
-  const int32_t failed = plx_layers(layer_list.data(), attention_list.data(), count, &step.table, &rope, step.slots.data(), hidden.data(),
-                                    Step::kTokens, out.data(), spare.data());
-  expect(!failed, "layers");
-  keep(out, "layers %s %d", name(kind, kind == kBfloat16), int(count));
+  const Adapters adapters(kind == kBfloat16 ? kBfloat16 : kFloat32, {&into.weight, &back.weight, &up.weight, &down.weight}, Step::kTokens);
+  for (const AdapterStep* added : {static_cast<const AdapterStep*>(nullptr), &adapters.step}) {
+    std::vector<float> out(hidden.size()), spare(hidden.size());
+    const int32_t failed = plx_layers(layer_list.data(), attention_list.data(), count, &step.table, &rope, step.slots.data(),
+                                      hidden.data(), Step::kTokens, out.data(), spare.data(), added);
+    expect(!failed, "layers");
+    keep(out, "layers %s %d%s", name(kind, kind == kBfloat16), int(count), added ? " adapted" : "");
+  }
 }
 
 static void try_parts(int64_t dim) {
@@ -303,6 +353,7 @@ static void try_everything() {
 int main(int count, char** arguments) {
   if (count > 1) record = std::fopen(arguments[1], "wb");
   expect(plx_norm_bytes() == sizeof(Norm) && plx_layer_bytes() == sizeof(Layer) && plx_rope_bytes() == sizeof(Rope), "records");
+  expect(plx_adapter_bytes() == sizeof(Adapter) && plx_adapter_rows_bytes() == sizeof(AdapterRows), "records of adapters");
   plx_set_threads(3);
   for (int32_t i = 0; (isa = plx_list_isas(i)) != nullptr; ++i) {
     expect(plx_use_isa(isa), isa);

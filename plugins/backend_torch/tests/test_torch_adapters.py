@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from parallax_adapters.store import AdapterStore
-from parallax_backend_torch.kernels.adapters import Jobs, pack_pair
+from parallax_backend_torch.kernels.adapters import AdapterStep, PackedAdapter, pack_pair
 from parallax_backend_torch.kernels.library import Mode, choose_kernels, find_library
 from parallax_core.api import (
     BackendFailed,
@@ -259,16 +259,23 @@ def test_memory_of_unloaded_adapters_comes_back(model: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rank", [1, 3, 16, 40])
+@pytest.mark.parametrize("rank", [1, 3, 16, 41])
 def test_products_of_the_library_are_those_of_torch(isa: Mode, dtype: torch.dtype, rank: int) -> None:
     assert find_library(), isa
     torch.manual_seed(rank)
-    x, out = torch.randn(37, 50), torch.randn(37, 90)
-    pairs = [(torch.randn(rank, 50).to(dtype), torch.randn(size, rank).to(dtype)) for size in (24, 31)]
-    wanted, places = out.clone(), [(0, 20, 0), (21, 16, 59)]
-    for (row, rows, column), (a, b) in zip(places, pairs, strict=True):
-        wanted[row : row + rows, column : column + len(b)] += 0.5 * (x[row : row + rows] @ a.float().T) @ b.float().T
-    packed = [(*place, pack_pair(a, b, 0.5)) for place, (a, b) in zip(places, pairs, strict=True)]
-    assert all(pair.records for *_, pair in packed)
-    Jobs(packed).add(x, out)
+    x, out = torch.randn(37, 50), torch.randn(37, 160)
+    groups, wanted = [], out.clone()
+    for places, column, size in (([0, 36], 0, 24), ([*range(1, 36, 3)], 59, 101), ([2, 5, 6, *range(8, 36, 3)], 0, 31)):
+        a, b = torch.randn(rank, 50).to(dtype), torch.randn(size, rank).to(dtype)
+        wanted[places, column : column + size] += 0.5 * (x[places] @ a.float().T) @ b.float().T
+        groups.append((PackedAdapter([(), [(column, pack_pair(a, b, 0.5))]]), places))
+    given = out.clone()
+    AdapterStep(groups).add(0, x, out)
+    assert out.equal(given)
+    AdapterStep(groups).add(1, x, out)
     torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-4)
+    for adapter, places in groups:
+        for place in places:
+            alone = given[place : place + 1].clone()
+            AdapterStep([(adapter, [0])]).add(1, x[place : place + 1], alone)
+            assert alone.equal(out[place : place + 1]), "a row has the same bits beside any others"

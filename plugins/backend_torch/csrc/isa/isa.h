@@ -8,6 +8,7 @@ namespace plx::PLX_ISA {
 int64_t input_bytes(const Weight&);
 void round_input(const Weight&, const float* x, const Input&, int64_t row);
 void multiply(const Weight&, const Input&, const PanelOutputs&, int64_t begin, int64_t end);
+void adapt(const LowRank&, const int32_t* places, const Rows&, const Output&, float* small);
 void gather(const Weight&, int64_t id, float* out);
 int64_t attend_bytes(const Attention&);
 void attend(const Attention&, const AttentionTask&, char* scratch);

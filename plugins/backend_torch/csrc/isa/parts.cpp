@@ -120,7 +120,7 @@ float read(const float* x, int64_t count) {
 }
 
 const Kernels table = {
-    PLX_NAME(PLX_ISA), input_bytes, round_input, multiply, gather, attend_bytes, attend, merge,
+    PLX_NAME(PLX_ISA), input_bytes, round_input, multiply, adapt, gather, attend_bytes, attend, merge,
     normalize,         rotate,      gate,        narrow,   quantize, find_largest, draw_any, weigh_all, collect_from, forbid, read,
 };
 

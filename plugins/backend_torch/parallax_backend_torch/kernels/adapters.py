@@ -1,48 +1,35 @@
-"""The products of LoRA adapters by the compiled library: all jobs of a matrix in one call."""
+"""The products of LoRA adapters by the compiled library: one call for each matrix."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p, sizeof
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
-from parallax_backend_torch.kernels.layout import arrange_weight
+from parallax_backend_torch.kernels.layout import split_panels
 from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.panels import KINDS
-from parallax_backend_torch.kernels.signature import WeightRecord
-
-ROWS_AT_ONCE = 16
-"""The most rows of a job: the threads share jobs."""
-
-
-class JobRecord(ctypes.Structure):
-    """``plx::AdapterJob``."""
-
-    _fields_ = (
-        ("a", WeightRecord),
-        ("b", WeightRecord),
-        ("row", c_int64),
-        ("rows", c_int64),
-        ("column", c_int64),
-        ("scale", c_float),
-        ("unused", c_int32),
-    )
+from parallax_backend_torch.kernels.signature import (
+    AdapterRecord,
+    AdapterRowsRecord,
+    AdapterStepRecord,
+    LowRankRecord,
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pair:
-    """The matrices of an adapter for some outputs of a matrix, ``scale * (b @ (a @ x))``."""
+    """The matrices of an adapter for some outputs of a matrix, ``scale * (b @ (a @ x))``; both of the same dtype."""
 
     a: torch.Tensor
-    """[rank, in], float32 or bfloat16; in panels if it is packed."""
+    """[rank, in], float32 or bfloat16."""
     b: torch.Tensor
-    """[out, rank]."""
+    """[out, rank]; [panels, rank, 16] if it is packed."""
     scale: float
-    records: tuple[WeightRecord, WeightRecord] | None = None
-    """Both for the library, if they are packed."""
+    out_features: int
 
     @property
     def num_bytes(self) -> int:
@@ -51,53 +38,54 @@ class Pair:
 
 
 def pack_pair(a: torch.Tensor, b: torch.Tensor, scale: float) -> Pair:
-    """Return copies of the matrices of an adapter on a CPU, packed if the library has products for them."""
-    kind = torch.bfloat16 if a.dtype == b.dtype == torch.bfloat16 else torch.float32
-    if _find_function() is None:
-        return Pair(a.to(kind, copy=True), b.to(kind, copy=True), scale)
-    packed = [arrange_weight(each.to(kind)).clone() for each in (a, b)]
-    records = [
-        WeightRecord(KINDS[str(kind).removeprefix("torch.")], 0, each.shape[1], each.shape[0], panels.data_ptr(), None)
-        for each, panels in zip((a, b), packed, strict=True)
-    ]
-    return Pair(packed[0], packed[1], scale, (records[0], records[1]))
+    """Return copies of the matrices of an adapter on a CPU, packed if there is the library."""
+    if find_library() is None:
+        return Pair(a.clone(), b.clone(), scale, len(b))
+    panels = split_panels(b).transpose(1, 2).clone(memory_format=torch.contiguous_format)
+    return Pair(a.clone(memory_format=torch.contiguous_format), panels, scale, len(b))
 
 
-class Jobs:
-    """What several adapters add to the product of one matrix.
+class PackedAdapter:
+    """An adapter for the library.
 
     Args:
-        parts: for each, its first row, its number of rows, the first column of its output, and its packed matrices.
+        matrices: for each matrix of the model that takes adapters, by its number, what is added to it: the first
+            column, and the packed pair.
     """
 
-    def __init__(self, parts: Sequence[tuple[int, int, int, Pair]]) -> None:
-        self._pairs = [pair for *_, pair in parts]  # kept alive
+    def __init__(self, matrices: Sequence[Sequence[tuple[int, Pair]]]) -> None:
+        self._matrices = matrices  # kept alive
+        records = [_record(column, pair) for parts in matrices for column, pair in parts]
+        begins = list(accumulate(map(len, matrices), initial=0))
+        self._records, self._begins = (LowRankRecord * len(records))(*records), (ctypes.c_int32 * len(begins))(*begins)
+        self.record = AdapterRecord(ctypes.addressof(self._records), ctypes.addressof(self._begins))
+
+
+class AdapterStep:
+    """The adapters of the rows of a step, for the library.
+
+    Args:
+        groups: each adapter, with the places of its rows in the step.
+    """
+
+    def __init__(self, groups: Sequence[tuple[PackedAdapter, Sequence[int]]]) -> None:
+        self._adapters = [adapter for adapter, _ in groups]  # kept alive
+        self._places = [(ctypes.c_int32 * len(places))(*places) for _, places in groups]
         records = [
-            JobRecord(*pair.records, row, min(ROWS_AT_ONCE, first + rows - row), column, pair.scale, 0)
-            for first, rows, column, pair in parts
-            if pair.records
-            for row in range(first, first + rows, ROWS_AT_ONCE)
+            AdapterRowsRecord(ctypes.addressof(adapter.record), ctypes.addressof(places), len(places))
+            for adapter, places in zip(self._adapters, self._places, strict=True)
         ]
-        self._records, self._count = (JobRecord * len(records))(*records), len(records)
-        self._function = _find_function()
+        self._groups = (AdapterRowsRecord * len(records))(*records)
+        self.record = AdapterStepRecord(ctypes.addressof(self._groups), len(records))
 
-    def add(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Add to ``out``, float32 [rows, out], what the adapters make of ``x``, float32 [rows, in]."""
-        assert self._function is not None, "the matrices are packed"
-        places = x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0)
-        if self._function(self._records, self._count, *places):
-            raise MemoryError("there is not enough memory for the intermediate results of a step")
+    def add(self, matrix: int, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Add to ``out``, float32 [rows, out], what the adapters make of ``x``, float32 [rows, in], at a matrix."""
+        library = find_library()
+        assert library is not None, "the matrices are packed"
+        library.plx_adapt(self.record, matrix, x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0))
 
 
-def _find_function() -> ctypes._NamedFuncPointer | None:
-    """Return the function of the library; None without the library, or with one from before it had the function."""
-    library = find_library()
-    try:
-        if library is None or library.plx_adapter_job_bytes() != sizeof(JobRecord):
-            return None
-        function = library.plx_adapt
-    except AttributeError:
-        return None
-    function.restype = c_int32
-    function.argtypes = (POINTER(JobRecord), c_int64, c_void_p, c_int64, c_void_p, c_int64)
-    return function
+def _record(column: int, pair: Pair) -> LowRankRecord:
+    rank, width = pair.a.shape
+    kind = KINDS[str(pair.a.dtype).removeprefix("torch.")]
+    return LowRankRecord(pair.a.data_ptr(), pair.b.data_ptr(), rank, width, pair.out_features, column, pair.scale, kind)

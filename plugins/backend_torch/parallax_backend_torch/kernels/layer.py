@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import torch
 
+from parallax_backend_torch.kernels.adapters import AdapterStep
 from parallax_backend_torch.kernels.attention import MOST_SHARED, POOL_KINDS, WIDEST, make_record
 from parallax_backend_torch.kernels.layout import PANEL
 from parallax_backend_torch.kernels.library import find_library
@@ -48,6 +49,8 @@ class Recipe:
     """The norm of each query head, before rope; `key_norm` likewise for keys."""
     key_norm: Scaling | None = None
     gate: Gate = "silu"
+    adapted: tuple[int, int, int, int] = (-1, -1, -1, -1)
+    """The numbers of the matrices for adapters, in the order of `list_weights`; negative: it takes none."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,7 +72,7 @@ class FusedLayer:
         self.recipe, self.function = recipe, run
         records = [ctypes.pointer(each.record) for each in list_weights(recipe) if isinstance(each, PanelPacked)]
         scalings = (recipe.attention_norm, recipe.mixer_norm, recipe.query_norm, recipe.key_norm)
-        self.record = LayerRecord(*records, *map(_make_norm, scalings), GATES[recipe.gate], 0)
+        self.record = LayerRecord(*records, *map(_make_norm, scalings), GATES[recipe.gate], recipe.adapted, 0)
 
     def make_attention(self, pool: Pool) -> AttentionRecord:
         """Return the library's record of the attention over a pool.
@@ -96,13 +99,16 @@ class FusedLayers:
         self._attentions = _list_pointers(AttentionRecord, [])
         self._dim = 0
 
-    def run(self, hidden: torch.Tensor, pools: Sequence[Pool], place: StepPositions) -> torch.Tensor:
+    def run(
+        self, hidden: torch.Tensor, pools: Sequence[Pool], place: StepPositions, adapters: AdapterStep | None = None
+    ) -> torch.Tensor:
         """Store the step's keys and values, and return the hidden states after the layers.
 
         Args:
             hidden: float32 [tokens, width], contiguous; not changed.
             pools: the pool of each layer; contiguous, float32, bfloat16 or int8.
             place: the positions of the step.
+            adapters: those of its rows.
 
         Returns:
             float32 [tokens, width].
@@ -117,7 +123,8 @@ class FusedLayers:
         spare = torch.empty(hidden.shape) if count > 1 else out
         before, between, after = hidden.data_ptr(), spare.data_ptr(), out.data_ptr()
         told = (self._attentions, count, place.rows.record, rope, place.slots.data_ptr())
-        self._layers[0].function(self._records, *told, before, tokens, after, between)
+        added = None if adapters is None else adapters.record
+        self._layers[0].function(self._records, *told, before, tokens, after, between, added)
         return out
 
     def _tell_pools(self, pools: Sequence[Pool]) -> None:

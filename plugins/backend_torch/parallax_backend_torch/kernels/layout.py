@@ -14,31 +14,31 @@ def arrange_weight(weight: torch.Tensor | Quantized) -> torch.Tensor:
     """Return the panels of a weight [out, in], one per row: float32, bfloat16, or uint8 for codes."""
     if isinstance(weight, Quantized):
         return _arrange_bytes(weight) if weight.low is None else _arrange_nibbles(weight, weight.low)
-    panels = _split_panels(weight)
+    panels = split_panels(weight)
     if weight.dtype == torch.float32:
         return panels.transpose(1, 2).flatten(1).contiguous()
     pairs = functional.pad(panels, (0, panels.shape[2] % 2)).unflatten(2, (-1, 2))
     return pairs.permute(0, 2, 1, 3).flatten(1).contiguous()
 
 
-def _split_panels(rows: torch.Tensor) -> torch.Tensor:
+def split_panels(rows: torch.Tensor) -> torch.Tensor:
     """Return [out, n] as [panels, 16, n], with the last panel padded with zeros."""
     return functional.pad(rows, (0, 0, 0, -rows.shape[0] % PANEL)).unflatten(0, (-1, PANEL))
 
 
 def _arrange_halves(values: torch.Tensor) -> torch.Tensor:
     """Return float16 [out, groups] as uint8 [panels, groups, 32], with the 16 values of a panel adjacent."""
-    return _split_panels(values).transpose(1, 2).contiguous().view(torch.uint8)
+    return split_panels(values).transpose(1, 2).contiguous().view(torch.uint8)
 
 
 def _arrange_bytes(weight: Quantized) -> torch.Tensor:
-    pairs = _split_panels(weight.codes).unflatten(2, (-1, GROUP // 2, 2)).permute(0, 2, 3, 1, 4)
+    pairs = split_panels(weight.codes).unflatten(2, (-1, GROUP // 2, 2)).permute(0, 2, 3, 1, 4)
     codes = pairs.flatten(2).contiguous().view(torch.uint8)
     return torch.cat([_arrange_halves(weight.scale), codes], dim=2).flatten(1)
 
 
 def _arrange_nibbles(weight: Quantized, low: torch.Tensor) -> torch.Tensor:
-    split = _split_panels(weight.codes).unflatten(2, (-1, 4, 2, 4)).unflatten(1, (2, 8))
+    split = split_panels(weight.codes).unflatten(2, (-1, 4, 2, 4)).unflatten(1, (2, 8))
     lined = split.permute(0, 3, 1, 4, 2, 6, 5)
     codes = (lined[..., 0] | lined[..., 1] << 4).flatten(2)
     return torch.cat([_arrange_halves(weight.scale), _arrange_halves(low), codes], dim=2).flatten(1)

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p, sizeof
 from typing import Any
 
-INTERFACE = 8
+INTERFACE = 9
 """The version of the C interface; a library with another version was built from other sources."""
 
 
@@ -79,6 +79,7 @@ class LayerRecord(ctypes.Structure):
         ("query_norm", NormRecord),
         ("key_norm", NormRecord),
         ("gate", c_int32),
+        ("adapted", c_int32 * 4),
         ("unused", c_int32),
     )
 
@@ -103,6 +104,39 @@ class DrawRecord(ctypes.Structure):
     )
 
 
+class LowRankRecord(ctypes.Structure):
+    """``plx::LowRank``."""
+
+    _fields_ = (
+        ("a", c_void_p),
+        ("b", c_void_p),
+        ("rank", c_int64),
+        ("width", c_int64),
+        ("height", c_int64),
+        ("column", c_int64),
+        ("scale", c_float),
+        ("kind", c_int32),
+    )
+
+
+class AdapterRecord(ctypes.Structure):
+    """``plx::Adapter``."""
+
+    _fields_ = (("parts", c_void_p), ("begins", c_void_p))
+
+
+class AdapterRowsRecord(ctypes.Structure):
+    """``plx::AdapterRows``."""
+
+    _fields_ = (("adapter", c_void_p), ("places", c_void_p), ("count", c_int64))
+
+
+class AdapterStepRecord(ctypes.Structure):
+    """``plx::AdapterStep``."""
+
+    _fields_ = (("groups", c_void_p), ("count", c_int64))
+
+
 RECORDS: dict[str, type[ctypes.Structure]] = {
     "plx_weight_bytes": WeightRecord,
     "plx_table_bytes": TableRecord,
@@ -111,12 +145,17 @@ RECORDS: dict[str, type[ctypes.Structure]] = {
     "plx_layer_bytes": LayerRecord,
     "plx_rope_bytes": RopeRecord,
     "plx_draw_bytes": DrawRecord,
+    "plx_low_rank_bytes": LowRankRecord,
+    "plx_adapter_bytes": AdapterRecord,
+    "plx_adapter_rows_bytes": AdapterRowsRecord,
+    "plx_adapter_step_bytes": AdapterStepRecord,
 }
 """Each record, by the function that returns its size in the library."""
 
 _WEIGHT, _FLOATS, _COUNT = POINTER(WeightRecord), c_void_p, c_int64
 _TABLE, _ROPE = POINTER(TableRecord), POINTER(RopeRecord)
 _LAYERS, _ATTENTIONS = POINTER(POINTER(LayerRecord)), POINTER(POINTER(AttentionRecord))
+_ADAPTERS = POINTER(AdapterStepRecord)
 
 FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "plx_interface": (c_int32, ()),
@@ -143,7 +182,8 @@ OPERATIONS: dict[str, tuple[type, ...]] = {
     "plx_multiply_gated": (_WEIGHT, _FLOATS, _COUNT, _COUNT, _FLOATS, c_int32),
     "plx_draw": (POINTER(DrawRecord), _COUNT, _FLOATS, _COUNT, c_void_p),
     "plx_attend": (POINTER(AttentionRecord),),
-    "plx_layers": (_LAYERS, _ATTENTIONS, _COUNT, _TABLE, _ROPE, c_void_p, _FLOATS, _COUNT, _FLOATS, _FLOATS),
+    "plx_layers": (_LAYERS, _ATTENTIONS, _COUNT, _TABLE, _ROPE, c_void_p, _FLOATS, _COUNT, _FLOATS, _FLOATS, _ADAPTERS),
+    "plx_adapt": (_ADAPTERS, c_int32, _FLOATS, _COUNT, _FLOATS, _COUNT),
 }
 """The argument types of the functions that allocate memory and return ``plx::Status``."""
 
