@@ -33,7 +33,7 @@ SUBJECTS = {
         "server/nested_values",
         "server/ranges",
     ),
-    *("server/whole", "testing/reference", "wire/damage"),
+    *("server/whole", "testing/reference", "wire/damage", "wire/limits"),
 }
 """Test files that concern several modules; their docstrings state their subjects."""
 

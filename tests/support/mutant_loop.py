@@ -23,7 +23,7 @@ from tests.support import mutant_switch
 from tests.support.mutant_tests import is_late, note_found
 
 LIMIT_S = 200.0
-"""Seconds after which a mutant has survived: that its tests took so long may be the machine."""
+"""Seconds that tests may take; the one that runs then is tried alone, since it may be the machine."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,15 +36,24 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
         order = {test: number for number, test in enumerate(tests)}
         places = ((order.get(item.nodeid, order.get(item.nodeid.partition("::")[0])), item) for item in session.items)
         found = sorted(((place, item) for place, item in places if place is not None), key=lambda pair: pair[0])
-        items = [item for _, item in found]
-        while (failed := _judge(place, items)) and _judge("", [item for item in items if item.nodeid == failed]):
-            items = [item for item in items if item.nodeid != failed]  # it fails without the mutant, too
+        failed = _find_failing(place, [item for _, item in found])
         note_found(Path(os.environ["MUTANT_FOUND"]), place, failed)
     return True
 
 
+def _find_failing(place: str, items: Sequence[pytest.Item]) -> str:
+    """Return a test that passes alone without a mutant, and fails or does not end alone with it; empty: none does."""
+    until = time.monotonic() + 2 * LIMIT_S
+    while (failed := _judge(place, items)) and time.monotonic() < until:
+        alone = [item for item in items if item.nodeid == failed]
+        if not _judge("", alone) and _judge(place, alone):
+            return failed
+        items = [item for item in items if item.nodeid != failed]
+    return ""
+
+
 def _judge(place: str, items: Sequence[pytest.Item]) -> str:
-    """Return the test that fails with a mutant on; empty: none."""
+    """Return the test that fails with a mutant on, or that does not end; empty: none."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     if (child := os.fork()) == 0:
@@ -62,7 +71,7 @@ def _judge(place: str, items: Sequence[pytest.Item]) -> str:
         os.waitpid(child, 0)
     with os.fdopen(reading, encoding="utf-8") as told:
         last = [line for line in told.read().split("\n") if line][-1:]
-    return last[0] if ended and last != ["passed"] else ""
+    return last[0] if last and last != ["passed"] else ""
 
 
 def _run(items: Sequence[pytest.Item], writing: int) -> NoReturn:

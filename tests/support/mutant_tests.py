@@ -14,12 +14,26 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.support import passed
 from tests.support.mutant_places import PLUGINS
 from tests.support.mutant_switch import FOLDER
 
-TESTS = ("tests/unit", "tests/conformance", *(f"{plugin}/tests" for plugin in PLUGINS), "tests/rules", "tests/e2e")
+ALWAYS = sorted(
+    {f"plugins/{path.parent.name}" for path in passed.ROOT.glob("plugins/*/tests")}
+    - {*PLUGINS, *passed.list_suites(passed.ROOT)}
+)
+"""The plugins, beside those that places are in, whose tests `make test` always runs: they stand on most of core."""
+TESTS = (
+    "tests/unit",
+    "tests/conformance",
+    *(f"{plugin}/tests" for plugin in (*PLUGINS, *ALWAYS)),
+    "tests/rules",
+    "tests/e2e",
+)
 FAR = ("tests/rules/", "tests/e2e/")
 """Tests that come last; most of them start servers."""
+DESCRIBING = ("tests/rules/test_contracts.py", "tests/rules/test_plugin_api.py")
+"""Tests that hold what plugins may use to what is written of it."""
 LIMIT_S = 200
 """Seconds after which a run counts as passed: that it took so long may be the machine."""
 UNTIL = "MUTANT_UNTIL"
@@ -115,6 +129,7 @@ class Chooser:
         self._failing = list_failing(notes.parent / "logs")
         durations = json.loads((folder / "tests/durations.json").read_text(encoding="utf-8"))
         self._seconds = {path: entry["seconds"] / entry["tests"] for path, entry in durations.items()}
+        self._totals = {path: entry["seconds"] for path, entry in durations.items()}
         self._tests: defaultdict[str, set[str]] = defaultdict(set)
         for path in notes.iterdir():
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -137,24 +152,31 @@ class Chooser:
         sums = itertools.accumulate(seconds for _, seconds, _ in timed)
         return [test for total, (_, _, test) in zip(sums, timed, strict=True) if total <= self._limit_s]
 
-    def list_naming(self, file: str) -> list[str]:
-        """Return the files of tests that name a module."""
+    def list_importing(self, file: str) -> list[str]:
+        """Return the files of tests for what runs as a module is imported: those that name it, then the short ones."""
         parts = Path(file).with_suffix("").parts
         module = ".".join(parts[2:] if parts[0] == "plugins" else parts).removesuffix(".__init__")
         name = re.compile(re.escape(module) + r"\b(?!\.)")
         paths = self._list_files()
-        return sorted(path for path in paths if name.search((self._folder / path).read_text(encoding="utf-8")))
+        naming = sorted(path for path in paths if name.search((self._folder / path).read_text(encoding="utf-8")))
+        others = sorted({path for path in paths if not path.startswith(FAR)} - {*naming}, key=self._find_seconds)
+        sums = itertools.accumulate(map(self._find_seconds, others))
+        short = [path for path, total in zip(others, sums, strict=True) if total <= self._limit_s / 2]
+        return [*naming, *(path for path in DESCRIBING if path not in naming), *short]
+
+    def _find_seconds(self, path: str) -> float:
+        return self._totals.get(path, 0.0)
 
     def _list_files(self) -> list[str]:
         paths = (path for folder in TESTS for path in (self._folder / folder).rglob("test_*.py"))
         return [path.relative_to(self._folder).as_posix() for path in paths]
 
 
-def run_tests(folder: Path, tests: Sequence[str]) -> str:
-    """Return the first of these tests that fails; empty: none does."""
+def run_tests(folder: Path, tests: Sequence[str], leave: Sequence[str] = ()) -> str:
+    """Return the first of these tests, but those to leave, that fails; empty: none does."""
     if not tests:
         return ""
-    run = ("timeout", "-k", "5", str(LIMIT_S), *PYTEST, "-x", *tests)
+    run = ("timeout", "-k", "5", str(LIMIT_S), *PYTEST, "-x", *tests, *(f"--deselect={each}" for each in leave))
     done = subprocess.run(run, cwd=folder, env=_environment(folder), capture_output=True, text=True, check=False)
     found = FAILED.search(done.stdout)
     return "" if done.returncode in {0, 5, 124} else found[1] if found else tests[0]

@@ -9,7 +9,7 @@ places. All are planted in one copy of the tree, beside what they replace, each 
 run there once, so that the switches note which get there. Then a process that has collected them forks for each mutant,
 and runs those of its own module, then the others, the short ones of those that start servers last, until one fails that
 passes without the mutant. A place that runs as its module is imported has no switch: its mutant is planted in another
-copy, and the tests that name the module run there.
+copy, and the tests that name the module run there, then those of the rules of contracts, and short ones.
 
 A survivor that a reader has found to behave as the original is listed in mutant_equivalents.json, and counts apart.
 After `--minutes`, or where it was interrupted, a run ends, and the same command goes on from there; `--again` tries
@@ -88,7 +88,7 @@ def judge(folder: Path, chosen: Sequence[Place], options: argparse.Namespace) ->
     follow(switched, plan, found, options.workers)
     for place in rest:
         if place.name not in plan and not is_late():
-            note_found(found, place.name, try_imported(tree, place, chooser.list_naming(place.file)))
+            note_found(found, place.name, try_imported(tree, place, chooser.list_importing(place.file)))
     return not is_late() or len(read_found(found)) == len(chosen)
 
 
@@ -100,14 +100,20 @@ def read_equivalents() -> set[tuple[str, str, str]]:
 
 def try_imported(folder: Path, place: Place, tests: Sequence[str]) -> str:
     """Plant a fault for a while, and return a test that fails then alone; empty: none does."""
-    target = folder / place.file
+    target, left = folder / place.file, list[str]()
     source = target.read_text()
-    target.write_text(ast.unparse(ast.fix_missing_locations(plant(source, place.index)[0])))
+    plain = ast.unparse(ast.parse(source))  # some tests say how the text of a module reads
+    planted = ast.unparse(ast.fix_missing_locations(plant(source, place.index)[0]))
     try:
-        failed = run_tests(folder, tests)
+        while True:
+            target.write_text(planted)
+            failed = run_tests(folder, tests, left)
+            target.write_text(plain)
+            if not failed or not run_tests(folder, [failed]):
+                return failed
+            left.append(failed)
     finally:
         target.write_text(source)
-    return failed if failed and not run_tests(folder, [failed]) else ""
 
 
 def _describe(folder: Path, place: Place, by: str, equivalents: Container[tuple[str, str, str]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import stat
 import threading
 import zlib
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,14 +161,18 @@ async def test_file_of_an_earlier_version_is_converted(tmp_path: Path, clock: Cl
         found = await store.get(b"address:127.0.0.1", "b")
         assert found == response("b", b"address:127.0.0.1")
         await store.close()
+        with closing(sqlite3.connect(path)) as converted:
+            assert converted.execute("PRAGMA user_version").fetchone() == (3,)
+            converted.executescript("DROP TABLE begun_piece; DROP TABLE begun; PRAGMA user_version = 2;")  # as 2 was
 
 
-def test_file_of_a_later_version_is_refused(tmp_path: Path, clock: Clock) -> None:
+@pytest.mark.parametrize("version", [4, 9])
+def test_file_of_a_later_version_is_refused(tmp_path: Path, clock: Clock, version: int) -> None:
     path = tmp_path / "responses.db"
     later = sqlite3.connect(path)
-    later.execute("PRAGMA user_version = 9")
+    later.execute(f"PRAGMA user_version = {version}")
     later.close()
-    with pytest.raises(ParallaxError, match="has version 9, and this is 3"):
+    with pytest.raises(ParallaxError, match=f"has version {version}, and this is 3"):
         make_store(clock, path)
 
 

@@ -149,3 +149,15 @@ def test_last_request_is_the_newest_on_the_stages_and_without_one_the_newest_tha
     assert find_last(states.values()) is states[second]
     assert find_last([states[first], states[waiting]]) is states[first]
     assert find_last([states[waiting], states[held]]) is states[waiting]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("", "timed out after 1.5 seconds"), ("no replica came", "no replica came")]
+)
+def test_request_whose_time_is_over_says_which(given: str, said: str) -> None:
+    replica = Replica(TOY.open(num_pages=40))
+    replica.ask([1, 2, 3], timeout_s=1.5)
+    [request] = replica.states.values()
+    finish = request.expire(2.0, given).finish
+    assert finish is not None
+    assert (finish.reason, finish.message) == ("timeout", said)

@@ -90,6 +90,20 @@ def test_shared_page_is_copied_before_it_is_written_after_a_truncation() -> None
     assert pool.pages(B) == (0, (0, 2))
 
 
+def test_last_holder_of_a_shared_page_needs_no_copy_of_it() -> None:
+    pool = make_pool(num_pages=3)
+    pool.open(A)
+    pool.extend(A, 8)
+    pool.fork(A, B, 8)
+    for seq in (A, B):
+        pool.truncate(seq, 6)
+    pool.check_room([(A, 1), (B, 1)])
+    with pytest.raises(OutOfPages):
+        pool.check_room([(A, 1), (B, 3)])
+    pool.extend(A, 1)
+    assert pool.extend(B, 1) == []
+
+
 def test_too_few_pages_change_nothing() -> None:
     pool = make_pool(num_pages=2)
     pool.open(A)

@@ -254,3 +254,8 @@ def test_best_are_sorted_and_logprobs_sum_to_one(logits: list[float], num: int) 
     top = best(found, num)
     assert len(top) == min(num, len(found))
     assert list(top) == sorted(enumerate(found), key=lambda pair: (-pair[1], pair[0]))[:num]
+
+
+def test_tokens_that_are_not_allowed_cannot_be_drawn() -> None:
+    adjusted = adjust(LOGITS, at(3, Sampling()), {1, 4})
+    assert adjusted == [LOGITS[token] if token in {1, 4} else -math.inf for token in range(len(LOGITS))]

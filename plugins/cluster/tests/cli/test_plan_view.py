@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from parallax_cluster.cli.plan_view import MOST_STAGES, Plan, describe_plan, rank_plans, render_plans
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_core.contracts.placement import ClusterProfile, PlacedStage, Placement, PlacementProblem, StageLease
@@ -92,3 +94,11 @@ def test_changes_are_ranked_and_what_does_not_fit_comes_last() -> None:
     assert lines[3].split()[3:5] == [f"{make_fleet(1).estimate.tokens_per_s:.4g}", "1.00"]
     assert lines[4].split()[1:3] == ["-", "-"]
     assert not list(rank_plans(make_fleet(1), []))
+
+
+@pytest.mark.parametrize(("number", "more"), [(20, []), (22, ["idle       2 nodes more; --json lists all"])])
+def test_so_many_idle_nodes_are_listed(number: int, more: list[str]) -> None:
+    idle = {f"n{each}": "too small" for each in range(number)}
+    plan = replace(make_plan(), idle=idle)
+    lines = [line for line in render_plans("model", [plan]) if line.startswith("idle")]
+    assert lines == [*(f"idle       n{each}: too small" for each in range(20)), *more]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -89,3 +91,15 @@ def test_signed_garbage_is_refused(written: bytes) -> None:
 def test_announcement_counts_until_it_expires_and_cannot_be_made_for_long(now: float) -> None:
     found = Announcement(DATA, b"", BODY)
     assert found.is_current(now) == (now - SKEW_S < 1000 <= now + MOST_LIFETIME_S + SKEW_S)
+
+
+def test_announcements_are_those_of_other_versions() -> None:
+    assert hashlib.sha256(DATA).hexdigest().startswith("a0bc4b0eb5b7e2a1d06c78a7f861b1dc")
+    assert TOPIC.hex() == "0b6cb0972432ef33324b1619641009ad"
+    assert SECRET.enrolment.hex() == "74d44a3adfc859c88e546bd79826dab9"
+
+
+def test_content_has_so_many_bytes_at_most() -> None:
+    assert read_announcement(SECRET.announce(KEY, Body(TOPIC, 7, 3, 1000, bytes(1536)))).body.content == bytes(1536)
+    with pytest.raises(ValueError, match="this is no announcement"):
+        read_announcement(SECRET.announce(KEY, Body(TOPIC, 7, 3, 1000, bytes(1537))))

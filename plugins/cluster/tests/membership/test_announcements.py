@@ -83,3 +83,10 @@ def test_one_machine_fills_its_share_only_and_a_full_one_keeps_what_it_has() -> 
     assert kept.note(make(3, number=0), "another", 90.0)
     assert not kept.note(make(1, number=5), "greedy", 90.0), "it still counts for who brought it first"
     assert kept.note(make(1, number=20, expires=200), "greedy", 150.0), "there is room once others have expired"
+
+
+def test_each_machine_and_all_together_have_their_share() -> None:
+    kept = Announcements()
+    found = [kept.note(make(1, number=number), f"m{number // 1100}", 90.0) for number in range(11_100)]
+    assert found[:1100] == [True] * 1024 + [False] * 76
+    assert (sum(found), len(kept)) == (10_000, 10_000)

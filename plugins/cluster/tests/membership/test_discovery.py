@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from parallax_cluster.membership.discovery import (
     QUESTION_BYTES,
+    Question,
     derive_fingerprint,
     index_secrets,
     new_question,
@@ -79,3 +80,12 @@ def test_description_that_is_too_long_is_not_read() -> None:
     answer = write_answer(question.data, index_secrets([SECRET]), bytes(MOST_HEAD_BYTES + 1))
     assert answer is not None
     assert question.read(answer) is None
+
+
+def test_questions_and_answers_are_those_of_other_versions() -> None:
+    question = Question(SECRET, bytes(range(16)))
+    answer = write_answer(question.data, index_secrets([SECRET]), b"head")
+    assert question.data.hex() == "0161544e36733534dbefc10f61ddb13cda000102030405060708090a0b0c0d0e0f"
+    assert answer is not None
+    assert answer.hex() == "71b7ce816675021a4c6a97056d3f6b6234453221cedef3692d9e00bb3876b1d7" + b"head".hex()
+    assert len(new_question(SECRET).nonce) == 16

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallax_cluster.membership.join_code import ALPHABET, JoinCode, is_code, new_secret, read_code, write_code
+from parallax_cluster.membership.join_code import (
+    ALPHABET,
+    JoinCode,
+    is_code,
+    new_secret,
+    read_code,
+    shorten_code,
+    write_code,
+)
 from parallax_core.base.errors import UsageError
 from parallax_core.contracts.joining import MOST_HEAD_BYTES
 
@@ -69,3 +77,30 @@ def test_secret_has_128_bits_and_is_not_shown() -> None:
 def test_part_of_a_wrong_length_is_refused() -> None:
     with pytest.raises(ValueError, match="wrong length"):
         write_code(JoinCode(transport="zmq", secret=b"short", head=b""))
+
+
+def test_codes_that_were_given_out_stay_valid() -> None:
+    word = "plx1SbUkcL3qN6dOdGzCZiKBEAIDoPf9bedwXejQmCX"
+    assert read_code(word) == JoinCode(transport="zmq", secret=bytes(range(16)), head=b"where")
+    assert word == CODE
+    assert shorten_code(word) == "plx12NzpPLTJGoYdWulv9nRHBIqzhJxX21BHU"
+    assert len(new_secret()) == 16
+
+
+@pytest.mark.parametrize(
+    ("transport", "secret", "head", "is_written"),
+    [
+        ("t" * 64, 16, MOST_HEAD_BYTES, True),
+        ("t" * 65, 16, 0, False),
+        ("t", 15, 0, False),
+        ("t", 17, 0, False),
+        ("t", 16, MOST_HEAD_BYTES + 1, False),
+    ],
+)
+def test_parts_of_a_code_have_limits(transport: str, secret: int, head: int, is_written: bool) -> None:
+    code = JoinCode(transport=transport, secret=bytes(secret), head=bytes(head))
+    if is_written:
+        assert read_code(write_code(code)) == code
+        return
+    with pytest.raises(ValueError, match="a part of the code has the wrong length"):
+        write_code(code)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from parallax_cluster.membership.term_proof import (
     MOST_STATEMENTS,
     MOST_SUCCESSORS,
     TermProof,
+    begin_proof,
     judge,
     merge,
     read_proof,
@@ -186,3 +188,8 @@ def test_no_byte_of_a_proof_can_be_changed(place: int, change: int) -> None:
 def test_proof_that_is_too_long_is_not_read() -> None:
     with pytest.raises(ValueError, match="at most"):
         read_proof(bytes(MOST_PROOF + 1))
+
+
+def test_proof_is_that_of_other_versions() -> None:
+    data = write_proof(begin_proof(OLD.signing, b"c" * 16, 1, b"k"))
+    assert hashlib.sha256(data).hexdigest().startswith("29fb89abdc2685809432ac4da52fda94")

@@ -100,3 +100,7 @@ def test_cover_uses_links_that_exist_even_if_it_has_more_stages() -> None:
     assert [stage.node for stage in stages] == ["a", "c", "d"]
     gaps[("a", "c")] = inf
     assert find_covers(found, NUM_LAYERS, "H", lambda one, other: gaps.get((one, other), 1.0)) == []
+
+
+def test_nodes_that_form_a_pipeline_leave_no_gap() -> None:
+    assert describe_gap([LayerRange(0, 4), LayerRange(4, 6)], NUM_LAYERS) == ""

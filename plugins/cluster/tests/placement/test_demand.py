@@ -31,6 +31,10 @@ def test_ends_are_part_of_the_first_and_the_last_layer() -> None:
     assert measure_demand(SHAPE) == ModelDemand(layers=layers, hidden=64, borders=(64, 64))
 
 
+def test_model_of_one_layer_has_hidden_states_all_the_same() -> None:
+    assert measure_demand(dataclasses.replace(SHAPE, layers=(LAYER,))).hidden == 64
+
+
 def test_tied_embedding_is_on_both_ends_and_shared() -> None:
     demand = measure_demand(dataclasses.replace(SHAPE, after_weights=32, is_tied=True))
     assert (demand.layers[0].weights, demand.layers[-1].weights, demand.shared) == (2640, 2704, 640)

@@ -110,3 +110,14 @@ def test_pipeline_over_a_link_that_does_not_exist_is_refused_and_back_is_not() -
     with pytest.raises(ValueError, match=f"node {one!r} does not reach node {other!r}"):
         estimator.estimate(Placement((stages((one, 0, 4), (other, 4, 8)),)))
     assert estimator.estimate(Placement((stages((other, 0, 4), (one, 4, 8)),))).tokens_per_s > 0
+
+
+def test_pipeline_without_requests_is_described_as_for_one() -> None:
+    problem = dataclasses.replace(PROBLEM, goal=ServingGoal(concurrency=1))
+    busy, spare = stages(("fast", 0, 8)), stages(("slow", 0, 8))
+    both = PlacementEstimator(problem).estimate(Placement((busy, spare)))
+    alone = PlacementEstimator(problem).estimate(Placement((spare,)))
+    assert [each.num_requests for each in both.pipelines] == [1, 0]
+    assert both.pipelines[1].request_s == alone.pipelines[0].request_s
+    assert (both.pipelines[1].tokens_per_s, set(both.pipelines[1].busy)) == (0.0, {0.0})
+    assert (both.num_requests, both.request_s) == (1, both.pipelines[0].request_s)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 from parallax_cluster.placement.estimate import PlacementEstimator
-from parallax_cluster.placement.idle import explain_idle
+from parallax_cluster.placement.idle import explain_idle, name_some
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.contracts.placement import (
     ClusterProfile,
@@ -73,3 +73,8 @@ def test_node_that_the_others_do_not_reach_is_explained() -> None:
         "b": "it does not reach c and it is not reached by c",
         "c": "it does not reach b and it is not reached by b",
     }
+
+
+def test_some_names_are_told_and_the_number_of_the_others() -> None:
+    assert name_some(list("abcdefgh")) == "a, b, c, d, e, f, g, h"
+    assert name_some(list("abcdefghij")) == "a, b, c, d, e, f, g, h and 2 more"

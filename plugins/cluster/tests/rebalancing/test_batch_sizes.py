@@ -59,3 +59,18 @@ def test_interval_can_be_left_out() -> None:
     sizes.note(1, 5.0)
     sizes.clear()
     assert sizes.conclude(None) is None
+
+
+def test_so_many_steps_of_a_size_count_in_an_interval() -> None:
+    sizes = BatchSizes()
+    for value in range(40):
+        sizes.note(1, float(value))
+    assert sizes.conclude(None) == 15.5, "the median of the first 32"
+
+
+def test_error_of_a_size_is_known_after_five_intervals() -> None:
+    sizes = BatchSizes()
+    conclude(sizes, {1: 0.0})
+    for number in range(1, 6):
+        assert conclude(sizes, {64: 0.7}, level=0.0) is None, number
+    assert conclude(sizes, {64: 0.7}) == pytest.approx(0.0)

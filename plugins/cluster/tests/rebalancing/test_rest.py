@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from parallax_cluster.rebalancing.rest import MOST_MOVES, MoveRest, MoveRules
+from parallax_cluster.rebalancing.rest import MoveRest, MoveRules
 
 RULES = MoveRules(rest_s=30.0, calm_s=600.0)
 
@@ -16,7 +16,7 @@ def test_layers_may_move_before_any_has() -> None:
 
 def test_rest_doubles_with_each_move_up_to_a_bound() -> None:
     rest, now, found = MoveRest(RULES), 100.0, []
-    for _ in range(MOST_MOVES + 2):
+    for _ in range(8):
         rest.note_move(now)
         found.append(measure_rest(rest, now))
         now += found[-1]

@@ -12,11 +12,12 @@ import pytest
 
 from parallax_cluster.server.change_request import WantedChange
 from parallax_cluster.server.model_routes import KnownModelsReply, ModelChangeReply
-from parallax_core.base.errors import BackendFailed, ParallaxError
+from parallax_core.base.errors import BackendFailed, Overloaded, ParallaxError
 from parallax_core.server import served_models
 from parallax_core.server.api_keys import ApiKeys
 from parallax_core.server.options import ServerOptions
 from plugins.cluster.tests.server.several import SeveralSite, answer_of
+from tests.unit.node.cluster import until
 from tests.unit.server.letters import Site, answer, error_of
 
 BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 6}
@@ -370,6 +371,24 @@ def test_requests_that_come_while_a_model_is_loaded_on_demand_wait_for_it() -> N
             each.join(20)
         assert [text_of(each) for each in answers] == [answer_of("other", "hello", 6)] * 3
         assert site.host.opened == ["other"]
+
+
+async def test_so_many_requests_wait_for_models_at_most() -> None:
+    site = SeveralSite(on_demand=True)
+    site.changes.know(["other"])
+    known, gate = site.models.known["other"], asyncio.Event()
+    site.host.gates["other"] = gate
+    load = site.models.load_on_demand
+    assert load is not None
+    waiting = [asyncio.create_task(load(known)) for _ in range(256)]
+    await until(lambda: site.host.opened == ["other"])
+    with pytest.raises(Overloaded, match="256 requests wait for models to be loaded"):
+        await load(known)
+    gate.set()
+    await asyncio.gather(*waiting)
+    await load(known)
+    await site.changes.stop()
+    await site.models.stop()
 
 
 async def test_model_that_was_never_ready_is_not_unloaded() -> None:

@@ -107,3 +107,14 @@ def test_short_requests_of_others_are_not_answered(size: int) -> None:
 def test_requests_for_what_is_not_known_are_ignored(name: int) -> None:
     body = struct.pack("!HHI", name, 4, 0x04) + struct.pack("!HH32x", 0x8022, 32)
     assert read_request(HEAD.pack(REQUEST, len(body), MAGIC, TRANSACTION) + body) is None
+
+
+def test_messages_are_those_of_other_versions() -> None:
+    start = "0001002c2112a442b7e7a701bc34d686fa87dfae"
+    padded = "706172616c6c6178" + "20" * 24
+    assert make_request(TRANSACTION).hex() == f"{start}80220028{padded}{'20' * 8}"
+    assert make_request(TRANSACTION, changes_port=True).hex() == f"{start}80220020{padded}0003000400000002"
+    found = answer_request(make_request(TRANSACTION), ("192.0.2.1", 32853))
+    assert found is not None
+    answer = "010100182112a442b7e7a701bc34d686fa87dfae002000080001a147e112a64380220008706172616c6c6178"
+    assert found[0].hex() == answer

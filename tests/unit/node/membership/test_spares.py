@@ -213,6 +213,7 @@ async def test_spare_of_other_weights_is_turned_away(caplog: pytest.LogCaptureFi
         await until(lambda: bool(node.losses))
         assert "has other weights than this server's copy" in node.losses[0].message
         assert count_loaded(pool) == 0
+        await until(lambda: "trying again in 0.5 s" in caplog.text)
     assert "spare is lost" in caplog.text
 
 

@@ -397,3 +397,8 @@ async def test_so_many_standbys_are_remembered_and_no_more(home: Path) -> None:
             await until(lambda wanted=address: wanted in {each.address for each in bench.own.heads})  # type: ignore[misc]
             await channel.leave()
         assert len(bench.own.heads) == 16
+
+
+def test_offer_claims_no_cluster_and_no_term() -> None:
+    stated = read_proof(offer(ONE).proof).latest
+    assert (stated.signer, stated.cluster, stated.term, stated.version) == (ONE.signer, b"", 0, 0)

@@ -124,3 +124,27 @@ def test_damaged_output_gives_plausible_gpus(place: int, char: str) -> None:
     for parse, text in zip(PARSERS, outputs, strict=True):
         damaged = text[:place] + char + text[place + 1 :]
         assert all(0 <= gpu.free <= gpu.total <= MOST_BYTES for gpu in parse(damaged))
+
+
+def test_sizes_are_in_the_unit_that_is_said() -> None:
+    units = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40, "furlong": 2**20}
+    for unit, factor in units.items():
+        cards = [{"asic": {"market_name": "X"}, "vram": {"size": {"value": 3, "unit": unit}}}]
+        assert parse_amd_smi(json.dumps(cards)) == [Gpu("X", 3 * factor, 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [(str(2**30), 2**50), (str(2**30 + 1), 0), ("0" * 15 + "1", MIB), ("0" * 16 + "1", 0)]
+)
+def test_size_that_is_not_believed_counts_as_none(text: str, size: int) -> None:
+    assert parse_nvidia(f"X, {text}, 0") == [Gpu("X", size, 0)]
+
+
+def test_so_many_gpus_with_such_names_are_told() -> None:
+    found = parse_nvidia(f"{'x' * 101}, 8, 9\n" * 65)
+    assert found == [Gpu("x" * 100, 8 * MIB, 8 * MIB)] * 64
+
+
+def test_free_memory_of_a_mac_has_a_bound() -> None:
+    text = "Mach Virtual Memory Statistics: (page size of 16384 bytes)\nPages free: 999999999999999.\n"
+    assert parse_vm_stat(text) == 2**50
