@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from parallax_core.base.errors import ParallaxError
+from parallax_core.checkpoint import tokenizer_converters
 from parallax_core.checkpoint.folder_layout import check_folder, hint_for, is_in_layout, read_shards
 
 SHARDS = {"a.weight": "model-2.safetensors", "b.weight": "model-1.safetensors", "c.weight": "model-2.safetensors"}
@@ -74,3 +75,16 @@ def test_damaged_configuration_is_told(tmp_path: Path) -> None:
 )
 def test_hint_fits_what_there_is(names: list[str], words: str) -> None:
     assert words in hint_for(names)
+
+
+def test_model_that_lacks_nothing_but_a_tokenizer_may_be_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_converters, "entry_points", lambda group: ())
+    write_model(tmp_path, "model.safetensors")
+    for name, is_told in (("tokenizer.json", True), ("config.json", False)):
+        (tmp_path / name).rename(tmp_path / "aside")
+        with pytest.raises(ParallaxError, match=f"not a complete model: {name} missing") as caught:
+            check_folder(tmp_path)
+        assert (caught.value.hint == tokenizer_converters.INSTALL) == is_told
+        (tmp_path / "aside").rename(tmp_path / name)

@@ -7,13 +7,14 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from parallax_core.config.home import cache_folder, models_folder
+from parallax_core.config.home import cache_folder, keys_folder, log_folder, models_folder
 
 
 def test_everything_lies_in_parallax_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARALLAX_HOME", str(tmp_path / "home"))
     assert models_folder() == tmp_path / "home" / "models"
     assert cache_folder("blas") == tmp_path / "home" / "cache" / "blas"
+    assert log_folder().parent == keys_folder().parent == tmp_path / "home"
 
 
 def test_home_may_begin_with_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from parallax_core.config.config import Config
 from parallax_core.config.serve import ServeSettings
 from parallax_core.config.worker import WorkerSettings
 from parallax_core.contracts.transport import TransportPlan
-from parallax_core.deploy.backend_options import prepare_plugins, read_backend_options
+from parallax_core.deploy.backend_options import collect_options, prepare_plugins, read_backend_options
 from parallax_core.deploy.executors import WorkerLauncher
 from parallax_core.deploy.stage_options import read_stage_options
 from parallax_core.node.membership.registry import NodeRegistry
@@ -150,3 +150,15 @@ def test_workers_get_the_options_of_their_backend(abacus: Site) -> None:
     given = [first[place + 1] for place, word in enumerate(first) if word == "--backend-option"]
     assert given == ["beads=4", "wood=ash"]
     assert "--backend-option" not in second
+
+
+def test_options_that_differ_from_their_defaults_are_written_as_text(abacus: Site) -> None:
+    beads = '    beads: Annotated[int, Meta(description="The number of beads on a wire.", ge=1)] = 10\n'
+    abacus.install(
+        "wired", ABACUS.replace(beads, f"{beads}    wires: tuple[int, ...] = ()\n    squeaks: bool = False\n")
+    )
+    settings = serve("wires=3,4", "squeaks=true", "beads=10", backend="wired")
+    plugins = prepare_plugins(settings, Config())
+    assert collect_options(plugins, ["wired", "bare"], {}) == {"wired": {"wires": "3,4", "squeaks": "true"}}
+    found = collect_options(plugins, ["wired"], {"wired": {"wires": "5", "wood": "ash"}})
+    assert found == {"wired": {"wires": "5", "squeaks": "true", "wood": "ash"}}

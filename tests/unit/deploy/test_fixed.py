@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from parallax_core.api import WantedNodes
 from parallax_core.config.serve import ServeSettings
 from parallax_core.deploy.additions import Additions
-from parallax_core.deploy.fixed import read_plan
+from parallax_core.deploy.fixed import read_plan, read_target
 from parallax_core.plugins.host import PluginHost
 
 REGISTRY = SimpleNamespace(address="tcp://h:1", invitation="parallax worker --transport 'x y' --connect tcp://h:1")
@@ -39,3 +43,32 @@ async def test_without_a_launcher_no_node_is_started() -> None:
     deployment: Any = SimpleNamespace(registry=REGISTRY)
     async with plan.launch(deployment):
         assert (plan.num_nodes, plan.place) == (1, "on machines that join")
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(None, None), (50.0, 0.05), (0.0, math.inf)])
+def test_wanted_time_between_tokens_is_in_milliseconds(given: float | None, seconds: float | None) -> None:
+    assert read_target(ServeSettings(model="org/model", target_itl=given)) == seconds
+
+
+@dataclass(eq=False)
+class Stream:
+    """A stream that its client does not read."""
+
+    unread: int = 0
+    is_cut: bool = False
+
+    def cut(self, reason: str) -> None:
+        del reason
+        self.is_cut = True
+
+
+def test_settings_reach_the_pipeline() -> None:
+    settings = ServeSettings(
+        model="org/model", backend="any", listen="tcp://h:0", max_unread=4, step_timeout=0, recovery_timeout=7.0
+    )
+    options = read_plan(settings, PluginHost.discover()).pipeline
+    assert (options.step_timeout_s, options.recovery_timeout_s) == (None, 7.0)
+    within, beyond = Stream(), Stream()
+    options.backlog.add(within, 2**20)
+    options.backlog.add(beyond, 2**20 + 1)
+    assert (within.is_cut, beyond.is_cut) == (False, True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from parallax_core.api import InvalidRequest, SeqId, StageBatch, StageResult, Unavailable
+from parallax_core.api import Grammar, InvalidRequest, RequestId, SeqId, StageBatch, StageResult, Unavailable
 from parallax_core.base.errors import StageLost
 from parallax_core.builtin.batching import WorkConserving
 from parallax_core.engine.head import Head
@@ -12,6 +12,7 @@ from parallax_core.engine.inflight import PlannedStep
 from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import Toy
 from parallax_policies.batching import Delay, Size, SizeOrDelay
+from tests.support.grammars import SumCompiler
 from tests.unit.engine.replica import LUCKY, NOBODY, TOY, Replica, make_request, open_stages
 
 DEEP = Toy(("full",) * 3)
@@ -345,3 +346,23 @@ def test_head_is_settled_while_the_stages_hold_what_it_says() -> None:
     assert not is_settled(replica), "a sequence is to be dropped"
     replica.step()
     assert is_settled(replica)
+
+
+def test_all_requests_end_when_their_time_is_over() -> None:
+    replica = Replica(TOY.open(num_pages=40))
+    requests = [replica.ask([1, 2, 3], 6), replica.ask([4, 5], 6)]
+    replica.step()
+    replica.head.expire_all("no stage came back", 3.0)
+    replica.collect()
+    for request in requests:
+        finish = replica.deltas[request][-1].finish
+        assert finish is not None
+        assert (finish.reason, finish.message) == ("timeout", "no stage came back")
+    assert not replica.states
+    assert replica.head.stats().requests_lost == 2
+
+
+def test_grammar_of_a_request_that_has_ended_is_left_aside() -> None:
+    replica = Replica(TOY.open(num_pages=40))
+    replica.head.release(RequestId("gone"), SumCompiler().compile(Grammar(kind="json_object", source="3 9")))
+    assert plan_all(replica.head) == []

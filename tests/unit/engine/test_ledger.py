@@ -102,3 +102,11 @@ def test_fork_takes_all_its_pages_where_none_is_shared() -> None:
     assert claim.take(A, 1)
     assert not claim.fits_fork(A, 8)
     assert claim.fits_fork(A, 4)
+
+
+def test_use_of_every_pool_is_its_pages_that_are_taken() -> None:
+    ledger = make_ledger(3, 5)
+    ledger.edit(Open(A, SPEC))
+    ledger.extend(Row(A, 0, (1,) * 5))
+    found = [(use.stage, use.kind, use.used, use.total) for use in ledger.measure_use()]
+    assert found == [(0, "full", 2, 3), (1, "full", 2, 5)]

@@ -180,3 +180,14 @@ def test_pins_are_limited_in_number() -> None:
     assert pins.add(-2, KeptPin(b"a", 1, 9.0))  # type: ignore[arg-type]
     assert len(pins) == MOST_PINS
     assert 0 not in pins
+
+
+def test_pins_of_others_leave_less_room() -> None:
+    pins = PrefixPins(1000)
+    share = int(1000 * CLIENT_SHARE)
+    owners = int(TOTAL_SHARE / CLIENT_SHARE)
+    for number in range(owners):
+        assert pins.add(number, KeptPin(bytes([number]), share, 9.0))  # type: ignore[arg-type]
+    left = int(1000 * TOTAL_SHARE) - owners * share
+    assert not pins.add(99, KeptPin(b"late", left + 1, 9.0))  # type: ignore[arg-type]
+    assert len(pins) == owners

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallax_cluster.membership import join_code
 from parallax_cluster.membership.join_code import (
     ALPHABET,
     JoinCode,
@@ -104,3 +105,11 @@ def test_parts_of_a_code_have_limits(transport: str, secret: int, head: int, is_
         return
     with pytest.raises(ValueError, match="a part of the code has the wrong length"):
         write_code(code)
+
+
+def test_code_of_a_later_version_is_told_apart_from_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(join_code, "VERSION", 2)
+        word = write_code(JoinCode(transport="zmq", secret=bytes(16), head=b""))
+    with pytest.raises(UsageError, match="is of version 2, and this Parallax reads version 1"):
+        read_code(word)
