@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Listing
 from dataclasses import replace
+from functools import partial
 
 from parallax_core.base.errors import BackendFailed
 from parallax_core.contracts.engine import Delta, Finish, Reason, Request, TokenLogprob
@@ -125,7 +126,8 @@ class RequestState:
         """Return the answers that take ``num_tokens`` tokens drawn at one position: ``sequence``, and new ones."""
         if num_tokens == 1:
             return [sequence]
-        branches = [Sequence(self.context, self.answers, choice) for choice in range(1, num_tokens)]
+        make = partial(Sequence, self.context, self.answers, ready_since=sequence.ready_since)
+        branches = [make(choice=choice) for choice in range(1, num_tokens)]
         self.answers += branches
         self.live += branches
         return [sequence, *branches]

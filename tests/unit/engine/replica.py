@@ -140,6 +140,10 @@ class Chain:
         return results
 
 
+START = 1000.0
+"""When a replica begins, by its clock."""
+
+
 class Replica:
     """A head with stages of the toy, its requests and their deltas."""
 
@@ -150,7 +154,7 @@ class Replica:
         self.chain = Chain(self.stages)
         options = {"limits": Limits(max_running=32), **options}
         self.head = Head([stage.info for stage in self.stages], decode, HeadOptions(**options))
-        self.now = 0.0
+        self.now = START
         self.token_s = 0.0
         """The seconds of each token of a step, on every stage, as these report; 0: they report none."""
         self.requests: dict[RequestId, Request] = {}

@@ -13,7 +13,7 @@ from parallax_core.engine.limits import Limits
 from parallax_core.testing.toy import Toy
 from parallax_policies.batching import Delay, Size, SizeOrDelay
 from tests.support.grammars import SumCompiler
-from tests.unit.engine.replica import LUCKY, NOBODY, TOY, Replica, make_request, open_stages
+from tests.unit.engine.replica import LUCKY, NOBODY, START, TOY, Replica, make_request, open_stages
 
 DEEP = Toy(("full",) * 3)
 
@@ -122,12 +122,12 @@ def test_request_ends_when_its_time_is_over_waiting_or_running() -> None:
     running = replica.ask([1], 20, timeout_s=1, n=2)
     waiting = replica.ask([2], 4, timeout_s=2)
     replica.step()
-    assert replica.head.next_deadline() == 1
-    replica.head.expire(1.0)
+    assert replica.head.next_deadline() == START + 1
+    replica.head.expire(START + 1)
     replica.collect()
     assert (replica.reason(running), replica.deltas[waiting]) == ("timeout", [])
     assert replica.deltas[running][-1].ended is None
-    replica.head.expire(2.0)
+    replica.head.expire(START + 2)
     replica.collect()
     finish = replica.deltas[waiting][-1].finish
     assert finish is not None
@@ -156,8 +156,8 @@ def test_policy_holds_a_step_back_but_never_beyond_the_limit(
     replica = Replica(batching=policy, limits=Limits(max_hold_s=0.5))
     for number in range(num_ready):
         replica.ask([number])
-    assert replica.head.hold_s(after_s) == pytest.approx(held)
-    assert (replica.head.plan(after_s) is None) == (held > 0)
+    assert replica.head.hold_s(START + after_s) == pytest.approx(held)
+    assert (replica.head.plan(START + after_s) is None) == (held > 0)
 
 
 def test_failed_step_of_several_stages_ends_its_requests_and_the_others_are_computed_again() -> None:

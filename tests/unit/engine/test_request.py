@@ -136,7 +136,7 @@ def test_last_request_is_the_newest_on_the_stages_and_without_one_the_newest_tha
     replica = Replica(TOY.open(num_pages=40))
     assert find_last(replica.states.values()) is None
     first = replica.ask([1, 2, 3], 9)
-    replica.now = 1.0
+    replica.now += 1.0
     second = replica.ask([4, 5, 6], 9)
     held = replica.submit(make_request([7], grammar=Grammar(kind="json_object"), stop_ids=frozenset({2})), is_held=True)
     states = replica.states
@@ -144,7 +144,7 @@ def test_last_request_is_the_newest_on_the_stages_and_without_one_the_newest_tha
     assert find_last([states[held]]) is None
     replica.step()
     assert find_last(states.values()) is states[second]
-    replica.now = 2.0
+    replica.now += 1.0
     waiting = replica.ask([8, 9], 9)
     assert find_last(states.values()) is states[second]
     assert find_last([states[first], states[waiting]]) is states[first]

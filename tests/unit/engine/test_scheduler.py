@@ -20,7 +20,7 @@ def test_urgent_requests_come_first_and_waiting_makes_urgent() -> None:
     soon = replica.ask([2], 1)
     replica.step()
     assert (replica.deltas[late], bool(replica.deltas[soon])) == ([], True)
-    replica.now = 30.0
+    replica.now += 30.0
     newer = replica.ask([3], 1)
     replica.step()
     assert (bool(replica.deltas[late]), replica.deltas[newer]) == (True, [])

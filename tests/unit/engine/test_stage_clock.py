@@ -26,9 +26,9 @@ def note(clock: StageClock, times: StepTimes, stage: int, seconds: float, now: f
 
 def run_step(clock: StageClock, round_trip_s: float, slowest_s: float) -> None:
     """A step that the slowest stage computed for so long, and the others not at all."""
-    times = clock.depart(0.0, ROWS, is_lone=False)
+    times = clock.depart(100.0, ROWS, is_lone=False)
     note(clock, times, 0, slowest_s)
-    clock.arrive(times, round_trip_s)
+    clock.arrive(times, 100.0 + round_trip_s)
 
 
 def test_lone_step_shows_what_links_take() -> None:

@@ -25,7 +25,7 @@ from parallax_core.engine.waiting import WaitingQueue
 from parallax_core.testing.toy import Toy
 from parallax_policies.batching import Delay
 from parallax_policies.preemption import NoPreemption
-from tests.unit.engine.replica import LUCKY, TOY, Replica, decode, make_request
+from tests.unit.engine.replica import LUCKY, START, TOY, Replica, decode, make_request
 
 
 def count_calls(work: Callable[[], object]) -> int:
@@ -102,20 +102,20 @@ def test_accepting_costs_the_same_however_many_wait() -> None:
 def test_hold_is_over_when_the_one_that_has_waited_longest_has_waited_enough() -> None:
     replica = Replica(batching=Delay(0.4), limits=Limits(max_running=1))
     first = replica.ask([1], 2)
-    replica.now = 0.3
+    replica.now += 0.3
     replica.ask([2], 2)
-    assert replica.head.hold_s(0.3) == pytest.approx(0.1)
+    assert replica.head.hold_s(replica.now) == pytest.approx(0.1)
     replica.head.cancel(first)
-    assert replica.head.hold_s(0.3) == pytest.approx(0.4)
+    assert replica.head.hold_s(replica.now) == pytest.approx(0.4)
 
 
 def test_deadlines_come_in_their_order_and_go_with_their_requests() -> None:
     replica = Replica(limits=Limits(max_running=1))
     late, soon, never = (replica.ask([1], timeout_s=timeout_s) for timeout_s in (9.0, 3.0, None))
-    assert replica.head.next_deadline() == 3.0
+    assert replica.head.next_deadline() == START + 3.0
     replica.head.cancel(soon)
-    assert replica.head.next_deadline() == 9.0
-    replica.head.expire(9.0)
+    assert replica.head.next_deadline() == START + 9.0
+    replica.head.expire(START + 9.0)
     replica.collect()
     assert replica.reason(late) == "timeout"
     assert replica.head.next_deadline() is None
@@ -218,7 +218,7 @@ def test_who_waited_for_another_goes_on_when_that_one_does_not(end: str) -> None
         case "fail":
             replica.fail()
         case "timeout":
-            head.expire(6.0)
+            head.expire(START + 6.0)
         case "preempt":
             replica.cache.discard(replica.states[first].answers[0])
         case "restart":
