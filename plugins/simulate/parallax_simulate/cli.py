@@ -34,7 +34,13 @@ LEAST_TIMES, MOST_TIMES = 0.01, 1e4
 def simulate(
     model: Annotated[str, typer.Argument(help="A folder, a hub id such as org/name, pypi:NAME, or an alias.")],
     nodes: Annotated[Path, typer.Option(help="The nodes and links, in TOML or JSON, as for plan.", metavar="FILE")],
-    rate: Annotated[float, typer.Option(help="Requests that arrive per second.", min=1e-6, max=1e6, metavar="N")] = 1.0,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests that arrive per second (1).", min=1e-6, max=1e6, metavar="N")
+    ] = None,
+    users: Annotated[
+        int | None,
+        typer.Option(help="Users who each send the next request after an answer.", min=1, max=100_000, metavar="N"),
+    ] = None,
     requests: Annotated[int, typer.Option(help="Requests in all.", min=1, max=10_000_000, metavar="N")] = 1000,
     prompt: Annotated[
         str, typer.Option(help="Tokens of a prompt: 512, a range such as 64-1024, or exp:MEAN.", metavar="LENGTH")
@@ -48,7 +54,9 @@ def simulate(
     trace: Annotated[
         Path | None, typer.Option(help="Take the requests from a file: JSON lines, or Azure's CSV.", metavar="FILE")
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Requests at once to place for.", min=1, metavar="N")] = 32,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Requests at once to place for: the users, or 32.", min=1, metavar="N")
+    ] = None,
     placement: Annotated[str, typer.Option(help="The placement policy.", metavar="POLICY")] = "search",
     routing: Annotated[str, typer.Option(help="The routing policy.", metavar="POLICY")] = "least-pending-tokens",
     batching: Annotated[str, typer.Option(help="The batching policy.", metavar="POLICY")] = "work-conserving",
@@ -89,8 +97,11 @@ def simulate(
     """
     if coarse and batching != "work-conserving":
         raise UsageError("a coarse simulation has no batching policies", "leave out --batching or --coarse")
+    if users and (rate or burst > 1 or coarse or (processes or 1) > 1):
+        hint = "leave out --rate, --burst, --coarse and --processes"
+        raise UsageError("--users sends a request after each answer, simulated exactly in one process", hint)
     given = TraceOptions(
-        rate=rate,
+        rate=rate or 1.0,
         prompt=parse_length(prompt, "--prompt"),
         output=parse_length(output, "--output"),
         burst=burst,
@@ -101,7 +112,9 @@ def simulate(
     arrivals = _read_trace(trace) if trace else list(make_trace(given, requests))
     cluster, host = read_cluster(read_nodes(nodes)), PluginHost.prepare()
     problem = PlacementProblem(
-        cluster=cluster, model=measure_model(host, model, weight_bits), goal=_make_goal(arrivals, concurrency)
+        cluster=cluster,
+        model=measure_model(host, model, weight_bits),
+        goal=_make_goal(arrivals, concurrency or users or 32),
     )
     options = SimulationOptions(
         routing=RoutingGuard(make_policy(host, "routing", routing)),
@@ -110,13 +123,14 @@ def simulate(
         slow=_read_slow(slow or (), cluster),
         limits=LatencyLimits(max_ttft_s=max_ttft or inf, max_token_s=max_token_time or inf),
         is_coarse=coarse,
+        num_users=users or 0,
         context_length=max(arrival.prompt_tokens + arrival.output_tokens for arrival in arrivals),
     )
     estimator = PlacementEstimator(problem)
     placed = make_placement(host, placement).place(problem, estimator)
     if not placed.pipelines:
         raise refuse_model(problem)
-    num_processes = processes or choose_processes(len(arrivals))
+    num_processes = processes or (1 if users else choose_processes(len(arrivals)))
     with make_display() as progress, open_groups(make_source(estimator, placed, options), num_processes) as opened:
         report = run_groups(opened, arrivals, options, progress)
     estimate = estimator.estimate(placed)
@@ -162,4 +176,6 @@ def _drop_infinite(values: Any) -> Any:  # noqa: ANN401 -- any JSON
     """Return JSON values without those that JSON does not have."""
     if isinstance(values, Mapping):
         return {name: _drop_infinite(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_drop_infinite(value) for value in values]
     return None if values in {inf, -inf} else values

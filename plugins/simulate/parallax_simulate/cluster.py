@@ -10,7 +10,7 @@ from random import Random
 
 from parallax_core.api import ArrivalView, Progress, ReplicaView, RoutingPolicy, silent
 from parallax_core.api.simulation import ReplicaLoad, ReplicaPrefixIndex, list_choices, make_keys
-from parallax_simulate.group import ReplicaGroup
+from parallax_simulate.group import LocalGroup, ReplicaGroup
 from parallax_simulate.pipeline import SimulatedRequest
 from parallax_simulate.replica import ServedPart
 from parallax_simulate.trace import Arrival
@@ -18,6 +18,8 @@ from parallax_simulate.trace import Arrival
 RETRY_S = 0.05
 """Seconds between attempts to route a request of a lost pipeline while no other has room."""
 
+REFUSED_S = 1.0
+"""Seconds that a user waits after a refusal."""
 REPORTS = 500
 """How often progress is told of."""
 
@@ -52,6 +54,11 @@ class RequestRecord:
         self.first = min(self.first, progress.first)
         self.last = progress.last if progress.last < inf else self.last
         self.is_over = progress.is_over
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self.is_over or self.is_refused
 
     @property
     def ttft_s(self) -> float:
@@ -114,6 +121,41 @@ class ClusterSimulation:
         self._pass(inf)
         self._advance(inf)
         progress("requests", len(trace), len(trace), "items")
+        self._finish()
+
+    def run_closed(
+        self, trace: Sequence[Arrival], num_users: int, group: LocalGroup, progress: Progress = silent
+    ) -> None:
+        """Run the requests of a trace, whose times do not count, for users who each send the next one after an answer.
+
+        Args:
+            trace: the requests, in the order in which users take them.
+            num_users: users. One whose request is refused waits `REFUSED_S`.
+            group: all pipelines.
+            progress: gets the number of requests sent.
+        """
+        every, waiting = max(1, len(trace) // REPORTS), [0.0] * num_users
+        while waiting or group.next_at < inf or self._retries:
+            opens, retries = (queue[0][0] if queue else inf for queue in (self._opens, self._retries))
+            has_more = len(self.records) < len(trace)
+            sends = waiting[0] if waiting and has_more else inf
+            at = min(sends, group.next_at, opens, retries, self._next_loss)
+            if at == inf or (not has_more and all(each.is_ended for each in self.records)):
+                break
+            self._pass(at)
+            self._advance(at, is_routing=True)
+            for part in group.take_over():
+                self.records[part.number].add(part)
+                heappush(waiting, at)
+            while waiting and waiting[0] <= at and (number := len(self.records)) < len(trace):
+                heappop(waiting)
+                if number % every == 0:
+                    progress("requests", number, len(trace), "items")
+                self.records.append(record := RequestRecord(replace(trace[number], at=at)))
+                self._route(number, at)
+                if record.is_refused:
+                    heappush(waiting, at + REFUSED_S)
+        progress("requests", len(self.records), len(trace), "items")
         self._finish()
 
     def _finish(self) -> None:

@@ -77,6 +77,20 @@ class LocalGroup:
                 self._settles[rank] = replica.settle(until)
         return [replica.view() for replica in changed.values()]
 
+    @property
+    def next_at(self) -> float:
+        """When something happens next; infinity: nothing does."""
+        while self._wakes and self._wakes[0][0] != self._replicas[self._wakes[0][1]].wake_at:
+            heappop(self._wakes)
+        return self._wakes[0][0] if self._wakes else inf
+
+    def take_over(self) -> list[ServedPart]:
+        """Return the requests that have ended since the last call; `finish` returns the others."""
+        over = [each for replica in self._replicas.values() for each in replica.over]
+        for replica in self._replicas.values():
+            replica.over.clear()
+        return over
+
     def submit(
         self, rank: int, request: SimulatedRequest, arrival: ArrivalView, now: float
     ) -> tuple[bool, ReplicaView]:

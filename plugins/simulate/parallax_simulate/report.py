@@ -10,6 +10,7 @@ from typing import Any
 from parallax_simulate.cluster import ClusterSimulation, RequestRecord
 
 PERCENTILES = (50, 90, 95, 99)
+MOST_REFUSED = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +28,8 @@ class SimulationReport:
     num_requests: int
     num_finished: int
     num_refused: int
+    refused: Sequence[Mapping[str, float]]
+    """The first `MOST_REFUSED` of them: number, second, and tokens of prompt and output."""
     num_moved: int
     """Requests that went on on another pipeline after a loss."""
     num_losses: int
@@ -63,6 +66,7 @@ def make_report(simulation: ClusterSimulation, limits: LatencyLimits) -> Simulat
         num_requests=len(records),
         num_finished=len(done),
         num_refused=sum(record.is_refused for record in records),
+        refused=[_describe_refused(*each) for each in enumerate(records) if each[1].is_refused][:MOST_REFUSED],
         num_moved=sum(record.num_moves > 0 for record in records),
         num_losses=simulation.num_losses,
         duration_s=duration,
@@ -78,6 +82,11 @@ def make_report(simulation: ClusterSimulation, limits: LatencyLimits) -> Simulat
             "most": max(busy, default=0.0),
         },
     )
+
+
+def _describe_refused(number: int, record: RequestRecord) -> dict[str, float]:
+    arrival = record.arrival
+    return {"number": number, "at": arrival.at, "prompt": arrival.prompt_tokens, "output": arrival.output_tokens}
 
 
 def _is_good(record: RequestRecord, limits: LatencyLimits) -> bool:

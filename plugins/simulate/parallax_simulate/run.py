@@ -33,6 +33,8 @@ class SimulationOptions:
     """The longest sequence, in tokens."""
     is_coarse: bool = False
     """Whether pipelines are `CoarsePipeline`, which needs less time and knows neither prefixes nor other policies."""
+    num_users: int = 0
+    """Users who each send the next request after an answer, whatever the times of arrivals; 0: arrivals count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,5 +92,11 @@ def run_groups(
             "a coarse simulation has no prefix cache", "leave out the shared prefixes, or simulate exactly"
         )
     simulation = ClusterSimulation(groups, options.routing, options.churn, has_prefixes=has_prefixes)
-    simulation.run(arrivals, progress)
+    if options.num_users:
+        [group] = groups
+        if options.is_coarse or not isinstance(group, LocalGroup):
+            raise UsageError("users are simulated exactly, in one process", "leave out --coarse and --processes")
+        simulation.run_closed(arrivals, options.num_users, group, progress)
+    else:
+        simulation.run(arrivals, progress)
     return make_report(simulation, options.limits)

@@ -8,6 +8,8 @@ from parallax_core.api import Estimate
 from parallax_core.api.cli import align
 from parallax_simulate.report import PERCENTILES, SimulationReport
 
+MOST_SHOWN = 5
+"""The most refused requests to name."""
 COLUMNS = ("mean", *(f"p{each}" for each in PERCENTILES))
 
 
@@ -25,6 +27,10 @@ def render_report(model: str, estimate: Estimate, report: SimulationReport) -> I
     )
     yield ""
     yield f"requests   {report.num_requests}: {report.num_finished} finished, {report.num_refused} refused"
+    if report.refused:
+        shown = (f"number {each['number']} at {each['at']:.4g} s" for each in report.refused[:MOST_SHOWN])
+        rest = f" and {report.num_refused - MOST_SHOWN} more" if report.num_refused > MOST_SHOWN else ""
+        yield f"refused    {', '.join(shown)}{rest}: too long for every pipeline, or too many waited already"
     if report.num_losses:
         yield f"losses     {report.num_losses}; {report.num_moved} requests went on on another pipeline"
     yield f"tokens     {report.tokens_per_s:.4g} per second; plan predicts {estimate.tokens_per_s:.4g} at full load"

@@ -44,9 +44,17 @@ def test_coarse_simulation_finishes_the_same_requests(folder: Path) -> None:
     assert coarse["ttft_s"]["p50"] == pytest.approx(exact["ttft_s"]["p50"], rel=0.05)
 
 
+def test_users_send_the_next_request_after_an_answer(folder: Path) -> None:
+    options = ("--users", "2", "--requests", "6", "--prompt", "64", "--output", "8", "--json")
+    report = json.loads(run(folder, *options).stdout)
+    assert (report["num_finished"], report["refused"]) == (6, [])
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
+        (("--users", "2", "--rate", "1"), "--users sends a request after each answer"),
+        (("--users", "2", "--coarse"), "--users sends a request after each answer"),
         (("--prompt", "x"), "--prompt is 'x'"),
         (("--trace", "none"), "cannot be read"),
         (("--slow", "nobody=2"), "there is no node 'nobody'"),
