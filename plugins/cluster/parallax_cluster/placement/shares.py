@@ -10,8 +10,10 @@ from parallax_cluster.placement.cost_model import PipelineCost
 from parallax_cluster.placement.pipeline import Pipeline
 from parallax_core.api import ServingGoal
 
-MOST_PORTIONS = 64
+PORTIONS = 64
 """Requests are shared out one by one, or in this number of portions if there are more."""
+PORTIONS_EACH = 2
+"""The portions for each pipeline, if those are more: with fewer, some would get none."""
 MOST_EXACT = 3000
 """Pipelines times requests squared up to which the best division is computed exactly."""
 GAIN = 1e-6
@@ -99,7 +101,7 @@ def _share_greedily(pipelines: Sequence[Pipeline], goal: ServingGoal) -> list[in
     """
     judge, concurrency = _judge_by(goal), goal.concurrency
     shares, left, total = [0] * len(pipelines), concurrency, 0.0
-    unit = max(1, concurrency // MOST_PORTIONS)
+    unit = max(1, concurrency // max(PORTIONS, PORTIONS_EACH * len(pipelines)))
     first = [(*pipeline.find_portion(0, unit, left), rank) for rank, pipeline in enumerate(pipelines)]
     gains = [(loss, rank, number) for loss, number, rank in first if number]
     heapify(gains)

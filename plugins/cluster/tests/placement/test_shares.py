@@ -38,6 +38,15 @@ def test_division_is_exact_up_to_a_bound_and_at_it(concurrency: int) -> None:
     assert not can_share_exactly(most + 1, concurrency)
 
 
+def test_each_of_many_pipelines_gets_its_part_of_many_requests() -> None:
+    goal = ServingGoal(concurrency=2000)
+    shares = share_requests(make_pipelines(goal, *[0] * 200, *[1] * 200), goal)
+    assert sum(shares) == 2000
+    assert min(shares[:200]) >= 1
+    total = sum(pipeline.value(each) for pipeline, each in zip(make_pipelines(goal, *[0] * 200), shares, strict=False))
+    assert total > sum(pipeline.value(1) for pipeline in make_pipelines(goal, *[0] * 200))
+
+
 def test_requests_go_where_they_add_most() -> None:
     goal = ServingGoal(concurrency=100)
     pipelines = make_pipelines(goal, 0, 1)
