@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from parallax_core.api import Answer, LayerRange, ParallaxError, StagePlan, Tens
 from parallax_core.testing.checks.chain import Chain
 from parallax_formats import group_tensors
 from parallax_sampling_torch.tensors import name_dtype
+from tests.support.checkpoints import save_family
 from tests.support.torch_backend import TorchBackend
 
 LAYERS, PROMPT = 3, (5, 9, 2, 7, 1, 30, 12)
@@ -144,6 +146,53 @@ def test_answers_are_those_of_the_floats(plain: Path, tmp_path: Path, method: st
     assert len({str(answer) for answer in wanted}) == len(PROMPT)
     assert score(coded, WHOLE) == wanted
     assert score(coded, LayerRange(0, 1), LayerRange(1, LAYERS)) == wanted
+
+
+PUBLISHED = {
+    "deepseek_v3": (r"_proj\.weight$", "weight_scale_inv", {}),
+    "deepseek_v4": (r"\.w([123]|q_a|q_b|kv|o_a|o_b)\.weight$", "scale", {"scale_fmt": "ue8m0"}),
+}
+"""By model type: the names of the matrices that are stored in few bits, the word of their scales, and settings."""
+
+
+def write_published(name: str, weight: torch.Tensor, word: str) -> Parts:
+    """Return a weight as DeepSeek publishes it: FP8 in blocks of 128 x 128, and experts of V4 in MXFP4."""
+    rows, inputs = weight.shape
+    if word == "scale" and ".experts." in name:
+        codes = draw_words(rows, inputs // 8).view(torch.int8)
+        return {"weight": codes, word: torch.full((rows, inputs // 32), 0.125).to(torch.float8_e8m0fnu)}
+    scale = torch.full((-(-rows // 128), -(-inputs // 128)), 2.0**-7)
+    kind = torch.float8_e8m0fnu if word == "scale" else torch.float32
+    return {"weight": (weight.float() * 128).to(torch.float8_e4m3fn), word: scale.to(kind)}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_deepseek_is_served_as_it_is_published(tmp_path: Path, kind: str) -> None:
+    pattern, word, more = PUBLISHED[kind]
+    folders = tmp_path / "coded", tmp_path / "floats"
+    save_family(kind, folders[0], hidden_size=160, intermediate_size=64, moe_intermediate_size=64)
+    tensors = {name: part for path in folders[0].glob("*.safetensors") for name, part in load_file(path).items()}
+    config = json.loads((folders[0] / "config.json").read_text())
+    settings = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], **more}
+    shutil.rmtree(folders[0])
+    coded: dict[str, torch.Tensor] = {}
+    for name, weight in tensors.items():
+        is_coded = re.search(pattern, name) is not None
+        parts = write_published(name, weight, word) if is_coded else {"weight": weight}
+        coded |= {name.removesuffix("weight") + each if is_coded else name: part for each, part in parts.items()}
+    found = group_tensors(
+        {"quantization_config": settings}, {name: as_tensor(part) for name, part in coded.items() if part.ndim}
+    )
+    assert sum(".experts." in name for name in found) > len(found) // 2
+    floats = {name: torch.from_numpy(matrix.read(0, matrix.num_rows)) for name, matrix in found.items()}
+    for folder, written, said in zip(folders, (coded, {**tensors, **floats}), (settings, None), strict=True):
+        folder.mkdir()
+        save_file(written, folder / "model.safetensors", {"format": "pt"})
+        (folder / "config.json").write_text(json.dumps({**config, **({"quantization_config": said} if said else {})}))
+    layers = config["num_hidden_layers"]
+    wanted = score(folders[1], LayerRange(0, layers))
+    assert score(folders[0], LayerRange(0, layers)) == wanted
+    assert score(folders[0], LayerRange(0, 1), LayerRange(1, layers)) == wanted
 
 
 def test_weights_take_the_memory_of_what_they_are_kept_as(plain: Path, tmp_path: Path) -> None:

@@ -138,26 +138,29 @@ class PackedFloats(Matrix):
     """Bytes of two E2M1 numbers [out, in / 2], the first in the lower half, with a scale for each group of inputs.
 
     NVFP4 has scales in E4M3 for groups of 16 and one for all: compressed-tensors divides by ``weight_global_scale``,
-    ModelOpt multiplies by ``weight_scale_2``. MXFP4 has scales in E8M0 for groups of 32, stored as bytes.
+    ModelOpt multiplies by ``weight_scale_2``. MXFP4 has scales in E8M0 for groups of 32, stored as bytes;
+    DeepSeek-V4 calls them ``weight`` and ``scale``.
     """
 
     codes: str = "weight_packed"
+    scale: str = "weight_scale"
+    """The word of the scales."""
 
     def __post_init__(self) -> None:
-        self.parts.require_matrices("numbers of 4 bits with scales", self.codes, "weight_scale")
-        packed, scales = map(self.parts.shape, (self.codes, "weight_scale"))
-        kinds = {self.parts.tensors[word].dtype for word in (self.codes, "weight_scale")}
+        self.parts.require_matrices("numbers of 4 bits with scales", self.codes, self.scale)
+        packed, scales = map(self.parts.shape, (self.codes, self.scale))
+        codes, sizes = (self.parts.tensors[word].dtype for word in (self.codes, self.scale))
         fits = len(packed) == len(scales) == MATRIX and packed[0] == scales[0]
-        fits = fits and packed[1] * PER_BYTE % scales[1] == 0 and kinds <= {"uint8", "float8_e4m3fn", "float8_e8m0fnu"}
-        self.parts.require(fits and self.parts.tensors[self.codes].dtype == "uint8", "numbers of 4 bits with scales")
+        fits = fits and packed[1] * PER_BYTE % scales[1] == 0 and sizes in {"uint8", "float8_e4m3fn", "float8_e8m0fnu"}
+        self.parts.require(fits and codes in {"uint8", "int8"}, "numbers of 4 bits with scales")
         object.__setattr__(self, "shape", (packed[0], packed[1] * PER_BYTE))
 
     def read(self, start: int, stop: int) -> Floats:
         """See `Matrix.read`."""
-        scales = self.parts.tensors["weight_scale"]
+        scales = self.parts.tensors[self.scale]
         table = E4M3 if scales.dtype == "float8_e4m3fn" else E8M0
         sizes = self._size_all(table[view_array(scales)[start:stop]])
-        numbers = E2M1[split_nibbles(self.parts.view(self.codes)[start:stop])]
+        numbers = E2M1[split_nibbles(self.parts.view(self.codes)[start:stop].view(np.uint8))]
         return (numbers.reshape(*sizes.shape, -1) * sizes[..., None]).reshape(len(numbers), -1)
 
     def _size_all(self, sizes: Floats) -> Floats:

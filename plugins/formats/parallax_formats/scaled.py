@@ -1,7 +1,7 @@
 """Weights of 8 bits with scales: FP8 as a whole, by rows or in blocks, and int8 by rows or groups.
 
-Sources: the checkpoints of DeepSeek-V3 (blocks of 128 x 128, ``weight_scale_inv``), and compressed-tensors
-(``float-quantized``, ``int-quantized``, ``naive-quantized``). Both scales multiply the codes.
+Sources: the checkpoints of DeepSeek-V3 (blocks of 128 x 128, ``weight_scale_inv``) and V4 (``scale``, in E8M0), and
+compressed-tensors (``float-quantized``, ``int-quantized``, ``naive-quantized``). Both scales multiply the codes.
 """
 
 from __future__ import annotations
@@ -87,5 +87,5 @@ def read_scaled(parts: Parts, block: tuple[int, int] = (0, 0)) -> Scaled:
     Raises:
         ParallaxError: if its tensors do not fit each other.
     """
-    scale = "weight_scale_inv" if "weight_scale_inv" in parts.tensors else "weight_scale"
+    scale = next((word for word in ("weight_scale_inv", "scale") if word in parts.tensors), "weight_scale")
     return Scaled(parts, scale, block)

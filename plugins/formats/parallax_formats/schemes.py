@@ -128,7 +128,19 @@ SCALED = Format(
 )
 GLOBAL = frozenset(["weight_global_scale", "weight_scale_2"])
 FORMATS: dict[str, tuple[Format, ...]] = {
-    "fp8": (SCALED,),
+    "fp8": (
+        SCALED,
+        Format(
+            "FP8 as in DeepSeek-V4", "weight", frozenset(["scale"]), _read_block, dtypes=frozenset(["float8_e4m3fn"])
+        ),
+        Format(
+            "MXFP4 as in DeepSeek-V4",
+            "weight",
+            frozenset(["scale"]),
+            lambda parts, _: PackedFloats(parts, "weight", "scale"),
+            dtypes=frozenset(["int8"]),
+        ),
+    ),
     "fbgemm_fp8": (SCALED,),
     "awq": (Format("AWQ", "qweight", frozenset(["qzeros", "scales"]), _read_awq),),
     "gptq": (Format("GPTQ", "qweight", frozenset(["qzeros", "scales"]), _read_gptq, may_have=frozenset(["g_idx"])),),

@@ -16,6 +16,7 @@ from compressed_tensors.compressors import (
     PackedQuantizationCompressor,
 )
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from parallax_core.api import ParallaxError, Tensor
 from parallax_formats import group_tensors
@@ -123,6 +124,19 @@ def test_exponents_may_be_scales() -> None:
     config = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [32, 128]}}
     found = read_all(config, {"weight": codes, "weight_scale_inv": scales.to(torch.float8_e8m0fnu)})
     assert torch.equal(found, read_all(config, {"weight": codes, "weight_scale_inv": scales}))
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8])
+def test_weights_of_deepseek_v4_are_those_of_transformers(kind: torch.dtype) -> None:
+    source = torch.Generator().manual_seed(5)
+    columns, blocks = (INPUTS, (2, 3)) if kind.is_floating_point else (INPUTS // 2, (ROWS, INPUTS // 32))
+    codes = torch.randint(0, 127, (ROWS, columns), generator=source, dtype=torch.uint8)
+    codes |= torch.randint(0, 2, codes.shape, generator=source, dtype=torch.uint8) << 7
+    scales = torch.randint(118, 128, blocks, generator=source, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    codes[codes & 127 == 127] = 0  # not a number
+    settings = {"quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [20, 64]}
+    found = read_all({"quantization_config": settings}, {"weight": codes.view(kind), "scale": scales})
+    assert torch.equal(found, Fp8Dequantize(None)._dequantize_one(codes.view(kind), scales, torch.float32))
 
 
 def test_nvfp4() -> None:
