@@ -1,0 +1,67 @@
+"""Predictions for devices of the table, beside speeds that others have published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from parallax_cluster.placement.demand import measure_demand
+from parallax_cluster.placement.estimate import PlacementEstimator
+from parallax_cluster.placement.nodes_file import read_cluster
+from parallax_core.contracts.model import LayerShape, ModelShape
+from parallax_core.contracts.placement import PlacedStage, Placement, PlacementProblem, ServingGoal
+from parallax_core.contracts.stage import LayerRange
+
+DATA = json.loads((Path(__file__).parents[4] / "benchmarks/data/published-speeds.json").read_text(encoding="utf-8"))
+ROWS: list[dict[str, Any]] = DATA["rows"]
+NEAR, FAR = 1.15, 1.5
+"""How many times off half of the predictions may be, and any."""
+
+
+def make_shape(hidden: int, mlp: int, heads: int, layers: int) -> ModelShape:
+    """Return the shape of a Llama 3."""
+    kv_width, vocab = 2 * 8 * 128, 128_256
+    weights = 2 * hidden * hidden + hidden * kv_width + 3 * hidden * mlp
+    layer = LayerShape(kind="full", weights=weights, active_weights=weights, kv_width=kv_width)
+    return ModelShape(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        context_length=8192,
+        num_heads=heads,
+        num_kv_heads=8,
+        head_dim=128,
+        layers=(layer,) * layers,
+        before_weights=vocab * hidden,
+        after_weights=vocab * hidden,
+        is_tied=False,
+    )
+
+
+def predict(row: dict[str, Any]) -> float:
+    """Return the tokens per second of one request after its first token."""
+    gpus, shape = row.get("gpus", 1), make_shape(**DATA["models"][row["model"]])
+    cluster = read_cluster({"nodes": [{"name": "a", "device": row["device"], "gpus": gpus}]})
+    goal = ServingGoal(concurrency=1, prompt_tokens=512, output_tokens=512)
+    problem = PlacementProblem(cluster=cluster, model=measure_demand(shape, row["bits"] / 8), goal=goal)
+    part = len(shape.layers) // gpus
+    stages = tuple(
+        PlacedStage(node.name, LayerRange(rank * part, (rank + 1) * part)) for rank, node in enumerate(cluster.nodes)
+    )
+    return 1 / PlacementEstimator(problem).estimate(Placement((stages,))).token_s
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['device']}-{row['model']}-{row['bits']}")
+def test_prediction_is_near_what_was_published(row: dict[str, Any]) -> None:
+    assert row["source"] in DATA["sources"]
+    assert 1 / FAR < predict(row) / row["tokens_per_s"] < FAR
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_most_are_nearer(half: int) -> None:
+    ratios = [predict(row) / row["tokens_per_s"] for row in ROWS[half::2]]
+    assert median(max(ratio, 1 / ratio) for ratio in ratios) < NEAR
+    assert 1 / NEAR < median(ratios) < NEAR
