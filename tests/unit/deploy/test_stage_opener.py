@@ -164,3 +164,13 @@ def test_backend_the_head_wants_and_the_node_lacks_is_named(site: Site) -> None:
     del site
     with pytest.raises(ParallaxError, match="this node has no backend 'mlx'"):
         StageOpener(PluginHost([]), [], None).open_stage(ASSIGN, silent)
+
+
+def test_best_backend_alone_is_imported_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = PluginRecord(name="toy", distribution="toy", version="1", module=__name__, state="loaded")
+    probe, loaded = Ref[Any](f"{__name__}:probe_cpu"), list[str]()
+    specs = [BackendSpec(name=name, summary="s", probe=probe, factory=Ref[Any](f"{name}:x")) for name in ("a", "b")]
+    monkeypatch.setattr(Offer, "load", lambda _, ref: loaded.append(str(ref)))
+    StageOpener(PluginHost([]), [Offer(spec, record) for spec in specs]).warm_up()
+    assert loaded == [str(specs[0].factory)]
+    StageOpener(PluginHost([]), []).warm_up()

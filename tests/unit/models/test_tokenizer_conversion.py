@@ -11,7 +11,7 @@ from parallax_core.base.errors import ParallaxError
 from parallax_core.checkpoint.tokenizer_converters import FoundConverter
 from parallax_core.models import tokenizer_conversion
 from parallax_core.models.tokenizer import ModelTokenizer
-from parallax_core.models.tokenizer_conversion import find_tokenizer_file
+from parallax_core.models.tokenizer_conversion import convert_tokenizer, find_tokenizer_file
 from tests.unit.tinymodel import write_model
 
 
@@ -97,3 +97,14 @@ def test_cache_that_cannot_be_written_is_named(folder: Path, converter: Converte
     with pytest.raises(ParallaxError, match="cannot be converted") as caught:
         find_tokenizer_file(folder, {})
     assert "cache folder writable" in caught.value.hint
+
+
+@pytest.mark.parametrize("error", [ParallaxError("it has no vocabulary", "fetch it again"), PermissionError("no")])
+def test_error_with_a_reason_is_told_as_it_is(folder: Path, converter: Converter, error: Exception) -> None:
+    def refuse(*_: object) -> str:
+        raise error
+
+    converter.convert = refuse  # type: ignore[method-assign]
+    with pytest.raises(type(error)) as caught:
+        convert_tokenizer(folder / "tokenizer.tiny", FoundConverter("tokenizer.tiny", "test", converter), {})
+    assert caught.value is error

@@ -267,3 +267,28 @@ async def test_stop_ends_replicas_that_are_being_added() -> None:
     router.add(1, late)
     await asyncio.wait_for(router.stop(), 5)
     assert late.num_stopped == 1
+
+
+class FullEngine(FakeEngine):
+    """An engine that says whether it has room."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.is_full = name, True
+
+    def check_room(self) -> None:
+        if self.is_full:
+            raise Unavailable(f"{self.name} is full")
+
+
+async def test_room_is_refused_for_the_reason_of_the_first_replica_if_none_has_any() -> None:
+    engines = [FullEngine(name) for name in ("first", "second")]
+    router = Router(engines, LeastPendingTokens(), lambda: CONTEXT)
+    await router.start()
+    with pytest.raises(Unavailable, match="first is full"):
+        router.check_room()
+    engines[1].is_full = False
+    router.check_room()
+    await router.stop()
+    with pytest.raises(Unavailable):
+        router.check_room()

@@ -40,7 +40,7 @@ class SlowLink:
     """A link that takes 10 ms there and back, and 1 ms for each KiB, by a clock of its own."""
 
     peer: str = "far"
-    now: float = 0.0
+    now: float = 1000.0
     sent: list[Frame] = field(default_factory=list)
     answer: Message = field(default_factory=ProbeAnswer)
 
