@@ -129,7 +129,7 @@ class Chooser:
         self._failing = list_failing(notes.parent / "logs")
         durations = json.loads((folder / "tests/durations.json").read_text(encoding="utf-8"))
         self._seconds = {path: entry["seconds"] / entry["tests"] for path, entry in durations.items()}
-        self._totals = {path: entry["seconds"] for path, entry in durations.items()}
+        self._totals: dict[str, float] = {path: entry["seconds"] for path, entry in durations.items()}
         self._tests: defaultdict[str, set[str]] = defaultdict(set)
         for path in notes.iterdir():
             for line in path.read_text(encoding="utf-8").splitlines():

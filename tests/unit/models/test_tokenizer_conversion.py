@@ -101,7 +101,7 @@ def test_cache_that_cannot_be_written_is_named(folder: Path, converter: Converte
 
 @pytest.mark.parametrize("error", [ParallaxError("it has no vocabulary", "fetch it again"), PermissionError("no")])
 def test_error_with_a_reason_is_told_as_it_is(folder: Path, converter: Converter, error: Exception) -> None:
-    def refuse(*_: object) -> str:
+    def refuse(file: Path, settings: Mapping[str, Any]) -> str:
         raise error
 
     converter.convert = refuse  # type: ignore[method-assign]

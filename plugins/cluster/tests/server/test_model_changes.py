@@ -380,7 +380,7 @@ async def test_so_many_requests_wait_for_models_at_most() -> None:
     site.host.gates["other"] = gate
     load = site.models.load_on_demand
     assert load is not None
-    waiting = [asyncio.create_task(load(known)) for _ in range(256)]
+    waiting = [asyncio.ensure_future(load(known)) for _ in range(256)]
     await until(lambda: site.host.opened == ["other"])
     with pytest.raises(Overloaded, match="256 requests wait for models to be loaded"):
         await load(known)
