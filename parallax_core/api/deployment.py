@@ -28,10 +28,10 @@ from parallax_core.contracts.status import (
 )
 from parallax_core.deploy.node_transport import choose_listen, make_transport
 from parallax_core.models.adapters import ModelFamily, count_active, count_weights, find_family, find_spec
-from parallax_core.models.backends import find_backends, probe
+from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.stage_tensors import find_part, find_stored_layers
-from parallax_core.models.stages import check_model
+from parallax_core.models.stages import check_model, measure_loaded
 from parallax_core.node.policy.guard import PolicyGuard
 from parallax_core.node.policy.parse import read_policy
 from parallax_core.plugins.host import PluginHost
@@ -68,6 +68,7 @@ __all__ = [
     "StunPort",
     "WorkerSettings",
     "check_model",
+    "choose_backend",
     "choose_listen",
     "count_active",
     "count_weights",
@@ -77,6 +78,7 @@ __all__ = [
     "find_spec",
     "find_stored_layers",
     "make_transport",
+    "measure_loaded",
     "name_node",
     "probe",
     "read_policy",

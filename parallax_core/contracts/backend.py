@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from parallax_core.base.refs import Ref
 from parallax_core.contracts.device import DeviceBenchmark, DevicePlan, DType
 from parallax_core.contracts.engine_spec import EngineSpec
-from parallax_core.contracts.model import ModelShape
+from parallax_core.contracts.model import ModelShape, Part
 from parallax_core.contracts.progress import Progress, silent
 from parallax_core.contracts.stage import LayerRange, Stage
 
@@ -86,6 +86,31 @@ class ModelChecker(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedSize:
+    """The memory that a model takes as a backend loads it, in bytes; tables that stay in their files count for none."""
+
+    layers: tuple[int, ...]
+    """Of the weights of each layer."""
+    before: int
+    """Of the embeddings."""
+    after: int
+    """Of the final norm and the head, unless it is the embedding."""
+    is_tied: bool = False
+    """Whether the head is the embedding, which then the last layers need, too."""
+    value_bytes: int = 2
+    """Of a number of a sequence's keys, values and states, and of the hidden states."""
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Of all weights in other forms that the backend can load: by what one writes or chooses for it, in words."""
+
+    def weigh(self, layers: LayerRange | None = None) -> int:
+        """Return the bytes of the weights of a stage of some layers; None: of the whole model."""
+        start, stop = (layers.start, layers.stop) if layers else (0, len(self.layers))
+        is_last = stop == len(self.layers)
+        before = self.before if start == 0 or (self.is_tied and is_last) else 0
+        return before + sum(self.layers[start:stop]) + (self.after if is_last else 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Availability:
     """Whether this machine can run a backend."""
 
@@ -137,6 +162,9 @@ class BackendSpec:
     check: Ref[Callable[[StagePlan], bool]] | None = None
     """Tells by config.json whether the engine runs the layers of a plan, where it need not be installed; False: it
     cannot tell. Raises `Unsupported`, naming engine, family and reason. None: a `ModelChecker` tells, where it runs."""
+    size: Ref[Callable[[StagePlan, Callable[[str], Part | None]], LoadedSize]] | None = None
+    """Tells what a model takes as a plan loads it, by config.json, and by the headers of its files if all are here.
+    Called with a plan of the whole model, and what tells the part of a tensor (None: none). None: loaded as stored."""
     benchmark: Ref[Callable[[DevicePlan], DeviceBenchmark]] | None = None
     """Makes what measures a device. None: it cannot be measured with this backend; typical figures are used."""
     leases: bool = False

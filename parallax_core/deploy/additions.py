@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.config.serve import ServeSettings
+from parallax_core.contracts.backend import LoadedSize
 from parallax_core.contracts.deployment import Launch
 from parallax_core.contracts.joining import ListeningHead
 from parallax_core.contracts.transport import Transport, TransportSpec
@@ -35,8 +35,8 @@ class NodeAdmission(Protocol):
         """
 
 
-Balance = Callable[[RemoteExecutor, LayerCosts], Executor]
-"""Returns an executor that moves layers between stages, by the costs of the layers."""
+Balance = Callable[[RemoteExecutor, Mapping[str, Any], LoadedSize | None], Executor]
+"""Returns an executor that moves layers between stages: of the model of a config.json, by what it takes, if known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,6 +27,7 @@ from parallax_core.deploy.stage_options import StageOptions, collect_advice, rea
 from parallax_core.engine.limits import Limits
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.generation_config import check_choice
+from parallax_core.models.layer_fetch import LayerFetcher
 from parallax_core.models.output_parser import check_parser, find_parser
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_core.node.membership.registry import NodeRegistry
@@ -119,9 +120,11 @@ class FixedPlan:
             ParallaxError: if the model cannot be found, fetched or split as asked.
         """
         settings, catalog = self.settings, Catalog(self.plugins)
-        # Stages in processes of their own fetch their layers themselves.
-        fetch = catalog.fetch_without_weights if self.stages.uses_workers else catalog.fetch
-        folder = fetch(settings.model, progress)
+        if self.stages.uses_workers:  # these fetch their layers themselves
+            folder = catalog.fetch_without_weights(settings.model, progress)
+        else:
+            check = self.stages.check_room(StagePlan(model=Path(), dtype=settings.dtype))
+            folder = LayerFetcher(self.plugins, catalog).fetch(settings.model, None, progress, check)
         config = read_object(folder.path / "config.json")
         offers, plan = self.stages.choose_offers(config), plan_stages(settings, folder, progress)
         text = ModelTokenizer(folder.path, settings.generation_config)

@@ -7,10 +7,9 @@ from typing import Any
 
 from parallax_core.base.errors import UsageError
 from parallax_core.checkpoint.config_reader import count_layers
-from parallax_core.cluster.placement.layer_cost import LayerCosts, count_bits, size_layers, weigh_layers
 from parallax_core.cluster.placement.parallel import ParallelConfig
 from parallax_core.contracts.border import check_cuts, find_illegal, list_borders
-from parallax_core.contracts.device import DType
+from parallax_core.contracts.model import ModelShape
 from parallax_core.models.adapters import find_family
 from parallax_core.plugins.host import PluginHost
 
@@ -18,8 +17,7 @@ from parallax_core.plugins.host import PluginHost
 def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: Mapping[str, Any]) -> ParallelConfig:
     """Return ``parallel`` with the layers of each stage, for the model of ``config``, its config.json.
 
-    Every stage gets about the same cost, see `layer_cost.weigh_layers`; all layers cost the same if no adapter knows
-    the model.
+    Every stage gets about the same cost, see `weigh_layers`; all layers cost the same if no adapter knows the model.
 
     Raises:
         UsageError: if there are fewer layers than stages, or the given layers are not the model's.
@@ -29,7 +27,9 @@ def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: Mapping[
         return parallel
     family = find_family(plugins, config)
     if family is None:
-        return parallel.with_layers(_count_layers(config))
+        if (count := count_layers(config)) is None:
+            raise UsageError("config.json does not say how many layers the model has", "give the stages their --layers")
+        return parallel.with_layers(count)
     shape = family.adapter.read_shape(config)
     illegal = find_illegal(list_borders(shape))
     placed = parallel.with_layers(len(shape.layers), weigh_layers(shape), illegal)
@@ -38,23 +38,8 @@ def place_layers(parallel: ParallelConfig, plugins: PluginHost, config: Mapping[
     return placed
 
 
-def cost_layers(plugins: PluginHost, config: Mapping[str, Any], dtype: DType) -> LayerCosts:
-    """Return the cost of each layer; all sizes are 0 if no adapter knows the model.
-
-    Raises:
-        UsageError: if config.json does not say how many layers there are.
-    """
-    family = find_family(plugins, config)
-    if family is None:
-        count = _count_layers(config)
-        return LayerCosts((1,) * count, (0,) * count)
-    shape = family.adapter.read_shape(config)
-    illegal = find_illegal(list_borders(shape))
-    return LayerCosts(weigh_layers(shape), size_layers(shape, count_bits(config, dtype)), illegal)
-
-
-def _count_layers(config: Mapping[str, Any]) -> int:
-    count = count_layers(config)
-    if count is None:
-        raise UsageError("config.json does not say how many layers the model has", "give the stages their --layers")
-    return count
+def weigh_layers(shape: ModelShape) -> tuple[int, ...]:
+    """Return the number of parameters used for a token in each layer; the last layer's includes the output head."""
+    weights = [layer.active_weights for layer in shape.layers]
+    weights[-1] += shape.before_weights if shape.is_tied else shape.after_weights
+    return tuple(weights)

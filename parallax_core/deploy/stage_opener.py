@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parallax_core.base.errors import ParallaxError, UsageError
@@ -22,7 +22,7 @@ from parallax_core.models.backends import choose_backend, find_backends, probe
 from parallax_core.models.catalog import Catalog
 from parallax_core.models.layer_fetch import LayerFetcher
 from parallax_core.models.stage_tensors import check_present, choose_tensors
-from parallax_core.models.stages import open_stage
+from parallax_core.models.stages import RoomCheck, open_stage
 from parallax_core.node.worker.allowed_models import ANYTHING, AllowedModels
 from parallax_core.plugins.host import PluginHost
 from parallax_core.plugins.registry import Offer
@@ -98,14 +98,13 @@ class StageOpener:
         """
         start, stop = (assign.holds_start, assign.holds_stop) if assign.memory_share else (assign.start, assign.stop)
         layers = LayerRange(start, stop) if stop else None
-        offer, folder = self._find(assign.model, assign.backend, layers, progress)
-        plan = StagePlan(
+        draft = StagePlan(model=Path(), layers=layers, dtype=assign.dtype, device=assign.device)
+        offer, folder = self._find(assign.model, assign.backend, draft, progress)
+        plan = replace(
+            draft,
             model=folder.path,
             listed_weights=folder.listed_weights,
-            layers=layers,
             leased=assign.memory_share > 0,
-            dtype=assign.dtype,
-            device=assign.device,
             memory_fraction=self._limit_share(assign.memory_fraction),
             max_batch_tokens=assign.max_batch_tokens,
             max_running=assign.max_running,
@@ -120,7 +119,7 @@ class StageOpener:
             raise ParallaxError(
                 message, "start the node without --max-context, and limit the engine by its own options"
             )
-        offer, folder = self._find(model, backend, None, progress)
+        offer, folder = self._find(model, backend, StagePlan(model=Path()), progress)
         missing = find_missing(folder.path)
         if missing and (tensors := choose_tensors(self._plugins, read_config(folder.path), None)):
             check_present(folder.path, tensors, missing)
@@ -135,9 +134,10 @@ class StageOpener:
         )
 
     def _find(
-        self, model: str, backend: str, layers: LayerRange | None, progress: Progress
+        self, model: str, backend: str, draft: StagePlan, progress: Progress
     ) -> tuple[Offer[BackendSpec], ModelFolder]:
-        """Return the backend for a model, and the folder with at least some of its layers; None: with all."""
+        """Return the backend for a model, and the folder with at least the layers of a plan without its folder."""
+        layers = draft.layers
         if self._fault is not None:
             raise self._fault
         if self.fixed is not None and layers != self.fixed.layers:
@@ -152,7 +152,8 @@ class StageOpener:
             model = self.fixed.model
         else:
             self._allowance.check(model)
-        folder = self._fetcher.fetch(model, layers, progress)
+        check = RoomCheck(self._plugins, offers, draft, self.find_memory())
+        folder = self._fetcher.fetch(model, layers, progress, check)
         return choose_backend(self._plugins, offers, read_config(folder.path)), folder
 
     def _limit_share(self, fraction: float) -> float:

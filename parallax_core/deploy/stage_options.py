@@ -11,11 +11,11 @@ from typing import Any
 
 from parallax_core.base.errors import UsageError
 from parallax_core.base.files import read_object
+from parallax_core.base.machine import Machine
 from parallax_core.checkpoint.weights_version import state_weights
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.serve import ServeSettings
 from parallax_core.contracts.backend import BackendSpec, StagePlan
-from parallax_core.contracts.device import DType
 from parallax_core.contracts.transport import TransportSpec
 from parallax_core.deploy.additions import NOTHING, Additions
 from parallax_core.deploy.backend_options import BackendOptions, collect_options, read_backend_options
@@ -28,9 +28,10 @@ from parallax_core.deploy.executors import (
     make_registry,
 )
 from parallax_core.deploy.interpreter import find_own_pythons, read_pythons
-from parallax_core.deploy.layer_weights import cost_layers, place_layers
+from parallax_core.deploy.layer_weights import place_layers
 from parallax_core.deploy.replicas import STAGE, ReplicaKind, WholeReplicas, find_kind
 from parallax_core.models.backends import choose_backend, find_backends, probe
+from parallax_core.models.stages import RoomCheck, measure_loaded
 from parallax_core.node.executor.base import Executor
 from parallax_core.node.executor.remote import RemoteExecutor
 from parallax_core.node.executor.weights_check import WeightsCheck
@@ -124,6 +125,12 @@ class StageOptions:
         """Return the layers of each stage; see `deploy.layer_weights.place_layers`."""
         return place_layers(self.parallel, self.plugins, config)
 
+    def check_room(self, plan: StagePlan) -> RoomCheck:
+        """Return the check of whether a model fits into the memory of this machine; see `RoomCheck`."""
+        offers = self.offers.get(self.backends[0], ())
+        is_here = all(probe(offer).device.startswith("cpu") for offer in offers)
+        return RoomCheck(self.plugins, offers, plan, (Machine().free_memory() or 0) if is_here else 0)
+
     def choose_offers(self, config: dict[str, Any]) -> Offers:
         """Return the backend of each stage for the model of ``config``; None: one of another environment or machine."""
         return tuple(self._choose(name, config) for name in self.backends)
@@ -185,18 +192,22 @@ class StageOptions:
             heartbeat_s=min(1.0, self.peer_timeout / 2),
             min_peer_timeout=settings.min_peer_timeout,
             weights=weights,
-            balance=self._make_balance(config, plan.dtype),
+            balance=self._make_balance(config, offers, plan),
             spares=SparePool(settings.spares, registry, supervisor, weights) if settings.spares else None,
         )
         return WholeReplicas(kind=self.kind, workers=stages) if self.kind else stages
 
-    def _make_balance(self, config: dict[str, Any], dtype: DType) -> Callable[[RemoteExecutor], Executor] | None:
+    def _make_balance(
+        self, config: dict[str, Any], offers: Offers, plan: StagePlan
+    ) -> Callable[[RemoteExecutor], Executor] | None:
         """Return what balances layers by measurement, if they are to be."""
         balance = self.added.balance
         if balance is None or not self._is_uneven():
             return None
-        costs = cost_layers(self.plugins, config, dtype)
-        return lambda executor: balance(executor, costs)
+        known = next(filter(None, offers), None)
+        offer = known or max(self.plugins.backends().offers, key=lambda offer: offer.spec.rank, default=None)
+        size = measure_loaded(self.plugins, offer, plan) if offer else None
+        return lambda executor: balance(executor, config, size)
 
     def _make_launcher(self, registry: NodeRegistry, private: Path, backends: tuple[str, ...]) -> WorkerLauncher:
         forwarded = collect_options(self.plugins, self.pythons, self.given)

@@ -22,6 +22,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             rank=50,
             remedy="reinstall it: pip install --force-reinstall parallax-backend-mlx",
             options=OPTIONS,
+            size=Ref("parallax_backend_mlx.sizes:measure_size"),
             benchmark=Ref("parallax_backend_mlx.benchmark:MlxBenchmark"),
             leases=True,
         )

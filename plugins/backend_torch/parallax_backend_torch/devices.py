@@ -13,12 +13,12 @@ from parallax_backend_torch.device_kernels import DEVICE_KERNELS
 from parallax_backend_torch.gpu_claim import GpuClaim, claim_gpu
 from parallax_backend_torch.kernels.ggml import LAYOUTS
 from parallax_backend_torch.kernels.library import choose_kernels, describe_kernels, find_library, set_threads
-from parallax_backend_torch.kernels.rows import WeightKind
-from parallax_backend_torch.layer_factory import KIND_BYTES, LayerFactory
+from parallax_backend_torch.layer_factory import LayerFactory
 from parallax_backend_torch.settings import TorchSettings
+from parallax_backend_torch.sizes import KIND_BYTES, choose_kind
 from parallax_backend_torch.tensor_file import TensorFile
 from parallax_core.api import Machine, StagePlan, Tensor, Unsupported, check_device
-from parallax_sampling_torch.tensors import DTYPES
+from parallax_sampling_torch.tensors import DTYPES, name_dtype
 
 CPU_DTYPES = ("float32", "bfloat16")
 CUDA_DTYPES = ("float32", "float16", "bfloat16")
@@ -83,7 +83,13 @@ def choose_factory(
         return LayerFactory(
             device,
             torch.float32,
-            _choose_kind(plan, settings, stored, has_codes=has_codes),
+            choose_kind(
+                plan.dtype,
+                settings.weights,
+                name_dtype(stored),
+                has_codes=has_codes,
+                has_kernels=find_library() is not None,
+            ),
             _choose_kept(settings, narrow=narrow),
             keeps_blocks=settings.weights == "auto",
             narrow=narrow,
@@ -164,15 +170,6 @@ def _choose_kept(settings: TorchSettings, *, narrow: bool) -> torch.dtype:
     if settings.kv_cache_dtype == "int8":
         return torch.int8
     return torch.bfloat16 if narrow else torch.float32
-
-
-def _choose_kind(plan: StagePlan, settings: TorchSettings, stored: torch.dtype, *, has_codes: bool) -> WeightKind:
-    """Return the form of matrices in memory. Weights stored in bfloat16 stay so: that is exact, and is read faster."""
-    if settings.weights != "auto":
-        return settings.weights
-    is_exact = stored == torch.bfloat16 and not (has_codes and plan.dtype == "float32")
-    is_short = is_exact and find_library() is not None
-    return "bfloat16" if plan.dtype == "bfloat16" or is_short else "float32"
 
 
 def _choose_bytes(file: TensorFile, name: str, factory: LayerFactory) -> float:

@@ -14,12 +14,12 @@ from parallax_backend_torch.kernels.linear import Gate, Packed, pack_rows
 from parallax_backend_torch.kernels.quantize import Quantized
 from parallax_backend_torch.kernels.rows import Rows, WeightKind
 from parallax_backend_torch.product_tiles import fits
+from parallax_backend_torch.sizes import KIND_BYTES
 
 if TYPE_CHECKING:
     from parallax_backend_torch.adapters import AdapterTable
     from parallax_backend_torch.triton_products import Product
 
-KIND_BYTES: dict[WeightKind, float] = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0625, "int4": 0.625}
 Purpose = Literal["layer", "attention", "ends", "router"]
 FINE: frozenset[Purpose] = frozenset(["attention", "ends"])
 """The purposes of matrices that keep at least 8 bits: few, and most sensitive to rounding."""

@@ -24,6 +24,7 @@ def parallax_register_backends() -> Iterable[BackendSpec]:
             rank=40 if sys.platform == "darwin" else 60,  # on a Mac, MLX has the GPU
             remedy="reinstall it: pip install --force-reinstall parallax-backend-torch",
             options=OPTIONS,
+            size=Ref("parallax_backend_torch.sizes:measure_size"),
             benchmark=Ref("parallax_backend_torch.benchmark:TorchBenchmark"),
             leases=True,
         )

@@ -5,88 +5,22 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-import mlx.core as mx
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from parallax_core.api import Answer, LayerRange, ParallaxError, StagePlan, Tensor, Unsupported
+from parallax_core.api import Answer, LayerRange, ParallaxError, StagePlan, Unsupported
 from parallax_core.testing.checks.chain import Chain
 from parallax_formats import group_tensors
-from parallax_sampling_torch.tensors import name_dtype
 from tests.support.checkpoints import save_family
+from tests.support.quantised import FORMATS, Parts, as_tensor, draw_words, write_pair
 from tests.support.torch_backend import TorchBackend
 
 LAYERS, PROMPT = 3, (5, 9, 2, 7, 1, 30, 12)
 WHOLE = LayerRange(0, LAYERS)
-Parts = Mapping[str, torch.Tensor]
-
-
-def to_torch(array: mx.array) -> torch.Tensor:
-    return torch.from_numpy(np.array(array.view(mx.uint32) if array.dtype == mx.uint32 else array))
-
-
-def write_mlx(weight: torch.Tensor) -> Parts:
-    found = mx.quantize(mx.array(weight.float().numpy()), 32, 4)
-    return dict(zip(("weight", "scales", "biases"), map(to_torch, found), strict=True))
-
-
-def write_fp8(weight: torch.Tensor) -> Parts:
-    scale = torch.full((-(-weight.shape[0] // 32), -(-weight.shape[1] // 32)), 0.01)
-    return {"weight": (weight.float() / 0.01).to(torch.float8_e4m3fn), "weight_scale_inv": scale}
-
-
-def draw_words(*shape: int) -> torch.Tensor:
-    return torch.randint(-(2**31), 2**31, shape, generator=torch.Generator().manual_seed(7)).int()
-
-
-def write_awq(weight: torch.Tensor) -> Parts:
-    rows, inputs = weight.shape
-    scales = torch.rand(inputs // 32, rows, generator=torch.Generator().manual_seed(8)) * 0.02
-    return {
-        "qweight": draw_words(inputs, rows // 8),
-        "qzeros": draw_words(inputs // 32, rows // 8),
-        "scales": scales.half(),
-    }
-
-
-def write_gptq(weight: torch.Tensor) -> Parts:
-    rows, inputs = weight.shape
-    order = torch.randperm(inputs, generator=torch.Generator().manual_seed(9)).int() // 32
-    scales = torch.rand(inputs // 32, rows, generator=torch.Generator().manual_seed(8)) * 0.02
-    words = {"qweight": draw_words(inputs // 8, rows), "qzeros": draw_words(inputs // 32, rows // 8)}
-    return {**words, "scales": scales.half(), "g_idx": order}
-
-
-def write_packed(weight: torch.Tensor) -> Parts:
-    rows, inputs = weight.shape
-    scales = torch.rand(rows, inputs // 32, generator=torch.Generator().manual_seed(8)) * 0.02
-    shape = torch.tensor([rows, inputs])
-    return {"weight_packed": draw_words(rows, inputs // 8), "weight_scale": scales.bfloat16(), "weight_shape": shape}
-
-
-Writer = Callable[[torch.Tensor], Parts]
-FORMATS: dict[str, tuple[Writer, dict[str, Any]]] = {
-    "mlx": (write_mlx, {"quantization": {"group_size": 32, "bits": 4}}),
-    "fp8": (write_fp8, {"quantization_config": {"quant_method": "fp8", "weight_block_size": [32, 32]}}),
-    "awq": (write_awq, {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32}}),
-    "gptq": (write_gptq, {"quantization_config": {"quant_method": "gptq", "bits": 4, "desc_act": True}}),
-    "compressed-tensors": (
-        write_packed,
-        {
-            "quantization_config": {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32}}},
-            }
-        },
-    ),
-}
 
 
 @pytest.fixture(scope="module")
@@ -104,32 +38,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
-
-
-def as_tensor(found: torch.Tensor) -> Tensor:
-    return Tensor(name_dtype(found.dtype), tuple(found.shape), bytes(found.contiguous().view(torch.uint8).numpy()))
-
-
-def write_pair(plain: Path, root: Path, method: str) -> tuple[Path, Path]:
-    """Write a model in a format, and as the floats that it stands for."""
-    writer, settings = FORMATS[method]
-    tensors = load_file(plain / "model.safetensors")
-    coded: dict[str, torch.Tensor] = {}
-    for name, weight in tensors.items():
-        stem = name.removesuffix(".weight")
-        coded |= (
-            {f"{stem}.{word}": part for word, part in writer(weight).items()} if "_proj" in name else {name: weight}
-        )
-    found = group_tensors(settings, {name: as_tensor(part) for name, part in coded.items() if "_proj" in name})
-    floats = {name: torch.from_numpy(matrix.read(0, matrix.num_rows)) for name, matrix in found.items()}
-    assert len(floats) == 7 * LAYERS
-    folders = root / "coded", root / "floats"
-    for folder, written, more in zip(folders, (coded, {**tensors, **floats}), (settings, {}), strict=True):
-        shutil.copytree(plain, folder)
-        save_file(written, folder / "model.safetensors")
-        config = json.loads((plain / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, **more}))
-    return folders
 
 
 def score(folder: Path, *ranges: LayerRange) -> list[Answer]:

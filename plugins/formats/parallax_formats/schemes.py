@@ -43,11 +43,13 @@ class Format:
     """Words of tensors of which it has at least one."""
     dtypes: frozenset[str] = frozenset()
     """The dtypes that its numbers may have; empty: any."""
+    bits: Callable[[str, Settings], int] = lambda _stem, _settings: 8
+    """Returns the bits of a code of the layer of a name, as far as config.json tells."""
 
-    def takes(self, words: Mapping[str, Tensor]) -> bool:
-        """Return whether the tensors of a layer are a weight in this format."""
+    def takes(self, words: Mapping[str, str]) -> bool:
+        """Return whether the tensors of a layer, the dtype of each by its word, are a weight in this format."""
         found = words.get(self.codes)
-        if found is None or not self.needs <= words.keys() or (self.dtypes and found.dtype not in self.dtypes):
+        if found is None or not self.needs <= words.keys() or (self.dtypes and found not in self.dtypes):
             return False
         return not self.needs_any or bool(self.needs_any & words.keys())
 
@@ -105,9 +107,19 @@ def _guess_bits(parts: Parts) -> int:
     return next((bits for bits in PACKED_BITS if -(-inputs * bits // 32) == words), 0)
 
 
+def _take_bits(settings: Settings, default: int = 4) -> int:
+    found = settings.get("bits", settings.get("num_bits"))
+    return found if type(found) is int and found > 0 else default
+
+
+def _find_own(stem: str, settings: Settings) -> Settings:
+    """Return the settings of mlx-lm for a layer: its own, and those of all others."""
+    told = settings.get(stem)
+    return {**settings, **told} if isinstance(told, Mapping) else settings
+
+
 def _read_mlx(parts: Parts, settings: Settings) -> Matrix:
-    told = settings.get(parts.stem)
-    own = {**settings, **told} if isinstance(told, Mapping) else settings
+    own = _find_own(parts.stem, settings)
     mode, group = own.get("mode") or "affine", own.get("group_size") or 64
     if mode in MX_MODES:
         return MicroScaled(parts, mode)
@@ -139,11 +151,21 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             frozenset(["scale"]),
             lambda parts, _: PackedFloats(parts, "weight", "scale"),
             dtypes=frozenset(["int8"]),
+            bits=lambda _stem, _settings: 4,
         ),
     ),
     "fbgemm_fp8": (SCALED,),
-    "awq": (Format("AWQ", "qweight", frozenset(["qzeros", "scales"]), _read_awq),),
-    "gptq": (Format("GPTQ", "qweight", frozenset(["qzeros", "scales"]), _read_gptq, may_have=frozenset(["g_idx"])),),
+    "awq": (Format("AWQ", "qweight", frozenset(["qzeros", "scales"]), _read_awq, bits=lambda _stem, _settings: 4),),
+    "gptq": (
+        Format(
+            "GPTQ",
+            "qweight",
+            frozenset(["qzeros", "scales"]),
+            _read_gptq,
+            may_have=frozenset(["g_idx"]),
+            bits=lambda _stem, settings: _take_bits(settings),
+        ),
+    ),
     "compressed-tensors": (
         SCALED,
         Format(
@@ -153,6 +175,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             _read_packed,
             may_have=frozenset(["weight_zero_point", "weight_g_idx"]),
             dtypes=frozenset(["int32"]),
+            bits=lambda _stem, settings: _take_bits(_find_group(settings)),
         ),
         Format(
             "packed floats",
@@ -161,6 +184,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             lambda parts, _: PackedFloats(parts),
             may_have=GLOBAL,
             dtypes=frozenset(["uint8"]),
+            bits=lambda _stem, _settings: 4,
         ),
     ),
     "modelopt": (
@@ -172,6 +196,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             lambda parts, _: PackedFloats(parts, "weight"),
             may_have=GLOBAL,
             dtypes=frozenset(["uint8"]),
+            bits=lambda _stem, _settings: 4,
         ),
     ),
     "mlx": (
@@ -182,6 +207,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             _read_mlx,
             may_have=frozenset(["biases"]),
             dtypes=frozenset(["uint32"]),
+            bits=lambda stem, settings: _take_bits(_find_own(stem, settings)),
         ),
     ),
 }
@@ -229,7 +255,8 @@ def group_tensors(config: Settings, tensors: Mapping[str, Tensor]) -> dict[str, 
         layers.setdefault(stem, {})[word] = tensor
     found = {}
     for stem, words in layers.items():
-        if (one := next((each for each in formats if each.takes(words)), None)) is not None:
+        dtypes = {word: tensor.dtype for word, tensor in words.items()}
+        if (one := next((each for each in formats if each.takes(dtypes)), None)) is not None:
             own = {word: tensor for word, tensor in words.items() if word in one.list_words()}
             found[f"{stem}.weight"] = one.read(Parts(stem, own), settings)
     _check_left(tensors, found)

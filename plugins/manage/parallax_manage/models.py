@@ -12,6 +12,8 @@ import typer
 from parallax_core.api import (
     Border,
     ModelShape,
+    ParallaxError,
+    StagePlan,
     StoredModel,
     UnknownName,
     Unsupported,
@@ -20,7 +22,14 @@ from parallax_core.api import (
     read_object,
 )
 from parallax_core.api.cli import PluginHost, make_display, new_app, print_table
-from parallax_core.api.deployment import Catalog, count_active, count_weights, find_family
+from parallax_core.api.deployment import (
+    Catalog,
+    count_active,
+    count_weights,
+    find_backends,
+    find_family,
+    measure_loaded,
+)
 from parallax_core.api.installation import (
     ModelTokenizer,
     PluginConflict,
@@ -123,6 +132,7 @@ def _describe(folder: Path, ref: str, size: str, host: PluginHost) -> list[tuple
         ("vocabulary", config.get("vocab_size", "not stated")),
         ("context", f"{config.get('max_position_embeddings', 'not stated')} tokens"),
         *_describe_family(host, config),
+        *_describe_loaded(host, folder),
         ("stored dtype", config.get("dtype") or config.get("torch_dtype") or "not stated"),
         ("chat template", "yes" if text.can_chat else "no"),
         ("default sampling", _describe_defaults(text.defaults)),
@@ -146,6 +156,17 @@ def _describe_family(host: PluginHost, config: dict[str, Any]) -> list[tuple[str
         ("memory", describe_memory(shape)),
         *describe_borders(list_borders(shape)),
     ]
+
+
+def _describe_loaded(host: PluginHost, folder: Path) -> list[tuple[str, object]]:
+    """Return the memory of the weights as each backend of this machine loads them."""
+    try:
+        offers = find_backends(host, None, "stage")
+        found = {offer.spec.name: measure_loaded(host, offer, StagePlan(model=folder)) for offer in offers}
+    except ParallaxError:
+        return []
+    told = ", ".join(f"{_megabytes(size.weigh())} by {name}" for name, size in found.items() if size)
+    return [("loaded", told)] if told else []
 
 
 def _describe_defaults(defaults: RequestDefaults) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import close_session
 
-from parallax_core.api import LayerRange, silent
+from parallax_core.api import LayerRange, ParallaxError, silent
 from parallax_core.builtin import plugin as builtin_plugin
 from parallax_core.checkpoint.reader import find_missing, find_names
 from parallax_core.models.catalog import Catalog
@@ -96,3 +96,17 @@ def test_complete_model_needs_no_adapter_and_no_network(hub: FakeHub, caplog: py
 def test_folder_of_the_user_is_taken_as_it_is(tmp_path: Path) -> None:
     whole = make_fetcher().fetch(MODEL, None, silent)
     assert make_fetcher().fetch(str(whole.path), LayerRange(1, 2), silent).path == whole.path.resolve()
+
+
+@pytest.mark.parametrize("layers", [None, LayerRange(0, 1)])
+def test_model_that_a_check_refuses_is_not_fetched(hub: FakeHub, layers: LayerRange | None) -> None:
+    seen: list[Path] = []
+
+    def refuse(folder: Path) -> None:
+        seen.append(folder)
+        raise ParallaxError("it does not fit", "buy memory")
+
+    with pytest.raises(ParallaxError, match="it does not fit"):
+        make_fetcher().fetch(f"hf:{MODEL}", layers, silent, refuse)
+    assert (seen[0] / "config.json").exists()
+    assert "model.safetensors" not in hub.fetched()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from parallax_core.api import (
     Availability,
     BackendSpec,
     LayerRange,
+    LoadedSize,
     ModelShape,
     ModelSpec,
     ParallaxError,
@@ -26,8 +27,8 @@ from parallax_core.api import (
 from parallax_core.base.errors import BrokenPlugin, UnknownName, UsageError
 from parallax_core.cluster.placement.parallel import ParallelConfig, parse_layers
 from parallax_core.config.config import Config
-from parallax_core.deploy.layer_weights import cost_layers, place_layers
-from parallax_core.models.stages import open_stage
+from parallax_core.deploy.layer_weights import place_layers
+from parallax_core.models.stages import RoomCheck, open_stage
 from parallax_core.plugins.discovery import PluginRecord
 from parallax_core.plugins.host import PluginHost
 from parallax_core.testing.holes import punch_holes
@@ -94,6 +95,13 @@ def make_host(
                 probe=Ref(f"{__name__}:probe"),
                 factory=Ref(f"{__name__}:Recording"),
                 options=Ref(f"{__name__}:Options"),
+            ),
+            BackendSpec(
+                name="sized",
+                summary="s",
+                probe=Ref(f"{__name__}:probe"),
+                factory=Ref(f"{__name__}:Recording"),
+                size=Ref(f"{__name__}:measure_tiny"),
             ),
             *(
                 BackendSpec(
@@ -192,6 +200,45 @@ def test_backend_that_ignores_leases_is_refused_and_its_stage_closed(tmp_path: P
     assert Ordinary.stages[-1].closed
 
 
+def measure_tiny(plan: StagePlan, find_part: Callable[[str], object]) -> LoadedSize:
+    assert plan.shape is not None
+    assert [find_part(name) for name in ("embedding", "layer.1.mix", "unheard")] == ["before", 1, None]
+    return LoadedSize(layers=(40,) * 3, before=20, after=10, is_tied=True, others={"int8": 75, "int4": 38})
+
+
+@pytest.mark.parametrize(
+    ("layers", "free", "fitting"),
+    [
+        (None, 149, "int8 needs 75 bytes; int4 needs 38 bytes"),
+        (None, 60, "int4 needs 38 bytes"),
+        (None, 20, "choose a smaller model"),
+        (LayerRange(2, 3), 69, "int8 needs 35 bytes; int4 needs 17 bytes"),
+        (LayerRange(1, 2), 40, ""),
+        (None, 150, ""),
+        (None, 0, ""),
+    ],
+)
+def test_model_that_does_not_fit_is_refused_with_the_forms_that_do(
+    tmp_path: Path, layers: LayerRange | None, free: int, fitting: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    host = make_host({})
+    offer = host.backends().get("sized")
+    check = RoomCheck(host, [offer], StagePlan(model=Path(), layers=layers), free)
+    if not fitting:
+        check(tmp_path)
+        return
+    with pytest.raises(ParallaxError, match=rf"needs \d+ bytes as sized loads it, and {free} bytes are free") as caught:
+        check(tmp_path)
+    assert caught.value.hint == fitting
+
+
+def test_backend_that_tells_no_size_refuses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    host = make_host({})
+    RoomCheck(host, [host.backends().get("plain")], StagePlan(model=Path()), 1)(tmp_path)
+
+
 class Sharing(TinyAdapter):
     """A family whose last layer reads the keys of the first."""
 
@@ -222,4 +269,3 @@ def test_layers_that_are_given_or_shared_out_keep_to_legal_cuts() -> None:
         place_layers(two, host, CONFIG)
     with pytest.raises(Unsupported, match="between layers 0 and 1: layer 2 reads the keys of layer 0"):
         place_layers(ParallelConfig(num_stages=2, layers=parse_layers("0-1,1-3")), host, CONFIG)
-    assert cost_layers(host, CONFIG, "float32").illegal == {1, 2}

@@ -86,6 +86,13 @@ def plan(
     active: Annotated[
         str | None, typer.Option(help="For --params: the parameters that a token meets.", metavar="N")
     ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Plan weights as this backend loads them.", metavar="NAME")
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(help="The device for --backend, such as cuda; by default its best here.", metavar="NAME"),
+    ] = "",
     placement: Annotated[str, typer.Option(help="The placement policy.", metavar="POLICY")] = "search",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     _devices: Annotated[
@@ -114,10 +121,8 @@ def plan(
         min_tokens_per_s=min_throughput,
     )
     cluster, host = _find_cluster(nodes, url), PluginHost.prepare()
-    policy, demand = (
-        make_placement(host, placement),
-        measure_model(host, model, weight_bits, guess_model(params, layers, active)),
-    )
+    loading, guessed = (backend, device) if backend else None, guess_model(params, layers, active)
+    policy, demand = make_placement(host, placement), measure_model(host, model, weight_bits, guessed, loading)
     problem = PlacementProblem(cluster=cluster, model=demand, goal=goal)
     plans = [_make_plan(policy, problem, "")]
     for change in what_if or ():

@@ -13,8 +13,9 @@ from parallax_cluster.placement.demand import measure_demand
 from parallax_cluster.placement.guessed_shape import guess_shape, read_count
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_cluster.placement.shortage import describe_shortage
-from parallax_core.api import ModelDemand, ModelShape, ParallaxError, PlacementProblem, UsageError
+from parallax_core.api import ModelDemand, ModelShape, ParallaxError, PlacementProblem, StagePlan, UsageError
 from parallax_core.api.cli import PluginHost, make_display
+from parallax_core.api.deployment import measure_loaded
 from parallax_core.api.node import divert_output
 
 
@@ -43,14 +44,35 @@ def guess_model(params: str | None, num_layers: int | None, active: str | None) 
 
 
 def measure_model(
-    host: PluginHost, model: str, weight_bits: float | None, guessed: ModelShape | None = None
+    host: PluginHost,
+    model: str,
+    weight_bits: float | None,
+    guessed: ModelShape | None = None,
+    loading: tuple[str, str] | None = None,
 ) -> ModelDemand:
-    """Return what a model takes, at ``weight_bits`` bits per weight; None: as stored, or 16 if its shape is guessed."""
+    """Return what a model takes, at ``weight_bits`` bits per weight; None: as it is loaded, else as stored.
+
+    Args:
+        host: offers adapters, sources and backends.
+        model: the name as the user writes it.
+        weight_bits: bits per weight.
+        guessed: the shape of a model of which only sizes are known; it has 16 bits per weight unless they are given.
+        loading: the names of the backend that loads the weights, and of its device; None: they are taken as stored.
+
+    Raises:
+        ParallaxError: if there is no such backend, or it does not tell what it loads.
+    """
     if guessed is not None:
         return measure_demand(guessed, (weight_bits or 16.0) / 8)
     with make_display() as display, divert_output():
         known = read_model(host, model, display)
-    return measure_demand(known.shape, weight_bits / 8 if weight_bits else measure_weight(known))
+        if weight_bits or loading is None:
+            return measure_demand(known.shape, weight_bits / 8 if weight_bits else measure_weight(known))
+        backend, device = loading
+        size = measure_loaded(host, host.backends().get(backend), StagePlan(model=known.folder, device=device))
+    if size is None:
+        raise ParallaxError(f"backend {backend!r} does not tell what it loads", "give --weight-bits")
+    return measure_demand(known.shape, size=size)
 
 
 def refuse_model(problem: PlacementProblem) -> ParallaxError:
@@ -59,4 +81,4 @@ def refuse_model(problem: PlacementProblem) -> ParallaxError:
         hint = "have them reach each other, directly or over a relay, or add a node"
         return ParallaxError(f"the model cannot be placed: {describe_unreachable(problem.cluster)}", hint)
     message = f"the model does not fit: {describe_shortage(problem)}"
-    return ParallaxError(message, "add nodes, or load fewer bits per weight (--weight-bits)")
+    return ParallaxError(message, "add nodes, or load fewer bits per weight (--weight-bits, --backend)")

@@ -18,7 +18,7 @@ from parallax_cluster.deploy.join_codes import find_method, get_method, try_code
 from parallax_cluster.deploy.joined_model import JoinedModel
 from parallax_cluster.deploy.recorder import look_at, recording
 from parallax_cluster.deploy.succession import ToldState, check_taken_over, followed, open_own_term
-from parallax_cluster.deploy.weight_size import ITEM_BYTES, measure_weight, read_model
+from parallax_cluster.deploy.weight_size import ITEM_BYTES, measure_weight, read_model, size_model
 from parallax_cluster.labels import ANYWHERE, LabelRules, is_label, read_labels
 from parallax_cluster.layer_plan import LayerPlanner
 from parallax_cluster.node.coordinator.coordinator import Describe
@@ -44,6 +44,7 @@ from parallax_core.api import (
     Progress,
     ServerRequest,
     ServingGoal,
+    StagePlan,
     TransportSpec,
     UsageError,
     silent,
@@ -260,7 +261,7 @@ class ClusterPlan:
             objective=settings.objective,
             memory_fraction=settings.memory_fraction,
         )
-        demand = measure_model(self.plugins, deployment.folder, settings.dtype)
+        demand = measure_model(self.plugins, deployment.folder, settings.dtype, settings.backend)
         rules = MoveRules(holds=settings.hold_moves)
         return LayerPlanner(
             policy=self.policy, model=demand, goal=goal, min_nodes=min_nodes, rules=rules, labels=self.labels
@@ -343,8 +344,8 @@ def read_rules(settings: RunSettings) -> LabelRules:
     return LabelRules(selector=read_labels(settings.node_selector, "node_selector"), spread_by=settings.spread_by)
 
 
-def measure_model(plugins: PluginHost, folder: Path, dtype: DType) -> ModelDemand:
-    """Return what the model in a folder takes in ``dtype``; ``auto``: as stored."""
+def measure_model(plugins: PluginHost, folder: Path, dtype: DType, backend: str | None = None) -> ModelDemand:
+    """Return what the model in a folder takes in ``dtype``, as a backend loads it; None: the best of this machine."""
     known = read_model(plugins, str(folder), silent)
-    size = ITEM_BYTES.get(dtype) or measure_weight(known)
-    return measure_demand(known.shape, size)
+    size = size_model(plugins, StagePlan(model=known.folder, dtype=dtype), backend)
+    return measure_demand(known.shape, ITEM_BYTES.get(dtype) or measure_weight(known), size=size)

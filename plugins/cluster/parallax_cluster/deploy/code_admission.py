@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from parallax_cluster.config.home import cluster_file
 from parallax_cluster.deploy.backup import hold_state
+from parallax_cluster.deploy.balance import balance_layers
 from parallax_cluster.deploy.discovery import being_found
 from parallax_cluster.deploy.join_codes import find_method, note_listening
 from parallax_cluster.deploy.network import telling_addresses
 from parallax_cluster.deploy.relays import make_relay
 from parallax_cluster.deploy.succession import adopt_machines
-from parallax_cluster.node.executor.rebalance import RebalancingExecutor
 from parallax_cluster.node.membership.code_store import CodeStore
 from parallax_cluster.node.membership.rendezvous import RendezvousServer
 from parallax_cluster.node.relay.directory import RelayDirectory
@@ -82,5 +83,6 @@ def plan(request: ServerRequest) -> FixedPlan:
     Layers move from slow stages to fast ones if the user has not assigned them.
     """
     assert isinstance(request, ServeRequest), "core made it"
-    additions = Additions(admission=CodeAdmission(), balance=RebalancingExecutor)
+
+    additions = Additions(admission=CodeAdmission(), balance=partial(balance_layers, request.plugins))
     return read_plan(request.settings, request.plugins, additions)

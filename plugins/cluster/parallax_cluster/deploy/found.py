@@ -48,7 +48,8 @@ class FoundNodes:
         settings = plan.deployment.settings
         self._plan = plan
         self._model = name_offered(Catalog(plan.plugins), settings.model)
-        self._planner = CoverPlanner(model=measure_model(plan.plugins, deployment.folder, settings.dtype))
+        demand = measure_model(plan.plugins, deployment.folder, settings.dtype, settings.backend)
+        self._planner = CoverPlanner(model=demand)
         self._pool = NodePool(deployment.stages.registry)
         describe = FixedProfiles(self._model).describe
         self.first = JoinedModel(deployment, self._planner, describe, MachineRooms(self._pool), maker)

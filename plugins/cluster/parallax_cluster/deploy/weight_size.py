@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parallax_core.api import ModelShape, Progress, Unsupported, read_config
-from parallax_core.api.deployment import Catalog, PluginHost, count_weights, find_family
+from parallax_core.api import LoadedSize, ModelShape, ParallaxError, Progress, StagePlan, Unsupported, read_config
+from parallax_core.api.deployment import (
+    Catalog,
+    PluginHost,
+    choose_backend,
+    count_weights,
+    find_backends,
+    find_family,
+    measure_loaded,
+)
 from parallax_models.check.weight_check import check_weights, read_total
 
 ITEM_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
@@ -51,6 +59,22 @@ def read_model(host: PluginHost, model: str, progress: Progress) -> KnownModel:
     shape = family.adapter.read_shape(config)
     check_weights(family, shape, folder)
     return KnownModel(folder, config, shape)
+
+
+def size_model(plugins: PluginHost, plan: StagePlan, backend: str | None) -> LoadedSize | None:
+    """Return what a model takes as a backend loads it; None: no backend tells.
+
+    Args:
+        plugins: offers the backends.
+        plan: of the whole model.
+        backend: its name, whether or not it runs here; None: the best of this machine for the model, if there is one.
+    """
+    try:
+        offer = plugins.backends().get(backend) if backend else None
+        offer = offer or choose_backend(plugins, find_backends(plugins, None, "stage"), read_config(plan.model))
+    except ParallaxError:  # nodes may have backends that this machine lacks
+        return None
+    return measure_loaded(plugins, offer, plan)
 
 
 def measure_weight(model: KnownModel) -> float:

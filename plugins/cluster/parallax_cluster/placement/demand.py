@@ -8,6 +8,7 @@ from parallax_core.api import (
     LayerDemand,
     LayerRange,
     LayerShape,
+    LoadedSize,
     ModelDemand,
     ModelShape,
     count_border_bytes,
@@ -18,19 +19,29 @@ FLOPS_PER_WEIGHT = 2
 """A multiplication and an addition for each weight and token (Kaplan et al., arXiv 2001.08361, section 2.1)."""
 
 
-def measure_demand(shape: ModelShape, weight_bytes: float = 2.0, value_bytes: int = 2) -> ModelDemand:
+def measure_demand(
+    shape: ModelShape, weight_bytes: float = 2.0, value_bytes: int = 2, size: LoadedSize | None = None
+) -> ModelDemand:
     """Return what a model takes.
 
     Args:
         shape: of the model, from its adapter.
         weight_bytes: bytes per weight as loaded; a fraction if the weights are quantized.
         value_bytes: bytes per value of the KV cache, the states and the hidden states.
+        size: what it takes as a backend loads it, in place of both; None: the backend does not tell.
     """
-    layers = [_measure_layer(layer, shape, weight_bytes, value_bytes) for layer in shape.layers]
-    embedding = round(shape.before_weights * weight_bytes)
+    items = [weight_bytes] * len(shape.layers)
+    embedding, after = round(shape.before_weights * weight_bytes), round(shape.after_weights * weight_bytes)
+    if size is not None:
+        embedding, after, value_bytes = size.before, size.after, size.value_bytes
+        items = [
+            total / max(layer.weights - layer.table_weights, 1)
+            for total, layer in zip(size.layers, shape.layers, strict=True)
+        ]
+    layers = [_measure_layer(layer, shape, item, value_bytes) for layer, item in zip(shape.layers, items, strict=True)]
     layers[0] = dataclasses.replace(layers[0], weights=layers[0].weights + embedding)
     head_weights = shape.before_weights if shape.is_tied else shape.after_weights
-    head, last = round((shape.after_weights + shape.before_weights * shape.is_tied) * weight_bytes), layers[-1]
+    head, last = after + embedding * shape.is_tied, layers[-1]
     layers[-1] = dataclasses.replace(
         last, weights=last.weights + head, read=last.read + head, draw_flops=FLOPS_PER_WEIGHT * head_weights
     )

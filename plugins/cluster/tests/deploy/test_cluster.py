@@ -112,10 +112,21 @@ def test_code_is_not_shown_where_anybody_may_look(plugins: PluginHost) -> None:
     assert not make_plan(plugins, insecure=True).shows_code
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("auto", 2), ("float32", 4), ("bfloat16", 2)])
-def test_model_takes_what_its_dtype_takes(plugins: PluginHost, tmp_path: Path, dtype: DType, size: int) -> None:
+@pytest.mark.parametrize(
+    ("backend", "dtype", "size"),
+    [
+        ("mlx", "auto", 4),  # on a CPU
+        ("mlx", "float16", 2),
+        ("torch", "float32", 2),  # weights that are stored in bfloat16 stay so
+        ("vllm", "auto", 2),  # it does not tell
+        ("vllm", "float32", 4),
+    ],
+)
+def test_model_takes_what_its_backend_loads(
+    plugins: PluginHost, tmp_path: Path, backend: str, dtype: DType, size: int
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    demand = measure_model(plugins, tmp_path, dtype)
+    demand = measure_model(plugins, tmp_path, dtype, backend)
     assert (len(demand.layers), demand.shared) == (4, 256 * 64 * size)
 
 

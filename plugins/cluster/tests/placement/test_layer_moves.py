@@ -4,9 +4,9 @@ from math import inf
 
 import pytest
 
+from parallax_cluster.placement.layer_cost import LayerCosts
 from parallax_cluster.placement.layer_moves import choose_layers, find_rooms
 from parallax_core.base.errors import UsageError
-from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.contracts.stage import LayerRange
 from parallax_core.wire.membership import Join
 

@@ -11,10 +11,10 @@ from parallax_cluster.node.executor.rebalance import (
     RebalancingExecutor,
     time_stages,
 )
+from parallax_cluster.placement.layer_cost import LayerCosts
 from parallax_core.api import LayerRange, StageInfo, StageLost
 from parallax_core.base.errors import UsageError
 from parallax_core.base.ids import Epoch
-from parallax_core.cluster.placement.layer_cost import LayerCosts
 from parallax_core.node.channel import Channel
 from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.executor.local import LocalExecutor

@@ -1,0 +1,90 @@
+"""What a backend says that a model takes is what the model takes once it is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallax_core.api import DType, LayerRange, StagePlan
+from parallax_core.models.stages import measure_loaded, open_stage
+from parallax_core.plugins.host import PluginHost
+from tests.support.checkpoints import save_family
+from tests.support.quantised import FORMATS, write_pair
+
+WIDE = {"hidden_size": 128, "intermediate_size": 384, "vocab_size": 512, "head_dim": 32, "moe_intermediate_size": 128}
+PAIRS = [
+    *(("llama", method, "torch", dtype) for method in ("", *FORMATS) for dtype in ("auto", "float32", "bfloat16")),
+    *(("llama", method, "mlx", dtype) for method in ("", "mlx") for dtype in ("auto", "float16")),
+    *((kind, "", backend, "auto") for kind in ("qwen3", "qwen3_moe", "gpt_oss") for backend in ("torch", "mlx")),
+]
+MOST = 0.03
+"""The share by which what is told may differ from what is loaded."""
+
+
+@pytest.mark.parametrize(("kind", "method", "backend", "dtype"), PAIRS)
+def test_size_is_that_of_the_loaded_weights(tmp_path: Path, kind: str, method: str, backend: str, dtype: DType) -> None:
+    folder = tmp_path / "plain"
+    save_family(kind, folder, **WIDE)
+    folder = write_pair(folder, tmp_path, method)[0] if method else folder
+    host = PluginHost.prepare()
+    offer, plan = host.backends().get(backend), StagePlan(model=folder, dtype=dtype, memory_fraction=0.01)
+    size = measure_loaded(host, offer, plan)
+    assert size is not None
+    for layers in (None, LayerRange(1, 3)):
+        stage = open_stage(host, offer, StagePlan(model=folder, dtype=dtype, memory_fraction=0.01, layers=layers))
+        loaded = stage.info.weight_bytes
+        stage.close()
+        assert size.weigh(layers) == pytest.approx(loaded, rel=MOST)
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from parallax_core.api import DType, LayerRange, StagePlan
+from parallax_core.models.stages import open_stage
+from parallax_core.plugins.host import PluginHost
+
+def read_memory():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+
+folder, small, backend, dtype = sys.argv[1:]
+host = PluginHost.prepare()
+offer = host.backends().get(backend)
+plans = [StagePlan(model=Path(each), dtype=dtype, memory_fraction=1e-4) for each in (small, folder)]
+first = open_stage(host, offer, plans[0])
+before = read_memory()
+second = open_stage(host, offer, plans[1])
+print(read_memory() - before, second.info.weight_bytes)
+"""
+BUFFERS = 16 * 2**20
+"""Bytes of the arenas of kernels, the pages and the objects of a stage."""
+LARGE = {"hidden_size": 1024, "intermediate_size": 2816, "vocab_size": 8192, "head_dim": 64, "num_attention_heads": 16}
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the /proc of Linux")
+@pytest.mark.parametrize(
+    ("method", "backend", "dtype"),
+    [
+        ("", "torch", "float32"),
+        ("", "torch", "bfloat16"),
+        ("awq", "torch", "bfloat16"),
+        ("", "mlx", "auto"),
+    ],
+)
+def test_process_grows_by_what_was_told(tmp_path: Path, method: str, backend: str, dtype: DType) -> None:
+    folder = tmp_path / "plain"
+    save_family("llama", folder, **LARGE)
+    save_family("llama", tmp_path / "small")
+    folder = write_pair(folder, tmp_path, method)[0] if method else folder
+    host = PluginHost.prepare()
+    size = measure_loaded(host, host.backends().get(backend), StagePlan(model=folder, dtype=dtype))
+    command = [sys.executable, "-c", OPEN, str(folder), str(tmp_path / "small"), backend, dtype]
+    grown, loaded = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert size is not None
+    assert size.weigh() == pytest.approx(loaded, rel=MOST)
+    assert (1 - MOST) * size.weigh() <= grown <= (1 + MOST) * size.weigh() + BUFFERS
