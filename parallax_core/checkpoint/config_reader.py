@@ -71,7 +71,7 @@ class ConfigReader:
     def number(self, name: str, default: float | None = None) -> float:
         """Return a number."""
         value = self._read((name,), default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -MOST <= value <= MOST:
             raise self._refuse(name, value, "a number")
         return float(value)
 

@@ -39,7 +39,7 @@ BUDGETS = {
     "plugins/grammar_tools": 300,
     "plugins/grammars": 3_030,
     "plugins/manage": 1_100,
-    "plugins/models": 10_060,
+    "plugins/models": 10_140,
     "plugins/netcheck": 1_000,
     "plugins/observe": 1_500,
     "plugins/openapi": 550,

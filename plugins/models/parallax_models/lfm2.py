@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parallax_core.api import ConfigReader, LayerShape
+from parallax_core.api import ConfigReader, LayerShape, Unsupported
 from parallax_models.family import Family
 from parallax_models.sliding import FULL
 from parallax_models.weights import Heads, gated_mlp
@@ -44,6 +44,10 @@ def find_inner(settings: ConfigReader) -> int:
         return inner
     block = settings.count("block_multiple_of", default=256)
     inner = int(settings.number("block_ffn_dim_multiplier", 1.0) * int(2 * inner / 3))
+    if inner < 1:
+        raise Unsupported(
+            f"'block_ffn_dim_multiplier' in config.json makes the MLP {inner} wide", "fetch the model again"
+        )
     return -(-inner // block) * block
 
 

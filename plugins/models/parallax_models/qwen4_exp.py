@@ -27,7 +27,9 @@ WORD, GAMMA, MIXES, STRIDE = 2**64 - 1, 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9,
 def unify(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return settings with the names of published files for the kinds of layers."""
     kinds = settings.get("layer_types")
-    return {**settings, "layer_types": [FULL if each == INDEXED else each for each in kinds]} if kinds else settings
+    if not isinstance(kinds, list):
+        return settings
+    return {**settings, "layer_types": [FULL if each == INDEXED else each for each in kinds]}
 
 
 def read_layers(settings: ConfigReader) -> Iterator[LayerShape]:
