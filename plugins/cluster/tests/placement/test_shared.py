@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -51,3 +53,12 @@ def test_every_path_has_all_layers_and_no_node_passes_more_than_it_can(
 def test_same_seed_gives_the_same_plan() -> None:
     rates = make_rates([3, 8, 4, 5], 0.7, 2)
     assert plan_shared(rates, [range(4)], seed=3) == plan_shared(rates, [range(4)], seed=3)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 4, 6])
+def test_changes_of_the_order_find_nearly_the_best_one(seed: int) -> None:
+    random = Random(seed)
+    rates = make_rates([random.randint(1, 9) for _ in range(4)], random.choice([0.3, 0.7, 2.0]), random.randint(1, 3))
+    each = [plan_shared(rates, [order], effort=0).rate for order in permutations(range(4))]
+    assert plan_shared(rates, [range(4)], effort=60).rate >= 0.98 * max(each)
+    assert plan_shared(rates, permutations(range(4)), effort=0).rate >= 0.98 * max(each)

@@ -34,3 +34,10 @@ def test_reason_of_a_plan_names_a_few_of_many_nodes() -> None:
     found = describe_names(None, know(*many))
     assert len(found) == MOST_NAMED + 1
     assert found[-1] == f"{300 - MOST_NAMED} further nodes can be used"
+
+
+def test_eight_nodes_are_all_named() -> None:
+    names = [f"m{number}/1" for number in range(9)]
+    assert len(describe_names(None, know(*names[:8]))) == 8
+    assert describe_names(None, know(*names[:8]))[-1] == "node 'm7/1' can be used"
+    assert describe_names(None, know(*names))[-1] == "1 further nodes can be used"
