@@ -105,12 +105,9 @@ def test_so_many_idle_nodes_are_listed(number: int, more: list[str]) -> None:
     assert lines == [*(f"idle       n{each}: too small" for each in range(20)), *more]
 
 
-def test_each_plan_is_compared_with_the_one_before() -> None:
+def test_plans_are_compared_with_those_before_and_times_have_units() -> None:
     lines = list(render_plans("model", [make_fleet(number) for number in (1, 2, 8)]))
     speeds = [make_fleet(number).estimate.tokens_per_s for number in (1, 2, 8)]
     found = [line.split()[1] for line in lines if line.startswith("compared")]
     assert found == [f"{after / before:.2f}" for before, after in pairwise(speeds)]
-
-
-def test_times_are_shown_in_the_unit_that_suits() -> None:
     assert [show_time(seconds) for seconds in (0.0123, 0.9994, 1.0, 61.25)] == ["12.3 ms", "999 ms", "1 s", "61.2 s"]
