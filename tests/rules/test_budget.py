@@ -26,7 +26,7 @@ BUDGETS = {
     "plugins/api_tokenize": 500,
     "plugins/backend_mlx": 10_830,
     "plugins/backend_sglang": 5_100,
-    "plugins/backend_torch": 14_400,
+    "plugins/backend_torch": 14_470,
     "plugins/backend_vllm": 3_900,
     "plugins/batch": 900,
     "plugins/bench": 1_800,

@@ -126,3 +126,18 @@ def write_folders(
         config = json.loads((plain / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, **more}))
     return folders
+
+
+EXPERT = re.compile(r"(.*\.)experts\.(\d+)\.(.*)")
+
+
+def stack_experts(coded: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors with those of all experts of a layer as one, as mlx-lm writes them."""
+    stacks: dict[str, dict[int, torch.Tensor]] = {}
+    plain = {}
+    for name, tensor in coded.items():
+        if found := EXPERT.fullmatch(name):
+            stacks.setdefault(f"{found[1]}switch_mlp.{found[3]}", {})[int(found[2])] = tensor
+        else:
+            plain[name] = tensor
+    return plain | {name: torch.stack([parts[number] for number in sorted(parts)]) for name, parts in stacks.items()}

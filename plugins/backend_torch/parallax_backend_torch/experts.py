@@ -113,7 +113,8 @@ def build_experts(
     """Return the experts of a layer.
 
     Args:
-        weights: with tensors for each, ``experts.0.gate_proj.weight`` and so on, or two for all.
+        weights: with tensors for each, ``experts.0.gate_proj.weight`` and so on, or two for all, or three, as mlx-lm
+            has them: ``switch_mlp.gate_proj.weight`` and so on.
         num: the number of experts.
         stacks: the names of those for all, of shape [experts, 2 * inner, width] and [experts, width, inner].
         clamp: limits gate and up; None: no limits.
@@ -121,6 +122,12 @@ def build_experts(
     if weights.has(stacks[0]):
         both = zip(*(weights.read_plain(name) for name in stacks), strict=True)
         pairs = [(weights.keep_linear(into, None), weights.keep_linear(back, None)) for into, back in both]
+    elif weights.has("switch_mlp.gate_proj.weight"):
+        part = weights.within("switch_mlp")
+        pairs = [
+            (part.make_stacked((number, num), "gate_proj", "up_proj"), part.make_stacked((number, num), "down_proj"))
+            for number in range(num)
+        ]
     else:
         parts = (weights.within(f"experts.{number}") for number in range(num))
         pairs = [(part.make_linear("gate_proj", "up_proj"), part.make_linear("down_proj")) for part in parts]

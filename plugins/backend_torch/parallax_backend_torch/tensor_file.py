@@ -175,7 +175,7 @@ class TensorFile:
         if name in self.coded:
             return CodedRows(self.coded[name])
         view, form = read_tensor(self.tensors[name]), self.forms.get(name)
-        return BlockRows(view, form, self.read_shape(name)[1]) if form else TensorRows(view)
+        return BlockRows(view, form, self.read_shape(name)[1]) if form else TensorRows(view.flatten(0, -2))
 
     def read_whole(self, name: str) -> torch.Tensor:
         """Return a copy of a tensor on the CPU, as it is stored, or in float32; raises as `view` does."""
@@ -251,12 +251,40 @@ class CodedRows:
         return torch.from_numpy(self.matrix.read(start, stop))
 
 
-class FileRows:
-    """`Rows` of the matrices of these names, stacked by rows; returns the memory of the file while reading."""
+@dataclass(frozen=True, slots=True)
+class StackedRows:
+    """`Rows` of one matrix of a stack, such as that of an expert."""
 
-    def __init__(self, file: TensorFile, names: Sequence[str]) -> None:
+    stack: Rows
+    """The rows of all matrices, counted through."""
+    number: int
+    count: int
+    """The number of matrices."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return self.stack.shape[0] // self.count, self.stack.shape[1]
+
+    def read(self, start: int, stop: int) -> torch.Tensor | Quantized:
+        """Return some of the rows."""
+        first = self.number * self.shape[0]
+        return self.stack.read(first + start, first + stop)
+
+
+class FileRows:
+    """`Rows` of the matrices of these names, stacked by rows; returns the memory of the file while reading.
+
+    Args:
+        file: the tensors.
+        names: of matrices, or of stacks of as many matrices each.
+        part: the number of the matrix of each stack that is read, and their number; None: there are no stacks.
+    """
+
+    def __init__(self, file: TensorFile, names: Sequence[str], part: tuple[int, int] | None = None) -> None:
         self._file, self._names = file, names
-        self._rows = [file.open_rows(name) for name in names]
+        rows = [file.open_rows(name) for name in names]
+        self._rows = rows if part is None else [StackedRows(each, *part) for each in rows]
         heights = [rows.shape[0] for rows in self._rows]
         self._starts = [sum(heights[:index]) for index in range(len(heights))]
         self.shape = (sum(heights), self._rows[0].shape[1])

@@ -86,6 +86,20 @@ class Weights:
         rows.close()
         return made if self.factory.adapters is None else self.factory.adapters.wrap(made, rows.list_modules())
 
+    def make_stacked(self, part: tuple[int, int], *names: str) -> Packed:
+        """Return one matrix of each of the stacks ``NAME.weight``, [number, out, in], as one, stacked by rows.
+
+        Args:
+            part: the number of the matrix, from 0 on in order, and the number of matrices.
+            names: of the stacks.
+        """
+        stored = [self._spell(f"{name}.weight") for name in names]
+        rows = FileRows(self.file, stored, part)
+        made = self._keep_rows(stored[0], rows, None, self.factory.choose_kind(None, "layer"))
+        if part[0] == part[1] - 1:
+            rows.close()
+        return made
+
     def keep_linear(self, weight: torch.Tensor, bias: torch.Tensor | None, purpose: Purpose = "layer") -> Packed:
         """Return a copy of a matrix [out, in] read with this object, ready for products."""
         kind = self.factory.choose_kind(None, self._refine(purpose, self.prefix))

@@ -16,7 +16,7 @@ from parallax_core.api import Answer, LayerRange, ParallaxError, StagePlan, Unsu
 from parallax_core.testing.checks.chain import Chain
 from parallax_formats import group_tensors
 from tests.support.checkpoints import save_family
-from tests.support.quantised import FORMATS, Parts, as_tensor, draw_words, write_pair
+from tests.support.quantised import FORMATS, Parts, as_tensor, draw_words, stack_experts, write_pair
 from tests.support.torch_backend import TorchBackend
 
 LAYERS, PROMPT = 3, (5, 9, 2, 7, 1, 30, 12)
@@ -101,6 +101,26 @@ def test_deepseek_is_served_as_it_is_published(tmp_path: Path, kind: str) -> Non
     wanted = score(folders[1], LayerRange(0, layers))
     assert score(folders[0], LayerRange(0, layers)) == wanted
     assert score(folders[0], LayerRange(0, 1), LayerRange(1, layers)) == wanted
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("experts") / "plain"
+    save_family("qwen3_moe", folder, num_hidden_layers=LAYERS, hidden_size=64, moe_intermediate_size=64)
+    return folder
+
+
+@pytest.mark.parametrize("method", FORMATS)
+def test_answers_of_experts_are_those_of_the_floats(experts: Path, tmp_path: Path, method: str) -> None:
+    coded, floats = write_pair(experts, tmp_path, method)
+    wanted = score(floats, WHOLE)
+    assert len({str(answer) for answer in wanted}) == len(PROMPT)
+    assert score(coded, LayerRange(0, 2), LayerRange(2, LAYERS)) == wanted
+    if method == "mlx":
+        stacked = stack_experts(load_file(coded / "model.safetensors"))
+        assert any("switch_mlp" in name for name in stacked)
+        save_file(stacked, coded / "model.safetensors")
+    assert score(coded, WHOLE) == wanted
 
 
 def test_weights_take_the_memory_of_what_they_are_kept_as(plain: Path, tmp_path: Path) -> None:
