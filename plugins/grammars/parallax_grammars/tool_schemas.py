@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from parallax_core.api import InvalidRequest
 from parallax_core.api.grammars import AskedAnswer, Grammar, GrammarCheck
 from parallax_grammars.json_calls import replace_schemas
+from parallax_grammars.plain import is_plain
 
 FAULT_S = 5.0
 """Seconds to look for the tools whose schemas make the grammar of an answer bad."""
@@ -36,7 +37,7 @@ async def check_answer(asked: AskedAnswer, check: GrammarCheck) -> tuple[Grammar
     """
     grammar = asked.grammar
     assert grammar is not None
-    if (error := await _find_error(check, grammar)) is None:
+    if is_plain(grammar) or (error := await _find_error(check, grammar)) is None:
         return grammar, ()
     faults = await _find_faults(asked, check)
     for schema, fault in faults:
