@@ -49,7 +49,7 @@ EVIDENCE: dict[str, Evidence] = {
     "families-torch": Evidence("benchmarks.families --backend torch"),
     "families-torch-mlx": Evidence("benchmarks.families --backend torch-mlx"),
     "families-mlx-torch": Evidence("benchmarks.families --backend mlx-torch"),
-    "families-widths": Evidence("benchmarks.widths"),
+    "families-widths": Evidence("benchmarks.families --wide"),
     "templates": Evidence("benchmarks.templates"),
     "wire-fuzz": Evidence("tests.unit.wire.damage"),
     "link-fuzz": Evidence("tests.support.link_fuzz"),

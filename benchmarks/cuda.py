@@ -18,7 +18,6 @@ Nothing is downloaded. All sides get the same weights and the same tokens, one s
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import statistics
@@ -36,7 +35,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.record import describe_run, write_report
+from benchmarks.parity import prefill
+from benchmarks.record import describe_run, make_parser, write_report
 from parallax_core.api import Draw, Drop, Open, Row, Sampling, SeqId, SequenceSpec, Stage, StageBatch, StagePlan
 from tests.support.torch_backend import TorchBackend
 
@@ -157,7 +157,8 @@ def list_tensors(layers: int, config: Mapping[str, Any] = CONFIG) -> Iterator[tu
         }
         yield from ((f"model.layers.{layer}.{name}.weight", shape) for name, shape in parts.items())
     yield "model.norm.weight", (width,)
-    yield "lm_head.weight", (config["vocab_size"], width)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (config["vocab_size"], width)
 
 
 def make_model(folder: Path, layers: int, device: str, config: Mapping[str, Any] = CONFIG) -> None:
@@ -195,7 +196,7 @@ class Ours:
         self._used += len(prompts)
         self._stage.edit([Open(each, spec) for each in ids])
         for each, prompt in zip(ids, prompts, strict=True):
-            self.feed(each, prompt)
+            prefill(self._stage, each, prompt)
         place = len(prompts[0])
 
         def step() -> None:
@@ -206,13 +207,6 @@ class Ours:
 
         self._ids = ids
         return step
-
-    def feed(self, sequence: SeqId, prompt: Sequence[int]) -> None:
-        size = self._stage.info.max_batch_tokens
-        for start in range(0, len(prompt), size):
-            part = tuple(prompt[start : start + size])
-            draws = (Draw(len(part) - 1),) if start + size >= len(prompt) else ()
-            self._stage.step(StageBatch((Row(sequence, start, part, draws),), step=start)).wait()
 
     def end(self) -> None:
         self._stage.edit([Drop(each) for each in self._ids])
@@ -381,12 +375,11 @@ def run(device: str, layers: int, rows: Sequence[int], prompts: Sequence[int]) -
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--prompts", type=int, nargs="+", default=list(PROMPTS))
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--first-token", type=Path, metavar="FOLDER", help="only draw a token of a model")
     options = parser.parse_args()
     if options.first_token:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 Generate = Callable[[list[list[int]], int], list[float]]
 
@@ -89,12 +89,6 @@ OPENERS = {"transformers": open_transformers, "llama": open_llama}
 PACKAGES = {"transformers": ("transformers", "torch"), "llama": ("llama-cpp-python",)}
 
 
-def answer_lines(generate: Generate, requests: TextIO, output: TextIO) -> None:
-    for line in requests:
-        request = json.loads(line)
-        print(json.dumps(generate(request["prompts"], request["tokens"])), file=output, flush=True)
-
-
 def main(arguments: Sequence[str]) -> None:
     """Load the library, describe it, and serve requests."""
     kind, path, dtype, threads, *context = arguments
@@ -106,7 +100,9 @@ def main(arguments: Sequence[str]) -> None:
     generate = OPENERS[kind](path, dtype, int(threads), int(context[0] if context else 2048))
     about = {"threads": int(threads), "dtype": dtype, **{name: metadata.version(name) for name in PACKAGES[kind]}}
     print(json.dumps(about), file=output, flush=True)
-    answer_lines(generate, sys.stdin, output)
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(generate(request["prompts"], request["tokens"])), file=output, flush=True)
 
 
 if __name__ == "__main__":

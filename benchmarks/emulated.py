@@ -25,7 +25,9 @@ from parallax_core.api import (
     PlacedStage,
     PoolInfo,
     Stage,
+    StageBatch,
     TensorSpec,
+    Transport,
     TransportPlan,
 )
 from parallax_core.contracts.progress import Progress
@@ -47,8 +49,6 @@ HEAD = "head"
 TIMEOUT_S = 30.0
 MAX_BATCH_TOKENS = 2048
 FLOAT_BYTES = 4
-
-
 PIECE_BYTES = 2**14
 
 
@@ -171,34 +171,33 @@ async def run_pipeline(plan: EmulatedPipeline) -> AsyncIterator[PipelineEngine]:
         yield engine
 
 
-def make_opener(plan: EmulatedNode) -> Callable[[Assign, Progress], Stage]:
-    width = plan.model.hidden // FLOAT_BYTES
+def open_sleeper(assign: Assign, num_layers: int, width: int, time_step: Callable[[StageBatch], float]) -> Stage:
+    """Return a stage that sleeps as long as ``time_step`` says, and hands on float32 of ``width`` for each token."""
+    info, spec = describe_sleeper(LayerRange(assign.start, assign.stop), num_layers), TensorSpec(width, "float32")
+    takes, gives = ((spec,) if tensors else () for tensors in (info.takes, info.gives))
+    pools = (PoolInfo(kind="full", page_size=16, num_pages=100_000),)
+    info = dataclasses.replace(info, takes=takes, gives=gives, pools=pools, max_batch_tokens=MAX_BATCH_TOKENS)
+    return SleepStage(info, time_step)
 
-    def open_stage(assign: Assign, progress: Progress) -> Stage:
-        del progress
-        layers = LayerRange(assign.start, assign.stop)
-        info, spec = describe_sleeper(layers, len(plan.model.layers)), TensorSpec(width, "float32")
-        info = dataclasses.replace(
-            info,
-            takes=(spec,) if info.takes else (),
-            gives=(spec,) if info.gives else (),
-            pools=(PoolInfo(kind="full", page_size=16, num_pages=100_000),),
-            max_batch_tokens=MAX_BATCH_TOKENS,
-        )
-        held = plan.model.layers[layers.start : layers.stop]
-        return SleepStage(info, lambda batch: time_batch(plan.device, held, batch))
 
-    return open_stage
+async def run_node(transport: Transport, member: WorkerSession, connect: str, reach: str = "") -> None:
+    """Run a node of sleepers until its head ends it; ``reach``: its address for others, by default its own."""
+    await transport.start()
+    with contextlib.suppress(PeerLost):
+        await member.serve(connect, HEAD, Join(reach or transport.address, ("sleep",), "here", os.getpid()))
+    await member.close()
+    await transport.stop()
 
 
 async def serve(plan: EmulatedNode) -> None:
+    def open_stage(assign: Assign, _: Progress) -> Stage:
+        held = plan.model.layers[assign.start : assign.stop]
+        width = plan.model.hidden // FLOAT_BYTES
+        return open_sleeper(assign, len(plan.model.layers), width, lambda batch: time_batch(plan.device, held, batch))
+
     transport = ZmqTransport(TransportPlan(node=plan.node, listen=plan.listen, timeout_s=TIMEOUT_S))
-    await transport.start()
-    member = WorkerSession(make_services(transport, plan.node), plan.node, make_opener(plan))
-    with contextlib.suppress(PeerLost):
-        await member.serve(plan.connect, HEAD, Join(plan.reach, ("sleep",), "here", os.getpid()))
-    await member.close()
-    await transport.stop()
+    member = WorkerSession(make_services(transport, plan.node), plan.node, open_stage)
+    await run_node(transport, member, plan.connect, plan.reach)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ For MLX, settings that the model files of mlx-lm do not read are as in published
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import describe_run, read_report, write_report
+from benchmarks.record import describe_run, make_parser, read_report, write_report
+from benchmarks.widths import WIDE, compare_wide
 from parallax_core.api import Backend, Unsupported
 from tests.support import families as checks
 from tests.support.checkpoints import REGULAR, SERVED
@@ -91,20 +91,21 @@ def compare_family(kind: str, backend: Backend, changes: dict[str, Any], *, is_m
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Compare random models of every family with transformers.")
+    parser = make_parser("Compare random models of every family with transformers.")
     parser.add_argument("--backend", choices=BACKENDS, default="mlx")
     parser.add_argument("--families", nargs="+", choices=list(SERVED), help="run only these")
-    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
+    parser.add_argument("--wide", action="store_true", help="compare wide layers instead; see `benchmarks.widths`")
     options = parser.parse_args(arguments)
     done: dict[str, Any] = read_report(options.out).get("families", {})
-    for kind in options.families or (MIXED if "-" in options.backend else SERVED):
+    words = ["--wide"] if options.wide else ["--backend", options.backend]
+    for kind in options.families or (WIDE if options.wide else MIXED if "-" in options.backend else SERVED):
         if kind not in done:
-            done[kind] = try_family(kind, options.backend)
-            run = describe_run(["benchmarks.families", "--backend", options.backend], VERSIONS)
+            done[kind] = compare_wide(kind) if options.wide else try_family(kind, options.backend)
+            run = describe_run(["benchmarks.families", *words], VERSIONS)
             write_report(options.out, run | {"families": done})
         found = done[kind]
         word = "pass" if found.get("passed") else "refused" if "refused" in found else "FAIL"
-        print(kind, word, found.get("refused") or found["worst"], flush=True)
+        print(kind, word, found.get("refused") or found.get("worst") or found["errors"], flush=True)
     return 0 if all("refused" in found or found["passed"] for found in done.values()) else 1
 
 

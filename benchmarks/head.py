@@ -15,16 +15,14 @@ plan; the goal is 50.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from benchmarks.record import describe_run, write_report
+from benchmarks.record import describe_run, make_parser, write_report
 from parallax_core.api import (
     Draw,
     Drawn,
@@ -174,9 +172,8 @@ def measure_preemptions() -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--rows", type=int, nargs="+", choices=sorted(GOALS_MS), default=sorted(GOALS_MS))
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     places = [each for rows in options.rows for each in measure(rows, has_pages=True)]
     steps = places + [each for rows in options.rows for each in measure(rows, has_pages=False)]

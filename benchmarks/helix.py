@@ -14,7 +14,6 @@ and exactly the optimum where the solver proved one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -24,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import describe_run, write_report
+from benchmarks.record import describe_run, make_parser, write_report
 from parallax_cluster.placement.cost_model import CostModel, PipelineCost
 from parallax_cluster.placement.flow import FlowGraph
 from parallax_cluster.placement.policy import search_pipelines
@@ -184,8 +183,7 @@ def compare(cluster: dict[str, Any]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> None:
     """Compare the placements of all clusters, print the scores, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser = make_parser(__doc__)
     out = parser.parse_args(arguments).out
     data = json.loads(DATA.read_text())
     rows = [compare(cluster) for cluster in data["clusters"]]

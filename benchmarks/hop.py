@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import dataclasses
 import os
 import subprocess
 import sys
@@ -28,15 +26,14 @@ from typing import Any
 
 import zmq
 
-from benchmarks.record import describe_run, write_report
+from benchmarks.emulated import open_sleeper, run_node
+from benchmarks.record import describe_run, make_parser, write_report
 from parallax_core.api import (
     Draw,
     Edit,
     Epoch,
     LayerRange,
     Open,
-    PeerLost,
-    PoolInfo,
     Row,
     Sampling,
     SeqId,
@@ -44,7 +41,6 @@ from parallax_core.api import (
     Stage,
     StageLost,
     Tensor,
-    TensorSpec,
     Transport,
     TransportPlan,
 )
@@ -56,9 +52,8 @@ from parallax_core.node.membership.supervisor import WorkerSupervisor
 from parallax_core.node.membership.supply import NodeSupply
 from parallax_core.node.worker.node_services import NodeServices
 from parallax_core.node.worker.session import WorkerSession
-from parallax_core.testing.sleep import SleepStage, describe_sleeper
 from parallax_core.wire.codec import encode
-from parallax_core.wire.membership import Assign, Join
+from parallax_core.wire.membership import Assign
 from parallax_core.wire.messages import Failure, Result, Step
 from parallax_transport_lattica.transport import LatticaTransport
 from parallax_transport_zmq.address import place_local
@@ -112,21 +107,8 @@ async def open_stages(road: str, folder: Path) -> AsyncIterator[RemoteExecutor]:
         await registry.stop()
 
 
-def open_sleeper(assign: Assign, _: Progress) -> Stage:
-    info, spec = describe_sleeper(LayerRange(assign.start, assign.stop), NUM_STAGES), TensorSpec(WIDTH, "float32")
-    takes, gives = ((spec,) if tensors else () for tensors in (info.takes, info.gives))
-    pools = (PoolInfo(kind="full", page_size=16, num_pages=100_000),)
-    return SleepStage(dataclasses.replace(info, takes=takes, gives=gives, pools=pools), lambda _: 0.0)
-
-
-async def run_node(node: str, connect: str, listen: str) -> None:
-    transport = make_transport(node, listen)
-    await transport.start()
-    member = WorkerSession(NodeServices(transport), node, open_sleeper)
-    with contextlib.suppress(PeerLost):
-        await member.serve(connect, "head", Join(transport.address, ("sleep",), "here", os.getpid()))
-    await member.close()
-    await transport.stop()
+def open_stage(assign: Assign, _: Progress) -> Stage:
+    return open_sleeper(assign, NUM_STAGES, WIDTH, lambda _: 0.0)
 
 
 class Runner:
@@ -234,13 +216,14 @@ async def measure_road(road: str, folder: Path, port: int, turns: int) -> list[d
 
 def main() -> None:
     """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--node", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.node:
-        asyncio.run(run_node(*options.node))
+        node, connect, listen = options.node
+        transport = make_transport(node, listen)
+        asyncio.run(run_node(transport, WorkerSession(NodeServices(transport), node, open_stage), connect))
         return
     found: list[dict[str, Any]] = []
     for number, road in enumerate(ROADS):

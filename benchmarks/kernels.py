@@ -12,19 +12,17 @@ ratios above 1 mean that the kernels are faster.
 
 from __future__ import annotations
 
-import argparse
 import json
 import mmap
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.record import describe_run, write_report
+from benchmarks.record import describe_run, make_parser, write_report
 from parallax_backend_torch.kernels import layer, library, linear
 from parallax_backend_torch.kernels.attention import Pool, Rows, Rule
 
@@ -74,23 +72,11 @@ def measure_reading(rounds: int) -> float:
     return num_bytes / time_in_turn({"read": read}, rounds)["read"]
 
 
-@dataclass(frozen=True)
-class Matrices:
-    """All matrices of a model, as torch tensors and packed for the kernels."""
-
-    weights: Sequence[torch.Tensor]
-    packed: Sequence[linear.Packed]
-
-
-def make_matrices(kind: linear.WeightKind) -> Matrices:
-    weights = make_weights(torch.bfloat16 if kind == "bfloat16" else torch.float32)
-    return Matrices(weights, [linear.pack(weight, kind) for weight in weights])
-
-
-def measure_products(matrices: Matrices, rows: int, rounds: int) -> dict[str, float]:
+def measure_products(
+    weights: Sequence[torch.Tensor], packed: Sequence[linear.Packed], rows: int, rounds: int
+) -> dict[str, float]:
     """Return the times of all matrix products of a step, of torch, and the share of the read bandwidth."""
     read, read_bytes = make_reading()
-    weights, packed = matrices.weights, matrices.packed
     dtype = weights[0].dtype
     inputs = {width: torch.randn(rows, width) for width in (WIDTH, INNER)}
     theirs = {width: x.to(dtype) for width, x in inputs.items()}
@@ -197,9 +183,12 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
     reading = measure_reading(rounds)
     products: dict[str, Any] = {}
     for kind in KINDS:
-        matrices = make_matrices(kind)
-        products[kind] = {str(rows): measure_products(matrices, rows, rounds) for rows in (1, 8, 32)}
-        products[kind][str(PROMPT)] = measure_products(matrices, PROMPT, 2)  # torch takes many seconds for bfloat16
+        weights = make_weights(torch.bfloat16 if kind == "bfloat16" else torch.float32)
+        packed = [linear.pack(weight, kind) for weight in weights]
+        products[kind] = {str(rows): measure_products(weights, packed, rows, rounds) for rows in (1, 8, 32)}
+        products[kind][str(PROMPT)] = measure_products(
+            weights, packed, PROMPT, 2
+        )  # torch takes many seconds for bfloat16
         print(kind, json.dumps(products[kind]), flush=True)
     models = {kind: make_blocks(kind) for kind in KINDS}
     return {
@@ -213,9 +202,8 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(library.count_cores())

@@ -2,8 +2,8 @@
 
     python -m benchmarks.mac_check MODEL_FOLDER --out build/mac-check.md
 
-It runs the kernel on Metal against the gathered computation, the tests of the backend, token parity with transformers,
-and the speed beside `mlx_lm.server`. Each part runs in a process of its own, so that one that fails
+It runs the tests of the backend, with the kernel on Metal against the gathered computation, token parity with
+transformers, and the speed beside `mlx_lm.server`. Each part runs in a process of its own, so that one that fails
 leaves the others; nothing is sent anywhere. On a machine without Metal it runs too, and says so.
 """
 
@@ -18,31 +18,8 @@ from pathlib import Path
 
 TIMEOUT_S = 1800
 LAST_LINES = 25
-MACHINE = """
-import os, platform, subprocess
-from importlib.metadata import version
-from parallax_backend_mlx.runtime import BLAS, mx
-chip = platform.processor()
-if platform.system() == "Darwin":
-    chip = subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], text=True).strip()
-print(platform.platform(), "|", chip, "|", os.cpu_count(), "cores | Python", platform.python_version())
-print("mlx", version("mlx"), "| mlx-lm", version("mlx-lm"), "| BLAS", BLAS.name, "| device", mx.default_device())
-print("Metal", mx.metal.is_available(), mx.device_info() if mx.metal.is_available() else "")
-"""
-KERNEL = """
-import sys
-from parallax_backend_mlx.metal_kernel import DecodeKernel, check_kernel
-from parallax_backend_mlx.runtime import mx
-found = {str(dtype): check_kernel(DecodeKernel(), dtype) for dtype in (mx.float32, mx.float16, mx.bfloat16)}
-for dtype, reason in found.items():
-    print(dtype, reason or "equal to the gathered computation")
-sys.exit(any(found.values()))
-"""
-
-
 PARTS: dict[str, tuple[str, Sequence[str]]] = {
-    "machine": ("The machine", ["-c", MACHINE]),
-    "kernel": ("The kernel on Metal", ["-c", KERNEL]),
+    "machine": ("The machine", ["-m", "parallax_core", "doctor"]),
     "tests": ("Tests of the backend", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "plugins/backend_mlx"]),
     "parity": ("Tokens beside transformers", ["-m", "benchmarks.parity", "stage", "--model", "{}"]),
     "server": ("Speed beside mlx_lm.server", ["-m", "benchmarks.peers", "mlx", "--model", "{}"]),

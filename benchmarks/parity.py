@@ -32,7 +32,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from benchmarks.record import count_cores, describe_run, find_model, read_report, write_report
+from benchmarks.record import count_cores, describe_run, find_model, make_parser, read_report, write_report
 from benchmarks.servers import cluster, fetch, serving
 from parallax_core.api import (
     Draw,
@@ -172,6 +172,10 @@ class Comparison:
         size = {"prompts": len(self.texts), "tokens": self.count, "same": len(self.texts) - len(differences)}
         return {**size, "differences": differences, "passed": passed}
 
+    def divide(self, num_stages: int) -> Iterator[tuple[int, int]]:
+        num_layers = count_layers(read_config(self.folder)) or 1
+        return itertools.pairwise(num_layers * index // num_stages for index in range(num_stages + 1))
+
     def show_text(self, reference: Reference) -> list[str]:
         """Return the text of each token up to an end of text, as `ask_greedily` shows those of a server."""
         texts = (self.tokenizer.decode([token], skip_special_tokens=False) for token in reference.tokens)
@@ -184,21 +188,28 @@ def open_backend(name: str, plan: StagePlan) -> Stage:
     return stage
 
 
-def generate_stage(stage: Stage, prompt: Sequence[int], count: int) -> list[int]:
-    """Return ``count`` greedy tokens after ``prompt``."""
-    seq, chunk, output = SeqId(0), stage.info.max_batch_tokens, list[int]()
+def run_row(stage: Stage, row: Row) -> list[int]:
+    answers = stage.step(StageBatch((row,), step=row.start)).wait().answers
+    return [token for answer in answers if isinstance(answer, Drawn) for token in answer.tokens]
 
-    def run(row: Row) -> list[int]:
-        answers = stage.step(StageBatch((row,))).wait().answers
-        return [token for answer in answers if isinstance(answer, Drawn) for token in answer.tokens]
 
-    stage.edit([Open(seq, SequenceSpec(prompt_length=len(prompt), sampling=GREEDY))])
+def prefill(stage: Stage, seq: SeqId, prompt: Sequence[int]) -> list[int]:
+    """Compute a prompt in chunks; return the token after it."""
+    chunk, drawn = stage.info.max_batch_tokens, list[int]()
     for start in range(0, len(prompt), chunk):
         tokens = tuple(prompt[start : start + chunk])
         draws = (Draw(len(tokens) - 1),) if start + len(tokens) == len(prompt) else ()
-        output += run(Row(seq, start, tokens, draws))
+        drawn += run_row(stage, Row(seq, start, tokens, draws))
+    return drawn
+
+
+def generate_stage(stage: Stage, prompt: Sequence[int], count: int) -> list[int]:
+    """Return ``count`` greedy tokens after ``prompt``."""
+    seq = SeqId(0)
+    stage.edit([Open(seq, SequenceSpec(prompt_length=len(prompt), sampling=GREEDY))])
+    output = prefill(stage, seq, prompt)
     while len(output) < count:
-        output += run(Row(seq, len(prompt) + len(output) - 1, (output[-1],), (Draw(0),)))
+        output += run_row(stage, Row(seq, len(prompt) + len(output) - 1, (output[-1],), (Draw(0),)))
     stage.edit([Drop(seq)])
     return output
 
@@ -232,11 +243,9 @@ async def serve_prompts(
 
 async def run_stages(compared: Comparison, part: str) -> Figures:
     num_stages, together, kind = PARTS[part]
-    num_layers = count_layers(read_config(compared.folder)) or 1
-    bounds = itertools.pairwise(num_layers * index // num_stages for index in range(num_stages + 1))
     plans = [
         StagePlan(model=compared.folder, dtype="float32", layers=LayerRange(*pair), memory_fraction=0.2)
-        for pair in bounds
+        for pair in compared.divide(num_stages)
     ]
     engine = PipelineEngine(LocalExecutor([partial(open_backend, "mlx", plan) for plan in plans]), lambda _: "")
     await engine.start()
@@ -274,10 +283,8 @@ def try_served(compared: Comparison, pipeline: str, options: argparse.Namespace)
     backends = pipeline.split(",")
     words = ["--dtype", "float32", "--set", "memory_fraction=0.1"]
     words += ["--backend", pipeline if len(set(backends)) > 1 else backends[0]]
-    num_layers = count_layers(read_config(compared.folder)) or 1
     if len(backends) > 1:
-        bounds = itertools.pairwise(num_layers * index // len(backends) for index in range(len(backends) + 1))
-        words += ["--layers", ",".join(f"{start}-{stop}" for start, stop in bounds)]
+        words += ["--layers", ",".join(f"{start}-{stop}" for start, stop in compared.divide(len(backends)))]
     for python in options.python:
         words += ["--python", python] if python.partition("=")[0] in backends else []
     words += [word for option in options.option for word in ("--backend-option", option)]
@@ -289,9 +296,8 @@ def try_served(compared: Comparison, pipeline: str, options: argparse.Namespace)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts missing from the report, print, and write it; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, takes_model=True)
     parser.add_argument("kind", choices=("stage", "stages", "served"))
-    parser.add_argument("--model", type=Path, help="a model folder; by default SmolLM2-135M")
     parser.add_argument("--backend", choices=list(BACKENDS), default="mlx", help="of `stage`")
     parser.add_argument("--pipelines", nargs="+", default=PIPELINES, metavar="BACKENDS", help="of `served`")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help="of `stages`")
@@ -299,7 +305,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the backend")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help=f"at most {len(PROMPTS)}")
     parser.add_argument("--tokens", type=int, default=64, help="output tokens per prompt")
-    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
     compared, report = Comparison(options), read_report(options.out)
     parts: Figures = report.get("parts", {})

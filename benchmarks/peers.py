@@ -20,7 +20,6 @@ report are not run again; each takes a few minutes.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import statistics
@@ -36,7 +35,7 @@ from typing import Any
 
 from benchmarks.long import CONTEXT, make_long_model, measure_attention_all
 from benchmarks.processes import list_processes, measure_memory, read_cpu_s
-from benchmarks.record import PARALLAX, describe_run, find_model, read_report, write_report
+from benchmarks.record import PARALLAX, describe_run, find_model, make_parser, read_report, write_report
 from benchmarks.side_openers import Environments
 from benchmarks.sides import Figures, Request, Side, run_turn
 from parallax_backend_torch.kernels import library
@@ -312,9 +311,8 @@ def store_floats(folder: Path, target: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts missing from the report, print, and write it; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, takes_model=True)
     parser.add_argument("suite", choices=("torch", "mlx", "even", "long", "overhead", "backends", "base"))
-    parser.add_argument("--model", type=Path, help="a model folder; by default SmolLM2-135M")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers"), help="the folder `benchmarks.venvs` filled")
     parser.add_argument(
         "--sglang", type=Path, default=Path("python"), help="the interpreter of an environment with SGLang"
@@ -323,7 +321,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--base", type=Path, help="another checkout, with its .venv-dev")
     parser.add_argument("--only", nargs="+", default=[], help="only parts whose names contain one of these")
     parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     options = parser.parse_args(arguments)
     report, real = read_report(options.out), options.model or find_model()
     parts: dict[str, Any] = report.get("parts", {})

@@ -11,17 +11,15 @@ of the pipeline: the figures are those of the fastest of five runs.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from benchmarks.record import describe_run, write_report
+from benchmarks.record import describe_run, make_parser, write_report
 from parallax_core.api import LayerRange, PoolInfo, Request, RequestId, Sampling
 from parallax_core.node.executor.local import LocalExecutor
 from parallax_core.node.pipeline.engine import PipelineEngine
@@ -84,9 +82,8 @@ async def run_once(what: str, times_ms: Sequence[int], requests: Sequence[Reques
 
 def main() -> None:
     """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     decodes, prompt = make_requests(REQUESTS, 4, TOKENS), make_requests(1, CHUNK * CHUNKS, 1)
     cases = [("decodes", EVEN_MS, decodes), ("decodes", UNEVEN_MS, decodes), ("prefill", EVEN_MS, prompt)]

@@ -23,11 +23,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.record import describe_run, read_report, write_report
+from benchmarks.record import describe_run, make_parser, read_report, write_report
 from parallax_cluster.placement.baselines import GreedyPlacement, WaterFillingPlacement
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.idle_use import IdleUses
@@ -131,14 +130,13 @@ def run_cases(
 
 def main() -> None:
     """Run the comparisons, print the figures, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--problems", type=int, default=500, help="problems to compare with the optimum")
     parser.add_argument("--nodes", type=int, default=6, help="the most nodes of these problems")
     parser.add_argument("--clusters", type=int, default=200, help="clusters to compare with the baselines")
     parser.add_argument("--seconds", type=float, default=inf, help="the most seconds for each comparison")
     parser.add_argument("--run", type=int, default=1, help="another number runs all searches again; optima are kept")
     parser.add_argument("--without-time", action="store_true", help="leave out the times, which need a quiet machine")
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     report = {**read_report(given.out), **describe_run(["benchmarks.placement", "--nodes", str(given.nodes)])}
     optima = run_cases(report, f"optimum {given.nodes}", partial(compare_optimum, most_nodes=given.nodes), given)

@@ -15,7 +15,6 @@ compares the predictions for a real model, on machines with quotas of processor 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import os
@@ -25,12 +24,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 from benchmarks.emulated import EmulatedPipeline, Wire, run_pipeline
-from benchmarks.record import describe_run, read_report, write_report
+from benchmarks.record import describe_run, make_parser, read_report, write_report
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.api import (
@@ -320,9 +318,8 @@ def summarize(clusters: dict[str, Any]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, and write the report; return the exit code."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--clusters", type=int, default=30)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     report = read_report(options.out)
     clusters: dict[str, Any] = report.get("emulated", {})

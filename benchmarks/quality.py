@@ -18,7 +18,6 @@ holds weights from many former groups. ``--as-is`` leaves the channels in their 
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from benchmarks.parity import PROMPTS, generate_stage, open_backend
-from benchmarks.record import describe_run, find_model, write_report
+from benchmarks.record import describe_run, find_model, make_parser, write_report
 from benchmarks.shuffle import shuffle_model
 from parallax_core.api import (
     Drop,
@@ -135,11 +134,9 @@ def compare_kinds(folder: Path, num_prompts: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--model", type=Path, help="a model folder; by default SmolLM2-135M")
+    parser = make_parser(__doc__, takes_model=True)
     parser.add_argument("--as-is", action="store_true", help="leave the channels of the model in their order")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS))
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model = options.model or find_model()
     with tempfile.TemporaryDirectory() as scratch:

@@ -16,7 +16,6 @@ user, whose steps pass one stage at a time, predictions are too slow.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -32,8 +31,9 @@ from typing import Any
 import openai
 
 from benchmarks.faults.machines import is_calm
+from benchmarks.faults.run import wait_until
 from benchmarks.processes import Quota
-from benchmarks.record import describe_run, find_model, write_report
+from benchmarks.record import describe_run, find_model, make_parser, write_report
 from benchmarks.servers import PATIENCE_S, cluster, parallax, read_ready, running
 from parallax_cluster.cli.live_cluster import read_live_cluster
 from parallax_cluster.deploy.cluster import measure_model
@@ -64,10 +64,7 @@ def start(private: Path, quotas: Sequence[Quota], stack: ExitStack) -> str:
         join = quota.wrap(parallax("join", "--backend", "mlx", "--no-api", *ROOM, code))
         stack.enter_context(running(join, home))
     url, _ = read_ready(coordinator)
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_calm(cluster(url), len(quotas)):
-        assert time.monotonic() < deadline, "the cluster does not get ready"
-        time.sleep(0.2)
+    wait_until(lambda: is_calm(cluster(url), len(quotas)), PATIENCE_S, "the cluster does not get ready")
     return url
 
 
@@ -128,9 +125,8 @@ def compare(shares: Sequence[float]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--clusters", type=int, default=len(CLUSTERS), help="how many clusters to measure")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     find_model()
     rows = []

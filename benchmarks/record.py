@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -58,6 +59,15 @@ def find_model(name: str = "smollm2-135m") -> Path:
     """Return the folder of a model, by default the real one, which is downloaded unless it is there."""
     found = subprocess.run([PARALLAX, "models", "pull", name], capture_output=True, text=True, check=True)
     return Path(found.stdout.strip().splitlines()[-1])
+
+
+def make_parser(text: str | None, *, takes_model: bool = False) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark, whose help is ``text``, with ``--out`` and perhaps ``--model``."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
+    if takes_model:
+        parser.add_argument("--model", type=Path, help="a model folder; by default SmolLM2-135M")
+    return parser
 
 
 def write_report(path: Path | None, report: Mapping[str, Any]) -> None:

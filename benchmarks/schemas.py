@@ -13,7 +13,6 @@ Each part is written when it is done and skipped by the next run. What masks cos
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -32,7 +31,7 @@ from typing import Any
 import jsonschema
 from openai import AsyncOpenAI, BadRequestError
 
-from benchmarks.record import describe_run, find_model, read_report, write_report
+from benchmarks.record import describe_run, find_model, make_parser, read_report, write_report
 from benchmarks.servers import serving
 from parallax_core.api import BackendFailed, Grammar, InvalidRequest
 from parallax_core.models.tokenizer import ModelTokenizer
@@ -188,11 +187,9 @@ def run_part(name: str, model: Path, share: float) -> Figures:
 def main(args: Sequence[str] | None = None) -> None:
     """Run the parts that the report lacks."""
     names = ("suite", "slow schemas", *SERVED)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a model folder; by default SmolLM2-135M")
+    parser = make_parser(__doc__, takes_model=True)
     parser.add_argument("--share", type=float, default=1.0, help="of the answers")
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="the parts to run")
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args(args)
     report, model = read_report(given.out), given.model or find_model()
     for name in given.only:

@@ -18,11 +18,10 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.placement import make_large
-from benchmarks.record import describe_run, read_report, write_report
+from benchmarks.record import describe_run, make_parser, read_report, write_report
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.policy import SearchPlacement
 from parallax_core.base.machine import Machine
@@ -119,13 +118,12 @@ def measure_large(options: argparse.Namespace) -> Figures:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the comparisons that the report does not have, print the figures, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--exact", type=int, default=100_000, help="so many of them are simulated exactly too")
     parser.add_argument("--processes", type=int, default=Machine().count_cores())
     parser.add_argument("--clusters", type=int, default=10, help="clusters to compare on")
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
     report = {**read_report(given.out), **describe_run(["benchmarks.simulate"])}
 

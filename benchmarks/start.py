@@ -10,7 +10,6 @@ opens a stage on random weights of a Llama of about two gigabytes, and compares 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cuda import CONFIG, make_model
-from benchmarks.record import describe_run, find_model, write_report
+from benchmarks.record import describe_run, find_model, make_parser, write_report
 from benchmarks.servers import fetch, parallax, read_ready, running
 
 RUNS = 3
@@ -114,11 +113,9 @@ def measure_large(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--model", type=Path, help="a model folder; by default SmolLM2-135M")
+    parser = make_parser(__doc__, takes_model=True)
     parser.add_argument("--backends", nargs="+", choices=list(BACKENDS), default=list(BACKENDS), help="only these")
     parser.add_argument("--small", action="store_true", help="leave out the model of two gigabytes")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     model = options.model or find_model()
     found: dict[str, Any] = {"parts": {name: take_least(lambda: time_process(code)) for name, code in PARTS.items()}}

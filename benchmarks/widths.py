@@ -8,9 +8,7 @@ chunks and of decodes, whole and in two stages.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +17,6 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from benchmarks.record import describe_run, read_report, write_report
 from parallax_core.api import Draw, DType, LayerRange, StagePlan
 from parallax_core.testing.checks.chain import Chain
 from tests.support.checkpoints import SEEING, find_class, roughen
@@ -122,7 +119,7 @@ def compute_ours(folder: Path, dtype: DType, cuts: Sequence[int]) -> torch.Tenso
     return found
 
 
-def compare(kind: str) -> dict[str, Any]:
+def compare_wide(kind: str) -> dict[str, Any]:
     """Write a model, and return the errors of the backend torch, and of transformers in bfloat16."""
     with tempfile.TemporaryDirectory() as name:
         folder, config = Path(name), make_config(kind)
@@ -151,22 +148,3 @@ def judge(found: dict[str, Any]) -> bool:
     """Return whether the errors of a model type are small enough."""
     most = {"float32": TOLERANCE, "bfloat16": found["error_of_transformers_in_bfloat16"]}
     return all(error <= most[each.partition(",")[0]] for each, error in found["errors"].items())
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Compare three wide layers of families with transformers.")
-    parser.add_argument("--families", nargs="+", choices=list(WIDE), help="run only these")
-    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
-    options = parser.parse_args(arguments)
-    done: dict[str, Any] = read_report(options.out).get("families", {})
-    for kind in options.families or WIDE:
-        if kind not in done:
-            done[kind] = compare(kind)
-            run = describe_run(["benchmarks.widths"], ("torch", "transformers"))
-            write_report(options.out, run | {"families": done})
-        print(kind, "pass" if done[kind]["passed"] else "FAIL", done[kind]["errors"], flush=True)
-    return 0 if all(found["passed"] for found in done.values()) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

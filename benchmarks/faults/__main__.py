@@ -10,7 +10,6 @@ must not be. What each scenario does is said where it is defined.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import signal
 import sys
@@ -18,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.faults.run import Run
+from benchmarks.record import make_parser
 
 SCENARIOS = {
     "kills": ("stages", "the worker of any stage is killed or stopped"),
@@ -41,11 +41,8 @@ SCENARIOS = {
 def main() -> None:
     """Run the scenarios that the command line names."""
     titles = "\n".join(f"  {name:<12} {title}" for name, (_, title) in SCENARIOS.items())
-    parser = argparse.ArgumentParser(
-        description=f"{__doc__}\n{titles}", formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(f"{__doc__}\n{titles}", takes_model=True)
     parser.add_argument("scenario", choices=SCENARIOS)
-    parser.add_argument("--model", type=Path, help="a model folder; by default SmolLM2-135M")
     parser.add_argument("--only", nargs="+", default=[], help="only parts whose names contain one of these")
     parser.add_argument("--times", type=int, help="how often something happens")
     parser.add_argument("--minutes", type=float, help="how long something lasts")
@@ -56,7 +53,6 @@ def main() -> None:
     parser.add_argument("--option", action="append", default=[], help="an option of the backend")
     parser.add_argument("--logs", type=Path, help="a folder for the logs of machines")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(message)s")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and namespaces go, too

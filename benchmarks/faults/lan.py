@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.faults.machines import API, Cluster, clustered, machine_of, start
 from benchmarks.faults.network import KINDS, Dealer, Fault, inflict
 from benchmarks.faults.readers import PROMPTS, Readers, make_questions
-from benchmarks.faults.run import Figures, Run, say, spread
+from benchmarks.faults.run import Figures, Run, private_folder, say, spread
 from benchmarks.record import find_model
 from parallax_core.config.home import models_folder
+from tests.e2e.tiny import Sizes, write_tiny
 from tests.support.namespaces import enter, has_namespaces
 
 MACHINES, STREAMS, PARTS, PART_S = 4, 6, 2, 900.0
@@ -168,8 +168,7 @@ def settle(cluster: Cluster) -> float | None:
 
 def measure(run: Run, model: str, seed: str) -> Figures:
     models, faults = models_folder().resolve(), list[Fault]()
-    with TemporaryDirectory(prefix="plx-") as name:
-        folder = Path(name)
+    with private_folder() as folder:
         served, tokens = MODELS[model](folder)
         with clustered(folder, models, served, MACHINES) as cluster:
             ready_s, watch = start(cluster), Watch(cluster)
@@ -198,25 +197,8 @@ def measure(run: Run, model: str, seed: str) -> Figures:
 
 
 def make_tiny(folder: Path) -> tuple[tuple[str, str], int]:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(7)
-    sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 12, "num_attention_heads": 4}
-    config = LlamaConfig(
-        vocab_size=49152,
-        num_key_value_heads=4,
-        max_position_embeddings=1024,
-        initializer_range=0.3,
-        tie_word_embeddings=True,
-        eos_token_id=0,
-        bos_token_id=1,
-        **sizes,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder / "tiny")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(find_model() / name, folder / "tiny" / name)
-    return (str(folder / "tiny"), "0.075"), 120
+    made = write_tiny(folder / "tiny", find_model(), Sizes(layers=12, hidden=256, inner=768, context=1024))
+    return (str(made), "0.075"), 120
 
 
 def take_smollm2(_: Path) -> tuple[tuple[str, str], int]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults.run import wait_until
 from benchmarks.record import PARALLAX
 from tests.support.namespaces import SWITCH, Machine, Process, network, run
 
 API = "http://127.0.0.1:8000"
 PATIENCE_S = 240.0
-LOOK_S = 0.2
 
 
 @dataclass(slots=True)
@@ -112,10 +112,9 @@ class Cluster:
             TimeoutError: if that is not so in time; with what the server says.
         """
         begun = time.monotonic()
-        while not is_calm(view := self.view(), num_nodes):
-            if time.monotonic() - begun > patience_s:
-                raise TimeoutError(f"not ready: {view.get('status')} {view.get('reason')} {view.get('plan')}")
-            time.sleep(LOOK_S)
+        if not wait_until(lambda: is_calm(self.view(), num_nodes), patience_s):
+            view = self.view()
+            raise TimeoutError(f"not ready: {view.get('status')} {view.get('reason')} {view.get('plan')}")
         return time.monotonic() - begun
 
     def renew_guest(self) -> None:

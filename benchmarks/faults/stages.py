@@ -22,6 +22,7 @@ from typing import Any, cast, get_args
 from benchmarks.faults.fleet import FAILING, PATIENCE_S, TIMEOUT_S, Fault, Fleet, Formation, running
 from benchmarks.faults.run import Figures, Run, longest_pauses, private_folder, say, spread
 from benchmarks.faults.sabotage import Kind, order, read_rows
+from benchmarks.processes import read_resident
 from benchmarks.record import count_cores
 from parallax_transport_zmq.keyring import Keyring
 from tests.support.crowd import TOY, ClientPool, SentRequest, draw_questions, finish_clients, now
@@ -142,11 +143,11 @@ async def measure_soak(run: Run, name: str, seconds: float, private: Path) -> Fi
     pool = make_pool(fleet, rng)
     async with running(fleet):
         await pool.learn()
-        begun, memory, due = now(), [read_memory()], EVERY_S
+        begun, memory, due = now(), [read_resident(os.getpid())], EVERY_S
         clients = [asyncio.create_task(pool.send_requests()) for _ in range(16)]
         while (left_s := begun + seconds - now()) > 0:
             await asyncio.sleep(min(left_s, SAMPLE_S))
-            memory.append(read_memory())
+            memory.append(read_resident(os.getpid()))
             if name != "undisturbed" and now() - begun > due:
                 due += EVERY_S
                 await hit(fleet, rng)
@@ -175,11 +176,6 @@ def soak(run: Run) -> None:
         "memory_ratio": round(growth, 3),
         "faults": {"memory grew": growth > MOST_GROWTH},
     })  # fmt: skip
-
-
-def read_memory() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
 async def strike(fleet: Fleet, kind: str, rng: random.Random) -> None:
