@@ -41,7 +41,7 @@ BUDGETS = {
     "plugins/engines": 3_310,
     "plugins/formats": 2_230,
     "plugins/grammar_tools": 300,
-    "plugins/grammars": 3_030,
+    "plugins/grammars": 3_260,
     "plugins/manage": 1_100,
     "plugins/models": 10_140,
     "plugins/netcheck": 1_000,
