@@ -9,7 +9,6 @@ Figures are medians of seconds, of the clock and of the processor; ratios are th
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -18,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import describe_run, find_model, write_report
+from benchmarks.record import describe_run, find_model, make_parser, write_report
 from parallax_adapters.store import AdapterStore
 from parallax_core.api import Draw, LayerRange, Open, Row, Sampling, SeqId, SequenceSpec, Stage, StageBatch, StagePlan
 from tests.support.tiny_adapters import list_sizes, make_matrices, write_adapter
@@ -61,9 +60,8 @@ def measure(plain: Stage, adapted: Stage, keys: dict[str, list[str]], rounds: in
 
 def main() -> None:
     """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--out", type=Path)
     options, model, found = parser.parse_args(), find_model(), dict[str, Any]()
     with tempfile.TemporaryDirectory() as home:
         os.environ["PARALLAX_HOME"] = home

@@ -61,6 +61,15 @@ def find_model(name: str = "smollm2-135m") -> Path:
     return Path(found.stdout.strip().splitlines()[-1])
 
 
+def download(requirement: str, folder: Path, *, is_source: bool) -> Path:
+    """Download a distribution from PyPI, its sources or a wheel, into a folder, and return the file."""
+    kind = "--no-binary" if is_source else "--only-binary"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", kind, ":all:", "--dest", str(folder)]
+    subprocess.run([*command, requirement], check=True)
+    [found] = folder.iterdir()
+    return found
+
+
 def make_parser(text: str | None, *, takes_model: bool = False) -> argparse.ArgumentParser:
     """Return the parser of a benchmark, whose help is ``text``, with ``--out`` and perhaps ``--model``."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)

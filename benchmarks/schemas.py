@@ -16,8 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -31,7 +29,7 @@ from typing import Any
 import jsonschema
 from openai import AsyncOpenAI, BadRequestError
 
-from benchmarks.record import describe_run, find_model, make_parser, read_report, write_report
+from benchmarks.record import describe_run, download, find_model, make_parser, read_report, write_report
 from benchmarks.servers import serving
 from parallax_core.api import BackendFailed, Grammar, InvalidRequest
 from parallax_core.models.tokenizer import ModelTokenizer
@@ -161,10 +159,7 @@ def follows(text: ModelTokenizer, compiled: Any, instance: Any) -> bool:
 
 def read_cases() -> Iterator[tuple[str, Figures]]:
     with tempfile.TemporaryDirectory() as place:
-        wanted = f"jsonschema=={metadata.version('jsonschema')}"
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-        subprocess.run([*command, "--dest", place, wanted], check=True)
-        [archive] = Path(place).glob("*.tar.gz")
+        archive = download(f"jsonschema=={metadata.version('jsonschema')}", Path(place), is_source=True)
         with tarfile.open(archive) as sources:
             for member in sources:
                 inner = member.name.partition("/")[2]

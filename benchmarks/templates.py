@@ -6,19 +6,17 @@ model is asked something, with a tool, and answers with reasoning and a call, as
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import describe_run, write_report
+from benchmarks.record import describe_run, download, make_parser, write_report
 from parallax_core.api import AnswerInfo, Content, Reasoning, ToolCall
 from parallax_core.models.chat_template import Arguments, ChatTemplate, PromptEnding
 from parallax_core.models.output_parser import OutputParser, find_parser
@@ -32,63 +30,7 @@ FOLDERS = {
     AXOLOTL: "axolotl/utils/chat_templates/templates",
 }
 """By distribution: the folder of its templates; the first is an archive of sources, the others are wheels."""
-TEMPLATES: Mapping[str, Mapping[str, str]] = {
-    LLAMA: {
-        "Qwen-Qwen2.5-7B-Instruct": "Qwen2ForCausalLM",
-        "Qwen-QwQ-32B": "Qwen2ForCausalLM",
-        "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": "Qwen2ForCausalLM",
-        "Qwen-Qwen3-0.6B": "Qwen3ForCausalLM",
-        "Qwen3-Coder": "Qwen3MoeForCausalLM",
-        "Qwen3.5-4B": "Qwen3_5ForConditionalGeneration",
-        "openai-gpt-oss-120b": "GptOssForCausalLM",
-        "GLM-4.6": "Glm4MoeForCausalLM",
-        "GLM-4.7-Flash": "Glm4MoeLiteForCausalLM",
-        "deepseek-ai-DeepSeek-V3.1": "DeepseekV3ForCausalLM",
-        "moonshotai-Kimi-K2": "DeepseekV3ForCausalLM",
-        "deepseek-ai-DeepSeek-V3.2": "DeepseekV32ForCausalLM",
-        "deepseek-ai-DeepSeek-V4": "DeepseekV4ForCausalLM",
-        "MiniMax-M2": "MiniMaxM2ForCausalLM",
-        "MiniMax-M3": "MiniMaxM3SparseForConditionalGeneration",
-        "google-gemma-2-2b-it": "Gemma2ForCausalLM",
-        "google-gemma-4-31B-it": "Gemma4ForConditionalGeneration",
-        "mistralai-Ministral-3-14B-Reasoning-2512": "Mistral3ForConditionalGeneration",
-        "Mistral-Small-3.2-24B-Instruct-2506": "Mistral3ForConditionalGeneration",
-        "mistralai-Mistral-Nemo-Instruct-2407": "MistralForCausalLM",
-        "NVIDIA-Nemotron-Nano-v2": "NemotronHForCausalLM",
-        "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "NemotronHForCausalLM",
-        "ibm-granite-granite-3.3-2B-Instruct": "GraniteForCausalLM",
-        "ibm-granite-granite-4.0": "GraniteMoeHybridForCausalLM",
-        "LFM2-8B-A1B": "Lfm2MoeForCausalLM",
-        "LFM2.5-8B-A1B": "Lfm2MoeForCausalLM",
-        "ByteDance-Seed-OSS": "SeedOssForCausalLM",
-        "StepFun3.5-Flash": "Step3p5ForCausalLM",
-        "meta-llama-Llama-3.1-8B-Instruct": "LlamaForCausalLM",
-        "meta-llama-Llama-3.3-70B-Instruct": "LlamaForCausalLM",
-        "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": "LlamaForCausalLM",
-        "microsoft-Phi-3.5-mini-instruct": "Phi3ForCausalLM",
-    },
-    TRL: {
-        "qwen3_instruct_2507": "Qwen3NextForCausalLM",
-        "qwen3_5_think": "Qwen3_5MoeForConditionalGeneration",
-        "qwen3_6": "Qwen3_5MoeForConditionalGeneration",
-        "qwen3_8": "Qwen4ExpForConditionalGeneration",
-        "gptoss": "GptOssForCausalLM",
-        "glm4moe": "Glm4MoeForCausalLM",
-        "deepseekv3": "DeepseekV3ForCausalLM",
-        "gemma3": "Gemma3ForCausalLM",
-        "gemma4_v5": "Gemma4ForConditionalGeneration",
-        "nemotron_3_super": "NemotronHForCausalLM",
-        "nemotron_3_ultra": "NemotronHForCausalLM",
-        "lfm2_v2": "Lfm2ForCausalLM",
-        "lfm2_2_5_v2": "Lfm2ForCausalLM",
-    },
-    AXOLOTL: {
-        "llama4": "Llama4ForConditionalGeneration",
-        "exaone4": "Exaone4ForCausalLM",
-        "falcon_h1": "FalconH1ForCausalLM",
-        "deepseek_v2": "DeepseekV2ForCausalLM",
-    },
-}
+TEMPLATES = Path(__file__).parent / "data/published-templates.json"
 """By distribution and template: the architecture of the models that it is published with."""
 VARIABLES = {"bos_token": "<bos>", "eos_token": "<eos>"}
 SCHEMA = {
@@ -122,23 +64,8 @@ class Example:
 
 def fetch(distribution: str, folder: Path) -> dict[str, str]:
     """Return the templates of a distribution by their names, which pip downloads unless it has."""
-    kind = "--no-binary" if distribution == LLAMA else "--only-binary"
     target = folder / distribution
-    if not target.is_dir():
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            kind,
-            ":all:",
-            "--dest",
-            str(target),
-        ]
-        subprocess.run([*command, distribution], check=True)
-    [path] = target.iterdir()
+    path = next(target.glob("*"), None) or download(distribution, target, is_source=distribution == LLAMA)
     read = read_archive if path.suffix == ".gz" else read_wheel
     found = read(path, FOLDERS[distribution])
     return {Path(name).stem: text.decode() for name, text in found.items()}
@@ -201,12 +128,11 @@ def try_template(host: PluginHost, source: str, architecture: str) -> dict[str, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Have parsers read what published chat templates write.")
-    parser.add_argument("--out", type=Path, help="where to write the report as JSON")
+    parser = make_parser(__doc__)
     parser.add_argument("--folder", type=Path, default=Path("build/templates"), help="where downloads are kept")
     options = parser.parse_args(arguments)
     host, done = PluginHost.prepare(), dict[str, Any]()
-    for distribution, wanted in TEMPLATES.items():
+    for distribution, wanted in json.loads(TEMPLATES.read_text(encoding="utf-8")).items():
         sources = fetch(distribution, options.folder)
         for name, architecture in wanted.items():
             found = done[f"{distribution}/{name}"] = try_template(host, sources[name], architecture)

@@ -16,11 +16,7 @@ BUDGETS = {
     "parallax_core/testing": 11_150,
     "tests": 80_000,
     "docs/examples": 1_610,
-<<<<<<< HEAD
-    "benchmarks": 8_490,
-=======
-    "benchmarks": 8_000,
->>>>>>> 5c9684e8 (Give benchmarks one parser, one node of sleepers and one writer of random models)
+    "benchmarks": 8_240,
     "labs": 2_500,
     "plugins/adapters": 1_240,
     "plugins/api_anthropic": 2_400,
