@@ -11,7 +11,7 @@ import json
 import sys
 import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ FOLDERS = {
     AXOLOTL: "axolotl/utils/chat_templates/templates",
 }
 """By distribution: the folder of its templates; the first is an archive of sources, the others are wheels."""
-TEMPLATES = Path(__file__).parent / "data/published-templates.json"
+DATA = Path(__file__).parent / "data/published-templates.json"
+TEMPLATES: Mapping[str, Mapping[str, str]] = json.loads(DATA.read_text(encoding="utf-8"))
 """By distribution and template: the architecture of the models that it is published with."""
 VARIABLES = {"bos_token": "<bos>", "eos_token": "<eos>"}
 SCHEMA = {
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/templates"), help="where downloads are kept")
     options = parser.parse_args(arguments)
     host, done = PluginHost.prepare(), dict[str, Any]()
-    for distribution, wanted in json.loads(TEMPLATES.read_text(encoding="utf-8")).items():
+    for distribution, wanted in TEMPLATES.items():
         sources = fetch(distribution, options.folder)
         for name, architecture in wanted.items():
             found = done[f"{distribution}/{name}"] = try_template(host, sources[name], architecture)
