@@ -161,7 +161,7 @@ def _open_weights(plan: StagePlan, shape: Shape) -> Loading:
     )
     if plan.shape is not None:
         check_cuts(plan.shape, selection.layers)
-    file = open_file(plan.model, selection, plan.progress)
+    file = open_file(plan.model, selection, plan.progress, is_exact=_read_options(plan).weights == "float32")
     factory = choose_factory(plan, _read_options(plan), file.tensors.values(), has_codes=bool(file.coded))
     needed, room = estimate_bytes(file, factory), find_room(factory.device)
     if needed > room:

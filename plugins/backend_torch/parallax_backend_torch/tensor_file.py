@@ -329,8 +329,8 @@ def match_name(name: str) -> re.Match[str] | None:
     return NAME.fullmatch(SYNONYMS.get(name, name))
 
 
-def open_file(folder: Path, selection: Selection, progress: Progress) -> TensorFile:
-    """Return the tensors of a stage; reads only their names.
+def open_file(folder: Path, selection: Selection, progress: Progress, *, is_exact: bool = False) -> TensorFile:
+    """Return the tensors of a stage; reads only their names. ``is_exact``: blocks become float32, not rounded codes.
 
     Raises:
         ParallaxError: if there are no weights, or a file is damaged.
@@ -339,7 +339,7 @@ def open_file(folder: Path, selection: Selection, progress: Progress) -> TensorF
     config = read_config(folder)
     stored = dict(read_tensors(folder, selection.wants, silent))
     types = Config(config).list_forms()
-    packed = {name for name in stored.keys() & types.keys() if types[name] in FORMS}
+    packed = {name for name in stored.keys() & types.keys() if types[name] in FORMS and not is_exact}
     coded = group_tensors(config, {name: tensor for name, tensor in stored.items() if name not in packed})
     parts = {name for matrix in coded.values() for name in matrix.names}
     forms = {shorten(name): check_blocks(name, stored[name], types[name]) for name in packed}

@@ -68,6 +68,6 @@ def test_scales_that_are_no_numbers_are_found(kind: GGMLQuantizationType) -> Non
     ],
 )
 def test_tensors_that_are_no_blocks_are_refused(types: dict[str, object], dtype: str, width: int, reason: str) -> None:
-    tensor = Tensor(dtype, (2, width), bytes(2 * width))  # type: ignore[arg-type]
+    tensor = Tensor(dtype, (2, width), bytes(2 * width))
     with pytest.raises((ParallaxError, Unsupported), match=reason):
         group_tensors(describe(types), {"a.weight": tensor})

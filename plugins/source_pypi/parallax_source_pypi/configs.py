@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from parallax_formats.gguf import Fields
-from parallax_source_pypi.shape import LlamaShape
+from parallax_source_pypi.settings import Settings
 from parallax_source_pypi.tokenizer import SpecialIds
 
 Json = dict[str, object]
@@ -20,45 +20,27 @@ SAMPLING = {
 """Sampling fields of generation_config.json, their names in GGUF files, and their largest sensible values."""
 
 
-def model_config(shape: LlamaShape, specials: SpecialIds, dtype: str) -> Json:
+def model_config(settings: Settings, specials: SpecialIds, dtype: str, types: Mapping[str, str]) -> Json:
     """Return config.json.
 
-    It gives rope in two forms, since readers know one or the other, and silently take a default if they find neither.
-    It gives both ``dtype`` and ``torch_dtype``, two names of the same setting, for the same reason.
+    It gives both ``dtype`` and ``torch_dtype``, two names of the same setting, since readers know one or the other.
+
+    Args:
+        settings: those of the model.
+        specials: the tokens with a meaning.
+        dtype: the dtype that holds the tensors.
+        types: the types of tensors that are blocks, by name.
     """
+    blocks: Json = {"quantization_config": {"quant_method": "gguf", "types": dict(types)}} if types else {}
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
+        **settings.config,
         "bos_token_id": specials.bos,
         "dtype": dtype,
         "eos_token_id": specials.eos,
-        "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "hidden_size": shape.hidden_size,
-        "initializer_range": 0.02,
-        "intermediate_size": shape.inner_size,
-        "max_position_embeddings": shape.context_length,
-        "mlp_bias": False,
-        "model_type": "llama",
-        "num_attention_heads": shape.num_heads,
-        "num_hidden_layers": shape.num_layers,
-        "num_key_value_heads": shape.num_kv_heads,
         "pad_token_id": specials.pad,
-        "pretraining_tp": 1,
-        "rms_norm_eps": shape.norm_eps,
-        "rope_parameters": {"rope_theta": shape.rope_base, "rope_type": "default"},
-        "rope_theta": shape.rope_base,
-        "tie_word_embeddings": shape.tied,
         "torch_dtype": dtype,
-        "use_cache": True,
-        "vocab_size": shape.vocab_size,
+        **blocks,
     }
-
-
-def describe_blocks(types: Mapping[str, str]) -> Json:
-    """Return the entry of config.json for packed tensors of the types ``types``; empty without any."""
-    return {"quantization_config": {"quant_method": "gguf", "types": dict(types)}} if types else {}
 
 
 def generation_config(fields: Fields, specials: SpecialIds) -> Json:
@@ -84,7 +66,7 @@ def recommended_sampling(fields: Fields) -> Json:
     return {name: value for name, value in values.items() if 0 < value <= SAMPLING[name][1]}
 
 
-def tokenizer_config(fields: Fields, shape: LlamaShape, specials: SpecialIds) -> Json:
+def tokenizer_config(fields: Fields, settings: Settings, specials: SpecialIds) -> Json:
     """Return tokenizer_config.json."""
     tokens = fields.texts("tokenizer.ggml.tokens")
     named = {"bos": specials.bos, "eos": specials.eos, "pad": specials.pad, "unk": specials.unknown}
@@ -92,7 +74,7 @@ def tokenizer_config(fields: Fields, shape: LlamaShape, specials: SpecialIds) ->
     config |= {
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,
-        "model_max_length": shape.context_length,
+        "model_max_length": settings.config["max_position_embeddings"],
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
     template = chat_template(fields)

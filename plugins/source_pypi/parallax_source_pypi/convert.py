@@ -6,27 +6,19 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from parallax_core.api import Progress
 from parallax_formats.gguf import Fields, open_gguf
-from parallax_source_pypi.blocks import is_kept, load_kept
-from parallax_source_pypi.configs import (
-    Json,
-    chat_template,
-    describe_blocks,
-    generation_config,
-    model_config,
-    tokenizer_config,
-)
-from parallax_source_pypi.shape import read_shape
-from parallax_source_pypi.shards import SHARD_BYTES, ShardWriter, Values
+from parallax_source_pypi.configs import Json, chat_template, generation_config, model_config, tokenizer_config
+from parallax_source_pypi.settings import read_settings
+from parallax_source_pypi.shards import SHARD_BYTES, ShardWriter
 from parallax_source_pypi.store import check_space
+from parallax_source_pypi.tensors import Source, match_slots
 from parallax_source_pypi.tokenizer import build_tokenizer, read_specials
-from parallax_source_pypi.weights import TargetTensor, load_floats, match_slots
+from parallax_source_pypi.treatments import convert_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +28,7 @@ class ConversionOptions:
     limit: int = SHARD_BYTES
     """The most bytes of a file."""
     keeps_blocks: bool = False
-    """Whether packed values stay packed, as in `blocks`; otherwise they become float16."""
+    """Whether packed values stay packed, as in `parallax_formats.gguf`; otherwise they become float16."""
     sampling: Mapping[str, float] = field(default_factory=dict)
     """Sampling that the model's authors recommend and the file lacks, by the names of generation_config.json."""
 
@@ -45,10 +37,10 @@ def check_gguf(source: Path) -> None:
     """Raise the error with which `convert_gguf` refuses a file before it reads any weights, if it does."""
     with open_gguf(source) as gguf:
         fields = Fields(gguf.metadata)
-        shape = read_shape(fields, tied="output.weight" not in gguf.tensors)
+        settings = read_settings(fields, gguf)
         read_specials(fields)
         build_tokenizer(fields)
-        match_slots(shape, gguf.tensors)
+        match_slots(Source(gguf, settings.architecture, settings.sizes, keeps_blocks=True))
 
 
 def convert_gguf(
@@ -70,35 +62,29 @@ def convert_gguf(
 
     with open_gguf(source) as gguf:
         fields = Fields(gguf.metadata)
-        shape = read_shape(fields, tied="output.weight" not in gguf.tensors)
+        settings = read_settings(fields, gguf)
         # The tokenizer comes first, so that an unsupported model is refused before the long part.
         specials = read_specials(fields)
         build_tokenizer(fields).save(str(folder / "tokenizer.json"))
         write_json(folder / "generation_config.json", {**options.sampling, **generation_config(fields, specials)})
-        write_json(folder / "tokenizer_config.json", tokenizer_config(fields, shape, specials))
+        write_json(folder / "tokenizer_config.json", tokenizer_config(fields, settings, specials))
         write_template(folder / "chat_template.jinja", chat_template(fields))
-        slots = match_slots(shape, gguf.tensors)
-        kept = [slot for slot in slots if options.keeps_blocks and is_kept(gguf.tensors[slot.source])]
-        load = load_kept if options.keeps_blocks else load_floats
-        dtype = write_weights(slots, partial(load, gguf), ShardWriter(folder, options.limit), report)
-        types = {slot.target: gguf.tensors[slot.source].kind.name for slot in kept}
-        write_json(folder / "config.json", model_config(shape, specials, dtype) | describe_blocks(types))
+        writer = ShardWriter(folder, options.limit)
+        write_weights(Source(gguf, settings.architecture, settings.sizes, options.keeps_blocks), writer, report)
+        write_json(folder / "config.json", model_config(settings, specials, writer.dtype, writer.types))
 
 
-def write_weights(
-    slots: list[TargetTensor],
-    load: Callable[[TargetTensor], Values],
-    writer: ShardWriter,
-    report: Callable[[int, int], None],
-) -> str:
-    """Write the tensors, report progress, and return the dtype that holds all of them."""
-    check_space(writer.folder, sum(math.prod(slot.shape) for slot in slots) * np.dtype(np.float16).itemsize)
+def write_weights(source: Source, writer: ShardWriter, report: Callable[[int, int], None]) -> None:
+    """Write the tensors, and report progress."""
+    slots = match_slots(source)
+    floats = sum(math.prod(slot.info.shape) for slot in slots) * np.dtype(np.float16).itemsize
+    check_space(writer.folder, sum(slot.info.num_bytes for slot in slots) if source.keeps_blocks else floats)
     for done, slot in enumerate(slots):
         report(done, len(slots))
-        writer.add_tensor(slot.target, load(slot))
+        for made in convert_slot(slot, source):
+            writer.add_tensor(made.name, made.values, made.kind)
     writer.close()
     report(len(slots), len(slots))
-    return writer.dtype
 
 
 def write_template(path: Path, template: str) -> None:

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-from safetensors.numpy import save_file
 
-from parallax_source_pypi.weights import Floats
+from parallax_source_pypi.treatments import Array
 
-Values = Floats | npt.NDArray[np.uint8]
+BFLOAT16 = "BF16"
+KINDS = {"float16": "F16", "float32": "F32", "uint8": "U8"}
+"""The dtypes of safetensors (https://github.com/huggingface/safetensors#format)."""
+ALIGNMENT = 8
+"""The bytes of the length of a header, and what its end is aligned to."""
 SHARD_BYTES = 1 << 30
 """The most bytes of tensors in one file, unless a single tensor has more. A file's tensors are held in memory."""
 
@@ -22,15 +24,28 @@ class ShardWriter:
     def __init__(self, folder: Path, limit: int = SHARD_BYTES) -> None:
         self.folder = folder
         self._limit = limit
-        self._waiting: dict[str, Values] = {}
+        self._waiting: dict[str, Array] = {}
         self._waiting_bytes = 0
         self._shards: list[list[str]] = []
         self.total_bytes = 0
         self.dtype = "float16"
         """``float32`` once a tensor of that type was added."""
+        self.types: dict[str, str] = {}
+        """The types of the tensors that are blocks, by name."""
+        self._halves: set[str] = set()
 
-    def add_tensor(self, name: str, values: Values) -> None:
-        """Take one tensor, writing those before it if the file would become too large."""
+    def add_tensor(self, name: str, values: Array, kind: str = "") -> None:
+        """Take one tensor, writing those before it if the file would become too large.
+
+        Args:
+            name: its name.
+            values: its values; of bfloat16 as integers.
+            kind: the type of its blocks if they are of a GGUF file, or ``BF16``; empty: as the dtype says.
+        """
+        if kind == BFLOAT16:
+            self._halves.add(name)
+        elif kind:
+            self.types[name] = kind
         if self._waiting and self._waiting_bytes + values.nbytes > self._limit:
             self._write_shard()
         if values.dtype == np.float32:
@@ -53,11 +68,17 @@ class ShardWriter:
 
     def _write_shard(self) -> None:
         path = self._path(len(self._shards))
-        path.touch()
-        mode = path.stat().st_mode
-        save_file(self._waiting, path, metadata={"format": "pt"})
-        # safetensors makes files that only their owner may read; these follow the umask, as other files do.
-        path.chmod(mode)
+        offset, header = 0, dict[str, object]({"__metadata__": {"format": "pt"}})
+        for name, values in self._waiting.items():
+            kind = BFLOAT16 if name in self._halves else KINDS[values.dtype.name]
+            places = [offset, offset := offset + values.nbytes]
+            header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": places}
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % ALIGNMENT)
+        with path.open("wb") as file:
+            file.write(len(text).to_bytes(ALIGNMENT, "little") + text)
+            for values in self._waiting.values():
+                file.write(np.ascontiguousarray(values).data)
         self._shards.append(list(self._waiting))
         self._waiting, self._waiting_bytes = {}, 0
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from parallax_formats.gguf import Fields, damaged
-from parallax_source_pypi.shape import PRE_TOKENIZERS, refuse
+from parallax_source_pypi.errors import refuse
+from parallax_source_pypi.pretokenizers import RULES
+from parallax_tokenizers.merges import list_merges
 
-NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
-"""Token types of GGUF that a byte-level BPE has."""
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+"""The types of tokens."""
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,40 +52,93 @@ def read_specials(fields: Fields) -> SpecialIds:
 
 
 def build_tokenizer(fields: Fields) -> Tokenizer:
-    """Build the tokenizer.
-
-    A GGUF file names the rule that cuts text into words (``tokenizer.ggml.pre``) and does not contain it. The rule
-    "smollm" is: every digit alone, then the pattern of GPT-2.
+    """Build the tokenizer: a byte-level BPE, or pieces of SentencePiece.
 
     Raises:
-        Unsupported: if the tokenizer is of another kind, or has another rule.
+        Unsupported: if the tokenizer is of another kind, or has a rule that is not known.
         ParallaxError: if tokens, types and merges do not fit together.
     """
-    check_kind(fields)
+    kind = fields.text("tokenizer.ggml.model")
+    if kind not in KINDS:
+        raise refuse(f"a tokenizer of the kind {kind!r}")
     tokens, types = read_tokens(fields)
-    vocab = {token: number for number, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=read_merges(fields, vocab)))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    tokenizer, has_bos = KINDS[kind](fields, tokens, types)
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=kind != USER_DEFINED)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind in (CONTROL, USER_DEFINED)
+        ]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    for token, kind in zip(tokens, types, strict=True):
-        if kind in (CONTROL, USER_DEFINED):
-            tokenizer.add_tokens([AddedToken(token, normalized=False, special=kind == CONTROL)])
+    add_ends(tokenizer, fields, tokens, has_bos=has_bos)
     return tokenizer
 
 
-def check_kind(fields: Fields) -> None:
-    """Refuse tokenizers that would be rebuilt wrongly."""
-    kind = fields.text("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise refuse(f"a tokenizer of the kind {kind!r}")
-    rule = fields.text("tokenizer.ggml.pre", "default")
-    if rule not in PRE_TOKENIZERS:
-        raise refuse(f"a tokenizer with the pre-tokenizer {rule!r}")
-    for key in ("add_bos_token", "add_eos_token", "add_space_prefix"):
-        if fields.flag(f"tokenizer.ggml.{key}"):
-            raise refuse(f"a tokenizer with {key!r}")
+def build_bytes(fields: Fields, tokens: list[str], types: list[int]) -> tuple[Tokenizer, bool]:
+    """Return a byte-level BPE, and whether its texts begin with a token unless the file says otherwise."""
+    name = fields.text("tokenizer.ggml.pre", "default")
+    if name not in RULES:
+        raise refuse(f"a tokenizer with the pre-tokenizer {name!r}")
+    if unknown := set(types) - {NORMAL, CONTROL, USER_DEFINED, UNUSED}:
+        raise refuse(f"a tokenizer with tokens of the type {min(unknown)}")
+    if fields.flag("tokenizer.ggml.add_space_prefix"):
+        raise refuse("a tokenizer with 'add_space_prefix'")
+    rule, vocab = RULES[name], {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=read_merges(fields, vocab), ignore_merges=rule.keeps_words))
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, rule.has_bos
+
+
+def build_pieces(fields: Fields, tokens: list[str], types: list[int]) -> tuple[Tokenizer, bool]:
+    """Return the pieces of SentencePiece, of which those with the best scores are joined first."""
+    scores = fields.numbers("tokenizer.ggml.scores")
+    if len(scores) != len(tokens):
+        raise damaged(f"there are {len(scores)} scores for {len(tokens)} tokens")
+    if unknown := set(types) - {NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE}:
+        raise refuse(f"a tokenizer with tokens of the type {min(unknown)}")
+    normal = [number for number, kind in enumerate(types) if kind == NORMAL]
+    ranked = [tokens[number] for number in sorted(normal, key=lambda number: -scores[number])]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={token: number for number, token in enumerate(tokens)},
+            merges=list(list_merges(ranked, set(ranked))),
+            unk_token=next((tokens[number] for number, kind in enumerate(types) if kind == UNKNOWN), None),
+            fuse_unk=True,
+            byte_fallback=BYTE in types,
+        )
+    )
+    has_prefix = "tokenizer.ggml.add_space_prefix" not in fields or fields.flag("tokenizer.ggml.add_space_prefix")
+    spaces = normalizers.Replace(" ", SPACE)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if has_prefix else spaces
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if has_prefix else steps)
+    return tokenizer, True
+
+
+def add_ends(tokenizer: Tokenizer, fields: Fields, tokens: list[str], *, has_bos: bool) -> None:
+    """Add the tokens that texts begin and end with, as the file or the kind of tokenizer says."""
+    specials = read_specials(fields)
+    key = "tokenizer.ggml.add_bos_token"
+    begins = fields.flag(key) if key in fields else has_bos
+    front = [specials.bos] if begins and specials.bos is not None else []
+    back = [specials.eos] if fields.flag("tokenizer.ggml.add_eos_token") else []
+    if not front and not back:
+        return
+    names = {tokens[number]: number for number in (*front, *back)}
+    around = [*(tokens[number] for number in front), "{}", *(tokens[number] for number in back)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[each.format("$A") if each == "{}" else each for each in around],
+        pair=[*(each.format("$A") if each == "{}" else each for each in around), "$B:1"],
+        special_tokens=list(names.items()),
+    )
+
+
+KINDS = {"gpt2": build_bytes, "llama": build_pieces}
+"""What builds a tokenizer, by ``tokenizer.ggml.model``."""
 
 
 def read_tokens(fields: Fields) -> tuple[list[str], list[int]]:
@@ -90,9 +146,6 @@ def read_tokens(fields: Fields) -> tuple[list[str], list[int]]:
     tokens, types = fields.texts("tokenizer.ggml.tokens"), fields.integers("tokenizer.ggml.token_type")
     if len(tokens) != len(types) or len(set(tokens)) != len(tokens):
         raise damaged(f"its {len(tokens)} tokens are not distinct, or not as many as its {len(types)} token types")
-    unknown = set(types) - {NORMAL, CONTROL, USER_DEFINED, UNUSED}
-    if unknown:
-        raise refuse(f"a tokenizer with tokens of the type {min(unknown)}")
     return tokens, types
 
 
@@ -100,8 +153,14 @@ def read_merges(fields: Fields, vocab: dict[str, int]) -> list[tuple[str, str]]:
     """Return the merges, each checked to join two tokens into a third."""
     merges = []
     for merge in fields.texts("tokenizer.ggml.merges"):
-        left, _, right = merge.partition(" ")
+        left, right = split_merge(merge)
         if left not in vocab or right not in vocab or left + right not in vocab:
             raise damaged(f"the merge {merge[:60]!r} is not about its tokens")
         merges.append((left, right))
     return merges
+
+
+def split_merge(merge: str) -> tuple[str, str]:
+    """Return the two tokens of a merge; the first may begin with a space."""
+    place = merge.find(" ", 1)
+    return (merge[:place], merge[place + 1 :]) if place > 0 else (merge, "")

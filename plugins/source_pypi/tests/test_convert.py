@@ -226,15 +226,14 @@ def test_shards_hold_what_one_file_would(llama: TinyLlama, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("llama.rope.scaling.type", "yarn", "rope scaling of the type 'yarn'"),
-        ("llama.expert_count", 8, "mixture of experts"),
+        ("llama.rope.scaling.type", "dynamic", "rope scaling of the type 'dynamic'"),
         ("llama.attention.sliding_window", 64, "setting 'llama.attention.sliding_window'"),
         ("llama.rope.dimension_count", 4, "'llama.rope.dimension_count' is not its head size 8"),
         ("llama.attention.value_length", 16, "'llama.attention.value_length' is not its head size 8"),
-        ("tokenizer.ggml.model", "llama", "tokenizer of the kind 'llama'"),
-        ("tokenizer.ggml.pre", "qwen2", "pre-tokenizer 'qwen2'"),
+        ("tokenizer.ggml.model", "bert", "tokenizer of the kind 'bert'"),
+        ("tokenizer.ggml.pre", "kimi-k2", "pre-tokenizer 'kimi-k2'"),
         ("tokenizer.ggml.pre", None, "pre-tokenizer 'default'"),
-        ("tokenizer.ggml.add_bos_token", True, "'add_bos_token'"),
+        ("tokenizer.ggml.add_space_prefix", True, "'add_space_prefix'"),
         ("tokenizer.ggml.token_type", [6] * len(TOKENS), "tokens of the type 6"),
     ],
 )
@@ -244,10 +243,10 @@ def test_what_would_be_converted_wrongly_is_refused(
     llama.values[key] = value
     with pytest.raises(Unsupported, match=reason) as caught:
         convert()
-    assert "the architecture llama and the pre-tokenizer smollm can be converted" in caught.value.hint
+    assert "these architectures are read: llama, qwen2" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["rope_freqs.weight", "blk.0.ffn_gate_exps.weight", "blk.0.attn_q.bias"])
+@pytest.mark.parametrize("name", ["blk.2.attn_q.weight", "blk.0.ffn_gate_exps.weight", "blk.0.ssm_a"])
 def test_tensors_a_llama_does_not_have_are_refused(llama: TinyLlama, convert: Convert, name: str) -> None:
     llama.tensors[name] = np.ones(HIDDEN, np.float32)
     with pytest.raises(Unsupported, match=f"the tensor '{name}'"):
@@ -255,10 +254,16 @@ def test_tensors_a_llama_does_not_have_are_refused(llama: TinyLlama, convert: Co
 
 
 def test_other_architectures_are_refused(llama: TinyLlama, convert: Convert) -> None:
-    llama.family = "qwen2"
-    with pytest.raises(Unsupported, match="architecture 'qwen2'") as caught:
+    llama.family = "rwkv7"
+    with pytest.raises(Unsupported, match="architecture 'rwkv7'") as caught:
         convert()
-    assert "the architecture llama" in caught.value.hint
+    assert "these architectures are read: llama, qwen2" in caught.value.hint
+
+
+def test_tables_of_rope_that_are_not_those_of_llama_3_are_refused(llama: TinyLlama, convert: Convert) -> None:
+    llama.tensors["rope_freqs.weight"] = np.array([1, 5, 2, 8], np.float32)
+    with pytest.raises(Unsupported, match="a table of rope factors"):
+        convert()
 
 
 @pytest.mark.parametrize(

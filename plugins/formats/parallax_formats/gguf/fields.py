@@ -26,6 +26,10 @@ class Fields:
         """Return the keys that begin with ``prefix``."""
         return [key for key in self._metadata if key.startswith(prefix)]
 
+    def value(self, key: str) -> Value:
+        """Return a value of any type."""
+        return self._find(key, None)
+
     def integer(self, key: str, default: int | None = None) -> int:
         """Return an integer."""
         value = self._find(key, default)
@@ -47,7 +51,7 @@ class Fields:
             raise damaged(f"{key!r} is {_show(value)}, not a positive number")
         return float(str(np.float32(value)))
 
-    def number(self, key: str, default: float) -> float:
+    def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number: an integer as stored, a float as the shortest decimal that rounds to its float32."""
         value = self._find(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -81,6 +85,15 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
             raise damaged(f"{key!r} is not a list of integers")
         return [int(item) for item in value]
+
+    def numbers(self, key: str) -> list[float]:
+        """Return a list of finite numbers."""
+        value = self._find(key, None)
+        if not isinstance(value, list) or not all(
+            isinstance(item, int | float) and math.isfinite(item) for item in value
+        ):
+            raise damaged(f"{key!r} is not a list of numbers")
+        return [float(item) for item in value]
 
     def _find(self, key: str, default: Value | None) -> Value:
         value = self._metadata.get(key, default)
