@@ -171,8 +171,7 @@ class GrammarLibrary(Protocol):
 
         Args:
             asked: the answer, whose ``grammar`` is that of `WrittenGrammar`; it has no parser.
-            check: its turn may take as long as the grammars of other requests; not needed for one that is sure to
-                compile within 50 ms of a processor.
+            check: its turn may take as long as the grammars of others; what is sure to compile at once needs none.
 
         Raises:
             InvalidRequest: if there is none; ``param`` is a field of the body.
