@@ -24,6 +24,7 @@ from parallax_core.contracts.status import (
     PlanStatus,
     ReplicaLimits,
     ReplicaStatus,
+    RunningRequest,
     StageStatus,
 )
 from parallax_core.deploy.node_transport import choose_listen, make_transport
@@ -62,6 +63,7 @@ __all__ = [
     "RelaySettings",
     "ReplicaLimits",
     "ReplicaStatus",
+    "RunningRequest",
     "ServeSettings",
     "ServerSettings",
     "StageStatus",

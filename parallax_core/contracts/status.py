@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args, runtime_checkable
 
+from parallax_core.base.ids import RequestId
 from parallax_core.contracts.engine import EngineStats, Health, Pooling, PoolUse
 from parallax_core.contracts.placement import Estimate, LinkProfile, NodeProfile, PipelineEstimate, PlacedStage
 from parallax_core.contracts.stage import LayerRange
@@ -65,6 +66,17 @@ class ReplicaLimits:
     """The most tokens in a step."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunningRequest:
+    """How far a request is that does not wait any more."""
+
+    id: RequestId
+    prompt_tokens: int
+    """Tokens of its prompt that are computed, or were found in the cache."""
+    output_tokens: int
+    """Tokens drawn, of all its answers."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaStatus:
     """The status of one replica."""
@@ -89,6 +101,8 @@ class ReplicaStatus:
     """Whether it takes requests with a grammar; true while that is not known."""
     poolings: tuple[Pooling, ...] = get_args(Pooling)
     """How it makes embeddings; all ways while that is not known."""
+    running: tuple[RunningRequest, ...] | None = None
+    """The requests on its stages; None: its engine does not tell."""
     stages: tuple[StageStatus, ...] = ()
 
 

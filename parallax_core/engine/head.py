@@ -74,7 +74,7 @@ class Head:
         max_output = RequestValidator(self._stages, self.max_length).check(request)
         if request.id in self._requests:
             raise InvalidRequest(f"request {request.id} has already been accepted")
-        self._cache.budget.check_request(request)
+        self.cache.budget.check_request(request)
         self.check_room()
         self._num_accepted += 1
         timeline = Timeline(now, latest=now)
@@ -110,10 +110,10 @@ class Head:
 
     def check_room(self) -> None:
         """Raise Overloaded if too many requests wait, not counting those that can start with the next step."""
-        num_waiting = len(self._requests) - self._cache.num_requests
-        num_places = max(0, self.limits.max_running - len(self._cache.running))
+        num_waiting = len(self._requests) - self.cache.num_requests
+        num_places = max(0, self.limits.max_running - len(self.cache.running))
         if num_waiting >= num_places + self.limits.max_waiting:
-            message = f"{self._cache.num_requests} requests are running and {num_waiting} are waiting already"
+            message = f"{self.cache.num_requests} requests are running and {num_waiting} are waiting already"
             raise Overloaded(message, "try again later")
 
     def cancel(self, request_id: RequestId) -> None:
@@ -145,11 +145,11 @@ class Head:
         """Return the next step, or None for now. Results must be absorbed in the order of the steps."""
         if len(self._in_flight) >= self.stage_clock.most_in_flight or self.mask_hold_s(now):
             return None
-        self._cache.stored.pins.expire(now)
+        self.cache.stored.pins.expire(now)
         while True:
             is_held = self.hold_s(now) > 0
             chosen = {} if is_held else self._choose(now)
-            edits = self._cache.take_edits()
+            edits = self.cache.take_edits()
             if edits or chosen:
                 return self._depart(edits, chosen, now)
             if is_held or not self._break_deadlock():
@@ -199,7 +199,7 @@ class Head:
 
     def stats(self) -> EngineStats:
         """Return the head's counters, its numbers of requests, and the use of its pools."""
-        running, pools = self._cache.num_requests, self._ledger.measure_use()
+        running, pools = self.cache.num_requests, self._ledger.measure_use()
         waiting = len(self._requests) - running
         return EngineStats(running=running, waiting=waiting, pools=pools, **dataclasses.asdict(self._counters))
 
@@ -220,11 +220,11 @@ class Head:
         goes_on = bool(inflight.marks) and len(self._in_flight) == 1
         if goes_on:
             self._num_steps = self._in_flight.pop().number - 1
-            self._cache.take_back(inflight)
+            self.cache.take_back(inflight)
             self._readiness.replace(self._list_live())
         for sequence in inflight.find_faulty(named):
             if (state := self._find_state(sequence)) is not None:
-                self._cache.distrust(sequence, is_certain=bool(named))
+                self.cache.distrust(sequence, is_certain=bool(named))
                 self._yield(state, state.fail(message))
         if not goes_on:
             self.restart()
@@ -253,7 +253,7 @@ class Head:
     def resume(self, stages: Listing[StageInfo], now: float) -> None:
         """Compute every request again on the rebuilt ``stages``; those that these cannot serve end with an error."""
         self.restart(stages)
-        replay = Replay(RequestValidator(self._stages, self.max_length), self._cache.budget)
+        replay = Replay(RequestValidator(self._stages, self.max_length), self.cache.budget)
         for state in list(self._requests.values()):
             if obstacle := replay.resume(state, now):
                 self._counters.requests_lost += 1
@@ -279,11 +279,11 @@ class Head:
     @property
     def is_settled(self) -> bool:
         """Whether no step is on its way, and none has to be: the stages hold what the head says they do."""
-        return not (self._in_flight or self._cache.has_edits)
+        return not (self._in_flight or self.cache.has_edits)
 
     def drop_stored(self) -> None:
         """Drop the stored prefixes, as many as the next step has room to drop."""
-        self._cache.drop_stored()
+        self.cache.drop_stored()
 
     def check(self) -> None:
         """Check that counters and queues agree with the requests; for tests.
@@ -291,8 +291,8 @@ class Head:
         Raises:
             AssertionError: if it is not.
         """
-        self._cache.check(live := self._list_live())
-        self._readiness.check(live, self._cache.running)
+        self.cache.check(live := self._list_live())
+        self._readiness.check(live, self.cache.running)
 
     def _begin_epoch(self, stages: Listing[StageInfo]) -> None:
         self._stages, self._num_steps = tuple(stages), 0
@@ -305,8 +305,8 @@ class Head:
         self._pacer = Pacer(self.stage_clock, self._options.target_itl_s)
         self._ledger = Ledger(self._stages)
         budget = HeaderBudget(self._stages, self._wanted.header_bytes, self.limits.max_running)
-        self._cache = SequenceCache(self._ledger, budget, WaitingQueue(self._wanted.min_shared), self._space)
-        self._readiness.begin_epoch(self._cache.waiting, self._list_live())
+        self.cache = SequenceCache(self._ledger, budget, WaitingQueue(self._wanted.min_shared), self._space)
+        self._readiness.begin_epoch(self.cache.waiting, self._list_live())
 
     def _space(self, sequence: Sequence) -> Hashable:
         return sequence.request.adapter, self._versions, sequence.request.salt
@@ -317,9 +317,9 @@ class Head:
 
     def _choose(self, now: float) -> dict[Sequence, int]:
         """Plan a step; with several stages, with a share of the decodes, so that every stage has a step to compute."""
-        limits, share = self.limits, -(-max(len(self._cache.running), 1) // len(self._stages))
+        limits, share = self.limits, -(-max(len(self.cache.running), 1) // len(self._stages))
         room = StepBudget(max_tokens=limits.max_batch_tokens, max_decodes=share, max_running=limits.max_running)
-        scheduler = Scheduler(self._cache, self._order, self._options.preemption, self._pacer, now)
+        scheduler = Scheduler(self.cache, self._order, self._options.preemption, self._pacer, now)
         chosen = scheduler.choose(room)
         self._counters.preemptions += scheduler.num_preempted
         return chosen
@@ -337,7 +337,7 @@ class Head:
                 self._counters.prompt_tokens += sequence.num_prompt
                 self._counters.cached_tokens += sequence.num_cached or 0
             self._readiness.note_row(sequence)
-            self._cache.note_planned(sequence)
+            self.cache.note_planned(sequence)
         self._num_steps += 1
         inflight = InflightStep(self._num_steps, rows, tuple(chosen), self._ledger.free, times, marks)
         self._in_flight.append(inflight)
@@ -351,7 +351,7 @@ class Head:
         if self._in_flight or self._readiness.is_masking or (last := find_last(self._requests.values())) is None:
             return False
         if len(last.running) > 1:
-            self._cache.discard(last.running[-1])
+            self.cache.discard(last.running[-1])
         else:
             self._yield(last, last.fail("out of memory: this conversation does not fit beside the others"))
         return True
@@ -363,7 +363,7 @@ class Head:
             if num := self._end(state):
                 delta = dataclasses.replace(delta, finish=dataclasses.replace(delta.finish, pinned_tokens=num))
         elif delta.ended is not None:
-            self._cache.retire(state.answers[delta.index])
+            self.cache.retire(state.answers[delta.index])
         self._deltas.append((state.request.id, delta))
 
     def _end(self, state: RequestState) -> int:
@@ -372,7 +372,7 @@ class Head:
         self._deadlines.discard(state)
         for answer in state.answers:
             self._readiness.drop(answer)
-        return sum(self._cache.retire(answer) for answer in state.answers)
+        return sum(self.cache.retire(answer) for answer in state.answers)
 
     def _find_state(self, sequence: Sequence) -> RequestState | None:
         """Return the request that a sequence answers, or None if it has ended."""

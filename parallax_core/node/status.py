@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from parallax_core.contracts.engine import Engine, EngineStats, Health
 from parallax_core.contracts.stage import StageInfo
-from parallax_core.contracts.status import Described, NodeStatus, ReplicaStatus, StageStatus
+from parallax_core.contracts.status import Described, NodeStatus, ReplicaStatus, RunningRequest, StageStatus
 from parallax_core.engine.head import Head
 from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.membership.joined_node import JoinedNode
@@ -59,8 +59,15 @@ def describe_engine(health: Health, head: Head | None, num_losses: int, stages: 
         num_losses=num_losses,
         hop_s=head.stage_clock.hop_s if head else None,
         limits=head.limits if head else None,
+        running=tuple(_list_running(head)) if head else None,
         stages=tuple(stages),
     )
+
+
+def _list_running(head: Head) -> Iterator[RunningRequest]:
+    for name, sequence in {each.request.id: each for each in head.cache.running.values()}.items():
+        first, drawn = sequence.siblings[0], sum(len(each.output) for each in sequence.siblings)
+        yield RunningRequest(name, min(first.planned, first.num_prompt), drawn)
 
 
 def describe_node(node: JoinedNode) -> NodeStatus:

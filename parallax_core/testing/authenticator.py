@@ -46,7 +46,7 @@ class AuthenticatorConformance:
             assert isinstance(found, KnownClient), broken(f"it answers {found!r} for a client that it knows", KNOWN)
             assert found.role == role, broken(f"it gives the role {found.role!r}, not {role!r}", ROLE)
             assert found.role in get_args(RouteRole), broken(f"{found.role!r} is no role", ROLE)
-            is_digest = found.key is None or (isinstance(found.key, bytes) and len(found.key) == DIGEST_BYTES)
+            is_digest = found.key is None or len(found.key) == DIGEST_BYTES
             assert is_digest, broken("the key by which it knows a client is no SHA-256", KEY)
 
     def test_clients_are_told_apart(self) -> None:

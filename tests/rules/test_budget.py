@@ -41,7 +41,7 @@ BUDGETS = {
     "plugins/manage": 1_100,
     "plugins/models": 10_140,
     "plugins/netcheck": 1_000,
-    "plugins/observe": 1_500,
+    "plugins/observe": 1_630,
     "plugins/openapi": 550,
     "plugins/operate": 900,
     "plugins/policies": 800,

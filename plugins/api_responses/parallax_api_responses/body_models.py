@@ -203,8 +203,9 @@ class ResponsesRequest(Sampled):
     def continues_last(self) -> bool:
         """Whether the answer continues the last message."""
         last = None if isinstance(self.input, str) else self.input[-1]
-        is_answer = isinstance(last, InputMessage) and last.role == "assistant"
-        return is_answer and last.status in ("incomplete", "in_progress")
+        if not isinstance(last, InputMessage) or last.role != "assistant":
+            return False
+        return last.status in {"incomplete", "in_progress"}
 
     @property
     def asks_for_form(self) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from parallax_core.api import Finish, Pause, Reason, RequestBegan, RequestEnded, RequestId, Timing
+from parallax_core.api.deployment import RunningRequest
+from parallax_observe import request_feed
+from parallax_observe.request_feed import Progress, RequestsReply, follow, show_request
 from parallax_observe.request_record import RECORD, RequestRecord
-from parallax_observe.request_routes import show_request
 from tests.unit.server.letters import Site
 
 TIMING = Timing(
@@ -50,7 +54,7 @@ def test_only_so_many_are_kept_and_an_end_without_its_beginning_too() -> None:
 def test_ended_request_is_shown_with_the_parts_of_its_time() -> None:
     record = RequestRecord()
     record.note(end(0, reason="error", message="x" * 1000))
-    shown = show_request(record.list(1)[0], 200.0)
+    shown = show_request(record.list(1)[0], 200.0, {})
     parts = {part.name: (part.start_seconds, part.seconds, part.is_sum) for part in shown.parts}
     assert parts["queue"] == (0.0, 1.0, False)
     assert parts["prefill"] == (1.0, 2.0, False)
@@ -66,8 +70,50 @@ def test_ended_request_is_shown_with_the_parts_of_its_time() -> None:
 def test_running_request_is_shown_with_its_time_until_now() -> None:
     record = RequestRecord()
     record.note(begin(0))
-    shown = show_request(record.list(1)[0], 102.5)
+    shown = show_request(record.list(1)[0], 102.5, {})
     assert (shown.state, shown.seconds, shown.reason, shown.parts) == ("running", 2.5, None, [])
+
+
+@pytest.mark.parametrize(
+    ("told", "phase", "computed"),
+    [
+        ({}, None, 0),
+        ({"toy": {}}, "queue", 0),
+        ({"toy": {"r0": RunningRequest(RequestId("r0"), 4, 0)}}, "prefill", 4),
+        ({"toy": {"r0": RunningRequest(RequestId("r0"), 7, 2)}}, "decode", 7),
+    ],
+)
+def test_running_request_has_a_phase(told: Progress, phase: str | None, computed: int) -> None:
+    record = RequestRecord()
+    record.note(begin(0))
+    shown = show_request(record.list(1)[0], 102.5, told)
+    assert (shown.phase, shown.computed_tokens) == (phase, computed)
+    assert shown.output_tokens == (2 if phase == "decode" else 0)
+
+
+async def test_followers_get_what_is_new_or_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_feed, "LOOK_S", 0.0)
+    record, running = RequestRecord(), dict[str, RunningRequest]()
+    record.note(begin(0))
+    record.note(begin(1))
+
+    def show() -> RequestsReply:
+        data = [show_request(each, time.time(), {"toy": running}) for each in record.list(10)]
+        return RequestsReply("list", time.time(), data)
+
+    events = follow(show)
+    assert read(await anext(events)) == [("r1", "queue", 0), ("r0", "queue", 0)]
+    running["r0"] = RunningRequest(RequestId("r0"), 7, 2)
+    assert read(await anext(events)) == [("r0", "decode", 2)]
+    record.note(end(0))
+    assert read(await anext(events)) == [("r0", None, 3)]
+
+
+def read(event: bytes) -> list[tuple[str, str | None, int]]:
+    name, data = event.decode().strip().split("\n")
+    assert name == "event: requests"
+    found = json.loads(data.removeprefix("data: "))["data"]
+    return [(each["id"], each["phase"], each["output_tokens"]) for each in found]
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ class Replica:
     @property
     def cache(self) -> SequenceCache:
         """What the stages hold by the head's account; what tests change in it would take long to come about."""
-        return self.head._cache
+        return self.head.cache
 
     @property
     def ledger(self) -> Ledger:
@@ -180,7 +180,7 @@ class Replica:
     @property
     def queue(self) -> WaitingQueue:
         """The answers that wait for the stages."""
-        return self.head._cache.waiting
+        return self.head.cache.waiting
 
     def submit(self, request: Request, *, is_held: bool = False) -> RequestId:
         """Submit a request; if ``is_held``, its grammar is compiled later."""

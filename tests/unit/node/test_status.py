@@ -71,6 +71,22 @@ async def test_status_is_there_before_the_stages_are() -> None:
     await engine.stop()
 
 
+async def test_running_requests_are_told_with_how_far_they_are() -> None:
+    engine = make_engine()
+    assert engine.describe()[0].running is None
+    await engine.start()
+    request = make_request(num_prompt=10, max_tokens=20)
+    drawn = 0
+    async for delta in engine.submit(request):
+        drawn += len(delta.tokens)
+        for running in engine.describe()[0].running or ():
+            assert (running.id, running.prompt_tokens) == (request.id, 10)
+            assert running.output_tokens >= drawn > 0
+    assert drawn > 1
+    assert engine.describe()[0].running == ()
+    await engine.stop()
+
+
 async def test_loss_of_a_stage_is_counted() -> None:
     stages: list[Stage] = [TOY.open(num_pages=40), FaultStage(TOY.open(num_pages=40), Fault("die"))]
     engine = PipelineEngine(LocalExecutor([stages.pop]), decode)

@@ -52,10 +52,11 @@ def server() -> Iterator[Threaded]:
 
 SITE = Site(ServerOptions(keys=ApiKeys({"key": "admin"})))
 SCHEMA = schemathesis.openapi.from_dict(SITE.client.get("/openapi.json", headers={"X-Api-Key": "key"}).json())
-ENDLESS = "GET /v1/cluster/events"
-"""A stream without an end; `test_cluster_events` reads it."""
+ENDLESS = ("GET /v1/cluster/events", "GET /v1/requests/events")
+"""Streams without an end; tests of their plugins read them."""
 OPERATIONS = {each.ok().label: each.ok() for each in SCHEMA.get_all_operations() if isinstance(each, Ok)}
-del OPERATIONS[ENDLESS]
+for endless in ENDLESS:
+    del OPERATIONS[endless]
 CASES = [(name, GenerationMode.POSITIVE) for name in OPERATIONS]
 CASES += [(name, GenerationMode.NEGATIVE) for name in OPERATIONS if name.startswith("POST ")]
 

@@ -161,6 +161,9 @@ export const en = {
   "requests.rate": "Tokens/s",
   "requests.whole": "Whole time",
   "requests.running": "running",
+  "requests.queue": "waits",
+  "requests.prefill": "reads its prompt: {done} of {all} tokens",
+  "requests.decode": "answers",
   "requests.stop": "ended",
   "requests.length": "cut at its most tokens",
   "requests.aborted": "stopped by its client",
@@ -178,7 +181,7 @@ export const en = {
   "part.slowest": "takes longest",
   "part.sums":
     "Stages, hops, sampling and text are sums over all steps of the request. Steps of a long prompt overlap; each counts.",
-  "part.running": "It has run for {time}. Its parts are known when it has ended.",
+  "part.running": "It has {tokens} tokens so far. How long its parts took is known when it has ended.",
   "part.none": "Its engine measures no parts.",
   "logs.title": "Log",
   "logs.source": "Machine",

@@ -18,6 +18,9 @@ export interface ServedRequest {
   prompt_tokens: number;
   cached_tokens: number;
   output_tokens: number;
+  phase: "queue" | "prefill" | "decode" | null;
+  /** Of the prompt, while it runs. */
+  computed_tokens: number;
   first_token_seconds: number | null;
   reason: string | null;
   message: string | null;
@@ -55,4 +58,11 @@ export function findOther(request: ServedRequest): number {
     else if (name !== "queue" && name !== "sampling") known -= seconds;
   }
   return Math.max(0, known);
+}
+
+/** Return a list after an event of `GET /v1/requests/events`: first running requests, the latest of each first. */
+export function merge(list: ServedRequest[], changed: ServedRequest[], most: number): ServedRequest[] {
+  const all = new Map([...list, ...changed].map((each) => [each.id, each]));
+  const rank = (each: ServedRequest) => (each.state === "running" ? 0 : 1);
+  return [...all.values()].sort((a, b) => rank(a) - rank(b) || b.began - a.began).slice(0, most);
 }
