@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 import shutil
 import tempfile
@@ -65,7 +66,7 @@ class AdapterStore:
             ParallaxError: if the store does not have it.
         """
         if not self.has(key):
-            message = f"the adapter {key} is not on this machine"
+            message = f"the adapter {key} is not on this machine, {platform.node() or 'which has no name'}"
             raise ParallaxError(message, f"load it again, or copy its folder to {self._folder}")
         return read_adapter(self.find(key))
 

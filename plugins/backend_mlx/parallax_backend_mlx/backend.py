@@ -129,7 +129,7 @@ class Opening:
             saturation_rows=SATURATION_ROWS,
         )
         account = Account(info)
-        return MlxStage(account, runner_plan.make_runner(account.pools))
+        return MlxStage(account, runner_plan.make_runner(account.pools), network.adapters)
 
 
 def open_network(plan: StagePlan, checkpoint: Checkpoint) -> tuple[Network, int]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parallax_backend_mlx.adapters import AdapterTable
 from parallax_backend_mlx.cache import Cache, list_arrays
 from parallax_backend_mlx.capabilities import STAGE_CAPABILITIES
 from parallax_backend_mlx.model_slice import ModelSlice
@@ -49,6 +50,8 @@ class Network:
         self.num_layers = model_slice.num_layers
         self._owned, self._aliases = self._place_entries()
         dtype = self._guess_dtype()
+        self.adapters = AdapterTable(self._model, self.layers, dtype)
+        """The LoRA adapters of its modules, which it replaces before others are hidden."""
         model_slice.close(dtype)
         self.shape = self._measure_shape(dtype)
 
@@ -97,7 +100,8 @@ class Network:
         last one answers it.
         """
         has_hidden = not self.is_last or self._pick is not None
-        return STAGE_CAPABILITIES if has_hidden else STAGE_CAPABILITIES - {"hidden", "hidden_sums"}
+        lacks: set[Capability] = set() if has_hidden else {"hidden", "hidden_sums"}
+        return STAGE_CAPABILITIES - (lacks if self.adapters.kept.sizes else lacks | {"adapters"})
 
     def run_tokens(self, tokens: Sequence[int], cache: Cache, wanted: Sequence[int]) -> mx.array:
         """Append ``tokens`` of one sequence to ``cache`` and return the logits at some of them; see `run`."""

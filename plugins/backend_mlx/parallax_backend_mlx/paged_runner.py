@@ -101,7 +101,8 @@ class PagedRunner:
         cache, views = self._make_cache(rows)
         places = _upload(wanted) if wanted else None
         asked = None if places is None else Wanted(places, tuple(sums))
-        result = self._network.run(_upload(tokens).reshape(-1, columns), hidden, cache, asked)
+        with self._network.adapters.adding(rows):
+            result = self._network.run(_upload(tokens).reshape(-1, columns), hidden, cache, asked)
         found = [] if places is None else [result]
         if not self._network.is_last:
             found = [result.reshape(-1, result.shape[-1])[places]]

@@ -22,6 +22,7 @@ from mlx.nn.layers.base import Module  # noqa: E402
 from mlx.nn.layers.embedding import Embedding  # noqa: E402
 from mlx.nn.layers.linear import Linear  # noqa: E402
 from mlx.nn.layers.positional_encoding import RoPE  # noqa: E402
+from mlx.nn.layers.quantized import QuantizedLinear  # noqa: E402
 from mlx.utils import tree_flatten, tree_map, tree_unflatten  # noqa: E402
 
 
@@ -67,6 +68,7 @@ __all__ = [
     "Linear",
     "Llama3RoPE",
     "Module",
+    "QuantizedLinear",
     "RoPE",
     "RotatingKVCache",
     "YarnRoPE",

@@ -86,7 +86,8 @@ class SerialRunner:
         # For a row without outputs, only its cache is evaluated.
         places = Wanted(mx.array(list(wanted), dtype=mx.int32), tuple(find_sums(row, 0))) if wanted else None
         tokens = mx.array([list(row.tokens)], dtype=mx.int32)
-        found = self._network.run(tokens, hidden, held.cache, places)
+        with self._network.adapters.adding([row]):
+            found = self._network.run(tokens, hidden, held.cache, places)
         held.length += len(row.tokens)
         if not self._network.is_last:
             return found[0]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from parallax_backend_mlx.adapters import AdapterTable
 from parallax_backend_mlx.answer import draw_tokens
 from parallax_backend_mlx.drafts import list_drafts
 from parallax_backend_mlx.masks import wait_for_masks
@@ -22,6 +23,7 @@ from parallax_core.api import (
     Drop,
     Edit,
     Hidden,
+    Open,
     Outcome,
     Output,
     StageBatch,
@@ -45,13 +47,17 @@ class MlxStage:
     Args:
         account: the account of the stage's sequences.
         runner: keeps the tensors of the sequences in the pages of ``account``, and runs their rows.
+        adapters: the LoRA adapters of its layers; None: they take none.
     """
 
-    def __init__(self, account: Account, runner: Runner) -> None:
+    def __init__(self, account: Account, runner: Runner, adapters: AdapterTable | None = None) -> None:
         self.account = account
         self._runner: Runner | None = runner
         self._sampler = Sampler(account.info.vocab_size)
         self._lost = ""
+        self.adapters = adapters
+        if adapters is not None:
+            adapters.kept.list_users.append(self._list_adapters)
 
     @property
     def info(self) -> StageInfo:
@@ -76,6 +82,8 @@ class MlxStage:
             except Exception as error:
                 self._lose(f"the cache of a sequence could not be copied: {error}")
                 raise StageLost(self._lost, "open the stage again") from error
+            if isinstance(edit, Open) and edit.spec.adapter and self.adapters is not None:
+                self.adapters.load(edit.spec.adapter)
         if any(isinstance(edit, Drop) for edit in edits):
             mx.clear_cache()
 
@@ -90,7 +98,9 @@ class MlxStage:
             BackendFailed: if MLX failed, or an input or result is not finite; the sequences are as before.
             StageLost: if the sequences cannot be restored.
         """
-        runner = self._get_runner()
+        runner, entries = self._get_runner(), self.account.entries
+        if self.adapters is not None:
+            self.adapters.begin({row.seq: entries[row.seq].spec.adapter for row in batch.rows if row.seq in entries})
         restore = self.account.save(batch.rows)
         copies = self.account.step(batch)
         if not batch.rows:
@@ -110,9 +120,15 @@ class MlxStage:
         """Release the model and every sequence. Idempotent."""
         self._runner = None
         self.account = Account(self.info)
+        if self.adapters is not None and self._list_adapters in self.adapters.kept.list_users:
+            self.adapters.kept.list_users.remove(self._list_adapters)
         if self.info.weight_bytes >= WORTH_COLLECTING:
             gc.collect()  # arrays that are part of reference cycles go to MLX's cache, which is returned next
         mx.clear_cache()
+
+    def _list_adapters(self) -> set[str]:
+        """Return the adapters of open sequences."""
+        return {entry.spec.adapter for entry in self.account.entries.values()}
 
     def _get_runner(self) -> Runner:
         if self._lost:

@@ -95,7 +95,7 @@ def test_stage_says_what_it_is(shared: MlxStage) -> None:
     assert (info.layers, info.num_layers, info.vocab_size, info.context_length) == (LayerRange(0, 3), 3, 97, 1024)
     assert info.pools == (PoolInfo(kind="full", page_size=16, num_pages=256 * 1024 // 16),)
     assert info.dtype == "float32"
-    assert info.capabilities == {"logprobs", "hidden", "hidden_sums", "masks"}
+    assert info.capabilities == {"adapters", "logprobs", "hidden", "hidden_sums", "masks"}
     assert info.device.startswith("cpu (")
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
 
-from parallax_adapters.store import AdapterStore
+from parallax_adapters.kept import KeptAdapters
 from parallax_backend_torch.kernels.adapters import AdapterStep, PackedAdapter, Pair, pack_pair
 from parallax_backend_torch.kernels.library import find_library
 from parallax_backend_torch.kernels.linear import Gate, Packed
 from parallax_backend_torch.kernels.parts import multiply_gelu, multiply_silu
 from parallax_backend_torch.kernels.rows import WeightKind
-from parallax_core.api import BackendFailed, ParallaxError, SeqId, Unsupported
+from parallax_core.api import BackendFailed, LayerRange, SeqId
 from parallax_sampling_torch.tensors import read_tensor
 
 if TYPE_CHECKING:
     from parallax_adapters.peft_files import LowRank
 
-MOST_KEPT = 64
-"""Adapters that a stage keeps in memory, unless more are in use; a server loads fewer by default."""
 MOST_COMPOSITIONS = 16
 """Compositions of steps whose jobs are kept: decodes repeat one for as long as no sequence begins or ends."""
 EXPERTS = ".experts."
@@ -150,57 +148,46 @@ def number_matrix(linear: Packed) -> int:
     return linear.number if isinstance(linear, AdaptedLinear) else -1
 
 
-@dataclass(eq=False)
 class AdapterTable:
-    """The adapters of loaded layers, which all stages of these layers share; belongs to their thread."""
+    """The matrices of loaded layers that take adapters, and the adapters; all stages of these layers share them.
 
-    device: torch.device
-    dtype: torch.dtype = torch.float32
-    """Of the matrices of adapters, as they are kept."""
-    batch: AdapterBatch | None = None
-    """The adapters of the current step; None in a step without."""
-    list_users: list[Callable[[], Iterable[str]]] = field(default_factory=list)
-    """For each stage, returns the keys of the adapters of its sequences."""
-    _matrices: list[Sequence[ModulePart]] = field(default_factory=list)
-    """The parts of each matrix that takes adapters, by its number."""
-    _parts: dict[str, tuple[ModulePart, int]] = field(default_factory=dict)
-    """Each module that takes adapters, and the width of its input."""
-    _loaded: dict[str, LoadedAdapter] = field(default_factory=dict)
-    """By key, the least recently opened first."""
-    _faults: dict[str, str] = field(default_factory=dict)
-    """By key, why an adapter could not be loaded."""
-    _batches: dict[tuple[tuple[str, int], ...], AdapterBatch] = field(default_factory=dict)
+    Args:
+        layers: the layers.
+        device: of the layers.
+        dtype: of the matrices of adapters, as they are kept.
+    """
+
+    def __init__(self, layers: LayerRange, device: torch.device, dtype: torch.dtype) -> None:
+        self._device, self._dtype = device, dtype
+        self.kept = KeptAdapters(self._convert, layers)
+        self.batch: AdapterBatch | None = None
+        """The adapters of the current step; None in a step without."""
+        self._matrices: list[Sequence[ModulePart]] = []
+        """The parts of each matrix that takes adapters, by its number."""
+        self._batches: dict[tuple[tuple[str, int], ...], AdapterBatch] = {}
 
     def wrap(self, made: Packed, parts: Sequence[ModulePart]) -> Packed:
         """Return a matrix of some modules of a layer that takes adapters; others as they are."""
         if not all(part.name.startswith("layers.") and EXPERTS not in part.name for part in parts):
             return made
-        self._parts |= {part.name: (part, made.in_features) for part in parts}
+        self.kept.sizes |= {part.name: (made.in_features, part.size) for part in parts}
         self._matrices.append(parts)
         return AdaptedLinear(made, parts, self, len(self._matrices) - 1)
 
     def forget(self, linear: AdaptedLinear) -> None:
         """Take no adapters for a matrix."""
         for part in linear.parts:
-            self._parts.pop(part.name, None)
+            self.kept.sizes.pop(part.name, None)
 
     @property
     def num_bytes(self) -> int:
         """The bytes of all loaded adapters."""
-        return sum(each.num_bytes for each in self._loaded.values())
+        return sum(each.num_bytes for each in self.kept.loaded.values())
 
     def load(self, key: str) -> None:
-        """Load an adapter unless it is loaded, and drop others; a failure is kept for `find_batch`."""
-        found = self._loaded.pop(key, None)
-        try:
-            self._loaded[key] = self._read(key) if found is None else found
-            self._faults.pop(key, None)
-        except ParallaxError as error:
-            self._faults[key] = error.message
-        except Exception as error:  # noqa: BLE001 -- whatever it is, only the requests for this adapter may end
-            self._faults[key] = f"{type(error).__name__}: {error}"
-        if found is None:
-            self._drop(key)
+        """Load an adapter unless it is loaded; see `KeptAdapters.load`."""
+        if self.kept.load(key):
+            self._batches.clear()
 
     def find_batch(self, rows: Sequence[tuple[SeqId, str, int]]) -> AdapterBatch | None:
         """Return the adapters of the rows of a step, or None if no row asks for any.
@@ -213,10 +200,7 @@ class AdapterTable:
         """
         if not any(key for _, key, _ in rows):
             return None
-        for key in {key for _, key, _ in rows if key not in self._loaded and key}:
-            reason = self._faults.get(key, "it is not loaded")
-            at_fault = [seq for seq, other, _ in rows if other == key]
-            raise BackendFailed(f"the adapter {key} cannot be used: {reason}", "load it again", at_fault)
+        self.kept.check([(seq, key) for seq, key, _ in rows])
         composition = tuple((key, count) for _, key, count in rows)
         batch = self._batches.pop(composition, None) or self._make_batch(composition)
         self._batches[composition] = batch
@@ -224,15 +208,9 @@ class AdapterTable:
             del self._batches[next(iter(self._batches))]
         return batch
 
-    def _read(self, key: str) -> LoadedAdapter:
-        adapter, modules = AdapterStore().open(key), {}
-        layers = {_name_layer(name) for name in self._parts}
-        for name, matrices in adapter.modules.items():
-            if name in self._parts:
-                modules[name] = self._read_pair(name, matrices)
-            elif _name_layer(name) in layers:
-                raise Unsupported(f"it changes {name}, which takes no adapters in this model on this backend")
-        is_packed = self.device.type == "cpu" and find_library() is not None
+    def _convert(self, matrices: Mapping[str, LowRank]) -> LoadedAdapter:
+        modules = {name: self._make_pair(each) for name, each in matrices.items()}
+        is_packed = self._device.type == "cpu" and find_library() is not None
         return LoadedAdapter(modules, self._pack(modules) if is_packed else None)
 
     def _pack(self, modules: Mapping[str, Pair]) -> PackedAdapter:
@@ -241,6 +219,12 @@ class AdapterTable:
 
         return PackedAdapter([list_pairs(parts) for parts in self._matrices])
 
+    def _make_pair(self, matrices: LowRank) -> Pair:
+        a, b = (read_tensor(each).to(self._dtype) for each in (matrices.a, matrices.b))
+        if self._device.type == "cpu":
+            return pack_pair(a, b, matrices.scale)
+        return Pair(a.to(self._device, copy=True), b.to(self._device, copy=True), matrices.scale, len(b))
+
     def _make_batch(self, composition: Sequence[tuple[str, int]]) -> AdapterBatch:
         places: dict[str, list[int]] = {}
         place = 0
@@ -248,29 +232,4 @@ class AdapterTable:
             places.setdefault(key, []).extend(range(place, place + count))
             place += count
         places.pop("", None)
-        return AdapterBatch([(self._loaded[key], some) for key, some in places.items()], place)
-
-    def _read_pair(self, name: str, matrices: LowRank) -> Pair:
-        part, width = self._parts[name]
-        shapes = (matrices.a.shape[1], matrices.b.shape[0])
-        if shapes != (width, part.size):
-            raise Unsupported(f"{name} has {width} inputs and {part.size} outputs in this model, and {shapes} in it")
-        a, b = (read_tensor(each).to(self.dtype) for each in (matrices.a, matrices.b))
-        if self.device.type == "cpu":
-            return pack_pair(a, b, matrices.scale)
-        return Pair(a.to(self.device, copy=True), b.to(self.device, copy=True), matrices.scale, len(b))
-
-    def _drop(self, newest: str) -> None:
-        """Drop adapters without a sequence: those whose files are gone, and the least recently opened of too many."""
-        used = {newest}.union(*(list_keys() for list_keys in self.list_users))
-        free, store = [key for key in self._loaded if key not in used], AdapterStore()
-        gone = [key for key in free if not store.has(key)]
-        old = [key for key in free if key not in gone][: max(0, len(self._loaded) - len(gone) - MOST_KEPT)]
-        for key in (*gone, *old):
-            del self._loaded[key]
-        self._faults = {key: reason for key, reason in self._faults.items() if key in used}
-        self._batches.clear()
-
-
-def _name_layer(module: str) -> str:
-    return ".".join(module.split(".")[:2])
+        return AdapterBatch([(self.kept.loaded[key], some) for key, some in places.items()], place)

@@ -118,7 +118,7 @@ def _load_blocks(plan: StagePlan, model: Model) -> LoadedLayers:
     """Load layers as the blocks of the model's adapter."""
     loading = _open_weights(plan, model.shape)
     factory = loading.weights.factory
-    factory = replace(factory, adapters=AdapterTable(factory.device, factory.adapter_dtype))
+    factory = replace(factory, adapters=AdapterTable(loading.selection.layers, factory.device, factory.adapter_dtype))
     loading = replace(loading, weights=replace(loading.weights, factory=factory))
     layers, dtype = loading.selection.layers, factory.kept
     kept = [keep_as(model.keep_layer(index), dtype) for index in range(layers.start, layers.stop)]

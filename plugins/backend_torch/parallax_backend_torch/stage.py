@@ -68,7 +68,7 @@ class TorchStage:
         self.adapters = held.factory.adapters
         """The LoRA adapters of its layers; None: they take none."""
         if self.adapters is not None:
-            self.adapters.list_users.append(self._list_adapters)
+            self.adapters.kept.list_users.append(self._list_adapters)
 
     @property
     def info(self) -> StageInfo:
@@ -126,8 +126,8 @@ class TorchStage:
         """Release the model and every sequence. Idempotent."""
         held, self._held = self._held, None
         self._account = Account(self.info)
-        if self.adapters is not None and self._list_adapters in self.adapters.list_users:
-            self.adapters.list_users.remove(self._list_adapters)
+        if self.adapters is not None and self._list_adapters in self.adapters.kept.list_users:
+            self.adapters.kept.list_users.remove(self._list_adapters)
         self.claim.release()
         if held is not None and held.factory.device.type != "cpu":
             device = held.factory.device

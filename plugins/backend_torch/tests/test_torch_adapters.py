@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,33 +12,21 @@ import torch
 from parallax_adapters.store import AdapterStore
 from parallax_backend_torch.kernels.adapters import AdapterStep, PackedAdapter, pack_pair
 from parallax_backend_torch.kernels.library import Mode, choose_kernels, find_library
-from parallax_core.api import (
-    BackendFailed,
-    Draw,
-    Drawn,
-    Drop,
-    Fork,
-    LayerRange,
-    Open,
-    Row,
-    Sampling,
-    SeqId,
-    SequenceSpec,
-    Stage,
-    StageBatch,
-    StagePlan,
-    Tensor,
-    read_config,
+from parallax_core.api import BackendFailed, Draw, Drop, Fork, Row, SeqId
+from tests.support.adapter_stages import (
+    ALL,
+    CLOSE,
+    PROMPT,
+    differ,
+    generate,
+    make_adapter,
+    open_all,
+    open_chain,
+    run,
 )
 from tests.support.checkpoints import save_family
-from tests.support.tiny_adapters import list_sizes, make_matrices, merge, write_adapter
+from tests.support.tiny_adapters import make_matrices, merge, write_adapter
 from tests.support.torch_backend import TorchBackend
-
-GREEDY = Sampling(temperature=0)
-PROMPT: tuple[int, ...] = (5, 9, 2, 11, 3)
-ALL = ("_proj",)
-CLOSE = 2e-3
-"""Above the differences of log-probabilities by rounding in float32, and far below those by an adapter."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,69 +36,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     choose_kernels("auto")
 
 
-@contextmanager
-def opened(model: Path, *cuts: int, **options: str) -> Iterator[list[Stage]]:
-    """Open a model as stages cut before these layers."""
-    ends = [0, *cuts, int(read_config(model)["num_hidden_layers"])]
-    ranges = [LayerRange(*pair) for pair in pairwise(ends)]
-    stages: list[Stage] = []
-    try:
-        for layers in ranges:
-            plan = StagePlan(model=model, layers=layers, dtype="float32", memory_fraction=1e-3, options=options)
-            stages.append(TorchBackend().open_stage(plan))
-        yield stages
-    finally:
-        for stage in stages:
-            stage.close()
-
-
-Drawing = tuple[int, float]
-"""A token and its log-probability."""
-
-
-def run(stages: Sequence[Stage], rows: Sequence[Row]) -> list[Drawing]:
-    """Return what is drawn for rows that end with a draw."""
-    hidden: tuple[Tensor, ...] = ()
-    for stage in stages[:-1]:
-        hidden = stage.step(StageBatch(tuple(rows), hidden)).wait().tensors
-    answers = stages[-1].step(StageBatch(tuple(rows), hidden)).wait().answers
-    return [(answer.tokens[0], answer.logprobs[0]) for answer in answers if isinstance(answer, Drawn)]
-
-
-def open_all(stages: Sequence[Stage], keys: Mapping[int, str]) -> None:
-    for stage in stages:
-        stage.edit(
-            [Open(SeqId(seq), SequenceSpec(prompt_length=5, sampling=GREEDY, adapter=key)) for seq, key in keys.items()]
-        )
-
-
-def generate(stages: Sequence[Stage], keys: Mapping[int, str], length: int = 8) -> dict[int, list[Drawing]]:
-    """Return what is drawn for sequences, by their handles, each with the adapter of a key, in the same steps."""
-    open_all(stages, keys)
-    found: dict[int, list[Drawing]] = {seq: [] for seq in keys}
-    tokens = dict.fromkeys(keys, PROMPT)
-    start = 0
-    for _ in range(length):
-        rows = [Row(SeqId(seq), start, tokens[seq], (Draw(len(tokens[seq]) - 1, top=0),)) for seq in keys]
-        start += len(rows[0].tokens)
-        for seq, drawing in zip(keys, run(stages, rows), strict=True):
-            found[seq].append(drawing)
-            tokens[seq] = (drawing[0],)
-    for stage in stages:
-        stage.edit([Drop(SeqId(seq)) for seq in keys])
-    return found
-
-
-def differ(one: Sequence[Drawing], other: Sequence[Drawing]) -> float:
-    """Return the largest difference of log-probabilities; infinite if other tokens were drawn."""
-    if [token for token, _ in one] != [token for token, _ in other]:
-        return float("inf")
-    return max(abs(left - right) for (_, left), (_, right) in zip(one, other, strict=True))
-
-
-def make_adapter(model: Path, folder: Path, endings: Sequence[str] = ALL, rank: int = 4, seed: int = 0) -> Path:
-    matrices = make_matrices(list_sizes(model, endings), rank, seed, std=0.3)
-    return write_adapter(folder, matrices, r=rank, lora_alpha=2 * rank)
+opened = partial(open_chain, TorchBackend())
 
 
 @pytest.mark.parametrize("options", [{}, {"kernels": "off"}])

@@ -1,0 +1,92 @@
+"""The LoRA adapters that a stage keeps in memory: a library for backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from parallax_adapters.peft_files import LowRank
+from parallax_adapters.store import AdapterStore
+from parallax_core.api import BackendFailed, LayerRange, ParallaxError, SeqId, Unsupported
+
+T = TypeVar("T")
+
+MOST_KEPT = 64
+"""Adapters that a stage keeps in memory, unless more are in use; a server loads fewer by default."""
+
+
+class KeptAdapters(Generic[T]):
+    """The adapters of loaded layers, which all stages of these layers share; belongs to their thread.
+
+    Args:
+        convert: returns what a backend keeps of an adapter, given its matrices by module.
+        layers: the layers; what an adapter changes in them and `sizes` does not have, is refused.
+    """
+
+    def __init__(self, convert: Callable[[Mapping[str, LowRank]], T], layers: LayerRange) -> None:
+        self._convert, self._layers = convert, layers
+        self.sizes: dict[str, tuple[int, int]] = {}
+        """The inputs and outputs of each module that takes adapters, by its name from its layer on."""
+        self.list_users: list[Callable[[], Iterable[str]]] = []
+        """For each stage, returns the keys of the adapters of its sequences."""
+        self.loaded: dict[str, T] = {}
+        """By key, the least recently opened first."""
+        self._faults: dict[str, str] = {}
+        """By key, why an adapter could not be loaded."""
+
+    def load(self, key: str) -> bool:
+        """Load an adapter unless it is loaded, and drop others; a failure is kept for `check`.
+
+        Returns:
+            Whether `loaded` may have changed.
+        """
+        found = self.loaded.pop(key, None)
+        try:
+            self.loaded[key] = self._convert(self._read(key)) if found is None else found
+            self._faults.pop(key, None)
+        except ParallaxError as error:
+            self._faults[key] = error.message
+        except Exception as error:  # noqa: BLE001 -- whatever it is, only the requests for this adapter may end
+            self._faults[key] = f"{type(error).__name__}: {error}"
+        if found is None:
+            self._drop(key)
+        return found is None
+
+    def check(self, rows: Sequence[tuple[SeqId, str]]) -> None:
+        """Check that the adapters of rows are loaded.
+
+        Args:
+            rows: for each, its sequence, and the key of its adapter or an empty text.
+
+        Raises:
+            BackendFailed: if one could not be loaded; it names the sequences that need it.
+        """
+        for key in {key for _, key in rows if key not in self.loaded and key}:
+            reason = self._faults.get(key, "it is not loaded")
+            at_fault = [seq for seq, other in rows if other == key]
+            raise BackendFailed(f"the adapter {key} cannot be used: {reason}", "load it again", at_fault)
+
+    def _read(self, key: str) -> Mapping[str, LowRank]:
+        """Return the matrices of an adapter that belong to the modules of these layers."""
+        modules = {}
+        for name, matrices in AdapterStore().open(key).modules.items():
+            if name not in self.sizes:
+                if self._layers.start <= int(name.split(".")[1]) < self._layers.stop:
+                    raise Unsupported(f"it changes {name}, which takes no adapters in this model on this backend")
+                continue
+            inputs, outputs = self.sizes[name]
+            shapes = (matrices.a.shape[1], matrices.b.shape[0])
+            if shapes != (inputs, outputs):
+                raise Unsupported(f"{name} has {inputs} inputs and {outputs} outputs in this model, and {shapes} in it")
+            modules[name] = matrices
+        return modules
+
+    def _drop(self, newest: str) -> None:
+        """Drop adapters without a sequence: those whose files are gone, and the least recently opened of too many."""
+        used = {newest}.union(*(list_keys() for list_keys in self.list_users))
+        free, store = [key for key in self.loaded if key not in used], AdapterStore()
+        gone = [key for key in free if not store.has(key)]
+        old = [key for key in free if key not in gone][: max(0, len(self.loaded) - len(gone) - MOST_KEPT)]
+        for key in (*gone, *old):
+            del self.loaded[key]
+        self._faults = {key: reason for key, reason in self._faults.items() if key in used}
