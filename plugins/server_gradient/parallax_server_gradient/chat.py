@@ -57,9 +57,18 @@ def rewrite_chat(data: bytes) -> bytes:
         raise InvalidRequest("'rid' must be a string", "rid")
     if body.pop("routing_table", None) not in EMPTY:
         raise InvalidRequest("'routing_table': the server chooses the machines itself: leave it out", "routing_table")
-    if body.pop("lora_path", None) not in EMPTY:
-        raise InvalidRequest("'lora_path': requests cannot name an adapter here: leave it out", "lora_path")
+    _name_adapter(body)
     return json.dumps(body).encode()
+
+
+def _name_adapter(body: Json) -> None:
+    """Name the adapter of ``lora_path`` as the model: each has a name of its own here, which knows its base."""
+    name = body.pop("lora_path", None)
+    if name in EMPTY:
+        return
+    if not isinstance(name, str):
+        raise InvalidRequest("'lora_path' must be the name of a loaded adapter", "lora_path")
+    body["model"] = name
 
 
 def _gather(pairs: list[tuple[str, Any]]) -> Json:

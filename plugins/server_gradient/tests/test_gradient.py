@@ -279,6 +279,13 @@ def test_extra_body_has_further_fields(chats: ScriptedSite) -> None:
     assert chat(chats, extra_body=None, sampling_params=None, rid=None).status_code == 200
 
 
+def test_lora_path_names_the_adapter_as_the_model(chats: ScriptedSite) -> None:
+    for fields in ({"lora_path": "law"}, {"extra_body": {"lora_path": "law"}}, {"model": "toy", "lora_path": "law"}):
+        assert json.loads(rewrite_chat(json.dumps({"messages": [], **fields}).encode()))["model"] == "law"
+    answer = chat(chats, lora_path="law")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "model")
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -292,7 +299,7 @@ def test_extra_body_has_further_fields(chats: ScriptedSite) -> None:
         ({"extra_body": {"extra_body": {"top_k": 1}}}, "extra_body"),
         ({"rid": 7}, "rid"),
         ({"routing_table": ["a"]}, "routing_table"),
-        ({"lora_path": "x"}, "lora_path"),
+        ({"lora_path": ["x"]}, "lora_path"),
     ],
 )
 def test_field_of_a_chat_that_is_wrong_is_named(chats: ScriptedSite, fields: dict[str, Any], param: str) -> None:
