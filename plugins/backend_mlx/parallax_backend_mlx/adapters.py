@@ -1,4 +1,4 @@
-"""LoRA adapters (arXiv 2106.09685): added to the products of their rows, those of several adapters in one product."""
+"""LoRA adapters (arXiv 2106.09685) on MLX: those of several rows in one product."""
 
 from __future__ import annotations
 
