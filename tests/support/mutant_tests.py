@@ -139,12 +139,13 @@ class Chooser:
                 self._tests[place].add(name if phase == "(call)" else name.partition("::")[0])
 
     def choose(self, file: str, place: str) -> list[str]:
-        """Return those of its own module, then the others: by name of the test, or the file where any of it may."""
+        """Return those of its module, its package, and others: by name of the test, or the file where any may."""
         paths = [path for path in self._list_files() if not path.startswith(FAR)]
         own = {path for path in paths if Path(path).stem.endswith(f"_{Path(file).stem}")}
         tests = self._tests[place] - {""} - self._failing
         near = {test for test in tests if test.partition("::")[0] in own} | (own if self._takes_files else set())
-        return [*sorted(near), *self._take_short(tests - near)]
+        beside = {test for test in tests - near if Path(test.partition("::")[0]).parent.name == Path(file).parent.name}
+        return [*sorted(near), *self._take_short(beside), *self._take_short(tests - near - beside)]
 
     def _take_short(self, tests: Collection[str]) -> list[str]:
         """Return the shortest of these tests, as many as there is time for; a file counts as one of its tests."""

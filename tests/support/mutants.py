@@ -7,9 +7,9 @@ a condition, a number, a sum, a statement or a return value can be another (the 
 texts, which tests rightly do not compare). Types, texts of the log and what only a programmer's error reaches are no
 places. All are planted in one copy of the tree, beside what they replace, each with a switch. The tests of `make test`
 run there once, so that the switches note which get there. Then a process that has collected them forks for each mutant,
-and runs those of its own module, then the others, the short ones of those that start servers last, until one fails that
-passes without the mutant. A place that runs as its module is imported has no switch: its mutant is planted in another
-copy, and the tests that name the module run there, then those of the rules of contracts, and short ones.
+and runs those of its own module, short ones of its package, and short ones of others, those that start servers last,
+until one fails that passes without the mutant. A place that runs as its module is imported has no switch: its mutant is
+planted in another copy, and the tests that name the module run there, then those of contracts, and short ones.
 
 A survivor that a reader has found to behave as the original is listed in mutant_equivalents.json, and counts apart.
 After `--minutes`, or where it was interrupted, a run ends, and the same command goes on from there; `--again` tries
@@ -57,7 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="where the copies of the tree are, build/mutants/SEED-NUMBER")
     parser.add_argument("--out", type=Path, default=ROOT / "build/mutants.json")
     parser.add_argument("--minutes", type=float, help="begin nothing more after so many")
-    parser.add_argument("--seconds", type=float, default=60, help="for the tests of other modules, of each mutant")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60,
+        help="for tests of the package, and for others",
+    )
     parser.add_argument("--again", action="store_true", help="try those that survived once more")
     options = parser.parse_args(arguments)
     if options.minutes is not None:
