@@ -51,7 +51,7 @@ BUDGETS = {
     "plugins/server_ollama": 1_400,
     "plugins/simulate": 2_800,
     "plugins/source_hub": 2_400,
-    "plugins/source_pypi": 4_000,
+    "plugins/source_pypi": 4_060,
     "plugins/stage_tools": 680,
     "plugins/tokenizers": 1_420,
     "plugins/transport_lattica": 3_100,

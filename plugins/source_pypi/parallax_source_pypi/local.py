@@ -139,9 +139,11 @@ def make_model(path: Path, folder: Path, work: Path, progress: Progress) -> None
 
 
 def describe_state(path: Path) -> str:
-    """Return values that change whenever a file is written."""
-    status = path.stat()
-    return f"{status.st_size} bytes of {status.st_mtime_ns}"
+    """Return values that change whenever a file of the model is written."""
+    from parallax_formats.gguf.file import list_files  # numpy and gguf are slow to import
+
+    found = [each.stat() for each in ([path] if "-of-" not in path.name else list_files(path))]
+    return f"{sum(each.st_size for each in found)} bytes of {max(each.st_mtime_ns for each in found)}"
 
 
 def describe_model(path: Path, folder: Path) -> ModelFolder:

@@ -104,3 +104,19 @@ def test_file_that_cannot_be_converted_is_told_before_it_is_fetched(
     llama.family = "mamba"
     with pytest.raises(ParallaxError, match="mamba"):
         source.find(str(llama.write(path)))
+
+
+def test_model_in_several_files_is_one_and_made_again_when_any_changes(
+    source: GgufSource, llama: TinyLlama, tmp_path: Path
+) -> None:
+    names = list(llama.tensors)
+    for number in range(2):
+        told: dict[str, object] = {"split.no": number, "split.count": 2}
+        part = TinyLlama(values=llama.values | told, tensors={name: llama.tensors[name] for name in names[number::2]})
+        part.write(tmp_path / f"tiny-{number + 1:05d}-of-00002.gguf")
+    name = str(tmp_path / "tiny-00001-of-00002.gguf")
+    folder = source.fetch(name, silent).path
+    assert len(load_file(folder / "model.safetensors")) == len(names)
+    assert source.find(name) is not None
+    part.write(tmp_path / "tiny-00002-of-00002.gguf")
+    assert source.find(name) is None
