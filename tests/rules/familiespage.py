@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parallax_models.plugin import parallax_register_models
+from tests.support.tried_formats import TRIED
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/families.md"
@@ -36,8 +37,11 @@ In each case 64 greedy tokens were equal. `python -m benchmarks families-torch` 
 The same was done on the backend `mlx`, which runs the model files of mlx-lm (`python -m benchmarks families-mlx`).
 Settings that they do not read are then as in published models; other settings are refused by name.
 
-| Model type | Stages | Largest difference on `torch` | On `mlx` |
-|---|---|---|---|
+*Quantised* names the forms in which the answers of such a model, in float32, were those of the floats that its weights
+stand for: see [which format](../how-to/formats.md). Other forms may be read; they were not tried.
+
+| Model type | Stages | Largest difference on `torch` | On `mlx` | Quantised, on `torch` |
+|---|---|---|---|---|
 """
 COUNTED = """
 ## What was counted
@@ -140,6 +144,7 @@ def write_page() -> str:
     mlx = read_record("mlx")
     proved = [
         f"| `{kind}` | {describe_splits(found)} | {found['worst']:.1e} | {describe_mlx(mlx[kind])} |"
+        f" {', '.join(TRIED.get(kind, ()))} |"
         for kind, found in sorted(read_record("torch").items())
     ]
     reasons = [f"| `{kind}` | {found['refused']} |" for kind, found in sorted(mlx.items()) if "refused" in found]

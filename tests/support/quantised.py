@@ -101,7 +101,7 @@ def write_pair(plain: Path, root: Path, method: str) -> tuple[Path, Path]:
     coded: dict[str, torch.Tensor] = {}
     for name, weight in tensors.items():
         stem = name.removesuffix(".weight")
-        is_coded = CODED.fullmatch(name)
+        is_coded = CODED.fullmatch(name) and weight.shape[0] % 8 == 0 and weight.shape[1] % 32 == 0
         coded |= {f"{stem}.{word}": part for word, part in writer(weight).items()} if is_coded else {name: weight}
     return write_folders(plain, root, coded, settings)
 

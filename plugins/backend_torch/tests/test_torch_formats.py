@@ -18,6 +18,7 @@ from parallax_formats import group_tensors
 from tests.support.checkpoints import save_family
 from tests.support.quantised import FORMATS, Parts, as_tensor, draw_words, stack_experts, write_pair
 from tests.support.torch_backend import TorchBackend
+from tests.support.tried_formats import TRIED
 
 LAYERS, PROMPT = 3, (5, 9, 2, 7, 1, 30, 12)
 WHOLE = LayerRange(0, LAYERS)
@@ -121,6 +122,19 @@ def test_answers_of_experts_are_those_of_the_floats(experts: Path, tmp_path: Pat
         assert any("switch_mlp" in name for name in stacked)
         save_file(stacked, coded / "model.safetensors")
     assert score(coded, WHOLE) == wanted
+
+
+WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64, "head_dim": 16}
+"""Widths of whole groups of 32."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kind", "method"), [(kind, each) for kind, found in TRIED.items() for each in found])
+def test_answers_of_each_family_are_those_of_the_floats(tmp_path: Path, kind: str, method: str) -> None:
+    save_family(kind, tmp_path / "plain", **WIDE)
+    coded, floats = write_pair(tmp_path / "plain", tmp_path, method)
+    layers = LayerRange(0, json.loads((coded / "config.json").read_text())["num_hidden_layers"])
+    assert score(coded, layers) == score(floats, layers)
 
 
 def test_weights_take_the_memory_of_what_they_are_kept_as(plain: Path, tmp_path: Path) -> None:
