@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from parallax_core.node.pipeline.options import PipelineOptions
 from parallax_core.node.pipeline.unread import UnreadOutput
 from parallax_core.server import connection, run
 from parallax_core.server.api_keys import ApiKeys
+from parallax_core.server.connection import make_protocol
 from parallax_core.server.options import MAX_BODY_BYTES, ServerOptions
 from tests.unit.server.letters import Site, answer
 from tests.unit.server.listening import Client, Listening, head, request, until
@@ -437,3 +439,29 @@ async def test_many_connections_that_say_nothing_keep_nobody_out() -> None:
         for client in clients:
             await client.close()
         await until(lambda: server.num_connections == 0)
+
+
+@dataclass(eq=False)
+class Silent:
+    """A connection that has sent nothing."""
+
+    ended: list[Silent]
+
+    @property
+    def transport(self) -> Silent:
+        return self
+
+    def abort(self) -> None:
+        self.ended.append(self)
+
+
+def test_usual_bound_of_silent_connections_ends_the_oldest_beyond_a_thousand() -> None:
+    protocol: Any = make_protocol(30.0)
+    ended: list[Silent] = []
+    clients = [Silent(ended) for _ in range(1026)]
+    for client in clients:
+        protocol.silent.add(client)
+    assert ended == clients[:2]
+    protocol.silent.remove(clients[2])
+    protocol.silent.add(Silent(ended))
+    assert ended == clients[:2]
