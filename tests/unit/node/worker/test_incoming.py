@@ -139,3 +139,17 @@ async def test_stranger_that_sends_garbage_is_hung_up_on(header: bytes) -> None:
         channel = await connect(address, "near")
         await soon(greet(channel, "near", "probe"))
         assert not links.waiting
+
+
+async def test_links_that_nobody_has_taken_are_left_at_the_end() -> None:
+    far = InProcessTransport(TransportPlan(node="far", listen="inprocess://"))
+    await far.start()
+    links = IncomingLinks(far, "far", PURPOSES)
+    async with links.accepting():
+        channel = await connect(far.address, "before")
+        greeting = asyncio.create_task(greet(channel, "before"))
+        await until(lambda: len(links.waiting) == 1)
+    with pytest.raises(PeerLost):
+        await soon(greeting)
+    assert not links.waiting
+    await far.stop()
