@@ -49,6 +49,8 @@ EVIDENCE: dict[str, Evidence] = {
     "families-torch": Evidence("benchmarks.families --backend torch"),
     "families-torch-mlx": Evidence("benchmarks.families --backend torch-mlx"),
     "families-mlx-torch": Evidence("benchmarks.families --backend mlx-torch"),
+    "families-vllm": Evidence("tests.support.engine_families vllm --python {vllm}"),
+    "families-sglang": Evidence("tests.support.engine_families sglang --python {sglang}"),
     "families-widths": Evidence("benchmarks.families --wide"),
     "templates": Evidence("benchmarks.templates"),
     "wire-fuzz": Evidence("tests.unit.wire.damage"),

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 @pytest.mark.parametrize("first", ["torch", "mlx"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_stages_on_two_backends_compute_one_model(kind: str, first: str, tmp_path: Path) -> None:
-    from tests.support.mixed_backend import BroughtMlx, MixedBackend
+    from tests.support.mixed_backend import MixedBackend
+    from tests.support.mlx_backend import BroughtMlx
     from tests.support.torch_backend import TorchBackend
 
     pair = (TorchBackend(), BroughtMlx())

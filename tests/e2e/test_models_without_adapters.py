@@ -11,7 +11,7 @@ from parallax_core.api import Backend, Unsupported
 from tests.support import checkpoints
 from tests.support.checkpoints import EXPERTS
 from tests.support.families import Family, Trial, run_chunks
-from tests.support.mixed_backend import BroughtMlx
+from tests.support.mlx_backend import BroughtMlx
 from tests.support.torch_backend import TorchBackend
 
 KINDS: dict[str, tuple[dict[str, Any], str, str]] = {

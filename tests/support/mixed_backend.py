@@ -1,20 +1,10 @@
-"""Backends as core calls them, and a backend whose stages are of two others in turn."""
+"""A backend whose stages are of two others in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parallax_backend_mlx.backend import MlxBackend
 from parallax_core.api import Backend, Stage, StagePlan
-from parallax_core.testing.blocks import bring_blocks
-
-
-class BroughtMlx(MlxBackend):
-    """The backend MLX with the shape of the model, as core calls it."""
-
-    def open_stage(self, plan: StagePlan) -> Stage:
-        """Load the layers of ``plan``."""
-        return super().open_stage(bring_blocks(plan, "mlx"))
 
 
 class MixedBackend:

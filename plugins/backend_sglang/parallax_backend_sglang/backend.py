@@ -6,6 +6,7 @@ from functools import partial
 
 from parallax_backend_sglang.arguments import Device, choose_device, make_arguments, read_architecture
 from parallax_backend_sglang.engine import EngineLoad, SglangEngine
+from parallax_backend_sglang.families import check_cpu
 from parallax_backend_sglang.frames import LoadEngine
 from parallax_backend_sglang.probe import has_cuda
 from parallax_backend_sglang.process import ChildProcess, StageProcess
@@ -25,6 +26,8 @@ class SglangBackend:
             raise Unsupported(reason, REMEDY)
         settings = SglangSettings(**plan.options)
         device = choose_device(plan.device, settings, has_cuda=has_cuda())
+        if device.is_cpu:
+            check_cpu(plan.model)
         message = LoadEngine(read_architecture(read_config(plan.model)), make_arguments(plan, settings, device))
         load = EngineLoad(message, frozenset(settings.adapters), describe_device(device), plan.progress)
         return SglangEngine(load, partial(ChildProcess, on_cpu=device.is_cpu, threads=choose_threads(settings)))
@@ -35,6 +38,8 @@ class SglangBackend:
             raise Unsupported(reason, REMEDY)
         settings = SglangSettings(**plan.options)
         device = choose_device(plan.device, settings, has_cuda=has_cuda())
+        if device.is_cpu:
+            check_cpu(plan.model)
         load = plan_stage(plan, settings, device)
         threads = choose_threads(settings)
         return RemoteStage(partial(StageProcess, on_cpu=device.is_cpu, threads=threads), load, plan.progress)

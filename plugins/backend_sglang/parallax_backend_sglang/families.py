@@ -7,7 +7,10 @@ transformers, of which nothing is recorded.
 
 from __future__ import annotations
 
-from parallax_core.api import StagePlan, Unsupported, check_plain_stage, read_config
+from pathlib import Path
+
+from parallax_backend_sglang.versions import find_installed
+from parallax_core.api import LayerRange, Machine, StagePlan, Unsupported, check_plain_stage, read_config
 
 RELEASE = "0.5.23"
 PLAIN = frozenset(
@@ -74,6 +77,8 @@ SEEING = frozenset(
     )
 )
 """With inputs other than text."""
+ON_CPU: dict[str, str] = {}
+"""What SGLang says on a CPU of the families that it has, and does not run."""
 HINT = "serve the model whole: --backend sglang without --stages and --layers"
 
 
@@ -81,13 +86,37 @@ def check_family(plan: StagePlan) -> bool:
     """Tell whether SGLang runs the layers of a plan; see `parallax_core.api.BackendSpec.check`."""
     names = [str(name) for name in read_config(plan.model).get("architectures") or ()]
     family, found = ", ".join(names), set(names)
+    if not Machine().has_nvidia_driver():
+        check_cpu(plan.model)
     if plan.layers is not None:
         if found & UNSPLIT:
             raise Unsupported(f"SGLang {RELEASE} does not split {family}: it has no support for pipelines", HINT)
         if found & SEEING:
             raise Unsupported(f"{family} has inputs other than text, which a stage on SGLang does not support", HINT)
-        check_plain_stage(plan, plan.layers, "SGLang")
-        if plan.shape and any(layer.window for layer in plan.shape.layers):
-            message = f"{family} has sliding windows with a KV cache of their own, which a stage on SGLang lacks"
-            raise Unsupported(message, HINT)
+        check_stage(plan, plan.layers)
     return bool(found & (PLAIN | UNSPLIT | SEEING))
+
+
+def check_stage(plan: StagePlan, layers: LayerRange) -> None:
+    """Refuse layers of a family that are more than a stage holds, as far as its adapter describes it.
+
+    Raises:
+        Unsupported: naming the family and the reason.
+    """
+    check_plain_stage(plan, layers, "SGLang")
+    if plan.shape and any(layer.window for layer in plan.shape.layers):
+        family = ", ".join(map(str, read_config(plan.model).get("architectures") or ()))
+        message = f"{family} has sliding windows with a KV cache of their own, which a stage on SGLang lacks"
+        raise Unsupported(message, HINT)
+
+
+def check_cpu(folder: Path) -> None:
+    """Refuse a model of `ON_CPU`; of other releases than that nothing is known.
+
+    Raises:
+        Unsupported: naming the architecture and the reason.
+    """
+    for name in read_config(folder).get("architectures") or ():
+        if name in ON_CPU and find_installed() in {"", RELEASE}:
+            message = f"SGLang {RELEASE} does not run {name} on a CPU: {ON_CPU[name]}"
+            raise Unsupported(message, "use a machine with an NVIDIA GPU, or choose another --backend")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from parallax_backend_sglang.arguments import Device, estimate_weights, make_common, read_architecture
 from parallax_backend_sglang.capabilities import STAGE_CAPABILITIES
+from parallax_backend_sglang.families import check_stage
 from parallax_backend_sglang.settings import SglangSettings
 from parallax_backend_sglang.stage_frames import LoadStage
 from parallax_backend_sglang.versions import find_installed
@@ -22,7 +23,6 @@ from parallax_core.api import (
     TensorSpec,
     Unsupported,
     check_device,
-    check_plain_stage,
     choose_layers,
     format_bytes,
     identify_weights,
@@ -87,7 +87,7 @@ def check_settings(settings: SglangSettings) -> None:
 def _describe(plan: StagePlan, settings: SglangSettings, device: Device, reader: ConfigReader) -> StageInfo:
     num_layers = reader.count("num_hidden_layers")
     layers = choose_layers(plan, num_layers)
-    check_plain_stage(plan, layers, "SGLang")
+    check_stage(plan, layers)
     dtype = plan.dtype if plan.dtype != "auto" else "float32" if device.is_cpu else "bfloat16"
     chunk = plan.max_batch_tokens or (ON_CPU if device.is_cpu else ON_GPU)
     context = reader.count("max_position_embeddings")

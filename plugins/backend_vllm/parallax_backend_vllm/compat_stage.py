@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -69,7 +72,7 @@ STAGE: Interface = {
 RUNNER = ("execute_model_state", "input_batch", "intermediate_tensors", "kv_caches", "max_num_reqs", "model")
 """The attributes of a model runner that a stage uses."""
 FOLDED = frozenset({"hidden_states", "residual"})
-"""The tensors that a family may hand on between stages: their sum is the residual stream."""
+"""The tensors that a family may hand on between stages: see `reads_residual`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ class StageWorker:
         self._params: Any = None
         self._last: set[str] = set()
         self._steps = 0
+        self._adds_residual = True
 
     def load(self) -> None:
         """Start the worker on its device and load the weights.
@@ -162,6 +166,7 @@ class StageWorker:
             self._runner = self._wrapper.model_runner
             self._params = SamplingParams(temperature=0.0, detokenize=False)
             self._check_runner()
+        self._adds_residual = all(map(reads_residual, {type(each) for each in self._runner.model.modules()}))
 
     def allocate_cache(self, num_bytes: int, most_tokens: int) -> CacheSize:
         """Allocate the KV cache.
@@ -286,7 +291,7 @@ class StageWorker:
         order = list(self._runner.input_batch.req_ids)
         if state is None:
             hidden = found.tensors["hidden_states"]
-            if "residual" in found.tensors:
+            if self._adds_residual and "residual" in found.tensors:
                 hidden = hidden + found.tensors["residual"]
             return Found(_permute(hidden, order, counts), None)
         places = [order.index(name) for name in counts] if order != list(counts) else None
@@ -311,6 +316,24 @@ class StageWorker:
         if strange := set(made.tensors) - FOLDED:
             raise Unsupported(f"its stages exchange {', '.join(sorted(strange))}", "serve the model whole")
         runner.intermediate_tensors = made
+
+
+def reads_residual(kind: type) -> bool:
+    """Tell whether a module that hands a residual on adds it to the hidden states after its last layer.
+
+    In some families, such as EXAONE 4, the hidden states have it already, and the code of the last rank ignores it.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind.forward)))  # type: ignore[attr-defined]
+    except (AttributeError, OSError, TypeError, SyntaxError):  # it has no code of its own
+        return True
+    ends = [
+        node.end_lineno or 0
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "IntermediateTensors"
+    ]
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "residual"]
+    return not ends or not names or any(node.lineno > max(ends) for node in names)
 
 
 class _OrderedRows:

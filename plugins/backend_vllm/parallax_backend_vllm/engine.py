@@ -16,6 +16,7 @@ from parallax_backend_vllm.checks import check_adapters, check_device, check_fam
 from parallax_backend_vllm.compat import ENGINE, check_interface, start_llm
 from parallax_backend_vllm.environ import choose_gpu, limit_environ, set_cpu_environ
 from parallax_backend_vllm.errors import describe_error, explain_start
+from parallax_backend_vllm.families import check_cpu
 from parallax_backend_vllm.sampling import make_params
 from parallax_backend_vllm.settings import VllmSettings
 from parallax_backend_vllm.stats import Recorder
@@ -128,6 +129,8 @@ class VllmEngine:
         check_device(self._plan, self._settings, is_cpu=self._is_cpu)
         check_interface(ENGINE)
         check_family(self._plan.model)
+        if self._is_cpu:
+            check_cpu(self._plan.model)
         check_adapters(self._settings)
         if self._is_cpu:
             set_cpu_environ(self._settings)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from parallax_backend_vllm.capabilities import STAGE_CAPABILITIES
 from parallax_backend_vllm.compat import check_interface
+from parallax_backend_vllm.errors import describe_error
+from parallax_backend_vllm.families import HINT, LATENTS, check_cpu
 from parallax_backend_vllm.probe import is_cpu_build
 from parallax_backend_vllm.settings import VllmSettings
 from parallax_backend_vllm.stage_config import check_family, check_plan, make_config, set_process
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 SEQUENCES = 256
 """The most sequences of full length that the KV cache is sized for."""
 GIGA = 10**9
+ELSEWHERE = "choose another --backend: `parallax plugins` lists them"
 DAMAGED = "the files may be incomplete, or of another model: fetch the model again"
 
 
@@ -54,8 +57,12 @@ def open_stage(plan: StagePlan, settings: VllmSettings) -> Stage:
     from parallax_backend_vllm.compat_stage import STAGE, StageWorker
 
     check_interface(STAGE)
+    if is_cpu_build():
+        check_cpu(plan.model)
     config = make_config(plan, settings)
     check_family(config, layers, num_layers)
+    if is_cpu_build() and config.model_config.use_mla:
+        raise Unsupported(f"{', '.join(config.model_config.architectures)} {LATENTS}", HINT)
     weight_bytes = _check_room(plan, layers, num_layers, config.model_config.dtype)
     worker = StageWorker(config, StageGroup(layers, num_layers))
     _load(plan, layers, num_layers, worker)
@@ -95,6 +102,7 @@ def _load(plan: StagePlan, layers: LayerRange, num_layers: int, worker: StageWor
     """Load the weights.
 
     Raises:
+        Unsupported: if vLLM lacks what the family needs on this device.
         ParallaxError: if files are damaged or missing, or there is too little memory.
     """
     from parallax_backend_vllm.stage_weights import load_stage
@@ -102,8 +110,12 @@ def _load(plan: StagePlan, layers: LayerRange, num_layers: int, worker: StageWor
     try:
         with load_stage(plan, layers, num_layers):
             worker.load()
-    except (ParallaxError, NotImplementedError):
+    except ParallaxError:
         raise
+    except (NotImplementedError, AttributeError) as error:
+        family = ", ".join(map(str, read_config(plan.model).get("architectures") or ()))
+        message = f"vLLM {find_installed()} cannot run {family} here: {describe_error(error)}"
+        raise Unsupported(message, ELSEWHERE) from error
     except (ValueError, KeyError, AssertionError, RuntimeError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ParallaxError(f"vLLM cannot load {plan.model.name}: {reason}", DAMAGED) from error

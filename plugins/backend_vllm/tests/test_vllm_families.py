@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from parallax_backend_vllm import families
 from parallax_backend_vllm.families import ABSENT, HYBRID, PLAIN, SEEING, check_family
-from parallax_core.api import LayerRange, StagePlan, Unsupported
+from parallax_core.api import LayerRange, Machine, StagePlan, Unsupported
 from parallax_core.testing.blocks import bring_blocks
 from parallax_models.plugin import parallax_register_models
 from tests.support.checkpoints import save_family
@@ -57,3 +58,18 @@ def test_border_of_a_family_counts(tmp_path: Path) -> None:
     plan = bring_blocks(StagePlan(model=tmp_path, layers=HALF), "vllm")
     with pytest.raises(Unsupported, match=r"stage on vLLM cannot hold layers 0-2 of HYV4ForCausalLM: hidden states of"):
         check_family(plan)
+
+
+def test_family_that_a_cpu_does_not_run_is_refused_whole_and_in_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [make_plan(tmp_path, "GptOssForCausalLM", layers) for layers in (None, HALF)]
+    monkeypatch.setattr(Machine, "has_nvidia_driver", lambda _: False)
+    for plan in plans:
+        with pytest.raises(Unsupported, match=r"vLLM 0.32.0 does not run GptOssForCausalLM on a CPU: No Unq"):
+            check_family(plan)
+    monkeypatch.setattr(families, "find_installed", lambda: "0.31.0")
+    assert all(map(check_family, plans)), "nothing is recorded of that release"
+    monkeypatch.undo()
+    monkeypatch.setattr(Machine, "has_nvidia_driver", lambda _: True)
+    assert all(map(check_family, plans))
