@@ -124,17 +124,21 @@ def describe_splits(found: dict[str, Any]) -> str:
 
 def find_reason(found: dict[str, Any]) -> str:
     """Return why an engine did not run a model as tried; empty: it did."""
-    return str(found.get("refused") or found.get("failed") or "")
+    differs = "" if found.get("passed", True) else "its results differ from those of transformers"
+    return str(found.get("refused") or found.get("failed") or differs)
 
 
-def describe_engine(engine: str, found: dict[str, dict[str, Any]] | None) -> tuple[str, str]:
-    """Return how close a model was whole, and in stages, on an engine; no result: it was not tried."""
-    if found is None:
-        return "not tried", "not tried"
-    whole, *stages = found.values()
-    said = [find_reason(each) for each in (whole, stages[0])]
-    worst = [max(each.get("worst", 0.0) for each in part) for part in ([whole], stages)]
-    return tuple("no" if why else f"{error:.1e}" for why, error in zip(said, worst, strict=True))  # type: ignore[return-value]
+def describe_engine(found: dict[str, dict[str, Any]]) -> tuple[str, str]:
+    """Return how close a model was whole, and in stages, on an engine."""
+    stages = [each for name, each in found.items() if name != "whole"]
+    return describe_part([found["whole"]] if "whole" in found else []), describe_part(stages)
+
+
+def describe_part(parts: list[dict[str, Any]]) -> str:
+    """Return how close the worst of some placements was."""
+    if any(map(find_reason, parts)):
+        return "no"
+    return f"{max(each['worst'] for each in parts):.1e}" if parts else "not tried"
 
 
 def write_engines() -> str:
@@ -143,11 +147,15 @@ def write_engines() -> str:
     kinds = sorted({kind for record in records.values() for kind in record})
     rows, reasons = [], []
     for kind in kinds:
-        cells = [cell for engine, record in records.items() for cell in describe_engine(engine, record.get(kind))]
+        cells = [cell for record in records.values() for cell in describe_engine(record.get(kind, {}))]
         rows.append(f"| `{kind}` | {' | '.join(cells)} |")
         for engine, name in ENGINES.items():
-            whole, stages, *_ = [find_reason(each) for each in records[engine].get(kind, {}).values()] or ("", "")
-            said = {"whole": whole, "stages": "" if whole else stages}
+            found = records[engine].get(kind, {})
+            said = {
+                "whole": find_reason(found.get("whole", {})),
+                "stages": find_reason(found.get(f"{engine}|{engine}", {})),
+            }
+            said = {"whole": said["whole"]} if said["whole"] else said
             reasons += [f"| `{kind}` | {name} | {part} | {why} |" for part, why in said.items() if why]
     releases = {name: f"{ENGINES[name]} {read_report(name)['versions'][package]}" for name, package in PACKAGES.items()}
     return "\n".join([TRIED.format(**releases) + "\n".join(rows), WHY_NOT + "\n".join(reasons)])

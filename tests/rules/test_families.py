@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.templates import TEMPLATES
-from parallax_core.api import LayerRange, Machine, StagePlan, Unsupported
+from parallax_core.api import LayerRange, Machine, StagePlan, Unsupported, list_borders
 from parallax_core.testing.blocks import bring_blocks
 from tests.rules.familiespage import ENGINES, PAGE, find_reason, read_record, write_page
 from tests.rules.familiespage import TEMPLATES as RECORD
@@ -51,9 +51,7 @@ def test_every_published_template_chose_a_parser_that_reads_what_it_writes() -> 
     assert all(found["passed"] for found in record.values())
 
 
-@pytest.mark.parametrize(
-    ("engine", "kind"), [(engine, kind) for engine in ENGINES for kind in read_record(engine)], ids="-".join
-)
+@pytest.mark.parametrize(("engine", "kind"), [(engine, kind) for engine in ENGINES for kind in read_record(engine)])
 def test_check_of_an_engine_says_what_its_record_does(
     engine: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,13 +59,12 @@ def test_check_of_an_engine_says_what_its_record_does(
     found = read_record(engine)[kind]
     plan = make_plan(kind, engine, tmp_path)
     assert plan.shape is not None
-    middle = len(plan.shape.layers) // 2
+    legal = [border.layer for border in list_borders(plan.shape) if not border.obstacle]
+    middle = legal[len(legal) // 2]
     check: Callable[[StagePlan], bool] = importlib.import_module(f"parallax_backend_{engine}.families").check_family
     for name, layers in {"whole": None, f"{engine}|{engine}": LayerRange(0, middle)}.items():
         if name in found:
-            assert find_reason(found[name]) or found[name]["passed"]
             assert bool(find_reason(found[name])) == is_refused(check, replace(plan, layers=layers)), name
-    assert all(each.get("passed", True) for each in found.values())
 
 
 def make_plan(kind: str, engine: str, folder: Path) -> StagePlan:
@@ -76,7 +73,7 @@ def make_plan(kind: str, engine: str, folder: Path) -> StagePlan:
         model = make_model(kind, SERVED[kind] | list_changes(kind, engine))
     config = {**model.config.to_dict(), "architectures": [type(model).__name__]}
     (folder / "config.json").write_text(json.dumps(config, default=str))
-    return bring_blocks(StagePlan(model=folder), engine)
+    return bring_blocks(StagePlan(model=folder, dtype="float32"), engine)
 
 
 def is_refused(check: Callable[[StagePlan], bool], plan: StagePlan) -> bool:

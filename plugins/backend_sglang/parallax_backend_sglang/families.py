@@ -77,7 +77,13 @@ SEEING = frozenset(
     )
 )
 """With inputs other than text."""
-ON_CPU: dict[str, str] = {}
+ON_CPU: dict[str, str] = {
+    "DeepseekV2ForCausalLM": "AssertionError in its attention to latents",
+    "DeepseekV3ForCausalLM": "RuntimeError in its attention to latents",
+    "MiniMaxM2ForCausalLM": "AssertionError in its attention",
+    "Ministral3ForCausalLM": "its results differ from those of transformers",
+    "Qwen2MoeForCausalLM": "it needs Triton: 0 active drivers",
+}
 """What SGLang says on a CPU of the families that it has, and does not run."""
 HINT = "serve the model whole: --backend sglang without --stages and --layers"
 

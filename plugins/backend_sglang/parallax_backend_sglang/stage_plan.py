@@ -24,6 +24,7 @@ from parallax_core.api import (
     Unsupported,
     check_device,
     choose_layers,
+    count_layers,
     format_bytes,
     identify_weights,
     read_config,
@@ -85,7 +86,7 @@ def check_settings(settings: SglangSettings) -> None:
 
 
 def _describe(plan: StagePlan, settings: SglangSettings, device: Device, reader: ConfigReader) -> StageInfo:
-    num_layers = reader.count("num_hidden_layers")
+    num_layers = count_layers(read_config(plan.model)) or reader.count("num_hidden_layers")
     layers = choose_layers(plan, num_layers)
     check_stage(plan, layers)
     dtype = plan.dtype if plan.dtype != "auto" else "float32" if device.is_cpu else "bfloat16"

@@ -130,7 +130,7 @@ class VllmEngine:
         check_interface(ENGINE)
         check_family(self._plan.model)
         if self._is_cpu:
-            check_cpu(self._plan.model)
+            check_cpu(self._plan)
         check_adapters(self._settings)
         if self._is_cpu:
             set_cpu_environ(self._settings)

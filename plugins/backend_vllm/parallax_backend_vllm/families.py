@@ -6,11 +6,11 @@ Of vLLM 0.32.0: the registry of its models, and what ``supports_pp``, ``is_hybri
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 from parallax_backend_vllm.probe import MACHINE
 from parallax_backend_vllm.versions import find_installed
-from parallax_core.api import StagePlan, Unsupported, check_plain_stage, read_config
+from parallax_core.api import EnginePlan, StagePlan, Unsupported, check_plain_stage, read_config
 
 RELEASE = "0.32.0"
 PLAIN = frozenset(
@@ -84,9 +84,15 @@ SEEING = frozenset(
 """With inputs other than text."""
 ABSENT = frozenset({"MiniMaxM3VLForCausalLM"})
 ON_CPU: dict[str, str] = {
+    "DeepseekV2ForCausalLM": "its results differ from those of transformers",
     "GptOssForCausalLM": "No Unquantized MoE backend supports the deployment configuration.",
+    "Qwen3_5ForCausalLM": "it needs torchvision, which the environment for CPUs lacks",
 }
 """What vLLM's build for CPUs says of the families that it has, and does not run."""
+FLOAT32_ON_CPU = {"Qwen3NextForCausalLM": "CPU GDN attention requires BF16."}
+"""The same of families that it does not run in float32."""
+EXPERTS_ON_CPU = {"NemotronHForCausalLM": "is_act_and_mul=False is supported only for CUDA, XPU and ROCm for now"}
+"""The same of families that it runs without experts only."""
 LATENTS = "keeps latents, and on a CPU vLLM's kernels for them do not go on with a prompt, as a stage does"
 HINT = "serve the model whole: --backend vllm without --stages and --layers"
 
@@ -100,7 +106,9 @@ def check_family(plan: StagePlan) -> bool:
         raise Unsupported(message, "choose another --backend: `parallax plugins` lists them")
     is_on_cpu = not MACHINE.has_nvidia_driver()
     if is_on_cpu:
-        check_cpu(plan.model)
+        check_cpu(plan)
+        if plan.shape and any(layer.active_weights < layer.weights for layer in plan.shape.layers):
+            _refuse(found, EXPERTS_ON_CPU)
     if plan.layers is not None:
         for group, what in ((HYBRID, "recurrent states"), (SEEING, "inputs other than text")):
             if found & group:
@@ -111,13 +119,19 @@ def check_family(plan: StagePlan) -> bool:
     return bool(found & (PLAIN | HYBRID | SEEING))
 
 
-def check_cpu(folder: Path) -> None:
-    """Refuse a model of `ON_CPU`; of other releases than that nothing is known.
+def check_cpu(plan: EnginePlan | StagePlan) -> None:
+    """Refuse a family that vLLM's build for CPUs does not run; of other releases nothing is known.
 
     Raises:
         Unsupported: naming the architecture and the reason.
     """
-    for name in read_config(folder).get("architectures") or ():
-        if name in ON_CPU and find_installed() in {"", RELEASE}:
-            message = f"vLLM {RELEASE} does not run {name} on a CPU: {ON_CPU[name]}"
+    found = {str(name) for name in read_config(plan.model).get("architectures") or ()}
+    if find_installed() in {"", RELEASE}:
+        _refuse(found, ON_CPU | (FLOAT32_ON_CPU if plan.dtype == "float32" else {}))
+
+
+def _refuse(found: Iterable[str], reasons: Mapping[str, str]) -> None:
+    for name in found:
+        if name in reasons:
+            message = f"vLLM {RELEASE} does not run {name} on a CPU: {reasons[name]}"
             raise Unsupported(message, "use a machine with an NVIDIA GPU, or choose another --backend")

@@ -58,7 +58,7 @@ def open_stage(plan: StagePlan, settings: VllmSettings) -> Stage:
 
     check_interface(STAGE)
     if is_cpu_build():
-        check_cpu(plan.model)
+        check_cpu(plan)
     config = make_config(plan, settings)
     check_family(config, layers, num_layers)
     if is_cpu_build() and config.model_config.use_mla:
