@@ -38,17 +38,6 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_moe": EXPERTS,
     "qwen3_next": EXPERTS | {"layer_types": ["linear_attention", "full_attention"] * 2},
-    "exaone4": {"layer_types": SLIDING, "sliding_window": 8},
-    "glm4_moe": {
-        "first_k_dense_replace": 1,
-        "moe_intermediate_size": 32,
-        "n_group": 2,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "topk_group": 1,
-        "use_qk_norm": True,
-    },
-    "granite": {"attention_multiplier": 0.3, "embedding_multiplier": 3.0, "logits_scaling": 2.0},
     "gemma3_text": {
         "sliding_window": 8,
         "query_pre_attn_scalar": 32,
