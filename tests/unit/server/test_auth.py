@@ -41,6 +41,7 @@ NEEDED = {
     "/v1/cluster": "admin",
     "/v1/cluster/models": "admin",
     "/v1/cluster/events": "admin",
+    "/v1/cluster/what-if": "admin",
     "/v1/cluster/history": "admin",
     "/v1/cluster/rebalance": "admin",
     "/v1/replicas/{rank}/drain": "admin",

@@ -16,6 +16,7 @@ from parallax_cluster.node.coordinator.pipelines import PlannedPipeline
 from parallax_cluster.node.coordinator.planned import PlannedExecutor, Planning, describe_places
 from parallax_cluster.node.coordinator.rooms import MachineRooms, ModelProfiles
 from parallax_cluster.placement.demand import weigh_layers
+from parallax_cluster.placement.what_if import change_cluster
 from parallax_core.api import ParallaxError, PlacedStage
 from parallax_core.api.deployment import NodeProgress, PlannedReplica, PlanStatus
 from parallax_core.api.node import SHUTTING_DOWN, WatchedWork, describe_error
@@ -129,6 +130,14 @@ class JoinedModel:
     def rebalance(self) -> None:
         """Plan anew soon; see `Rebalancing`."""
         self.coordinator.rebalance()
+
+    def find_layers(self) -> LayerPlan:
+        """Return the plan that is in force; see `Plannable`."""
+        return self.coordinator.plan
+
+    def plan_change(self, change: str) -> LayerPlan:
+        """Return the best plan for the cluster with a change, without regard to layers that move; see `Plannable`."""
+        return self._planner.plan(change_cluster(self.coordinator.plan.cluster, change), {}, has_begun=True)
 
     async def note_drained(self, node: str, *, is_drained: bool) -> None:
         """Drain the machine of a node, or take it back; see `NodePool.note_drained`."""

@@ -15,6 +15,7 @@ from parallax_cluster.server.node_metrics import NodeCollector
 from parallax_cluster.server.node_routes import answer, make_node_router
 from parallax_cluster.server.replies import ClusterReply, ReplicaReply, show_replica
 from parallax_cluster.server.view import describe_replicas, read_cluster
+from parallax_cluster.server.what_if_route import make_what_if_router
 from parallax_core.api import Dialect, UnknownName, needs_role
 from parallax_core.api.deployment import Drainable
 from parallax_core.api.dialect import (
@@ -51,7 +52,13 @@ def open_dialect(models: ServedModels, options: ServerOptions) -> Dialect:
     del options
     models.collectors.append(NodeCollector(lambda: read_cluster(models)))
     changes = models.changes if isinstance(models.changes, ModelChanges) else ModelChanges(models, None)
-    routers = make_router(models), make_model_router(models, changes), make_node_router(models), make_history_router()
+    routers = (
+        make_router(models),
+        make_model_router(models, changes),
+        make_node_router(models),
+        make_history_router(),
+        make_what_if_router(models),
+    )
     return Dialect(routers=routers, run=changes.run)
 
 

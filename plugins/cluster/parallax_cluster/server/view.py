@@ -194,7 +194,7 @@ def show_plan(state: ClusterView) -> PlanReply | None:
     found = {replica.rank: replica for replica in state.replicas.get(state.main, ())}
     return PlanReply(
         replicas=[_show_planned(each, found.get(each.rank)) for each in plan.replicas],
-        predicted=_show_prediction(plan.estimate) if plan.estimate is not None else None,
+        predicted=show_prediction(plan.estimate) if plan.estimate is not None else None,
         waits_for=plan.waits_for or None,
         join_command=plan.join_command or None,
         term=plan.term or None,
@@ -218,7 +218,7 @@ def _show_planned(planned: PlannedReplica, replica: ReplicaStatus | None) -> Pla
     return PlannedReplicaReply(
         rank=planned.rank,
         stages=[_show_placed(each) for each in planned.stages],
-        predicted=_show_prediction(planned.estimate),
+        predicted=show_prediction(planned.estimate),
         limit=planned.estimate.limit,
         limit_at=planned.estimate.limit_at or None,
         measured_token_seconds=measure_token(replica) if replica is not None else None,
@@ -235,7 +235,8 @@ def _show_placed(stage: PlacedStage) -> PlannedStageReply:
     )
 
 
-def _show_prediction(estimate: Estimate | PipelineEstimate) -> PredictionReply:
+def show_prediction(estimate: Estimate | PipelineEstimate) -> PredictionReply:
+    """Return the reply for a prediction."""
     return PredictionReply(
         tokens_per_second=estimate.tokens_per_s,
         first_token_seconds=estimate.ttft_s,

@@ -15,7 +15,7 @@ from parallax_cluster.placement.policy import SearchPlacement
 from parallax_cluster.server.change_request import WantedChange
 from parallax_cluster.server.model_changes import UNLOADED, ModelChanges
 from parallax_core.api import Progress, Stage
-from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, ParallaxError
+from parallax_core.base.errors import SHUTTING_DOWN, BackendFailed, ParallaxError, UsageError
 from parallax_core.contracts.placement import Estimator, Placement, PlacementProblem
 from parallax_core.contracts.status import NodeProgress
 from parallax_core.testing.node import open_toy
@@ -54,6 +54,19 @@ async def test_model_is_loaded_on_the_machines_that_are_there(cluster: Cluster) 
     assert {stage.node for stage in replica.stages} == {"a/1", "b/1"}
     assert plan.estimate is not None
     assert [replica.estimate] == list(plan.estimate.pipelines)
+
+
+async def test_further_machine_is_planned_without_a_move(cluster: Cluster) -> None:
+    await cluster.join("a/1", 10)
+    model = await cluster.load("toy")
+    before, placed = model.find_layers(), places(model)
+    planned = model.plan_change("+2xRTX4090@1ms")
+    assert len(planned.cluster.nodes) == len(before.cluster.nodes) + 2
+    assert planned.estimate.tokens_per_s > before.estimate.tokens_per_s > 0
+    assert model.plan_change("-a/1").waits_for
+    with pytest.raises(UsageError, match="no device"):
+        model.plan_change("+1xABACUS")
+    assert (model.find_layers(), places(model)) == (before, placed)
 
 
 async def test_each_model_gets_the_memory_that_others_leave(cluster: Cluster) -> None:

@@ -79,6 +79,13 @@ export interface Plan {
   move: { reason: string; bytes: number; seconds: number } | null;
 }
 
+/** What `GET /v1/cluster/what-if` answers. */
+export interface WhatIf {
+  devices: string[];
+  predicted: Prediction | null;
+  what_if: { change: string; predicted: Prediction | null; waits_for: string | null } | null;
+}
+
 export interface KnownModel {
   id: string;
   state: string;
