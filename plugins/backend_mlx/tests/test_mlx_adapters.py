@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from parallax_adapters.store import AdapterStore
-from parallax_core.api import BackendFailed, Draw, Drop, Row, SeqId
+from parallax_adapters.testing import AdapterConformance
+from parallax_core.api import BackendFailed, Draw, Drop, Row, SeqId, Stage
 from tests.support.adapter_stages import ALL, CLOSE, PROMPT, differ, generate, make_adapter, open_all, open_chain, run
 from tests.support.checkpoints import save_family
 from tests.support.mixed_backend import BroughtMlx, MixedBackend
@@ -106,3 +108,15 @@ def test_memory_of_unloaded_adapters_comes_back(model: Path, tmp_path: Path) -> 
         stages[0].edit([Drop(SeqId(1))])
         generate(stages, {3: store.add(make_adapter(model, tmp_path / "3", seed=3))}, 1)
         assert one not in kept.loaded
+
+
+class TestAdapters(AdapterConformance):
+    @pytest.fixture(autouse=True)
+    def _files(self, model: Path, tmp_path: Path) -> None:
+        self.model, self.folder = model, tmp_path
+
+    def open_stages(self) -> AbstractContextManager[list[Stage]]:
+        return open_chain(MLX, self.model, 2)
+
+    def add_adapters(self) -> list[str]:
+        return [AdapterStore().add(make_adapter(self.model, self.folder / f"{seed}", seed=seed)) for seed in (1, 2)]

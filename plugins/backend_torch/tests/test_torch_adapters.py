@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from parallax_adapters.store import AdapterStore
+from parallax_adapters.testing import AdapterConformance
 from parallax_backend_torch.kernels.adapters import AdapterStep, PackedAdapter, pack_pair
 from parallax_backend_torch.kernels.library import Mode, choose_kernels, find_library
-from parallax_core.api import BackendFailed, Draw, Drop, Fork, Row, SeqId
+from parallax_core.api import BackendFailed, Draw, Drop, Edit, Fork, Open, Row, SeqId, Stage
 from tests.support.adapter_stages import (
     ALL,
     CLOSE,
@@ -204,3 +208,62 @@ def test_products_of_the_library_are_those_of_torch(isa: Mode, dtype: torch.dtyp
             alone = given[place : place + 1].clone()
             AdapterStep([(adapter, [0])]).add(1, x[place : place + 1], alone)
             assert alone.equal(out[place : place + 1]), "a row has the same bits beside any others"
+
+
+class TestAdapters(AdapterConformance):
+    @pytest.fixture(autouse=True)
+    def _files(self, model: Path, tmp_path: Path) -> None:
+        self.model, self.folder = model, tmp_path
+
+    def open_stages(self) -> AbstractContextManager[list[Stage]]:
+        return opened(self.model, 2)
+
+    def add_adapters(self) -> list[str]:
+        return [AdapterStore().add(make_adapter(self.model, self.folder / f"{seed}", seed=seed)) for seed in (1, 2)]
+
+
+class Faulty:
+    """A stage that opens sequences with another adapter than theirs."""
+
+    def __init__(self, stage: Stage, choose: Callable[[str, list[str]], str]) -> None:
+        self._stage, self._choose, self._seen = stage, choose, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+    def edit(self, edits: Sequence[Edit]) -> None:
+        for edit in edits:
+            if isinstance(edit, Open):
+                key = self._choose(edit.spec.adapter, self._seen)
+                self._seen += [edit.spec.adapter] if edit.spec.adapter else []
+                edit = replace(edit, spec=replace(edit.spec, adapter=key))  # noqa: PLW2901 -- as the fault has it
+            self._stage.edit([edit])
+
+
+FAULTS: dict[str, tuple[Callable[[str, list[str]], str], str]] = {
+    "an adapter is ignored": (lambda _, __: "", "each_adapter_changes_the_answers"),
+    "rows have the adapter of others": (
+        lambda key, seen: seen[-1] if seen and key else key,
+        "rows_of_a_step_have_their_own_adapters_only",
+    ),
+    "an adapter is left": (lambda key, seen: key or (seen or [""])[-1], "nothing_of_an_adapter_is_left"),
+    "a missing adapter is passed over": (lambda key, _: key.strip("0"), "adapter_that_is_missing"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_kit_finds_a_fault(model: Path, tmp_path: Path, fault: str) -> None:
+    choose, name = FAULTS[fault]
+
+    class Kit(AdapterConformance):
+        @contextmanager
+        def open_stages(self) -> Iterator[list[Any]]:
+            with opened(model) as stages:
+                yield [Faulty(stage, choose) for stage in stages]
+
+        def add_adapters(self) -> list[str]:
+            return [AdapterStore().add(make_adapter(model, tmp_path / f"{seed}", seed=seed)) for seed in (1, 2)]
+
+    test = next(getattr(Kit(), each) for each in dir(Kit) if each.startswith(f"test_{name}"))
+    with pytest.raises(AssertionError):
+        test()
