@@ -124,7 +124,7 @@ def try_engine(kind: str, engine: str, part: str) -> Found:
     """
     backend = importlib.import_module(f"parallax_backend_{engine}.backend").__dict__[f"{engine.title()}Backend"]()
     own, torch_own = Configured(Brought(backend), list_options(kind, engine)), TorchBackend()
-    placements = {f"{engine}|{engine}": (own, own), f"torch|{engine}": (torch_own, own)}
+    placements: dict[str, tuple[Any, Any]] = {f"{engine}|{engine}": (own, own), f"torch|{engine}": (torch_own, own)}
     placements[f"{engine}|torch"] = own, torch_own
     found = dict[str, Found]()
     with tempfile.TemporaryDirectory() as folder:
