@@ -238,7 +238,7 @@ def _report(run: Callable[[], Any], link: Connection) -> None:
     try:
         link.send(run())
     except ParallaxError as error:
-        link.send({"refused": error.message})
+        link.send({"refused": error.message.replace(f"{ROOT}/", "")})
     except BaseException as error:
         link.send({"failed": describe(error)})
         raise
