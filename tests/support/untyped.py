@@ -36,6 +36,10 @@ UNTYPED: dict[str, dict[str, str]] = {
         "parallax engines install": ENGINE,
         "parallax serve": ENGINE,
     },
+    "docs/how-to/formats.md": {
+        "parallax models show": "needs a model of the reader's; docs/how-to/check-a-model.md shows another",
+        "parallax cluster plan": "needs a model and machines of the reader's",
+    },
     "docs/how-to/models.md": {"parallax serve Qwen/": HUB},
     "docs/how-to/ollama.md": {"client = ": "needs the address and the key of a server of the reader's"},
     "docs/how-to/serve-with-sglang.md": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from itertools import accumulate, pairwise
 from math import inf
 from operator import add
@@ -33,66 +32,25 @@ def split_layers(
         UsageError: if there are more stages than layers, or than legal cuts allow.
         ValueError: if ``weights`` does not have one number for each layer, or one is below 0.
     """
-    _check_count(num_layers, num_stages)
+    check_cuts(num_layers, num_stages, illegal)
     weights = weights or [1] * num_layers
     if len(weights) != num_layers or min(weights) < 0:
         message = f"{num_layers} layers need as many weights of 0 or more, not {list(weights)}"
         raise ValueError(message)
     sums = [0, *accumulate(weights)]
-
-    _check_cuts(num_layers, num_stages, illegal)
-    table = forbid_cuts(_tabulate(lambda start, stop: sums[stop] - sums[start], num_layers), illegal)
+    table = forbid_cuts(tabulate(lambda start, stop: sums[stop] - sums[start], num_layers), illegal)
     heaviest, _ = search_cuts([table] * num_stages, max) or (inf, ())
     squares = [[weight**2 if weight <= heaviest else inf for weight in column] for column in table]
     _, cuts = search_cuts([squares] * num_stages, add, prefers_late_cuts=True) or (inf, ())
-    return _make_ranges(cuts)
+    return make_ranges(cuts)
 
 
-def fit_layers(
-    weights: Sequence[int],
-    rates: Sequence[float],
-    rooms: Sequence[float] = (),
-    sizes: Sequence[int] = (),
-    *,
-    illegal: Collection[int] = (),
-) -> tuple[LayerRange, ...]:
-    """Return the layers of each stage, such that the slowest stage is as fast as possible: it sets the pace.
-
-    Args:
-        weights: the cost of each layer, in any unit.
-        rates: the time each stage takes for one unit of cost, in any unit.
-        rooms: the total size each stage can hold; empty: unlimited.
-        sizes: the size of each layer; empty: its weight.
-        illegal: the layers with which no stage may begin.
-
-    Raises:
-        UsageError: if there are more stages than layers or legal cuts allow, or the stages cannot hold all layers.
-    """
-    num_stages, num_layers = len(rates), len(weights)
-    _check_count(num_layers, num_stages)
-    _check_cuts(num_layers, num_stages, illegal)
-    sums, size_sums = [0, *accumulate(weights)], [0, *accumulate(sizes or weights)]
-    limits = rooms or [inf] * num_stages
-
-    def time(rate: float, limit: float, start: int, stop: int) -> float:
-        return (sums[stop] - sums[start]) * rate if size_sums[stop] - size_sums[start] <= limit else inf
-
-    stages = zip(rates, limits, strict=True)
-    tables = [forbid_cuts(_tabulate(partial(time, *stage), num_layers), illegal) for stage in stages]
-    best = search_cuts(tables, max)
-    if best is None:
-        raise UsageError("the nodes together have too little memory for the model", "add nodes, or free memory on them")
-    return _make_ranges(best[1])
-
-
-def _check_count(num_layers: int, num_stages: int) -> None:
+def check_cuts(num_layers: int, num_stages: int, illegal: Collection[int]) -> None:
+    """Raise UsageError if there are more stages than layers, or than legal cuts allow."""
+    most = num_layers - len(illegal)
     if num_stages > num_layers:
         message = f"{num_stages} stages are asked for, and the model has {num_layers} layers"
         raise UsageError(message, f"ask for at most {num_layers} stages")
-
-
-def _check_cuts(num_layers: int, num_stages: int, illegal: Collection[int]) -> None:
-    most = num_layers - len(illegal)
     if num_stages > most:
         message = f"{num_stages} stages are asked for, and the model can be cut into at most {most}: "
         message += "some of its layers read what others keep"
@@ -109,7 +67,8 @@ def forbid_cuts(table: Table, illegal: Collection[int]) -> Table:
     ]
 
 
-def _tabulate(cost: Callable[[int, int], float], num_layers: int) -> Table:
+def tabulate(cost: Callable[[int, int], float], num_layers: int) -> Table:
+    """Return what each range of layers costs, from its start and its end."""
     return [[cost(start, stop) for start in range(stop)] for stop in range(num_layers + 1)]
 
 
@@ -142,5 +101,6 @@ def search_cuts(
     return (before[-1], tuple(reversed(cuts))) if before[-1] < inf else None
 
 
-def _make_ranges(cuts: Sequence[int]) -> tuple[LayerRange, ...]:
+def make_ranges(cuts: Sequence[int]) -> tuple[LayerRange, ...]:
+    """Return the ranges between boundaries."""
     return tuple(LayerRange(start, stop) for start, stop in pairwise(cuts))

@@ -13,7 +13,8 @@ from parallax_adapters.testing import AdapterConformance
 from parallax_core.api import BackendFailed, Draw, Drop, Row, SeqId, Stage
 from tests.support.adapter_stages import ALL, CLOSE, PROMPT, differ, generate, make_adapter, open_all, open_chain, run
 from tests.support.checkpoints import save_family
-from tests.support.mixed_backend import BroughtMlx, MixedBackend
+from tests.support.mixed_backend import MixedBackend
+from tests.support.mlx_backend import BroughtMlx
 from tests.support.tiny_adapters import make_matrices, merge, write_adapter
 from tests.support.torch_backend import TorchBackend
 

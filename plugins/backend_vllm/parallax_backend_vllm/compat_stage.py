@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import os
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +11,7 @@ from typing import Any
 import torch
 
 from parallax_backend_vllm.compat import Interface
+from parallax_backend_vllm.residual import reads_residual
 from parallax_backend_vllm.stage_group import StageGroup
 from parallax_core.api import Unsupported
 
@@ -316,24 +314,6 @@ class StageWorker:
         if strange := set(made.tensors) - FOLDED:
             raise Unsupported(f"its stages exchange {', '.join(sorted(strange))}", "serve the model whole")
         runner.intermediate_tensors = made
-
-
-def reads_residual(kind: type) -> bool:
-    """Tell whether a module that hands a residual on adds it to the hidden states after its last layer.
-
-    In some families, such as EXAONE 4, the hidden states have it already, and the code of the last rank ignores it.
-    """
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(kind.forward)))  # type: ignore[attr-defined]
-    except (AttributeError, OSError, TypeError, SyntaxError):  # it has no code of its own
-        return True
-    ends = [
-        node.end_lineno or 0
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "IntermediateTensors"
-    ]
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "residual"]
-    return not ends or not names or any(node.lineno > max(ends) for node in names)
 
 
 class _OrderedRows:

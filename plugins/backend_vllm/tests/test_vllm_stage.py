@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from parallax_backend_vllm import compat_stage
-from parallax_backend_vllm.compat_stage import Found, RunRow, reads_residual
+from parallax_backend_vllm.compat_stage import Found, RunRow
 from parallax_backend_vllm.stage import VllmStage
 from parallax_core.api import (
     LayerRange,
@@ -119,29 +119,3 @@ def test_rows_in_the_order_of_vllm_come_back_in_that_of_the_step() -> None:
     assert compat_stage._permute(states, order, counts).tolist() == [[10.0], [20.0], [21.0], [30.0]]
     there = compat_stage._permute(states, order, counts)
     assert compat_stage._permute(there, list(counts), {name: counts[name] for name in order}).equal(states)
-
-
-IntermediateTensors = dict  # as vLLM's models name it
-
-
-class Adding:
-    def forward(self, hidden_states: Any, residual: Any) -> Any:
-        if residual is None:
-            return IntermediateTensors({"hidden_states": hidden_states, "residual": residual})
-        return hidden_states + residual
-
-
-class Summed:
-    """Its layers have added the residual, as those of EXAONE 4."""
-
-    def forward(self, hidden_states: Any, residual: Any) -> Any:
-        if hidden_states is None:
-            return IntermediateTensors({"hidden_states": hidden_states, "residual": residual})
-        return hidden_states * 2
-
-
-def test_residual_counts_only_if_the_last_rank_reads_it() -> None:
-    assert reads_residual(Adding)
-    assert not reads_residual(Summed)
-    assert reads_residual(torch.nn.Linear), "a module that hands nothing on"
-    assert reads_residual(torch.Tensor), "no forward of its own"

@@ -10,7 +10,7 @@ from parallax_core.api.grammars import Grammar
 MOST_TEXT = 4096
 """The longest source of a plain grammar."""
 MOST_PARTS = 64
-"""The most schemas in a plain one, itself included. Unions of so many take 10 ms, the slowest of plain ones."""
+"""The most schemas in a plain one, itself included. Unions of this number take 10 ms, the slowest of plain ones."""
 MOST_DEPTH = 8
 NOTES = {"title": str, "description": str}
 KEYWORDS = {

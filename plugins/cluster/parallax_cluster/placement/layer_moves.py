@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from math import inf
 
+from parallax_cluster.placement.fitted import fit_layers
 from parallax_cluster.placement.layer_cost import LayerCosts
 from parallax_core.api import LayerRange, UsageError, format_bytes
-from parallax_core.cluster.placement.partition import fit_layers
 from parallax_core.wire.membership import Join
 
 WORTH = 0.9

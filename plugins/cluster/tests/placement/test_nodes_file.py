@@ -158,18 +158,13 @@ def test_figures_of_a_data_sheet_are_not_reached_and_measured_ones_are() -> None
 
 def test_kinds_of_links_have_figures_of_which_given_ones_replace_one() -> None:
     nodes = [NODE, NODE | {"name": "b"}]
-    for kind, replaced, expected in (
-        ("wifi", {}, (0.004, 37.5e6)),
-        ("10 GbE", {"rtt_ms": 1}, (0.001, 1175e6)),
-        ("Thunderbolt 5", {"mbit_s": 8}, (0.0002, 1e6)),
-    ):
-        cluster = read_cluster(
-            {
-                "nodes": nodes,
-                "links": [{"ends": ["a", "b"], "kind": kind, **replaced}],
-                "network": {"kind": kind, **replaced},
-            }
-        )
+    links: list[tuple[dict[str, Any], tuple[float, float]]] = [
+        ({"kind": "wifi"}, (0.004, 37.5e6)),
+        ({"kind": "10 GbE", "rtt_ms": 1}, (0.001, 1175e6)),
+        ({"kind": "Thunderbolt 5", "mbit_s": 8}, (0.0002, 1e6)),
+    ]
+    for link, expected in links:
+        cluster = read_cluster({"nodes": nodes, "links": [{"ends": ["a", "b"], **link}], "network": link})
         for found in (*cluster.links, cluster.default_link):
             assert (found.round_trip_s, found.bandwidth) == pytest.approx(expected)
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from statistics import median
 
+from parallax_cluster.placement.fitted import fit_layers
 from parallax_cluster.placement.layer_cost import LayerCosts
 from parallax_cluster.placement.layer_moves import choose_layers, find_rates, find_rooms
 from parallax_core.api import (
@@ -24,7 +25,6 @@ from parallax_core.api import (
     StageLost,
 )
 from parallax_core.api.node import Channel, Epoch, Failure, Result, Step
-from parallax_core.cluster.placement.partition import fit_layers
 from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.executor.remote import RemoteExecutor
 
