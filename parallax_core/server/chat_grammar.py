@@ -47,16 +47,18 @@ def set_grammar(
     return form, replace(request, grammar=written.grammar, stop=stop)
 
 
-async def check_answer(result: BodyResult, check: GrammarCheck) -> BodyResult:
+async def check_answer(result: BodyResult, check: GrammarCheck, *, is_able: bool) -> BodyResult:
     """Return the result if the grammar of the answers can be compiled, and a refusal otherwise.
 
-    `BodyResult.ignored` names the schemas that had to be left out of it.
+    `BodyResult.ignored` names the schemas that had to be left out of it. ``is_able``: whether any can be compiled.
     """
     content = result.content
     if not isinstance(content, ParsedBody) or content.request.grammar is None:
         return result
     asked = _describe(content.form, content.request, content.form.grammar_field)
     try:
+        if not is_able:  # the library may be sure of a grammar without a check
+            await check(content.request.grammar)
         grammar, left_out = await find_library().check_answer(asked, check)
     except InvalidRequest as error:
         return msgspec.structs.replace(result, content=RefusedBody.of(error))

@@ -119,7 +119,7 @@ class TokenizerPool:
             with self._waiting(ask.size):
                 await self._grammars.check(grammar, ask.client)
 
-        return await check_answer(await asyncio.shield(reading), check)
+        return await check_answer(await asyncio.shield(reading), check, is_able=self.takes_grammars)
 
     async def _start_others(self) -> None:
         for process in self._processes[1:]:

@@ -30,7 +30,7 @@ class LocalReader:
 
     async def read(self, ask: BodyRequest) -> BodyResult:
         """Read a body; see `BodyReading`."""
-        return await check_answer(self._reader.answer(ask), self._check)
+        return await check_answer(self._reader.answer(ask), self._check, is_able=self.takes_grammars)
 
     async def _check(self, grammar: Grammar) -> None:
         self._reader.text.grammars.compile(grammar)

@@ -305,9 +305,3 @@ def test_draft_has_the_tokens_before_its_draw() -> None:
     assert (drafts[1].output[0], drafts[1].output[-1], drafts[1].prompt[1:]) == (13, 14, [11, 12])
     with pytest.raises(IndexError):
         drafts[0].prompt[2]
-
-
-def test_adapter_is_refused(stage: MlxStage) -> None:
-    with pytest.raises(Unsupported, match="poet"):
-        stage.edit([Open(ONE, SequenceSpec(prompt_length=1, sampling=HOT, adapter="poet"))])
-    stage.edit([Open(ONE, make_spec(HOT))])

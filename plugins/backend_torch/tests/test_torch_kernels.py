@@ -345,7 +345,7 @@ def test_layers_without_memory_are_an_error() -> None:
     attentions = (POINTER(signature.AttentionRecord) * 1)(pointer(record))
     rope = signature.RopeRecord(None, None, 0)
     with pytest.raises(MemoryError, match="not enough memory"):
-        native.plx_layers(layers, attentions, 1, table, rope, table.pages, data, 1, data, data)
+        native.plx_layers(layers, attentions, 1, table, rope, table.pages, data, 1, data, data, None)
     assert bool((out == 7).all())
 
 

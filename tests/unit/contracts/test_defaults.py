@@ -38,6 +38,7 @@ OTHERS = {
     "FrameLimits.buffers": 64,
     "FrameLimits.frame_bytes": 256 * 2**20,
     "FrameLimits.header_bytes": 4 * 2**20,
+    "LoadedSize.value_bytes": 2,
     "Request.n": 1,
     "ServingGoal.concurrency": 8,
     "ServingGoal.output_tokens": 256,
