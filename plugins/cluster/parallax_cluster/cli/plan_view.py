@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from parallax_cluster.placement.bottleneck import MOSTLY
+from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.demand import weigh_layers
 from parallax_cluster.placement.stage_look import find_origin, find_range, look_at_stages
 from parallax_core.api import (
@@ -61,16 +62,20 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
     """Return a plan as a JSON object."""
     pairs = zip(plan.placement.pipelines, plan.estimate.pipelines, strict=True)
     totals = {name: value for name, value in asdict(plan.estimate).items() if name != "pipelines"}
+    costs, speed = CostModel(plan.problem), plan.estimate.tokens_per_s
     return {
         "what_if": plan.change or None,
         "fits": bool(plan.placement.pipelines),
         **totals,
-        "pipelines": [_describe_pipeline(plan, stages, estimate) for stages, estimate in pairs],
+        "tokens_per_s_range": [factor * speed for factor in find_range(plan.problem, plan.placement)],
+        "pipelines": [_describe_pipeline(plan, costs, stages, estimate) for stages, estimate in pairs],
         "idle": [{"node": name, "reason": reason} for name, reason in plan.idle.items()],
     }
 
 
-def _describe_pipeline(plan: Plan, stages: tuple[PlacedStage, ...], estimate: PipelineEstimate) -> dict[str, Any]:
+def _describe_pipeline(
+    plan: Plan, costs: CostModel, stages: tuple[PlacedStage, ...], estimate: PipelineEstimate
+) -> dict[str, Any]:
     figures = {name: value for name, value in asdict(estimate).items() if name != "busy"}
     shown = [
         {
@@ -84,7 +89,7 @@ def _describe_pipeline(plan: Plan, stages: tuple[PlacedStage, ...], estimate: Pi
             "busy": busy,
             "lease": _describe_lease(stage),
         }
-        for stage, busy, look in zip(stages, estimate.busy, look_at_stages(plan.problem, stages, estimate), strict=True)
+        for stage, busy, look in zip(stages, estimate.busy, look_at_stages(costs, stages, estimate), strict=True)
     ]
     return {**figures, "stages": shown}
 
@@ -102,7 +107,7 @@ def render_plans(model: str, plans: list[Plan], *, styled: bool = False) -> Iter
 
     ``styled``: with colour and bars.
     """
-    yield describe_goal(model, plans[0].problem)
+    yield _describe_goal(model, plans[0].problem)
     for rank, plan in enumerate(plans):
         yield ""
         if plan.change:
@@ -113,8 +118,7 @@ def render_plans(model: str, plans: list[Plan], *, styled: bool = False) -> Iter
             yield f"compared   {more:.2f} times the tokens/s, and a request takes {longer:.2f} times the time"
 
 
-def describe_goal(model: str, problem: PlacementProblem) -> str:
-    """Return the first line: what is planned."""
+def _describe_goal(model: str, problem: PlacementProblem) -> str:
     goal = problem.goal
     tokens = f"{goal.prompt_tokens} + {goal.output_tokens} tokens"
     return f"{model}, for {goal.objective}; requests at once: {goal.concurrency}, of {tokens} each"
@@ -166,18 +170,18 @@ def _render_plan(plan: Plan, *, styled: bool) -> Iterator[str]:
     else:
         yield "the model does not fit"
     for name, reason in list(plan.idle.items())[:MOST_IDLE]:
-        yield f"idle       {name}: {reason}"
+        yield f"idle       {make_printable(name, MOST_NAME)}: {reason}"
     if len(plan.idle) > MOST_IDLE:
         yield f"idle       {len(plan.idle) - MOST_IDLE} nodes more; --json lists all"
 
 
 def _render_stages(plan: Plan, *, styled: bool) -> Iterator[str]:
     """Yield the table of stages; layers are counted from 0, and the last number is that of the next layer."""
-    rows, looks = list[tuple[str, ...]](), list[float]()
+    rows, looks, costs = list[tuple[str, ...]](), list[float](), CostModel(plan.problem)
     for rank, (stages, estimate) in enumerate(zip(plan.placement.pipelines, plan.estimate.pipelines, strict=True), 1):
         if rows and len(rows) + len(stages) > MOST_STAGES:
             break
-        rows += _list_stages(plan, rank, stages, estimate)
+        rows += _list_stages(plan, costs, rank, stages, estimate)
         looks += estimate.busy
     lines = list(align([("PIPELINE", "NODE", "LAYERS", "WEIGHTS", "FREE", "HOP", "FIGURES", "BUSY"), *rows]))
     yield lines[0]
@@ -193,9 +197,9 @@ def _render_stages(plan: Plan, *, styled: bool) -> Iterator[str]:
 
 
 def _list_stages(
-    plan: Plan, rank: int, stages: Sequence[PlacedStage], estimate: PipelineEstimate
+    plan: Plan, costs: CostModel, rank: int, stages: Sequence[PlacedStage], estimate: PipelineEstimate
 ) -> Iterator[tuple[str, ...]]:
-    looks = look_at_stages(plan.problem, stages, estimate)
+    looks = look_at_stages(costs, stages, estimate)
     for number, (stage, busy, look) in enumerate(zip(stages, estimate.busy, looks, strict=True)):
         share = f" ({stage.lease.memory_share:.0%} of its KV memory)" if stage.lease is not None else ""
         yield (

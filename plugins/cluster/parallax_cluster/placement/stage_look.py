@@ -24,11 +24,10 @@ class StageLook(NamedTuple):
     origin: Origin
 
 
-def look_at_stages(
-    problem: PlacementProblem, stages: Sequence[PlacedStage], estimate: PipelineEstimate
-) -> Iterator[StageLook]:
+def look_at_stages(costs: CostModel, stages: Sequence[PlacedStage], estimate: PipelineEstimate) -> Iterator[StageLook]:
     """Yield what is worth seeing of each stage of a pipeline."""
-    costs, indices = CostModel(problem), {node.name: rank for rank, node in enumerate(problem.cluster.nodes)}
+    problem = costs.problem
+    indices = {node.name: rank for rank, node in enumerate(costs.nodes)}
     before: int | None = None
     for stage in stages:
         node, (start, stop) = indices[stage.node], (stage.layers.start, stage.layers.stop)
@@ -57,7 +56,7 @@ def find_origin(problem: PlacementProblem, placement: Placement) -> Origin:
     """Return the least certain origin of the figures of the nodes that a placement uses."""
     used = {stage.node for stages in placement.pipelines for stage in stages}
     origins = {name_origin(node) for node in problem.cluster.nodes if node.name in used}
-    return max(origins, key=lambda origin: ERRORS[origin])
+    return max(origins, key=lambda origin: ERRORS[origin], default="measured")
 
 
 def find_range(problem: PlacementProblem, placement: Placement) -> tuple[float, float]:

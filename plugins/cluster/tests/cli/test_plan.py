@@ -89,6 +89,8 @@ def test_json_has_the_whole_placement(folder: Path) -> None:
     assert [stage["layers"] for stage in pipeline["stages"]][-1][1] == 36
     assert sum(stage["weights_bytes"] for stage in pipeline["stages"]) == pytest.approx(16.4e9, rel=0.01)
     assert plan["idle"][0]["node"] == "pi"
+    assert plan["tokens_per_s_range"] == pytest.approx([plan["tokens_per_s"] / 1.5, plan["tokens_per_s"] * 1.5])
+    assert [stage["figures"] for stage in pipeline["stages"]] == ["typical", "typical"]
     assert plan["tokens_per_s"] > 10
 
 

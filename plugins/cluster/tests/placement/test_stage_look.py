@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from parallax_cluster.placement.cost_model import CostModel
 from parallax_cluster.placement.devices import find_device
 from parallax_cluster.placement.estimate import PlacementEstimator
 from parallax_cluster.placement.stage_look import ERRORS, Origin, find_origin, find_range, look_at_stages, name_origin
@@ -34,7 +35,7 @@ def make_problem(*nodes: NodeProfile) -> PlacementProblem:
 def test_memory_left_and_hops_are_those_of_the_requests_served() -> None:
     problem = make_problem(make_node("one", 20), make_node("two", 30))
     [estimate] = PlacementEstimator(problem).estimate(PLACEMENT).pipelines
-    first, second = look_at_stages(problem, STAGES, estimate)
+    first, second = look_at_stages(CostModel(problem), STAGES, estimate)
     model, tokens = problem.model, 128 * estimate.num_requests
     for look, layers, memory in ((first, model.layers[:3], 20), (second, model.layers[3:], 30)):
         taken = sum(layer.weights + tokens * layer.kv for layer in layers)
