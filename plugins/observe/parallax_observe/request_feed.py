@@ -76,12 +76,12 @@ class RequestsReply(ResponseModel):
 
 async def follow(show: Callable[[], RequestsReply]) -> AsyncIterator[bytes]:
     """Yield what ``show`` returns as an event, and then, by further events, new and changed requests."""
-    sent: dict[str, RequestReply] = {}
+    sent: dict[str, RequestReply] | None = None
     while True:
         reply = show()
-        shown = {each.id: each for each in reply.data}
-        changed = [each for each in reply.data if each.id not in sent or _differ(each, sent[each.id])]
-        if changed or not sent:
+        shown, before = {each.id: each for each in reply.data}, sent or {}
+        changed = [each for each in reply.data if each.id not in before or _differ(each, before[each.id])]
+        if changed or sent is None:
             data = msgspec.json.encode(msgspec.structs.replace(reply, data=changed))
             yield write_named("requests", data)
         sent = shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -94,15 +95,17 @@ def test_running_request_has_a_phase(told: Progress, phase: str | None, computed
 async def test_followers_get_what_is_new_or_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_feed, "LOOK_S", 0.0)
     record, running = RequestRecord(), dict[str, RunningRequest]()
-    record.note(begin(0))
-    record.note(begin(1))
 
     def show() -> RequestsReply:
         data = [show_request(each, time.time(), {"toy": running}) for each in record.list(10)]
         return RequestsReply("list", time.time(), data)
 
     events = follow(show)
-    assert read(await anext(events)) == [("r1", "queue", 0), ("r0", "queue", 0)]
+    assert read(await anext(events)) == []
+    assert not (await asyncio.wait([following := asyncio.ensure_future(anext(events))], timeout=0.01))[0]
+    record.note(begin(0))
+    record.note(begin(1))
+    assert read(await following) == [("r1", "queue", 0), ("r0", "queue", 0)]
     running["r0"] = RunningRequest(RequestId("r0"), 7, 2)
     assert read(await anext(events)) == [("r0", "decode", 2)]
     record.note(end(0))
