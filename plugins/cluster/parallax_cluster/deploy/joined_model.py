@@ -37,6 +37,8 @@ GATHER_S = 60.0
 """Seconds that machines may take to start a process for a model, before those that have one are used."""
 PLAN_S = 60.0
 """Seconds that the first plan for a model may take."""
+MOST_FURTHER = 64
+"""Nodes that a change to predict may add: a search for thousands would hold up the server."""
 LOOK_S = 0.1
 """Seconds between two looks at how far a model is."""
 MOST_LOST = 2
@@ -137,7 +139,9 @@ class JoinedModel:
 
     def plan_change(self, change: str) -> LayerPlan:
         """Return the best plan for the cluster with a change, without regard to layers that move; see `Plannable`."""
-        return self._planner.plan(change_cluster(self.coordinator.plan.cluster, change), {}, has_begun=True)
+        cluster = self.coordinator.plan.cluster
+        changed = change_cluster(cluster, change, len(cluster.nodes) + MOST_FURTHER)
+        return self._planner.plan(changed, {}, has_begun=True)
 
     async def note_drained(self, node: str, *, is_drained: bool) -> None:
         """Drain the machine of a node, or take it back; see `NodePool.note_drained`."""

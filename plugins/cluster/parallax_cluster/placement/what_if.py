@@ -7,7 +7,7 @@ import re
 
 from parallax_cluster.placement.devices import GB, find_device
 from parallax_cluster.placement.link_kinds import find_kind
-from parallax_cluster.placement.nodes_file import DEVICES_HINT, make_link
+from parallax_cluster.placement.nodes_file import DEVICES_HINT, MOST_NODES, make_link
 from parallax_core.api import ClusterProfile, LinkProfile, NodeProfile, UsageError
 
 ADDED = re.compile(r"\+(?:(?P<count>\d{1,4})x *)?(?P<device>[^@/]+?)(?:@(?P<link>.+))?")
@@ -18,7 +18,7 @@ HINT = (
 )
 
 
-def change_cluster(cluster: ClusterProfile, changes: str) -> ClusterProfile:
+def change_cluster(cluster: ClusterProfile, changes: str, most_nodes: int = MOST_NODES) -> ClusterProfile:
     """Return the cluster with some changes.
 
     Args:
@@ -27,12 +27,15 @@ def change_cluster(cluster: ClusterProfile, changes: str) -> ClusterProfile:
             Mbit/s from all others and each other (or ``@wifi``; by default as far as nodes that no link names);
             ``-NAME``: without this node; ``NAME=64gb``: a node with other memory; ``ONE~OTHER@10gbe``: another link of
             two nodes or sites.
+        most_nodes: nodes that there may be then.
 
     Raises:
-        UsageError: if one is not of these forms, or names an unknown node or device.
+        UsageError: if one is not of these forms, names an unknown node or device, or adds too many.
     """
     for change in changes.split(","):
         cluster = _change(cluster, change.strip())
+        if len(cluster.nodes) > most_nodes:
+            raise UsageError(f"{change!r} makes {len(cluster.nodes)} nodes", f"{most_nodes} at most are planned here")
     return cluster
 
 

@@ -66,6 +66,8 @@ async def test_further_machine_is_planned_without_a_move(cluster: Cluster) -> No
     assert model.plan_change("-a/1").waits_for
     with pytest.raises(UsageError, match="no device"):
         model.plan_change("+1xABACUS")
+    with pytest.raises(UsageError, match="makes 66 nodes"):
+        model.plan_change("+65xT4")
     assert (model.find_layers(), places(model)) == (before, placed)
 
 

@@ -52,6 +52,14 @@ def test_memory_and_links_are_changed_and_commas_join_changes() -> None:
     assert [(link.ends, link.round_trip_s) for link in faster.links] == [(("attic", "home"), 0.002)]
 
 
+def test_no_more_nodes_are_added_than_may_be() -> None:
+    assert len(change_cluster(CLUSTER, "+3xT4", 5).nodes) == 5
+    for change in ("+4xT4", "+3xT4,+T4"):
+        with pytest.raises(UsageError, match="makes 6 nodes") as caught:
+            change_cluster(CLUSTER, change, 5)
+        assert caught.value.hint == "5 at most are planned here"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
