@@ -56,11 +56,6 @@ class RequestRecord:
         self.is_over = progress.is_over
 
     @property
-    def is_ended(self) -> bool:
-        """Whether nothing more happens to it."""
-        return self.is_over or self.is_refused
-
-    @property
     def ttft_s(self) -> float:
         """Seconds to the first token."""
         return self.first - self.arrival.at
@@ -135,12 +130,11 @@ class ClusterSimulation:
             progress: gets the number of requests sent.
         """
         every, waiting = max(1, len(trace) // REPORTS), [0.0] * num_users
-        while waiting or group.next_at < inf or self._retries:
+        while (has_more := len(self.records) < len(trace)) or len(waiting) < num_users:
             opens, retries = (queue[0][0] if queue else inf for queue in (self._opens, self._retries))
-            has_more = len(self.records) < len(trace)
             sends = waiting[0] if waiting and has_more else inf
             at = min(sends, group.next_at, opens, retries, self._next_loss)
-            if at == inf or (not has_more and all(each.is_ended for each in self.records)):
+            if at == inf:
                 break
             self._pass(at)
             self._advance(at, is_routing=True)
