@@ -100,6 +100,11 @@ class CostModel:
         return [0, *(cut for cut in range(1, self.num_layers) if self.problem.model.cross(cut)), self.num_layers]
 
     @cached_property
+    def _head(self) -> int | None:
+        """The node of the head; None: it is at a site, or beside the first stages."""
+        return next((rank for rank, node in enumerate(self.nodes) if node.name == self.problem.cluster.head), None)
+
+    @cached_property
     def _legal(self) -> frozenset[int]:
         return frozenset(self.legal)
 
@@ -294,9 +299,8 @@ class CostModel:
         head, profile = self.problem.cluster.head, self.nodes[node]
         if head == profile.name:
             return LinkProfile(ends=(head, head), round_trip_s=0.0, bandwidth=inf)
-        beside = next((each for each in self.nodes if each.name == head), None)
-        if beside is not None:
-            return self._find_link(beside, profile)
+        if self._head is not None:
+            return self.find_link(self._head, node)
         named = self._links.get(frozenset((head, profile.name)))
         return named or self._find_site_link(head, profile.site)
 

@@ -134,7 +134,7 @@ def test_link_of_a_site_and_a_node_counts_before_one_of_sites(
     given: dict[tuple[str, str], float], found: float
 ) -> None:
     links = tuple(LinkProfile(ends=ends, round_trip_s=time, bandwidth=1.0) for ends, time in given.items())
-    default = LinkProfile(ends=("", ""), round_trip_s=1.0, bandwidth=1.0)
+    default = dataclasses.replace(LINK, round_trip_s=1.0)
     nodes = (make_node("desk", 10, 1, 100, "home"), make_node("laptop", 10, 2, 200, "away"))
     for head in ("", "desk"):
         cluster = ClusterProfile(nodes=nodes, links=links, default_link=default, head=head)

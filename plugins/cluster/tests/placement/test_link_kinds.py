@@ -20,5 +20,4 @@ def test_kinds_are_found_as_people_write_them(text: str, name: str) -> None:
 
 
 def test_unknown_kind_is_none() -> None:
-    assert find_kind("rope") is None
-    assert find_kind("") is None
+    assert (find_kind("rope"), find_kind("")) == (None, None)

@@ -40,7 +40,7 @@ def test_memory_left_and_hops_are_those_of_the_requests_served() -> None:
     for look, layers, memory in ((first, model.layers[:3], 20), (second, model.layers[3:], 30)):
         taken = sum(layer.weights + tokens * layer.kv for layer in layers)
         assert look.free == pytest.approx(memory * GB - taken, abs=2)
-    assert first.hop_s == 0
+    assert not first.hop_s
     assert second.hop_s == pytest.approx(0.125 + model.cross(3) / 1e6)
 
 

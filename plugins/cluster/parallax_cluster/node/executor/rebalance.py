@@ -13,17 +13,7 @@ from statistics import median
 from parallax_cluster.placement.fitted import fit_layers
 from parallax_cluster.placement.layer_cost import LayerCosts
 from parallax_cluster.placement.layer_moves import choose_layers, find_rates, find_rooms
-from parallax_core.api import (
-    Draw,
-    LayerRange,
-    Open,
-    Row,
-    Sampling,
-    SeqId,
-    SequenceSpec,
-    StageInfo,
-    StageLost,
-)
+from parallax_core.api import Draw, LayerRange, Open, Row, Sampling, SeqId, SequenceSpec, StageInfo, StageLost
 from parallax_core.api.node import Channel, Epoch, Failure, Result, Step
 from parallax_core.node.executor.base import StageLocation
 from parallax_core.node.executor.remote import RemoteExecutor
