@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from parallax_tokenizers.added_tokens import add_special, place_added, read_added
 from parallax_tokenizers.merges import list_merges
-from parallax_tokenizers.sentencepiece_file import BPE, PieceType, SentencePieceFile, read_sentencepiece
+from parallax_tokenizers.sentencepiece_file import BPE, PieceType, SentencePieceFile, cannot_convert, read_sentencepiece
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 FILLER = "<|unused_{}|>"
@@ -25,6 +25,8 @@ DEFINED_SCORE = 0.1
 """The score of a piece that a user defined, for each byte after the first (unigram_model.cc)."""
 KNOWN_MAPS = ("nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
 """The maps of characters that come with the library."""
+MOST_UNREACHED = 4096
+"""The most texts of tokens that text never becomes, which a pattern for each part of a text has to list."""
 SEPARATOR = "\U000e0000"
 """A character that no text has and that none combines with."""
 WITH_BOS = {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "GemmaTokenizer", "GemmaTokenizerFast"}
@@ -45,11 +47,9 @@ def convert_sentencepiece(file: Path, settings: Mapping[str, Any]) -> Tokenizer:
     defined = _list_defined(found)
     tokenizer = Tokenizer(_build_bpe(found, texts) if found.kind == BPE else _build_unigram(found, texts))
     is_plain = not (has_prefix or found.remove_extra_whitespaces or found.precompiled_charsmap)
-    isolated = found.kind == BPE and not is_plain and _isolate(tokenizer, found, defined)
+    isolated = _isolate(file, tokenizer, texts, defined) if found.kind == BPE and not is_plain and defined else []
     tokenizer.normalizer = normalizers.Sequence(_list_normalizers(found))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [*_list_prefixes(settings, has_prefix=has_prefix), *_list_isolated(defined if isolated else ())]
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*_list_prefixes(settings, has_prefix=has_prefix), *isolated])
     tokenizer.decoder = _choose_decoder(found, has_prefix=has_prefix or found.remove_extra_whitespaces)
     marked = (
         [] if isolated or found.kind != BPE else [AddedToken(each, normalized=True, special=False) for each in defined]
@@ -98,23 +98,42 @@ def _build_unigram(found: SentencePieceFile, texts: Sequence[str]) -> models.Uni
     return models.Unigram(vocab, unk_id=unknown, byte_fallback=found.byte_fallback)
 
 
-def _isolate(tokenizer: Tokenizer, found: SentencePieceFile, defined: Sequence[str]) -> bool:
-    """Look up parts of a text as whole tokens first, unless that changes how other pieces are split.
+def _isolate(
+    file: Path, tokenizer: Tokenizer, texts: Sequence[str], defined: Sequence[str]
+) -> list[pre_tokenizers.PreTokenizer]:
+    """Look up parts of a text as whole tokens first, and return what splits it into defined pieces and others.
 
     Added tokens cannot stand for the defined pieces: a text that begins with one would get no mark for a space.
+
+    Raises:
+        Unsupported: if other parts than defined pieces would become other tokens by that.
     """
     model = tokenizer.model
-    if not defined:
-        return False
-    texts = found.list_texts(PieceType.NORMAL)
-    if any(len(model.tokenize(text)) != 1 for text in texts):
-        return False
+    ends: dict[str, list[str]] = {}
+    for text in sorted(set(texts).difference(defined)):
+        split = model.tokenize(text)
+        if [token.value for token in split] != [text]:
+            head = _cut_first(text, split)
+            ends.setdefault(head, []).append(text[len(head) :])
+    if "" in ends or sum(map(len, ends.values())) > MOST_UNREACHED:
+        raise cannot_convert(file, "defines pieces, and has others that no text becomes")
     model.ignore_merges = True
-    return True
+    # A part that looks like a token, but is none as text, is split where its first token ends: that is what it becomes.
+    looks = "|".join(f"{re.escape(head)}(?=(?:{_join(tails)})\\z)" for head, tails in sorted(ends.items()))
+    patterns = (_join(defined), f"\\A(?:{looks})" if ends else "")
+    return [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns if pattern]
 
 
-def _list_isolated(defined: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
-    return [pre_tokenizers.Split(Regex("|".join(map(re.escape, defined))), "isolated")] if defined else []
+def _cut_first(text: str, split: Sequence[Any]) -> str:
+    """Return the part of a text that its first token stands for, or as many as end within a character; empty: all."""
+    data = text.encode()
+    starts = {len(text[:at].encode()) for at in range(1, len(text))}
+    cut = min((start for _, start in (token.offsets for token in split) if start in starts), default=0)
+    return data[:cut].decode()
+
+
+def _join(texts: Sequence[str]) -> str:
+    return "|".join(map(re.escape, texts))
 
 
 def _list_normalizers(found: SentencePieceFile) -> list[normalizers.Normalizer]:

@@ -144,7 +144,12 @@ def _refuse(file: Path, kind: int, trainer: dict[int, int | bytes], normalizer: 
     }
     for reason, is_so in reasons.items():
         if is_so:
-            raise Unsupported(f"{file} cannot be converted: it {reason}", "use a model with a tokenizer.json")
+            raise cannot_convert(file, reason)
+
+
+def cannot_convert(file: Path, reason: str) -> Unsupported:
+    """Return the error for a model of a kind that cannot be converted, since it ``reason``."""
+    return Unsupported(f"{file} cannot be converted: it {reason}", "use a model with a tokenizer.json")
 
 
 def _as_bytes(value: int | bytes) -> bytes:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer
 
+from parallax_core.api import Unsupported
 from parallax_core.engine.detokenizer import Detokenizer
 from parallax_core.models.tokenizer import ModelTokenizer
 from parallax_tokenizers.sentencepiece import convert_sentencepiece
@@ -23,6 +25,8 @@ PLAIN: Mapping[str, Any] = {
     "byte_fallback": True,
     "remove_extra_whitespaces": False,
 }
+LOOKS = ("<s>", "</s>", "<unk>", "<0x41>", "<0xE2>", "<s", "s>", "<")
+"""Texts of which some are those of pieces that no text becomes."""
 DEFINED_PIECES = {"user_defined_symbols": DEFINED}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "plain": PLAIN,
@@ -37,10 +41,10 @@ MAPPED: Mapping[str, Mapping[str, Any]] = {
 
 
 def insert_defined(texts: list[str]) -> list[str]:
-    """Return the texts, most with a defined piece in them or in front; none looks like a byte between two of them."""
+    """Return the texts, most with a defined piece in them or in front, and some that look like other pieces."""
     source = random.Random(2)
-    texts = [text.replace("<0x41>", "<0x4") for text in texts]
-    return [text[: source.randrange(6)] + source.choice([*DEFINED, ""]) + text for text in texts]
+    looks = [f"{first}{look}{second}" for look in LOOKS for first in DEFINED for second in DEFINED]
+    return [*looks, *(text[: source.randrange(6)] + source.choice([*DEFINED, ""]) + text for text in texts)]
 
 
 def convert(file: Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
@@ -78,6 +82,32 @@ def test_tokens_and_texts_are_those_of_the_library(tmp_path: Path, kind: str, va
         insert_defined(texts) if "user_defined_symbols" in options else texts,
         may_tie=kind == "unigram",
     )
+
+
+def add_pieces(file: Path, texts: Sequence[str]) -> SentencePieceProcessor:
+    """Add pieces of which no two parts are pieces, and return what encodes with them."""
+    model = ModelProto.FromString(file.read_bytes())
+    for number, text in enumerate(texts):
+        model.pieces.append(ModelProto.SentencePiece(piece=text, score=-1e6 - number))
+    file.write_bytes(model.SerializeToString())
+    return SentencePieceProcessor(model_file=str(file))
+
+
+def test_pieces_that_no_text_becomes_are_none_between_defined_ones_either(tmp_path: Path) -> None:
+    train(tmp_path / "tokenizer.model", model_type="bpe", **VARIANTS["prefix, defined pieces"])
+    pieces = ["$qz$", "\u65e5\U0001f642\U0001f642", "\U0001f9ff\U0001f642\U0001f9ff"]
+    model = add_pieces(tmp_path / "tokenizer.model", pieces)
+    texts = [f"{first}{piece}{second}" for piece in pieces for first in ("", *DEFINED) for second in ("", *DEFINED)]
+    compare(model, convert(tmp_path / "tokenizer.model"), texts, may_tie=False)
+
+
+def test_model_with_too_many_pieces_that_no_text_becomes_is_refused(tmp_path: Path) -> None:
+    train(tmp_path / "tokenizer.model", model_type="bpe", **VARIANTS["prefix, defined pieces"])
+    add_pieces(tmp_path / "tokenizer.model", [f"$q{number}z$" for number in range(4096)])
+    with pytest.raises(
+        Unsupported, match=r"tokenizer.model cannot be converted: it defines pieces, and has others that"
+    ):
+        convert(tmp_path / "tokenizer.model")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
