@@ -53,7 +53,7 @@ BUDGETS = {
     "plugins/source_hub": 2_400,
     "plugins/source_pypi": 4_060,
     "plugins/stage_tools": 680,
-    "plugins/tokenizers": 1_420,
+    "plugins/tokenizers": 1_450,
     "plugins/transport_lattica": 3_100,
     "plugins/transport_zmq": 8_000,
     "plugins/web": 1_330,
