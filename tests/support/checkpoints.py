@@ -597,7 +597,8 @@ def save_family(kind: str, folder: Path, **changes: Any) -> None:
 def load_reference(folder: Path) -> Any:
     """Return the model in ``folder`` loaded by transformers in float64; its float32 is less exact than the backends."""
     kind = json.loads((folder / "config.json").read_text())["model_type"]
-    eager = {"attn_implementation": "eager"} if kind == "gemma2" else {}  # others of transformers 5.19 leave out its caps
+    # Transformers 5.19 caps the scores of Gemma 2 in its eager attention only.
+    eager = {"attn_implementation": "eager"} if kind == "gemma2" else {}
     with _silence():
         model = find_class(kind).from_pretrained(folder, dtype=torch.float64, **eager).eval()
         model.set_experts_implementation("eager")  # other implementations lack float64

@@ -67,6 +67,8 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v2": {**LATENTS, "moe_layer_freq": 1},
     **dict.fromkeys(("glm4_moe_lite", "glm_moe_dsa", "hy_v4"), LATENTS),
     "ernie4_5": {"use_bias": False},
+    "gemma4_moe": {"global_head_dim": 64},
+    "gemma4_text": {"global_head_dim": 64},
     "granitemoehybrid": {"mamba_n_heads": 32},
     "lfm2": {"block_dim": 128, "conv_dim": 128, "conv_dim_out": 128},
     "lfm2_moe": {"block_dim": 128, "conv_dim": 128, "conv_dim_out": 128},
